@@ -39,7 +39,7 @@ impl Baseline {
         Baseline { sites }
     }
 
-    /// What several processes leaked, what is suppressed left out.
+    /// Sums up the leaks of several processes, without suppressed ones.
     pub fn of_all(verdicts: &[Verdict]) -> Baseline {
         let of_one = |verdict: &Verdict| {
             let findings = verdict.findings.iter();
@@ -113,12 +113,12 @@ impl Baseline {
         Ok(out + "\n]}\n")
     }
 
-    /// What a site leaked then.
+    /// Leaks of a site when the baseline was written.
     pub fn sum(&self, identity: &[String]) -> Option<Sum> {
         self.sites.get(identity).copied()
     }
 
-    /// Whether a site leaks no more now than it did then, within a tolerance.
+    /// Returns true if a site leaks no more than in the baseline, within a tolerance.
     pub fn covers(&self, identity: &[String], now: Sum, tolerance_percent: f64) -> bool {
         let Some(then) = self.sum(identity) else {
             return false;

@@ -6,10 +6,10 @@ use memhook_heap::{MarkOptions, Snapshot, leaks, mark, possibly_lost};
 use memhook_ledger::LiveBlock;
 use std::collections::HashMap;
 
-/// What is known of one such heap.
+/// Live blocks of one such heap.
 #[derive(Default)]
 pub struct DescribedBlocks {
-    /// What the user calls it.
+    /// Name given by the user.
     pub name: String,
     /// Its live blocks, as of the snapshot or later.
     pub live: Vec<LiveBlock>,
@@ -22,9 +22,9 @@ pub struct DescribedBlocks {
 /// The sums of a heap of several, for a verdict on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeapEvidence {
-    /// What the user calls it.
+    /// Name given by the user.
     pub name: String,
-    /// What something still reaches, or what does not grow.
+    /// Blocks that are still reachable, or that do not grow.
     pub reachable: Sum,
     /// Most bytes live at a time.
     pub peak_bytes: u64,
@@ -140,7 +140,7 @@ fn unsearched(heap: &DescribedBlocks, gap: &str) -> Reached {
     found
 }
 
-/// What was not judged counts as reachable, and is said.
+/// Adds a note about the blocks that were not judged, which count as reachable.
 fn note_rest(heap: &DescribedBlocks, searched: Sum, found: &mut Reached) {
     let mut rest = Sum::default();
     heap.live

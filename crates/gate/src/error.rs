@@ -1,4 +1,4 @@
-//! What can be wrong with the files of a gate.
+//! Errors in the files of a gate.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub enum Error {
         file: String,
         /// Line number, from 1.
         line: usize,
-        /// What is wrong and what would be right.
+        /// Mistake, and its correction.
         problem: String,
     },
     /// A baseline that cannot be read.
@@ -20,7 +20,7 @@ pub enum Error {
     Baseline {
         /// The file's name as it was given.
         file: String,
-        /// What is wrong.
+        /// Mistake in the file.
         problem: String,
     },
     /// A file that cannot be read.

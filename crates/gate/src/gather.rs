@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Lost {
     /// Blocks of this backtrace to which no other leaked block points.
     pub direct: Sum,
-    /// What only they reach, by backtrace.
+    /// Blocks that only they reach, by backtrace.
     pub indirect: HashMap<Option<u32>, Sum>,
 }
 
 impl Lost {
-    /// What only the direct blocks reach.
+    /// Returns the sum of the blocks that only the direct ones reach.
     pub fn held(&self) -> Sum {
         let mut held = Sum::default();
         self.indirect.values().for_each(|&sum| held.add(sum));
@@ -33,15 +33,15 @@ pub struct Reached {
     pub lost: HashMap<Option<u32>, Lost>,
     /// Addresses of those of them whose allocation is known.
     pub unreachable: Vec<u64>,
-    /// What is reachable.
+    /// Reachable blocks.
     pub reachable: Sum,
-    /// What of it is reachable only through pointers into blocks, by backtrace, if that was asked for.
+    /// Blocks that are reachable only through pointers into them, by backtrace, if they were asked for.
     pub possible: HashMap<Option<u32>, Sum>,
     /// Live blocks by backtrace, leaked or not.
     pub live: HashMap<u32, Sum>,
-    /// What was not seen.
+    /// Parts that were not seen.
     pub gaps: Vec<String>,
-    /// What else to know.
+    /// Further notes for the reader.
     pub notes: Vec<String>,
 }
 

@@ -24,13 +24,13 @@ use serde::Serialize;
 pub const LEAST_MOMENTS: usize = 16;
 /// A site that grows less than this in the second half, as a part of the first, may be levelling off.
 const STEADY_SHARE: f64 = 0.75;
-/// How many standard deviations of a difference of counts are no chance.
+/// Number of standard deviations beyond which a difference of counts is not chance.
 const DEVIATIONS: f64 = 4.0;
 
 /// While blocks from before the attach are freed, every constant site rises, so that this test alone decides.
 const CAUTION: f64 = 4.0;
 
-/// What there is more of.
+/// Quantity that grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GrowthKind {
@@ -40,10 +40,10 @@ pub enum GrowthKind {
     Size,
 }
 
-/// How a site grows.
+/// Growth of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Growth {
-    /// What there is more of.
+    /// Quantity that grows.
     pub kind: GrowthKind,
     /// Chance that a site that does not grow looks like this.
     pub p: f64,
@@ -53,7 +53,7 @@ pub struct Growth {
     pub bytes_per_interval: f64,
 }
 
-/// What a series is.
+/// Course of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Course {
     /// No more than it was, as far as can be seen.
@@ -66,14 +66,14 @@ pub enum Course {
     Growing(Growth),
 }
 
-/// What each of the series is, at this confidence (0.99: one false verdict in a hundred runs at most). `freed`:
-/// how many blocks from before the attach have been freed, as of the times at which the youngest of the blocks
-/// that count were allocated.
+/// Returns the course of each series at this confidence (0.99: at most one false verdict in a hundred runs). `freed`:
+/// how many blocks from before the attach have been freed, as of the times at which the youngest of the blocks that
+/// count were allocated.
 pub fn courses(series: &[Vec<f64>], freed: &[f64], confidence: f64) -> Vec<Course> {
     courses_among(0, series, freed, confidence)
 }
 
-/// The same beside so many other tests of the same run.
+/// Like [`courses`], among this many other tests of the same run.
 pub(crate) fn courses_among(
     others: usize,
     series: &[Vec<f64>],
@@ -84,7 +84,7 @@ pub(crate) fn courses_among(
     series.iter().map(|s| of_one(s, freed, alpha)).collect()
 }
 
-/// How many of the series are tested.
+/// Returns the number of series that are tested.
 pub(crate) fn risen(series: &[Vec<f64>]) -> usize {
     series.iter().filter(|s| has_risen(s)).count()
 }
@@ -136,8 +136,9 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
     })
 }
 
-/// Whether a site rises at its least: in the second half, or at the end of it. The longer a window, the fewer of the
-/// blocks from before the attach are left to be freed in the stretch that decides; a leak is there all the time.
+/// Returns true if even the lower bound of a site rises, in the second half or at its end. The longer a window, the
+/// fewer of the blocks from before the attach are left to be freed in the stretch that decides; a leak is there all the
+/// time.
 fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
     let alpha = alpha / CAUTION / 2.0;
     let moments = at_least.len();

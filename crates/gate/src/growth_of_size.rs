@@ -18,9 +18,9 @@ use crate::trend::{Trend, corrected, drift, ends_above, mean};
 const SAME_NUMBER: f64 = 0.05;
 /// A site that grows less than this in the second half, as a part of the first, may be levelling off.
 const STEADY_SHARE: f64 = 0.75;
-/// How many standard deviations of what its steps sum up to are no chance.
+/// Number of standard deviations beyond which the sum of its steps is not chance.
 const DEVIATIONS: f64 = 3.0;
-/// Of a size that goes up and down by chance, this test alone decides.
+/// Stricter limit for a size that goes up and down by chance, because this test alone decides about it.
 const CAUTION: f64 = 4.0;
 /// One moment in so many may find no block: realloc(3) may be at work on it.
 const EMPTY_SHARE: usize = 8;
@@ -32,11 +32,11 @@ pub struct Held {
     pub bytes: f64,
     /// The largest block that the site has ever had.
     pub largest: f64,
-    /// How many blocks from before the attach have been freed.
+    /// Number of blocks from before the attach that have been freed.
     pub freed: f64,
 }
 
-/// Whether a site may be one, so that it shares in the chance of a false alarm.
+/// Returns true if a site may grow in size, and so shares the chance of a false alarm.
 pub fn may_grow(moments: &[Held]) -> bool {
     let Some((first, last)) = moments.first().zip(moments.last()) else {
         return false;
@@ -44,7 +44,7 @@ pub fn may_grow(moments: &[Held]) -> bool {
     moments.len() >= LEAST_MOMENTS && last.bytes > first.bytes
 }
 
-/// What the size of a site's blocks does.
+/// Returns the course of the size of a site's blocks.
 pub fn course_of_size(moments: &[Held], alpha: f64) -> Course {
     let held: Vec<Held> = moments.iter().copied().filter(|m| m.blocks > 0.0).collect();
     let empty = moments.len() - held.len();
@@ -118,7 +118,7 @@ fn in_usual_steps(series: &[f64]) -> Vec<f64> {
     series.iter().map(|value| value / unit).collect()
 }
 
-/// Whether it rises less in the second half than in the first, and not by chance.
+/// Returns true if it rises significantly less in the second half than in the first.
 fn levels_off(series: &[f64]) -> bool {
     let (width, middle) = (series.len() / 8, series.len() / 2);
     let begin = mean(&series[..width]);
@@ -172,7 +172,7 @@ mod tests {
         LongerEntries(usize),
         /// Entries are replaced, so many at each moment, by ones of any size.
         Entries(usize),
-        /// The same, and a few of them are very large.
+        /// Like the variant above, with a few very large entries.
         HeavyTail(usize),
         /// As many requests of any size as there is load, which swings.
         Load,
@@ -266,7 +266,7 @@ mod tests {
         moments
     }
 
-    /// How many of the runs are said to grow, and of how many it cannot be told.
+    /// Returns how many of the runs are judged to grow, and how many have no verdict.
     fn said(site: Site) -> (usize, usize) {
         let courses = (1..=RUNS).map(|seed| course_of_size(&simulate(site, seed), 0.01));
         let courses: Vec<Course> = courses.collect();

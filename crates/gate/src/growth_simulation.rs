@@ -39,7 +39,7 @@ enum Program {
     /// Each block that is freed has a successor at once, as in a full cache that replaces entries at random;
     /// lifetimes are exponential.
     Exponential(f64),
-    /// The same, and each block lives exactly so long.
+    /// Like the variant above, with a fixed lifetime for each block.
     Fixed(f64),
     /// Sessions come by chance, and stay for an exponential time.
     Pool(f64),
@@ -153,7 +153,7 @@ fn run(program: Program, watched: &mut Watched, random: &mut Random) {
     }
 }
 
-/// What is said of runs of a kind.
+/// Verdicts on runs of one kind.
 #[derive(Debug, Default)]
 struct Said {
     /// A site grows that does not.

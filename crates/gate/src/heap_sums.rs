@@ -1,4 +1,4 @@
-//! What leaked of one heap and what is left in it, and the limits that this exceeds.
+//! Leaks and remains of one heap, and the limits that they exceed.
 
 use crate::described::HeapEvidence;
 use crate::evidence::{Evidence, Sum};
@@ -20,7 +20,7 @@ pub(crate) struct HeapSums {
 }
 
 impl HeapSums {
-    /// Of everything that no described heap has.
+    /// Sums of all blocks outside described heaps.
     pub fn of_malloc(evidence: &Evidence) -> HeapSums {
         HeapSums::of_described(&HeapEvidence {
             name: MAIN_HEAP.to_owned(),

@@ -8,7 +8,7 @@ use memhook_report::MAIN_HEAP;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// What is put up with, and what frames to look through.
+/// Accepted leaks, and frames to skip.
 #[derive(Debug, Default)]
 pub struct Exceptions {
     /// Leaks that are known and accepted.
@@ -130,8 +130,8 @@ pub fn judge(
     }
 }
 
-/// Whether a leak counts, what it was before, and what of its indirect part is suppressed for itself
-/// (which is taken out of it).
+/// Decides whether a leak counts, what it was in the baseline, and which part of its indirect blocks is suppressed by
+/// itself (and so removed from it).
 fn stand(
     leak: &mut Leak,
     evidence: &Evidence,

@@ -32,7 +32,7 @@ pub struct JudgedPrograms {
 }
 
 impl JudgedPrograms {
-    /// Whether a process is judged that runs this program with these arguments, its own name the first.
+    /// Returns true if a process is judged that runs this program with these arguments, the first of which is its name.
     pub fn judges(&self, program: &str, arguments: &[String]) -> bool {
         self.all || self.is_named(program, arguments) || self.is_users(program)
     }

@@ -99,7 +99,7 @@ impl Judgement {
         leaks
     }
 
-    /// Whether more than one process did not pass: what they share is then said once.
+    /// Returns true if more than one process did not pass, so that what they share is reported once.
     pub(crate) fn has_several_others(&self) -> bool {
         let others = self.iter().filter(|v| v.outcome != Outcome::Passed);
         others.take(2).count() > 1

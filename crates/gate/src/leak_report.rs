@@ -1,4 +1,4 @@
-//! What nothing reaches at the end of a trace, as a part of its last report.
+//! Unreachable blocks at the end of a trace, as part of its last report.
 
 use crate::process_evidence::known_live;
 use crate::{Lost, Reached, Search, reached};
@@ -10,7 +10,7 @@ use memhook_report::{
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// What was found in a copy of a process's memory, before its stacks have names.
+/// Leaks found in a copy of a process's memory, before their stacks have names.
 pub struct FoundLeaks {
     snapshot: SnapshotTaken,
     found: Reached,
@@ -188,7 +188,7 @@ fn rows(
     sites
 }
 
-/// The same lines: the compiler has copies of a call where it unrolls and inlines.
+/// Returns true if two stacks show the same lines: where the compiler unrolls and inlines, it makes copies of a call.
 fn reads_alike(a: &[StackFrame], b: &[StackFrame]) -> bool {
     let same = |(a, b): (&StackFrame, &StackFrame)| {
         let text = |f: &StackFrame| {

@@ -1,4 +1,4 @@
-//! Whether a program passes: what leaked of what it allocated, and how much of that is allowed.
+//! Verdict on a program: which of its allocations leaked, and how much of that is allowed.
 //!
 //! The caller gathers [`Evidence`] (from a scan joined with a trace, or from a recording); [`judge`]
 //! weighs it against [`Limits`], [`Suppressions`] and a [`Baseline`]. The [`Verdict`] is written as

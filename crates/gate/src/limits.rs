@@ -1,4 +1,4 @@
-//! What is allowed.
+//! Limits of a verdict.
 
 use crate::evidence::AllocationSite;
 use crate::pattern::template_matches;
@@ -13,7 +13,7 @@ pub struct SiteLimit {
 }
 
 impl SiteLimit {
-    /// Whether a site is one of those meant.
+    /// Returns true if the limit applies to a site.
     pub fn is_about(&self, site: &AllocationSite) -> bool {
         let matches = |text: &Option<String>| {
             text.as_ref()
@@ -41,14 +41,14 @@ pub struct Limits {
     pub lifetime_score: Option<f64>,
     /// The least usage score.
     pub usage_score: Option<f64>,
-    /// Of single sites.
+    /// Limits of single sites.
     pub sites: Vec<SiteLimit>,
-    /// How much more than in the baseline a site may leak, in percent.
+    /// Percentage by which a site may leak more than in the baseline.
     pub tolerance_percent: f64,
 }
 
 impl Limits {
-    /// Whether something else than leaks is limited.
+    /// Returns true if anything besides leaks is limited.
     pub fn has_any_but_leaks(&self) -> bool {
         let sums = [self.live_bytes, self.peak_bytes, self.allocations];
         sums.iter().any(Option::is_some)

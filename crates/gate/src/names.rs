@@ -26,7 +26,7 @@ pub struct NameSource<'a> {
 }
 
 impl<'a> NameSource<'a> {
-    /// That of a recording.
+    /// Names in a recording.
     pub fn of_recording(recording: &'a Recording, symbols: Symbolizer) -> NameSource<'a> {
         let modules = ordered_modules(recording).into_iter();
         let modules = modules.map(|module| MappedModule {
@@ -40,7 +40,7 @@ impl<'a> NameSource<'a> {
         }
     }
 
-    /// That of a trace with these modules, whose files are looked for by `search`.
+    /// Names in a trace with these modules, whose files `search` finds.
     pub fn of_trace(
         backtraces: &'a dyn Backtraces,
         files: Vec<ModuleFile>,

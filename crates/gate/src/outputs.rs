@@ -34,7 +34,7 @@ pub struct OutputOptions {
     /// The text goes to standard error, because the output of a program fills standard output. It also goes
     /// there when a form goes to standard output, so that whoever reads that gets nothing else.
     pub is_beside_program: bool,
-    /// How many findings are shown, and the directory that source paths are relative to.
+    /// Number of findings to show, and the directory that source paths are relative to.
     pub format: FormatOptions,
 }
 
@@ -148,7 +148,7 @@ fn concluded(options: &OutputOptions, verdicts: &Judgement) -> String {
     }
 }
 
-/// What later steps of a workflow can use: how many leaks there are, their bytes, and the file for code scanning.
+/// Writes outputs for later steps of a workflow: the number of leaks, their bytes, and the file for code scanning.
 fn step_outputs(options: &OutputOptions, verdicts: &Judgement) -> String {
     let leaks = verdicts.leaks(|_| true).len();
     let bytes: u64 = verdicts.iter().map(|v| v.leaked.bytes).sum();

@@ -1,4 +1,4 @@
-//! What is known of one process, from a copy of its memory and, if it was traced, from its ledger.
+//! Evidence about one process, from a copy of its memory and, if it was traced, from its ledger.
 
 use crate::unfinished::is_unfinished;
 use crate::{AllocationSite, Ending, Evidence, Leak, PossibleLeak, Reached, Search, reached};
@@ -102,7 +102,7 @@ impl Evidence {
 }
 
 impl Ending {
-    /// How a process ended, by its status as wait(2) tells it.
+    /// Returns the end that a status of wait(2) describes.
     pub fn of_status(status: i32) -> Ending {
         let status = ExitStatus::from_raw(status);
         match (status.signal(), status.code()) {
@@ -156,7 +156,8 @@ pub(crate) fn known_live(
     live.filter(move |block| !on_their_way.contains(&block.address))
 }
 
-/// Why what is known of the live blocks is not exact. A verdict needs all of them, and their stacks.
+/// Returns why the known live blocks are not exact, or `None` if they are. A verdict needs all of them, and their
+/// stacks.
 pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
     if ledger.is_sampled() {
         return Some(
@@ -183,8 +184,8 @@ impl Evidence {
     }
 }
 
-/// Whether a block allocated by `caller` is an allocator's own: what replaces malloc allocates its singletons with
-/// `new`. musl's allocator is in its C library, which allocates for the program (strdup(3)).
+/// Returns true if a block allocated by `caller` is the allocator's own: a replacement of malloc allocates its
+/// singletons with `new`. musl's allocator is part of its C library, which allocates for the program (strdup(3)).
 pub fn is_allocators(snapshot: &Snapshot, caller: u64) -> bool {
     let mut modules = snapshot.meta.modules.iter();
     modules.any(|m| {

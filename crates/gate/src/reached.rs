@@ -24,7 +24,7 @@ impl Traced {
     }
 }
 
-/// What is to be found, and what is known beforehand.
+/// Scope of a search, and facts known beforehand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Search {
     /// A moment on the ledger's clock before the snapshot was taken; `None` if the process has not run since.
@@ -36,7 +36,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Whether a block was there before the snapshot was taken. The ledger keeps whole milliseconds.
+    /// Returns true if a block existed before the snapshot was taken. The ledger keeps whole milliseconds.
     pub(crate) fn is_older(&self, block: &LiveBlock) -> bool {
         let moment = self.before_ns;
         moment.is_none_or(|t| block.time_ns / 1_000_000 < t / 1_000_000)

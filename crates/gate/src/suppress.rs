@@ -76,7 +76,7 @@ impl Suppressions {
         self.rules.push((Rule::Template(pattern.to_owned()), 0));
     }
 
-    /// Whether a leak of this site is suppressed; counts the use.
+    /// Returns true if a leak of this site is suppressed, and counts the use.
     pub fn suppresses(&mut self, site: &AllocationSite) -> bool {
         let found = self.rules.iter_mut().find(|(rule, _)| rule.matches(site));
         match found {
@@ -88,7 +88,7 @@ impl Suppressions {
         }
     }
 
-    /// Those that suppressed nothing, as they were written or named.
+    /// Returns the rules that suppressed nothing, as they were written or named.
     pub fn unused(&self) -> Vec<String> {
         let unused = self.rules.iter().filter(|(_, uses)| *uses == 0);
         unused.map(|(rule, _)| rule.name()).collect()

@@ -10,7 +10,7 @@ use std::{collections::HashMap, time::Duration};
 
 /// Moments at which survivors are counted.
 pub const MOMENTS: u32 = 60;
-/// How many of the pauses between them make a block old.
+/// Number of pauses after which a block is old.
 pub(crate) const AGE_IN_PAUSES: u32 = 4;
 
 /// One site at each moment.
@@ -38,12 +38,12 @@ pub struct Survivors {
     freed: Vec<u64>,
 }
 
-/// What the survivors say.
+/// Verdicts from the survivors.
 #[derive(Default)]
 pub struct Verdicts {
     /// Backtraces that grow, and by how much since the first moment.
     pub grown: Vec<(u32, Growth, Sum)>,
-    /// Why it cannot be said of others.
+    /// Reason why there is no verdict on the others.
     pub unclear: Option<String>,
 }
 
@@ -176,7 +176,7 @@ impl Survivors {
         verdicts
     }
 
-    /// What is to be said about them beside the sites.
+    /// Adds notes about the survivors to the evidence.
     pub fn complete(&self, evidence: &mut Evidence) {
         let moments = self.moments;
         evidence

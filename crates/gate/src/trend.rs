@@ -4,10 +4,10 @@
 //! Correlation Methods" (1975), with the correction of the variance for ties. The slope is that of
 //! P. K. Sen, "Estimates of the regression coefficient based on Kendall's tau" (1968).
 
-/// What a series does.
+/// Trend of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
-    /// How often a value is above an earlier one, less how often it is below.
+    /// Number of values above an earlier one, minus the number below it.
     pub s: i64,
     /// Chance that a series without trend looks like this or more so (one-sided: upwards).
     pub p: f64,

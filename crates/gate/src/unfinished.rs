@@ -28,7 +28,7 @@ const HEADER_BYTES: u64 = 16;
 /// Words on top of a stack in which the functions of malloc may keep the address of a chunk.
 const STACK_WORDS: u64 = 64;
 
-/// Whether this is a process at its end that has met threads inside malloc.
+/// Returns true for a process at its end in which threads are inside malloc.
 pub(crate) fn is_unfinished(snapshot: &Snapshot, search: Search) -> bool {
     snapshot.meta.in_malloc > 0 && search.before_ns.is_none()
 }
@@ -50,7 +50,7 @@ impl<'a> Unfinished<'a> {
         })
     }
 
-    /// What is reached, and what is not. Adds to the gaps if that is not certain.
+    /// Separates reachable from unreachable blocks. Adds to the gaps if that is not certain.
     pub fn search(
         &self,
         heap: &mut Heap,
@@ -121,7 +121,7 @@ impl<'a> Unfinished<'a> {
             .collect()
     }
 
-    /// Whether nothing reaches a block here, and nobody owns it.
+    /// Returns true if nothing here reaches a block, and nobody owns it.
     fn is_nobodys(&self, heap: &Heap, marked: &Marked, block: u64) -> bool {
         let found = heap.blocks.find(block);
         found.is_some_and(|(number, offset)| {
@@ -129,8 +129,8 @@ impl<'a> Unfinished<'a> {
         })
     }
 
-    /// Whether nothing reaches some block that was not traced and is not one of the free chunks that a thread moves
-    /// from one list to another: it knows the first, and each has a link to the next.
+    /// Returns true if some unreached block was not traced and is not one of the free chunks that a thread is moving
+    /// between lists: the thread knows the first, and each links to the next.
     fn is_any_unknown(&self, heap: &Heap, marked: &Marked) -> bool {
         let mut moved: HashSet<u64> = HashSet::new();
         let mut waiting = self.words_of_malloc();
@@ -152,7 +152,7 @@ impl<'a> Unfinished<'a> {
         })
     }
 
-    /// What threads inside the C library have in their registers and on top of their stacks.
+    /// Returns the registers and stack tops of threads inside the C library.
     fn words_of_malloc(&self) -> Vec<u64> {
         let Some(libc) = self.snapshot.libc() else {
             return Vec::new();

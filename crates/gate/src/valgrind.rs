@@ -86,7 +86,7 @@ fn demangled(name: &str) -> String {
 }
 
 impl Suppression {
-    /// Whether the stack begins with these frames; the allocating function counts as the first.
+    /// Returns true if the stack begins with these frames; the allocating function counts as the first.
     pub fn matches(&self, site: &AllocationSite) -> bool {
         let allocator = SourceFrame {
             function: site.symbol.as_deref().map(demangled),

@@ -1,4 +1,4 @@
-//! What a judgement comes to.
+//! Result of a judgement.
 
 use crate::evidence::{Evidence, Leak, Sum};
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub enum Outcome {
     Unsound,
 }
 
-/// Why a leak does or does not count.
+/// Standing of a leak, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
@@ -32,9 +32,9 @@ pub enum Standing {
 pub struct Finding {
     /// The leak.
     pub leak: Leak,
-    /// Whether it counts.
+    /// Standing of the leak.
     pub standing: Standing,
-    /// What the site leaked in the baseline, if it has grown since.
+    /// Leaks of the site in the baseline, if it has grown since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Sum>,
     /// Number of its group: leaks of one standing for which the same line is to blame.
@@ -61,7 +61,7 @@ impl<'a> Group<'a> {
         self.sum(Leak::total)
     }
 
-    /// What of it was in the baseline; `None` if nothing was.
+    /// Returns the part that was in the baseline, or `None` if nothing was.
     pub fn before(&self) -> Option<Sum> {
         let known = self.0.iter().filter_map(|finding| finding.before);
         known.reduce(|mut sum, more| {
@@ -82,24 +82,24 @@ impl<'a> Group<'a> {
 pub struct Violation {
     /// The option that sets it.
     pub option: &'static str,
-    /// What was found against what is allowed, in words.
+    /// Finding and limit, in words.
     pub text: String,
 }
 
-/// What a judgement says of one of several heaps.
+/// Verdict on one of several heaps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeapVerdict {
     /// `malloc`, or what the user calls it.
     pub name: String,
-    /// Whether it is within the limits.
+    /// Result for this heap.
     pub outcome: Outcome,
-    /// What counts of its leaks.
+    /// Leaks that count.
     pub leaked: Sum,
-    /// What is suppressed.
+    /// Suppressed leaks.
     pub suppressed: Sum,
-    /// What is in the baseline.
+    /// Leaks that are in the baseline.
     pub known: Sum,
-    /// What something still reaches.
+    /// Blocks that something still reaches.
     pub reachable: Sum,
     /// Most bytes live at a time.
     pub peak_bytes: u64,
@@ -114,11 +114,11 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Exceeded limits.
     pub violations: Vec<Violation>,
-    /// What counts of the leaks. Where allocators are described, of those of malloc's heap.
+    /// Leaks that count. Where allocators are described, of those of malloc's heap.
     pub leaked: Sum,
-    /// What is suppressed.
+    /// Suppressed leaks.
     pub suppressed: Sum,
-    /// What is in the baseline.
+    /// Leaks that are in the baseline.
     pub known: Sum,
     /// Where allocators are described, every heap for itself, that of malloc and its like first: one that takes its
     /// memory from another would be counted twice in a sum.
@@ -128,7 +128,7 @@ pub struct Verdict {
     pub findings: Vec<Finding>,
     /// Suppressions that matched nothing.
     pub unused_suppressions: Vec<String>,
-    /// What it was made from.
+    /// Evidence for the verdict.
     pub evidence: Evidence,
 }
 

@@ -25,7 +25,7 @@ impl Wrappers {
         Wrappers { patterns }
     }
 
-    /// Whether a frame is a wrapper's. One without a name is not, unless it is in a system library.
+    /// Returns true if a frame belongs to a wrapper. One without a name is not, unless it is in a system library.
     pub(crate) fn has(&self, frame: &SourceFrame) -> bool {
         let of_system = |module: &str| SYSTEM_LIBRARIES.iter().any(|l| module.starts_with(l));
         let by_name = |function: &String| {

@@ -12,7 +12,7 @@ impl Profiler for Census {
     type Data = ();
 }
 
-/// What lives of one kind.
+/// Live blocks of one kind.
 #[derive(Default)]
 struct Living {
     objects: u64,

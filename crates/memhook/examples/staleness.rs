@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-/// What is known of a block.
+/// Known use of a block.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Use {
     /// It has not been watched for long enough.
@@ -74,7 +74,7 @@ pub fn look(
     report(attached, out)
 }
 
-/// Whether the look at a block is over; notes then what it has come to.
+/// Returns true if the look at a block is over, and records its result.
 fn is_over(attached: &Attached<Staleness>, look: &Look) -> bool {
     let is_unknown = |found: &Block, state: Use| *found == look.block && state == Use::Unknown;
     let still = attached.with(|heap| {

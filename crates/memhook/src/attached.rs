@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long events that have happened may take to arrive.
+/// Time within which past events arrive.
 const ARRIVAL: Duration = Duration::from_secs(2);
 
-/// How a trace ended.
+/// End of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
@@ -33,7 +33,7 @@ pub enum Ending {
     Panicked(String),
     /// We have left the process, but functions of it may still lead to the hook, which passes calls through.
     NotRestored {
-        /// What could not be done.
+        /// Reason of the failure.
         why: String,
     },
 }
@@ -56,9 +56,9 @@ pub struct Summary {
     pub lost: u64,
     /// Times in which the process went on untraced.
     pub gaps: u64,
-    /// Whether callbacks were called for each event: nothing was lost, and the bound on memory was not reached.
+    /// True if there was a callback for each event: nothing was lost, and the memory limit was not reached.
     pub is_complete: bool,
-    /// What the user of a profiler should know, in sentences.
+    /// Notices for the user of a profiler, as sentences.
     pub notices: Vec<String>,
 }
 
@@ -72,13 +72,13 @@ pub struct Thread {
     pub name: String,
 }
 
-/// What a search for unreachable blocks has found.
+/// Result of a search for unreachable blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Search {
     /// Blocks that [`Profiler::on_unreachable`] was called for.
     pub blocks: u64,
-    /// What the search has not seen.
+    /// Parts that the search did not see.
     pub gaps: Vec<String>,
 }
 
@@ -166,7 +166,7 @@ impl<P: Profiler> Attached<P> {
         look(state.ledger.observer_mut().blocks_mut())
     }
 
-    /// Whether and how the trace has ended.
+    /// Returns how the trace has ended, or `None` if it goes on.
     pub fn ending(&self) -> Option<Ending> {
         self.course.ending()
     }

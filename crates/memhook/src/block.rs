@@ -81,7 +81,7 @@ pub struct Access {
     pub tid: u32,
     /// Time since the attach.
     pub time: Duration,
-    /// Whether the kernel made the access on behalf of the thread, as in `read(2)`.
+    /// True if the kernel made the access on behalf of the thread, as in `read(2)`.
     pub by_kernel: bool,
     /// Call stack of the access: the instruction behind it, then return addresses, innermost first.
     /// [`Attached::names`](crate::Attached::names) has their names. Empty if it is not known.

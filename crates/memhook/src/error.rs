@@ -1,6 +1,6 @@
-//! What can go wrong.
+//! Errors of this library.
 
-/// Why something could not be done. Unless the variant says otherwise, the process is as it was before.
+/// Reason of a failure. Unless the variant says otherwise, the process is as it was before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -9,7 +9,7 @@ pub enum Error {
     Attach {
         /// The process.
         pid: i32,
-        /// What is wrong, and what to do about it.
+        /// Mistake, and its remedy.
         why: String,
     },
     /// The options contradict each other, or are out of range.
@@ -29,7 +29,7 @@ pub enum Error {
     NoWatchpoints {
         /// The process.
         pid: i32,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// All watchpoints are in use, at most four at a time.
@@ -43,7 +43,7 @@ pub enum Error {
     Search {
         /// The process.
         pid: i32,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// A callback of the profiler has panicked. No callback was called after that, and the process was left in order.
@@ -55,7 +55,7 @@ pub enum Error {
     Detach {
         /// The process.
         pid: i32,
-        /// Why.
+        /// Reason.
         why: String,
     },
 }

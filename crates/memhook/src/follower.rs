@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 const WATCHED_PACE: Duration = Duration::from_millis(1);
 const PACE: Duration = Duration::from_millis(10);
 
-/// What the follower is asked to do, on its thread.
+/// Request to the follower, which runs on its thread.
 pub(crate) type Ask<P> = Box<dyn FnOnce(&Trace<Told<P>>, &mut Watches) + Send>;
 
-/// Whether and how the trace has ended, and what there is to say about it.
+/// Progress of the trace: whether and how it has ended, with a message.
 #[derive(Default)]
 pub(crate) struct Course {
     ending: Mutex<Option<Ending>>,

@@ -17,7 +17,7 @@ pub struct Heap<P: Profiler> {
     /// A block whose address another one has, while its release has not been reported.
     displaced: Option<(Block, P::Data)>,
     samples: SampledAllocations,
-    /// What a callback has panicked with. None is called after that.
+    /// Message of the panic of a callback. None is called after that.
     panic: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl<P: Profiler> Heap<P> {
         self.live.get(&address).map(|(block, data)| (block, data))
     }
 
-    /// How many blocks this one stands for: 1, unless the options ask for a sample.
+    /// Returns the number of blocks that this one stands for: 1, unless the options ask for a sample.
     pub fn weight(&self, block: &Block) -> f64 {
         let level = u8::from(self.samples.always);
         self.samples.weight_of(level, block.size)
@@ -148,7 +148,7 @@ impl<P: Profiler> Heap<P> {
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload
         .downcast_ref::<&str>()

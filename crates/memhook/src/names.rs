@@ -7,7 +7,7 @@ use memhook_report::{frames_at, one_spelling, type_of_stack};
 use memhook_symbols::{Constructors, ModuleFile, Symbolizer};
 use std::time::Duration;
 
-/// How long names are looked for in the files of the process.
+/// Time limit for finding names in the files of the process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A frame of a call stack.
@@ -24,7 +24,7 @@ pub struct Frame {
     pub file: Option<String>,
     /// Line.
     pub line: Option<u32>,
-    /// Whether it was inlined into the frame that follows.
+    /// True if it was inlined into the frame that follows.
     pub is_inlined: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Backtrace {
     pub called: Option<String>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
-    /// Whether the stack goes on, and could not be followed.
+    /// True if the stack continues beyond what could be followed.
     pub is_cut: bool,
     /// The C++ class of the blocks that it allocates, as far as containers, allocators and constructors tell.
     pub class: Option<String>,

@@ -1,4 +1,4 @@
-//! What to record of a process.
+//! Options of a trace.
 
 use memhook_attach::TraceConfig;
 

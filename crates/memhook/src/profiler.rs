@@ -1,8 +1,8 @@
-//! What a profiler has to say to what happens in the process.
+//! Callbacks of a profiler.
 
 use crate::block::{Access, Block, Free};
 
-/// What becomes of a watch after an access.
+/// Continuation of a watch after an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Next {

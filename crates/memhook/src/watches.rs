@@ -33,8 +33,7 @@ pub enum Touch {
 pub struct Watch {
     /// Its id.
     pub id: WatchId,
-    /// What is watched of the memory that was asked for: as many words of eight bytes, from its beginning on, as
-    /// watchpoints were free.
+    /// Watched part of the range: as many words of eight bytes, from its beginning, as watchpoints were free.
     pub range: Range<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What `agent --plan` shows: which processes would be traced, and at what cost.
+//! Plan of `agent --plan`: the processes that would be traced, and their cost.
 
 use crate::units::{bytes, count, duration};
 use crate::wrap::wrapped;
@@ -24,22 +24,22 @@ pub struct AgentPlan {
     pub max_processors: f64,
     /// Limit of the agent's memory.
     pub max_memory_bytes: u64,
-    /// What the kubelet of this machine has answered; `None`: nobody asks it.
+    /// Answer of this machine's kubelet; `None` if the agent does not ask it.
     pub kubelet: Option<PlannedKubelet>,
     /// Processes that rules choose, in the order of the attaches.
     pub targets: Vec<PlannedTarget>,
     /// The other processes, the oldest first.
     pub unchosen: Vec<UnchosenProcess>,
-    /// How many processes this user may not look at.
+    /// Number of processes that this user may not examine.
     pub hidden: u64,
 }
 
-/// What a kubelet has answered.
+/// Answer of a kubelet.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannedKubelet {
     /// Pods that it has listed.
     pub pods: u64,
-    /// Why it has listed none.
+    /// Reason why it listed no pods.
     pub error: Option<String>,
 }
 
@@ -56,7 +56,7 @@ pub struct PlannedTarget {
     pub pod: Option<String>,
     /// Name of its container.
     pub container_name: Option<String>,
-    /// What its pod belongs to, such as `deployment/web`.
+    /// Owner of its pod, such as `deployment/web`.
     pub workload: Option<String>,
     /// Name of the rule.
     pub rule: String,
@@ -70,7 +70,7 @@ pub struct PlannedTarget {
     pub overhead: Option<f64>,
     /// Frames of each call stack; `None` without a trace.
     pub depth: Option<u32>,
-    /// What is done with blocks that nothing in it reaches; `None` if nobody looks for them, or nothing.
+    /// Treatment of blocks that nothing reaches; `None` if nobody searches for them, or leaves them alone.
     pub reclaim: Option<&'static str>,
     /// Time from one advice on it to the next; `None` if there is none.
     pub advise_seconds: Option<f64>,
@@ -82,11 +82,11 @@ pub struct PlannedTarget {
     pub resident_bytes: u64,
     /// About how many blocks the ledger holds once all of that was allocated since the attach, if it is a sample.
     pub expected_blocks: Option<u64>,
-    /// What its ledger may take of the agent's memory; `None` without a trace.
+    /// Limit of its ledger's memory; `None` without a trace.
     pub ledger_limit_bytes: Option<u64>,
     /// `attaches`, `waits` or `refused`.
     pub phase: &'static str,
-    /// Why it is not attached to.
+    /// Reason why the agent does not attach to it.
     pub why: Option<String>,
 }
 
@@ -101,7 +101,7 @@ pub struct UnchosenProcess {
     pub namespace: Option<String>,
     /// Its pod.
     pub pod: Option<String>,
-    /// Why.
+    /// Reason.
     pub why: &'static str,
 }
 

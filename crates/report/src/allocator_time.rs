@@ -1,4 +1,4 @@
-//! What the allocator took, by allocation site: for the rows of reports, and kept by recordings.
+//! Time spent in the allocator by allocation site, for rows of reports and for recordings.
 
 use crate::ProfileSite;
 use crate::units::{counted, duration};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Call stacks that a recording keeps at most; those that took the longest. Each takes about 60 bytes.
 const MAX_STACKS: usize = 100_000;
 
-/// What allocations took in the allocator, an estimate from the calls that were timed.
+/// Time that allocations spent in the allocator, estimated from the calls that were timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AllocatorTime {
     /// Nanoseconds.
@@ -71,7 +71,7 @@ pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
     Some(times)
 }
 
-/// What the allocations of all sites took; those of which no call was timed, as much as others.
+/// Estimates the time of all sites' allocations; a site without a timed call counts like the others.
 pub(crate) fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>) -> TimeTaken {
     let mut all = TimeTaken::default();
     let Some(times) = times else {

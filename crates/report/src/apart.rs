@@ -1,4 +1,5 @@
-//! What tells rows apart that would look alike: sites that end in the same function, and differ in a caller.
+//! Differences between rows that would otherwise look alike: sites that end in the same function but differ in a
+//! caller.
 
 use crate::labels::NO_STACK;
 use crate::names::without_parameters;
@@ -30,7 +31,7 @@ pub(crate) struct Label {
     pub name: String,
     /// Its file and line, or nothing.
     pub place: String,
-    /// What tells the site from others, then callers, as far as there is room for whole ones.
+    /// The distinguishing caller, then as many whole callers as fit.
     pub callers: String,
 }
 
@@ -92,7 +93,7 @@ fn wide(place: &str) -> usize {
     }
 }
 
-/// What a label consists of, before it is fitted.
+/// Parts of a label, before it is fitted to its width.
 struct Parts {
     name: String,
     /// Its file and line; where the code is, if sites differ in that and the source is not known.
@@ -130,7 +131,7 @@ impl Caller {
 }
 
 impl Parts {
-    /// What tells the site from others.
+    /// Returns what distinguishes the site from others.
     fn apart(&self, longest_caller: usize) -> String {
         let needed = self.callers.iter().filter(|caller| caller.matters);
         let callers = needed.map(|caller| caller.text(longest_caller));
@@ -206,8 +207,8 @@ impl Parts {
     }
 }
 
-/// What tells each of these sites from the first other one that looks the same: a caller, a line, or what was called in
-/// the library; empty where nothing is needed. `looks`: how each site is shown.
+/// Returns for each of these sites what distinguishes it from the first other one that looks the same: a caller, a
+/// line, or the library function called; empty where nothing is needed. `looks`: how each site is shown.
 pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
     let mut found = vec![String::new(); sites.len()];
     // What differs from one other site may be the same in a third one: then it takes another look at that.

@@ -1,4 +1,4 @@
-//! What changed from one run to another: text, and JSON with the schema `memhook-rs/diff/1`.
+//! Differences between two runs: text, and JSON with the schema `memhook-rs/diff/1`.
 //!
 //! Sites are matched by their functions, not by addresses or lines: see [`crate::same_code`].
 
@@ -25,7 +25,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
-/// What happened to a site.
+/// Fate of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
@@ -71,7 +71,7 @@ pub struct Run {
 /// A site that changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct SiteChange {
-    /// How.
+    /// Fate of the site.
     pub fate: Fate,
     /// Bytes in the old run.
     pub old_bytes: u64,
@@ -89,7 +89,7 @@ pub struct SiteChange {
     /// Its scores in the new run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_scores: Option<Scores>,
-    /// What became of the values of users' formulas, by name.
+    /// Changes of users' formulas, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub custom_scores: BTreeMap<String, CustomSiteChange>,
     /// Standard error of `change_bytes` when one of the runs was sampled.
@@ -110,18 +110,18 @@ pub struct SiteChange {
 pub struct Diff {
     /// Always `memhook-rs/diff/1`.
     pub schema: &'static str,
-    /// What is compared: live, peak, ...
+    /// Measure that is compared: live, peak, ...
     pub measure: &'static str,
-    /// What is listed: site or type.
+    /// Rows that are listed: site or type.
     pub by: &'static str,
     /// The old run.
     pub old: Run,
     /// The new run.
     pub new: Run,
-    /// How well the heap is used, if both runs were scored.
+    /// Scores of the heap, if both runs were scored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<ScoreChange>,
-    /// What became of users' formulas.
+    /// Changes of users' formulas.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub custom_scores: Vec<CustomChange>,
     /// Sites that changed: the largest growth first, the largest shrinking last.
@@ -137,7 +137,7 @@ pub struct Diff {
     depth: u32,
 }
 
-/// What makes two sites the same: allocating function, and each frame.
+/// Identity of a site: allocating function, and each frame.
 type Key = (String, Vec<String>);
 
 #[derive(Default)]

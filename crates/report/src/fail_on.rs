@@ -18,7 +18,7 @@ enum Limit {
     Absolute(u64),
 }
 
-/// How much more the newer run may have.
+/// Limit of what the newer run may have more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     text: String,
@@ -71,7 +71,7 @@ fn limit_of(text: &str, unit: Unit) -> Option<Limit> {
     number.map(Limit::Absolute)
 }
 
-/// What is compared with the limit.
+/// Value that is compared with the limit.
 struct Change {
     old: u64,
     new: u64,
@@ -79,12 +79,12 @@ struct Change {
 }
 
 impl FailOn {
-    /// What is to be compared, if the expression says so.
+    /// Returns the measure to compare, if the expression names one.
     pub fn measure(&self) -> Option<Measure> {
         self.measure
     }
 
-    /// What is above the limit, in words; `None`: nothing. The comparison must list all sites if one of them may be.
+    /// Describes what exceeds the limit, or returns `None`. The comparison must list all sites if one of them may be.
     pub fn violation(&self, diff: &Diff) -> Option<String> {
         if !self.is_of_sites {
             let change = self.change(

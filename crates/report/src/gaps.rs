@@ -26,8 +26,8 @@ impl From<Gap> for UnseenTime {
     }
 }
 
-/// How much is live of what was allocated while it was seen. Set when there was a gap: what was live before may have
-/// been released in it.
+/// Bounds on how much is live of what was allocated while it was seen. Set when there was a gap: what was live before
+/// may have been released in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LiveBounds {
     /// Bytes that live for certain.
@@ -41,7 +41,7 @@ pub struct LiveBounds {
 }
 
 impl LiveBounds {
-    /// Of the live blocks, and those of them that were not seen since the last gap.
+    /// Bounds from the live blocks, and from those of them that were not seen since the last gap.
     pub(crate) fn new(live: Amount, unseen: Amount) -> LiveBounds {
         LiveBounds {
             least_bytes: live.bytes.saturating_sub(unseen.bytes),
@@ -51,7 +51,7 @@ impl LiveBounds {
         }
     }
 
-    /// Whether nothing is open.
+    /// Returns true if both bounds agree.
     pub(crate) fn is_exact(&self) -> bool {
         self.least_bytes == self.most_bytes && self.least_blocks == self.most_blocks
     }
@@ -62,7 +62,7 @@ pub(crate) fn until(gaps: &[Gap], to_ns: u64) -> Vec<UnseenTime> {
     Gap::within(gaps, 0, to_ns).map(UnseenTime::from).collect()
 }
 
-/// How much of a window was seen, in seconds.
+/// Returns how many seconds of a window were seen.
 pub(crate) fn seen_seconds(gaps: &[UnseenTime], from_s: f64, to_s: f64) -> f64 {
     let clipped = |gap: &UnseenTime| (gap.to_s.min(to_s) - gap.from_s.max(from_s)).max(0.0);
     to_s - from_s - gaps.iter().map(clipped).sum::<f64>()
@@ -92,7 +92,7 @@ pub fn unseen_in_words(gaps: &[Gap]) -> Option<String> {
     Some(words.replacen('N', "n", 1))
 }
 
-/// The same with what follows from it.
+/// Returns the warning about gaps, with its consequences.
 pub(crate) fn warning(gaps: &[UnseenTime], bounds: Option<&LiveBounds>) -> Option<String> {
     let unseen = in_words(gaps)?;
     let mut text = format!(
@@ -110,7 +110,7 @@ pub(crate) fn warning(gaps: &[UnseenTime], bounds: Option<&LiveBounds>) -> Optio
     Some(text)
 }
 
-/// What is live: an amount, or what it is between.
+/// Describes the live blocks as an amount, or as a range.
 pub(crate) fn live_blocks(bounds: Option<&LiveBounds>, blocks: u64) -> String {
     match bounds {
         Some(bounds) if !bounds.is_exact() => format!(

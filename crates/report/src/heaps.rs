@@ -70,7 +70,7 @@ impl HeapTotals {
 }
 
 impl ReportModel {
-    /// The same with the rows and sums of these heaps: names, functions, and what a report about each alone says.
+    /// Adds the rows and sums of these heaps: names, functions, and what a report about each of them says.
     pub fn with_heaps(
         mut self,
         heaps: Vec<(String, Vec<String>, ReportModel)>,
@@ -121,7 +121,7 @@ impl ReportModel {
         }
     }
 
-    /// What percentages are of, in the words of the page.
+    /// Names the whole that percentages refer to, as the page words it.
     pub(crate) fn whole_text(&self) -> String {
         let whole = match self.measured.measure {
             "peak" => "all bytes at the peak".to_owned(),
@@ -134,7 +134,7 @@ impl ReportModel {
         }
     }
 
-    /// What the bytes of a row are a part of.
+    /// Returns the whole that a row's bytes are a part of.
     pub(crate) fn bytes_of_heap(&self, heap: Option<&str>) -> u64 {
         let described = self.heaps.iter().skip(1);
         let found = described.into_iter().find(|h| Some(&*h.name) == heap);

@@ -1,4 +1,4 @@
-//! What to ask instead, where the answer is not in the numbers below.
+//! Questions to ask instead, where the numbers below do not hold the answer.
 
 use crate::labels::one_line;
 use crate::units::{bytes, count, counted, percent};
@@ -184,7 +184,7 @@ fn short_lived(model: &ReportModel) -> Option<String> {
     ))
 }
 
-/// What shows who allocates what is released again.
+/// Returns the command that shows who allocates what is released again.
 pub(crate) fn who_allocates(model: &ReportModel) -> String {
     if model.is_recorded {
         return "report --measure allocated, or --measure temporary".to_owned();

@@ -1,4 +1,4 @@
-//! What frames are called in exported formats: the same function is one name everywhere.
+//! Labels of frames in exported formats: one name for a function everywhere.
 
 use crate::names::{is_plumbing, readable};
 use crate::{Profile, ProfileFrame, StackFrame};
@@ -23,8 +23,8 @@ impl Labels {
         Labels::by(profile, |frame| name(&frame.frame))
     }
 
-    /// Of all frames, with their places in the source or their modules, as Valgrind writes them: calls of one function
-    /// from different lines are told apart.
+    /// Labels of all frames, with their source places or modules, as Valgrind writes them: calls of one function from
+    /// different lines differ.
     pub fn with_places(profile: &Profile) -> Labels {
         Labels::by(profile, |frame| {
             let module = frame.module.and_then(|m| profile.modules.get(m as usize));
@@ -90,8 +90,8 @@ pub fn name(frame: &StackFrame) -> String {
     one_line(name)
 }
 
-/// What a site is known by: its innermost Python function, or else its innermost function that is not the C++
-/// library's own, then its callers.
+/// Returns the name of a site: its innermost Python function, or else its innermost function outside the C++ library,
+/// then its callers.
 pub fn site_name(stack: &[StackFrame]) -> String {
     let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
     let is_python = |frame: &StackFrame| frame.module.as_deref() == Some(PYTHON);

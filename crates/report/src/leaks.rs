@@ -1,4 +1,4 @@
-//! What nothing reaches, in a report.
+//! Unreachable blocks in a report.
 
 use crate::claims::{Seen, unseen_blocks};
 use crate::site_head::{SiteHead, SiteRow as HeadRow, heads_of};
@@ -14,7 +14,7 @@ use std::fmt::{Result, Write};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Leaks {
-    /// How the memory was copied; `None` if it could not be.
+    /// Method by which the memory was copied; `None` if it could not be.
     pub snapshot: Option<SnapshotTaken>,
     /// Sums.
     pub totals: LeakTotals,
@@ -29,18 +29,18 @@ pub struct Leaks {
     /// Call stacks of such blocks that are not listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more_possible: Option<u64>,
-    /// What was not seen.
+    /// Parts that were not seen.
     pub gaps: Vec<String>,
 }
 
-/// How the memory was copied.
+/// Copy of the memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SnapshotTaken {
     /// precopy, fork or stop.
     pub method: String,
-    /// How long all threads were held, in ms.
+    /// Time for which all threads were held, in ms.
     pub held_ms: f64,
-    /// How long one thread was held before, in ms.
+    /// Time for which one thread was held before, in ms.
     pub prepare_held_ms: f64,
     /// Bytes copied.
     pub copied_bytes: u64,
@@ -53,7 +53,7 @@ pub struct LeakTotals {
     pub leaked_bytes: u64,
     /// Their blocks.
     pub leaked_blocks: u64,
-    /// How many of them no other leaked block points to.
+    /// Number of them to which no other leaked block points.
     pub direct_blocks: u64,
     /// Bytes that something reaches.
     pub reachable_bytes: u64,
@@ -66,7 +66,7 @@ pub struct LeakTotals {
 pub struct LeakSite {
     /// Bytes of blocks that no other leaked block points to.
     pub bytes: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
     /// Bytes that only those blocks reach, of any call stack.
     pub held_bytes: u64,
@@ -125,18 +125,18 @@ fn leak_row(
 pub(crate) struct Shown<'a> {
     /// The sites of the report.
     sites: &'a [crate::SiteRow],
-    /// Whether their call stacks are there.
+    /// True if their call stacks are known.
     has_stacks: bool,
     /// Frames that were collected of each stack.
     depth: u32,
     /// The rows are about an earlier time.
     ends_early: bool,
-    /// What may have been missed.
+    /// Facts about what may have been missed.
     seen: Seen,
 }
 
 impl<'a> Shown<'a> {
-    /// What a report shows above.
+    /// Parts that a report already shows above.
     pub fn of(model: &'a ReportModel, style: Style) -> Shown<'a> {
         Shown {
             sites: &model.sites,

@@ -35,7 +35,7 @@ struct Begun {
 /// Makes the profiles of one attach.
 pub struct LiveProfiler {
     symbols: Symbolizer,
-    /// What each call stack had allocated at the end of the interval before.
+    /// Allocations of each call stack up to the end of the interval before.
     allocated: FxHashMap<u32, Amount>,
     from_ns: u64,
     most_sites: usize,
@@ -55,7 +55,7 @@ impl LiveProfiler {
         }
     }
 
-    /// Whether a profile waits for its names.
+    /// Returns true if a profile waits for its names.
     pub fn is_busy(&self) -> bool {
         self.begun.is_some()
     }
@@ -164,7 +164,7 @@ impl LiveProfiler {
     }
 }
 
-/// What a site that stands for several has.
+/// Sums up sites into one that stands for all of them.
 fn together(sites: impl Iterator<Item = Measures>) -> Measures {
     sites.fold(Measures::default(), |mut sum, measures| {
         sum.live += measures.live;
@@ -200,7 +200,7 @@ impl Profile {
         self
     }
 
-    /// The same profile with at most this many sites; the last stands for all that were left out.
+    /// Returns the profile with at most this many sites, the last of which stands for all others.
     pub fn with_fewer_sites(mut self, most: usize) -> Profile {
         if self.sites.len() <= most {
             return self;

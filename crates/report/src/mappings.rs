@@ -8,7 +8,7 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::{Result, Write};
 
-/// What was mapped by calls that were seen, and how much of the address space that is.
+/// Mappings that were made by calls that were seen, and their share of the address space.
 #[derive(Clone, Debug, Serialize)]
 pub struct Mappings {
     /// The sums.
@@ -61,7 +61,7 @@ pub struct AddressSpace {
     pub gone_bytes: u64,
     /// Mapped since the attach by calls that were not seen.
     pub unseen_bytes: u64,
-    /// What is not traced, the largest first.
+    /// Parts that are not traced, the largest first.
     pub parts: Vec<AddressSpacePart>,
     /// Parts that are not listed.
     pub more_parts: u64,

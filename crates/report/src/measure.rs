@@ -1,9 +1,9 @@
-//! What is counted, and in what.
+//! Measures, and their units.
 
 use crate::{Amount, Measures};
 use std::str::FromStr;
 
-/// What is counted where a format has one value.
+/// Measure exported by single-value formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
     /// Live at the end of the window.

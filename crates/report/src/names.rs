@@ -219,7 +219,7 @@ pub fn without_parameters(name: &str) -> &str {
     around_parameters(name).map_or(name, |(front, _)| front)
 }
 
-/// Whether a function belongs to the C++ standard library's own plumbing: containers, strings, smart pointers.
+/// Returns true if a function belongs to the C++ standard library's plumbing: containers, strings, smart pointers.
 pub fn is_plumbing(function: &str) -> bool {
     let name = qualified_name(function);
     name.starts_with("std::") || name.starts_with("__gnu_cxx::")

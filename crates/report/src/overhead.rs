@@ -1,4 +1,4 @@
-//! What `--overhead` has kept: the budget, what tracing cost, and what was recorded for that.
+//! Result of `--overhead`: the budget, the cost of tracing, and how much was recorded for it.
 
 use crate::units::{counted, milliseconds};
 use serde::{Deserialize, Serialize};
@@ -13,19 +13,19 @@ pub struct Overhead {
     pub budget: f64,
     /// The share that it took: `in_process` and `in_attacher`.
     pub cost: f64,
-    /// What the calls of the process took longer, measured on a random share of them.
+    /// Time by which calls of the process took longer, measured on a random share of them.
     pub in_process: f64,
-    /// What memhook-rs took of a processor to take the events.
+    /// Processor time that memhook-rs spent to take the events.
     pub in_attacher: f64,
-    /// What passing through the wrappers took, part of `in_process`: samples do not make it less.
+    /// Time for passing through the wrappers, part of `in_process`: samples do not reduce it.
     pub passing: f64,
     /// Calls that were timed.
     pub timed_calls: u64,
-    /// What was recorded, from the attach on.
+    /// Ways of recording since the attach, in order.
     pub kept: Vec<KeptTime>,
 }
 
-/// How allocations were recorded for a time.
+/// A time during which allocations were recorded in one way.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KeptTime {
     /// Its begin, seconds since the attach.

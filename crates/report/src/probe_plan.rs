@@ -1,4 +1,4 @@
-//! What `probe --dry-run` shows: what would be written for each function.
+//! Preview of `probe --dry-run`: the bytes that would be written for each function.
 
 use crate::probes::RefusedRow;
 use crate::{Document, Style};
@@ -6,7 +6,7 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// What would be written.
+/// Preview of what would be written.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbePlanReport {
     /// `memhook-rs/probe-plan/1`.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How often a function was called on one call stack.
+/// Number of calls of a function on one call stack.
 #[derive(Clone, Debug, Default)]
 pub struct CountedStack {
     /// Number of the probe.
@@ -28,7 +28,7 @@ pub struct StackRow {
     pub calls: u64,
     /// The callers, innermost first.
     pub stack: Vec<StackFrame>,
-    /// Whether the outermost callers are missing.
+    /// True if the outermost callers are missing.
     pub truncated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What probes have counted: rows by function, as text and as JSON.
+//! Counts of probes: rows by function, as text and as JSON.
 
 use crate::units::{count, counted};
 use crate::{Document, StackRow, Style, frame_name};
@@ -19,19 +19,19 @@ const SHOWN_FRAMES: usize = 8;
 /// The longest bar of a histogram.
 const BAR_WIDTH: f64 = 30.0;
 
-/// What probes have counted.
+/// Counts of probes.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeReport {
     /// `memhook-rs/probe/1`.
     pub schema: &'static str,
-    /// Whether the probes have been taken out.
+    /// True if the probes have been removed.
     #[serde(rename = "final")]
     pub is_final: bool,
     /// The process.
     pub pid: i32,
     /// For how long was counted.
     pub duration_s: f64,
-    /// How long it took to place the probes.
+    /// Time that it took to place the probes.
     pub placed_ms: f64,
     /// For how long all threads were held for that.
     pub held_ms: f64,
@@ -48,11 +48,11 @@ pub struct ProbeRow {
     pub function: String,
     /// File name of its module.
     pub module: String,
-    /// How often it was called.
+    /// Number of calls.
     pub calls: u64,
     /// Calls by second.
     pub rate_per_s: f64,
-    /// How long calls took, if that was asked for.
+    /// Latency of calls, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<ProbeLatency>,
     /// Calls by thread.
@@ -107,10 +107,10 @@ pub struct ArgumentClass {
     pub calls: u64,
 }
 
-/// How long calls took, in nanoseconds.
+/// Latency of calls, in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeLatency {
-    /// How many calls were measured: those that returned, and were not the first of their thread.
+    /// Number of calls that were measured: those that returned, except the first of each thread.
     pub calls: u64,
     /// Half of them took no longer, up to an eighth more.
     pub p50: u64,
@@ -138,7 +138,7 @@ pub struct RefusedRow {
     pub function: String,
     /// File name of its module.
     pub module: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 

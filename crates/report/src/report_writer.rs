@@ -102,7 +102,7 @@ impl ReportWriter {
         let _ = self.finish();
     }
 
-    /// Whether nothing more can be written: the reader went away, or the disk is full.
+    /// Returns true if nothing more can be written: the reader has gone, or the disk is full.
     pub fn is_closed(&self) -> bool {
         self.writer.as_ref().is_some_and(JoinHandle::is_finished)
     }

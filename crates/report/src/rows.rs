@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// What the rows are.
+/// Kind of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowsBy {
     /// Call stack of the allocation.
@@ -48,12 +48,12 @@ impl RowsBy {
         }
     }
 
-    /// Whether a block is on more than one row.
+    /// Returns true if a block may be on more than one row.
     pub(crate) fn repeats_blocks(self) -> bool {
         matches!(self, RowsBy::Frame | RowsBy::Function)
     }
 
-    /// Whether the number of a [`Part`] is a stack.
+    /// Returns true if the number of a [`Part`] is a stack.
     pub(crate) fn is_of_stacks(self) -> bool {
         !matches!(self, RowsBy::Thread | RowsBy::Size | RowsBy::Lifetime)
     }
@@ -77,21 +77,21 @@ pub enum SortBy {
 /// come to.
 pub(crate) type Part = (u64, Sums);
 
-/// What the blocks of a part, or of a row, come to.
+/// Sums over the blocks of a part or of a row.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sums {
     pub amount: Estimate,
     /// Bytes of live blocks that have not been seen since a gap.
     pub unseen_bytes: f64,
-    /// What of it nothing reaches at the end of the run; `None` where nobody searched.
+    /// Unreachable part at the end of the run; `None` if nobody searched.
     pub unreachable: Option<Estimate>,
     /// Change of the live bytes.
     pub growth_bytes: f64,
     /// Allocation time of the oldest live block, nanoseconds since the attach; `None` if none lives.
     pub oldest_ns: Option<u64>,
-    /// What this stack released.
+    /// Releases by this stack.
     pub released: Estimate,
-    /// What its allocations took in the allocator; of no calls where none was timed.
+    /// Time that its allocations spent in the allocator; of no calls where none was timed.
     pub in_allocator: TimeTaken,
 }
 
@@ -110,7 +110,7 @@ impl std::ops::AddAssign for Sums {
     }
 }
 
-/// What a row is about; rows of two reports with equal keys are compared for growth.
+/// Identity of a row; rows of two reports with equal keys are compared for growth.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RowKey {
     /// Stack, return address, thread, size or bucket; 0 if the name says it all.
@@ -125,7 +125,7 @@ pub(crate) struct Row {
     pub sums: Sums,
     /// Bytes of blocks whose innermost frame this is.
     pub self_bytes: f64,
-    /// What its scores come to, or the score that rows are sorted by, if that is known.
+    /// Its score, or the one that rows are sorted by, if known.
     pub score: Option<f64>,
 }
 
@@ -230,7 +230,7 @@ impl Table {
     }
 }
 
-/// What the row of a thread ends with of which nothing but its number is known any more.
+/// Suffix for a thread of which only the number is still known.
 const ENDED: &str = " (ended)";
 
 fn thread_label(tid: u32, run: &dyn NamedRun) -> String {

@@ -22,7 +22,7 @@ impl Code {
         Code(frames.map(|frame| code_of(&frame.frame)).collect())
     }
 
-    /// What is the same of a stack in any run.
+    /// Returns what identifies a stack in any run.
     pub fn stack(&self, profile: &Profile, stack: u32) -> Vec<String> {
         let frames = profile.known_frames(stack).iter();
         frames.map(|&frame| self.frame(frame).to_owned()).collect()

@@ -5,14 +5,14 @@ use crate::rows::{self, Part, Row, RowsBy, SortBy};
 use crate::{Amount, FoldedGroups, ReleaseSite, ReportModel};
 use std::cmp::Reverse;
 
-/// What was seen of a run until a moment.
+/// Facts about a run until a moment.
 #[derive(Clone)]
 pub(crate) struct Seen {
-    /// What the rows are.
+    /// Kind of rows.
     pub by: RowsBy,
-    /// What they are made of.
+    /// Parts of the rows.
     pub parts: Vec<Part>,
-    /// What stacks released.
+    /// Releases of stacks.
     pub releases: Vec<(u32, Amount)>,
     /// The moment, nanoseconds since the attach.
     pub now_ns: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Seen {
 /// Rows, sorted and cut to what is shown, and how many more there are.
 type Cut = (Vec<Row>, u64);
 
-/// What a report shows.
+/// Choice of what a report shows.
 #[derive(Clone)]
 pub(crate) struct Chosen {
     pub rows: Cut,

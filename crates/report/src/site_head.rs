@@ -12,15 +12,15 @@ use std::fmt::{Result, Write};
 /// Left for a name, whatever is beside it.
 const LEAST_NAME: usize = 12;
 
-/// What a site is known by.
+/// Head of a site, by which readers know it.
 pub(crate) struct SiteHead {
     name: String,
-    /// What tells it from another site of this name and place.
+    /// Difference from another site of this name and place.
     aside: String,
     place: String,
 }
 
-/// Of sites that are shown together and have no number in common, by kind and call stack.
+/// Heads of sites that are shown together and have no number in common, by kind and call stack.
 pub(crate) fn heads_of<'a>(
     sites: impl Iterator<Item = (&'a String, &'a Vec<StackFrame>)>,
     style: Style,
@@ -33,7 +33,7 @@ pub(crate) fn heads_of<'a>(
     heads(&known.collect::<Vec<_>>(), style)
 }
 
-/// Of sites that are shown together.
+/// Heads of sites that are shown together.
 pub(crate) fn heads(sites: &[KnownSite<'_>], style: Style) -> Vec<SiteHead> {
     let of_site = |site: &KnownSite<'_>| {
         let frame = responsible(site.frames);
@@ -64,7 +64,7 @@ impl SiteHead {
     }
 }
 
-/// What else is in the line.
+/// Further contents of the line.
 pub(crate) struct SiteRow {
     /// `#1`.
     pub label: String,

@@ -14,7 +14,7 @@ const COLOR_COUNT: usize = 7;
 
 /// A line over time.
 pub struct Curve {
-    /// What it is of.
+    /// Name of the curve.
     pub name: String,
     /// Nanoseconds and bytes, in the order of time.
     pub points: Vec<(u64, u64)>,
@@ -166,7 +166,7 @@ impl StaticPage {
     }
 }
 
-/// How a curve is drawn: classes of the style.
+/// Returns the style classes of a curve.
 fn stroke(at: usize) -> String {
     let dashes = match at / COLOR_COUNT {
         0 => "",

@@ -1,4 +1,4 @@
-//! How text looks.
+//! Style of text.
 
 /// Colours, detail and room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -20,7 +20,7 @@ pub struct Tree {
     pub schema: &'static str,
     /// `top_down` or `bottom_up`.
     pub direction: &'static str,
-    /// What is counted: live, peak, ...
+    /// Measure that is counted: live, peak, ...
     pub measure: &'static str,
     /// `bytes` or `blocks`.
     pub unit: &'static str,

@@ -63,7 +63,7 @@ fn is_of_library(path: &str) -> bool {
     is_operator || path.starts_with("std::") || path.starts_with("__gnu_cxx::")
 }
 
-/// What a container of the library holds, or a function of it makes.
+/// Returns the elements of a library container, or what a library function makes.
 fn container_element(path: &str) -> Option<String> {
     if let Some(letter) = path_argument(path, "basic_string", 0) {
         return Some(letter);

@@ -5,7 +5,7 @@ pub use memhook_foreign::size_text as bytes;
 /// Standard errors around an estimate within which the truth is in 95 of 100 cases.
 const INTERVAL: f64 = 1.96;
 
-/// Whether an estimate is so rough that only a bound of it is known.
+/// Returns true if an estimate is so rough that only a bound of it is known.
 fn is_rough(n: u64, error: u64) -> bool {
     error > n
 }
@@ -25,7 +25,7 @@ pub fn with_error(n: u64, error: Option<u64>) -> String {
     }
 }
 
-/// What stands beside an amount that has a column of its own: `± 96 B`, or `≤ 217.4 KiB`.
+/// Returns the text beside an amount that has a column of its own: `± 96 B`, or `≤ 217.4 KiB`.
 pub fn error_text(n: u64, error: u64) -> String {
     match is_rough(n, error) {
         true => format!("≤ {}", bytes(bound(n, error))),

@@ -1,4 +1,4 @@
-//! What nothing reached at the end of a run, by allocation site: for the rows of reports, and kept by recordings.
+//! Unreachable blocks at the end of a run, by allocation site, for rows of reports and for recordings.
 
 use crate::{Amount, Leaks};
 use serde::{Deserialize, Serialize};
@@ -14,14 +14,14 @@ pub struct UnreachableSite {
     pub stack: u32,
     /// Thread that allocated them; 0 if it is not known.
     pub tid: u32,
-    /// How much, an estimate where allocations were sampled.
+    /// Amount, an estimate where allocations were sampled.
     pub amount: Amount,
 }
 
-/// What a recording keeps of a search at its end.
+/// Result of a search at the end, as a recording keeps it.
 #[derive(Clone, Debug, Default)]
 pub struct UnreachableAtEnd {
-    /// What the search found, for people.
+    /// Result of the search, for people.
     pub leaks: Leaks,
     /// All unreachable blocks whose allocation is known, whatever else of that points to them.
     pub sites: Vec<UnreachableSite>,

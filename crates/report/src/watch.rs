@@ -1,4 +1,4 @@
-//! What is kept of a process that runs out of memory.
+//! Evidence about a process that runs out of memory.
 
 use crate::rss::RssReport;
 use crate::units::{change, milliseconds};
@@ -22,11 +22,11 @@ pub struct WatchReport {
     pub explanation: String,
     /// Seconds since 1970.
     pub time_s: u64,
-    /// How the process ended, in the last report.
+    /// End of the process, in the last report.
     pub death: Option<Death>,
     /// Whom the kernel has killed meanwhile, in the last report.
     pub killed: Vec<KilledProcess>,
-    /// What was resident, by mappings; not when the process has ended.
+    /// Resident memory by mappings; not after the process has ended.
     pub account: Option<RssReport>,
     /// The last minutes, the oldest moment first.
     pub history: Vec<WatchMoment>,
@@ -35,7 +35,7 @@ pub struct WatchReport {
     pub report: Option<ReportModel>,
 }
 
-/// What a process used at a moment.
+/// Memory of a process at a moment.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct WatchMoment {
     /// Seconds since the attach.
@@ -49,9 +49,9 @@ pub struct WatchMoment {
 /// Whom the kernel has killed for want of memory in the memory cgroup of a process, while that was watched.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Kills {
-    /// How many processes; none where the kernel does not say.
+    /// Number of processes; none where the kernel does not say.
     pub count: Option<u64>,
-    /// Those that its messages name, which not everybody may read.
+    /// Processes that its messages name, which not everybody may read.
     pub processes: Vec<KilledProcess>,
 }
 
@@ -69,12 +69,12 @@ impl Kills {
         self.processes.iter().any(|killed| killed.pid == pid)
     }
 
-    /// Whether anybody was killed.
+    /// Returns true if anybody was killed.
     fn any(&self) -> bool {
         self.count.is_some_and(|count| count > 0) || !self.processes.is_empty()
     }
 
-    /// Of the others, in words that follow those about process `pid`.
+    /// Describes the others, in words that follow those about process `pid`.
     fn words(&self, pid: i32) -> String {
         const MOST: usize = 4;
         let others = self.processes.iter().filter(|killed| killed.pid != pid);
@@ -113,7 +113,7 @@ pub struct Death {
     /// The kernel has killed it for want of memory or, where its messages cannot be read, some process of its group while
     /// it was watched.
     pub out_of_memory: bool,
-    /// How many it has killed there since the watch began; none where it does not say.
+    /// Number of processes that it has killed there since the watch began; none where it does not say.
     pub kills: Option<u64>,
     /// The signal that ended the process, if that is known.
     pub signal: Option<i32>,
@@ -122,7 +122,7 @@ pub struct Death {
 }
 
 impl Death {
-    /// Of process `pid`, with its wait status if that is known.
+    /// Describes the end of process `pid`, with its wait status if that is known.
     pub fn new(pid: i32, wait_status: Option<i32>, kills: &Kills) -> Death {
         let signal = wait_status.map(|status| status & 0x7f);
         let is_named = !kills.processes.is_empty();

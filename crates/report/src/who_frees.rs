@@ -30,7 +30,7 @@ pub struct WhoFrees {
     pub live_bytes: u64,
     /// Their blocks.
     pub live_blocks: u64,
-    /// What of those bytes nothing reaches at the end of the run, with `attach --leaks`.
+    /// Unreachable part of those bytes at the end of the run, with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable_bytes: Option<u64>,
     /// The pairs, largest first.
@@ -42,7 +42,7 @@ pub struct WhoFrees {
     depth: u32,
 }
 
-/// What one stack allocated and another one released.
+/// Blocks that one stack allocated and another one released.
 #[derive(Clone, Debug, Serialize)]
 pub struct Freed {
     /// Bytes.

@@ -3,9 +3,9 @@
 use std::iter::once;
 use unicode_width::UnicodeWidthChar;
 
-/// What begins a colour (ECMA-48, SGR), which takes no column.
+/// Beginning of a colour (ECMA-48, SGR), which takes no column.
 const ESCAPE: char = '\x1b';
-/// How much deeper the rest of a line is indented.
+/// Additional indentation of the rest of a line.
 const HANGING: usize = 4;
 /// Lines are not made narrower than this.
 const LEAST: usize = 20;

@@ -51,7 +51,7 @@ const WRAPPERS: &[&str] = &[
 /// `pool_alloc`, `Arena::Allocate`.
 const NAME_PARTS: [&str; 5] = ["alloc", "strdup", "strndup", "memdup", "asprintf"];
 
-/// Whether a function is one of them, whatever it returns and takes.
+/// Returns true if a function is a wrapper, whatever it returns and takes.
 pub fn is_wrapper(function: &str) -> bool {
     let name = qualified_name(function);
     let last = name.rsplit("::").next().unwrap_or(&name);

@@ -9,7 +9,7 @@ use std::io::{Result, Write};
 struct Document<'a> {
     schema: &'static str,
     headline: String,
-    /// Of one process alone: for several, it is beside them.
+    /// Processes beside a single judged one; for several, the document has them at its top level.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     not_judged: &'a [NotJudged],
     #[serde(flatten)]

@@ -49,8 +49,8 @@ impl Format<Judgement> for Sarif {
     }
 }
 
-/// What the path of a source file is relative to that is not in the repository: the directory in which somebody else
-/// has built the module. Where that was nobody knows, so the log has no `originalUriBaseIds` (section 3.14.14).
+/// Base of source paths outside the repository: the directory in which somebody else built the module. Where that was
+/// nobody knows, so the log has no `originalUriBaseIds` (section 3.14.14).
 const ELSEWHERE: &str = "BUILD_DIRECTORY";
 
 fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
@@ -203,8 +203,8 @@ mod tests {
         assert_eq!(culprit.file.as_deref(), Some("src/lib.rs"));
     }
 
-    /// What SARIF 2.1.0 (OASIS, sections 3.13 to 3.52) requires and allows of the objects that are used; its schema
-    /// allows no other property in any of them.
+    /// Requirements of SARIF 2.1.0 (OASIS, sections 3.13 to 3.52) on the objects that we write; its schema allows no
+    /// other property in any of them.
     fn check(value: &Value, object: &str) {
         let (required, optional): (&[&str], &[&str]) = match object {
             "sarifLog" => (&["version", "runs"], &["$schema"]),

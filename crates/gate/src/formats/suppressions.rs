@@ -35,8 +35,9 @@ impl Format<Judgement> for SuppressionFile {
     }
 }
 
-/// What suppresses this group and no other: the function that is to blame, where no other leak has it
-/// in its stack; else the innermost frames, as many as it takes. Empty where there is no stack to tell it by.
+/// Returns a rule that suppresses this group and no other. It names the function to blame if no other leak has that
+/// function in its stack, or else as many of the innermost frames as it takes. Empty where there is no stack to tell it
+/// by.
 fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root: &str) -> String {
     let site = site_of(verdict, group);
     let Some(blamed) = site.frames_to_blame().last() else {
@@ -67,8 +68,8 @@ fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root:
         .unwrap_or_else(|| "# (no pattern tells this leak from the others)\n".to_owned())
 }
 
-/// Whether the function that is to blame is `main`, or the one that a thread begins with: each leak has it, or may
-/// have it, in its stack.
+/// Returns true if the function to blame is `main`, or the one that a thread begins with: every leak may have it in its
+/// stack.
 fn is_outermost(site: &AllocationSite) -> bool {
     let outer = &site.stack[site.frames_to_blame().len()..];
     let starts_programs = |frame: &SourceFrame| frame.function.as_deref() == Some("_start");
@@ -102,8 +103,7 @@ fn framed(site: &AllocationSite, with_line: bool, root: &str) -> String {
     out + "}\n"
 }
 
-/// Whether a rule suppresses every leak for which the same line is to blame as for this one, and nothing else
-/// that any process leaked.
+/// Returns true if a rule suppresses exactly the leaks with the same line to blame, in every process.
 fn is_only_about(rule: &str, verdicts: &[Verdict], site: &AllocationSite) -> bool {
     let mut rules = Suppressions::default();
     if rules.read("", rule).is_err() {

@@ -1,4 +1,4 @@
-//! What changed by type of the blocks.
+//! Differences by type of the blocks.
 
 use super::{Fate, difference, fate, fate_key, of_both};
 use crate::types::UNKNOWN_TYPE;
@@ -14,7 +14,7 @@ use std::fmt::Write;
 pub struct TypeChange {
     /// Its name; `unknown`: the call stacks do not tell it.
     pub name: String,
-    /// How.
+    /// Fate of the type.
     pub fate: Fate,
     /// Bytes in the old run.
     pub old_bytes: u64,

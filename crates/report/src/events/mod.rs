@@ -1,4 +1,4 @@
-//! What happens in a traced process, as lines of JSON for programs of others.
+//! Events of a traced process as lines of JSON, for other programs.
 //!
 //! The thread that takes the events puts them into a [queue](queue) and waits for nobody. Another one, the
 //! [writer](writer), names call stacks and writes. Where a reader is slow, the queue fills up, and what finds no room is

@@ -126,7 +126,7 @@ impl EventQueue {
         self.lock().items = Vec::new();
     }
 
-    /// Whether nobody reads any more.
+    /// Returns true if the reader has gone.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Relaxed)
     }

@@ -61,7 +61,7 @@ pub(super) enum Record<'a> {
     End(&'a EventsEnd),
 }
 
-/// Why events are missing.
+/// Reason why events are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -73,10 +73,10 @@ pub enum Why {
     Recording,
 }
 
-/// What is missing.
+/// Missing events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// Why.
+    /// Reason.
     pub why: Why,
     /// Records, each of which may stand for many calls.
     pub records: u64,
@@ -128,7 +128,7 @@ pub struct EventsBegin {
 }
 
 impl EventsBegin {
-    /// Of a process.
+    /// Record for the beginning of a trace.
     pub fn new(pid: i32, process: String, sample_bytes: Option<u64>, depth: u32) -> EventsBegin {
         EventsBegin {
             schema: SCHEMA,
@@ -143,9 +143,9 @@ impl EventsBegin {
 /// The last line: the sums of the trace, as its report has them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EventsEnd {
-    /// Whether the process goes on.
+    /// True if the process goes on.
     pub is_detached: bool,
-    /// How long it was traced.
+    /// Length of the trace.
     pub time_ns: u64,
     /// Allocations.
     pub allocations: u64,

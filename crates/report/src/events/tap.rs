@@ -1,4 +1,4 @@
-//! What the thread that takes events does with them.
+//! Handling of events on the thread that drains the rings.
 
 use super::queue::{EventQueue, Item, ROOM};
 use super::record::{EventsEnd, Lost, Why};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct EventTap {
     queue: Arc<EventQueue>,
     pub(super) batch: Vec<Item>,
-    /// What has found no room since the last record about that.
+    /// Events that found no room since the last record about them.
     lost: Lost,
     /// All records that have found none.
     lost_records: u64,

@@ -14,10 +14,10 @@ use std::time::Duration;
 const CHUNK: usize = 4096;
 /// Bytes that are written at a time.
 const PIECE: usize = 4096;
-/// How often, and how long, an address waits for the module that it may be in: one that was just loaded is known soon.
+/// Number of looks for the module that an address may be in; a module that was just loaded is known soon.
 const MODULE_LOOKS: usize = 3;
 const MODULE_PAUSE: Duration = Duration::from_millis(20);
-/// How long names may take. What has none by then is written without.
+/// Time limit for names. What has none by then is written without.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where names of stacks and threads come from.
@@ -30,10 +30,10 @@ pub trait EventSource: Send {
     fn new_modules(&mut self) -> Option<Vec<ModuleFile>>;
 }
 
-/// What a writer has come to.
+/// Result of a writer.
 #[derive(Debug)]
 pub struct EventsWritten {
-    /// Why it ended early. A reader that went away is none.
+    /// Reason why it ended early. A reader that went away is none.
     pub error: Option<std::io::Error>,
 }
 
@@ -67,7 +67,7 @@ struct Writer<'a, W: Write> {
     queue: &'a EventQueue,
     source: Box<dyn EventSource>,
     symbols: Symbolizer,
-    /// Those that have had their records.
+    /// Stacks whose records have been written.
     stacks: FxHashSet<u32>,
     threads: FxHashSet<u16>,
     output: BufWriter<Paced<'a, W>>,

@@ -184,7 +184,7 @@ fn fitting(name: &str, width: f64) -> String {
     }
 }
 
-/// The same name has the same colour in every graph.
+/// Returns the color of a name, which is the same in every graph.
 fn color(name: &str, is_root: bool) -> String {
     if is_root {
         return "hsl(210 12% 82%)".into();

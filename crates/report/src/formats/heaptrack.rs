@@ -60,7 +60,7 @@ impl Format<Profile> for Heaptrack {
     }
 }
 
-/// What has been written already, with its index.
+/// Entries that have been written, with their indices.
 struct Traces<'a> {
     out: &'a mut dyn Write,
     strings: HashMap<String, u32>,

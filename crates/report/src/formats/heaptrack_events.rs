@@ -17,7 +17,7 @@ use std::io::{Result, Write};
 
 /// Number of distinct points in time.
 const STEPS: usize = 200;
-/// What happens to the blocks of one site.
+/// Blocks of one site over time.
 pub(super) struct Plan {
     /// Allocated on the way to the peak, live to the end.
     pub(super) kept: Lot,

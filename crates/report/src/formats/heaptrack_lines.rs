@@ -15,7 +15,7 @@ pub(super) struct Lot {
     /// Index of those that are one byte larger.
     pub(super) large: u32,
     pub(super) blocks: u64,
-    /// How many of them are larger; they come last.
+    /// Number of larger blocks, which come last.
     pub(super) large_blocks: u64,
 }
 

@@ -53,7 +53,7 @@ pub trait Format<D: ?Sized>: Sync {
     /// The word on the command line.
     fn name(&self) -> &'static str;
 
-    /// What its bytes are.
+    /// Returns the nature of its bytes.
     fn nature(&self) -> Nature {
         Nature::Text
     }
@@ -65,7 +65,7 @@ pub trait Format<D: ?Sized>: Sync {
     fn write(&self, document: &D, options: &FormatOptions, out: &mut dyn Write) -> Result<()>;
 }
 
-/// What the bytes of a format are: how they must be treated on their way to a terminal.
+/// Nature of a format's bytes: how they must be treated on their way to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nature {
     /// Lines of text.
@@ -76,18 +76,18 @@ pub enum Nature {
     Binary,
 }
 
-/// What people read, and machines as JSON with a schema of its own.
+/// A document that people read as text, and machines as JSON with a schema of its own.
 pub trait Document: Serialize {
     /// As text.
     fn text(&self, style: Style) -> String;
 }
 
-/// How a document is written. Formats that hold several measures (pprof, heaptrack, html) hold them all.
+/// Options for writing a document. Formats that hold several measures (pprof, heaptrack, html) hold them all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FormatOptions {
-    /// How text looks.
+    /// Style of text.
     pub style: Style<'static>,
-    /// What is counted where a format has one value.
+    /// Measure exported by single-value formats.
     pub measure: Measure,
     /// Bytes or blocks.
     pub unit: Unit,
@@ -100,7 +100,7 @@ pub struct FormatOptions {
     pub lists_all: bool,
     /// Directory that source paths are relative to.
     pub source_root: String,
-    /// What opens a source line of a page.
+    /// Editor that opens a source line of a page.
     pub editor: Option<Editor>,
 }
 
@@ -150,7 +150,7 @@ pub enum FormatChoice {
 }
 
 impl FormatChoice {
-    /// What its bytes are.
+    /// Returns the nature of its bytes.
     pub fn nature(self) -> Nature {
         match self {
             FormatChoice::Text => Nature::Text,

@@ -1,7 +1,7 @@
 //! The messages of OpenTelemetry's profiles (opentelemetry-proto, `profiles/v1development`, `collector/profiles/v1development`,
 //! `common/v1`, `resource/v1`), those fields that are written. The signal is an alpha: its layout may change.
 
-/// What a collector is sent.
+/// Request to a collector.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ExportProfilesServiceRequest {
     #[prost(message, repeated, tag = "1")]
@@ -10,7 +10,7 @@ pub(super) struct ExportProfilesServiceRequest {
     pub dictionary: Option<ProfilesDictionary>,
 }
 
-/// What profiles refer to by index. The first entry of each table stands for "none".
+/// Tables to which profiles refer by index. The first entry of each table stands for "none".
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ProfilesDictionary {
     #[prost(message, repeated, tag = "1")]
@@ -85,7 +85,7 @@ pub(super) struct Profile {
     pub profile_id: Vec<u8>,
 }
 
-/// What a value is; indices of strings.
+/// Kind and unit of a value, as indices of strings.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct ValueType {
     #[prost(int32, tag = "1")]
@@ -94,7 +94,7 @@ pub(super) struct ValueType {
     pub unit_strindex: i32,
 }
 
-/// What happened at a call stack.
+/// Values at a call stack.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Sample {
     #[prost(int32, tag = "1")]

@@ -50,7 +50,7 @@ impl Format<Profile> for Pprof {
     }
 }
 
-/// How much of a profile goes into `profile.proto`.
+/// Extent of a profile in `profile.proto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PprofShape {
     /// The values of each sample by their names, in the order of the full list.

@@ -42,7 +42,7 @@ pub(super) struct Profile {
     pub doc_url: i64,
 }
 
-/// What a value is; indices of strings.
+/// Kind and unit of a value, as indices of strings.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct ValueType {
     #[prost(int64, tag = "1")]

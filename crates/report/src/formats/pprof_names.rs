@@ -23,7 +23,7 @@ const MOST_ENTRIES: usize = 4 << 20;
 /// Most modules: the largest programs have some thousand.
 const MOST_MODULES: usize = 4096;
 
-/// Why a profile cannot be read.
+/// Reason why a profile cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PprofError {
@@ -120,12 +120,12 @@ fn entries(mut bytes: &[u8]) -> usize {
     entries
 }
 
-/// What became of a profile's addresses.
+/// Result of naming a profile's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddedNames {
     /// Locations that had no name.
     pub nameless: usize,
-    /// How many of them have one now.
+    /// Number of addresses that have a name now.
     pub named: usize,
     /// Modules that these are in.
     pub modules: usize,
@@ -140,13 +140,13 @@ pub struct PprofNames {
 }
 
 impl PprofNames {
-    /// What finds them in these places.
+    /// Looks up names in these places.
     pub fn new(sources: NameSources) -> PprofNames {
         let (symbols, roots) = symbolizer_of(sources);
         PprofNames { symbols, roots }
     }
 
-    /// Why files were not used that are there.
+    /// Returns why existing files were not used.
     pub fn refused(&self) -> impl Iterator<Item = &SymbolError> {
         self.symbols.refused()
     }

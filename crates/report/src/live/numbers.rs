@@ -1,4 +1,4 @@
-//! What a live report needs of the ledger.
+//! Numbers that a live report takes from the ledger.
 
 use crate::rows::{Part, RowsBy, Sums};
 use crate::{AllocatorTime, Amount, Overhead, UnreachableSite};
@@ -9,7 +9,7 @@ use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// What a report needs of the ledger, taken in slices: the rings wait for each of them.
+/// Numbers that a live report takes from the ledger in slices, because the rings wait for each of them.
 pub struct LiveNumbers {
     pub(super) by: RowsBy,
     pub(super) before_ns: Option<u64>,
@@ -23,11 +23,11 @@ pub struct LiveNumbers {
     pub(super) totals: memhook_ledger::Totals,
     pub(super) allocations: SampledAllocations,
     pub(super) bounded: Option<Bounded>,
-    /// What tracing cost, if it keeps to a budget.
+    /// Cost of tracing, if it keeps to a budget.
     pub overhead: Option<Overhead>,
-    /// What nothing reaches at the end; `None` if nobody searched.
+    /// Unreachable blocks at the end; `None` if nobody searched.
     pub unreachable: Option<Vec<UnreachableSite>>,
-    /// What calls of the allocator took in nanoseconds; `None` if they are not timed.
+    /// Nanoseconds that calls spent in the allocator; `None` if they are not timed.
     pub call_times: Option<CallTimes>,
     pub(super) gaps: Vec<Gap>,
     /// Blocks allocated before this have not been seen since a gap.
@@ -117,7 +117,7 @@ impl LiveNumbers {
         LiveNumbers { totals, ..self }
     }
 
-    /// What was counted, by the number that decides the rows.
+    /// Returns the counts, by the number that decides the rows.
     pub(super) fn parts(&mut self) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.parts);
         if self.is_by_site {
@@ -153,13 +153,13 @@ impl LiveNumbers {
         self.allocations.all(blocks, bytes).blocks
     }
 
-    /// What all of them took in the allocator.
+    /// Returns the time that all of them spent in the allocator.
     pub(super) fn allocator_time(&self) -> Option<AllocatorTime> {
         let times = self.call_times.as_ref()?;
         AllocatorTime::of(times.all().share_of(&times.all(), self.allocated()))
     }
 
-    /// What stacks released, as far as they are known.
+    /// Returns the known releases of stacks.
     pub(super) fn released(&self) -> Vec<(u32, Amount)> {
         let known = self.releases.iter().filter(|&&(stack, _, _)| stack != 0);
         let amount = |&(stack, blocks, bytes): &(u32, u64, u64)| {

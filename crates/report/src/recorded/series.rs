@@ -12,7 +12,7 @@ pub(super) struct StackSeries {
     pub allocated: Vec<Estimate>,
 }
 
-/// What is live, and what was allocated so far.
+/// Live blocks, and allocations so far.
 type LiveAndAllocated = (Estimate, Estimate);
 
 /// The stacks' sums as the changes of their sites come.

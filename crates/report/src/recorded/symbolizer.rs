@@ -10,7 +10,7 @@ use memhook_symbols::{
 use rustc_hash::FxHashMap;
 use std::{path::PathBuf, sync::Arc};
 
-/// What there is beside the files of this machine.
+/// Sources of names beside the files of this machine.
 #[derive(Default)]
 pub struct NameSources {
     /// Roots of the target's file system, or copies of it; they take the place of our own root.

@@ -49,16 +49,16 @@ pub struct RssReport {
     pub swap_bytes: u64,
     /// Resident bytes in huge pages.
     pub huge_page_bytes: u64,
-    /// Those of them on pages of zeros, which were most likely never written; `None` if that was not looked at.
+    /// Bytes in huge pages that are all zeros, which were most likely never written; `None` if nobody looked.
     #[serde(default)]
     pub huge_zero_bytes: Option<u64>,
     /// Bytes of hugetlbfs, which the kernel does not count as resident.
     pub hugetlb_bytes: u64,
-    /// What the resident bytes consist of; the parts add up to all of them.
+    /// Parts of the resident bytes, which add up to all of them.
     pub parts: Vec<RssPart>,
-    /// What a trim would give back.
+    /// Bytes that a trim would return.
     pub trim_bytes: u64,
-    /// What an allocator other than glibc's says of itself, if the process has one that was asked.
+    /// Figures of an allocator other than glibc's, if the process has one that was asked.
     pub allocator: Option<RssAllocator>,
     /// The arenas of glibc's malloc, the main one first.
     pub arenas: Vec<ArenaUse>,
@@ -72,9 +72,9 @@ pub struct RssReport {
     pub pins: Vec<PinRow>,
     /// Rows that are not listed.
     pub more_pins: u64,
-    /// How the memory was copied.
+    /// Copy of the memory.
     pub snapshot: Option<RssSnapshot>,
-    /// What to know about these figures.
+    /// Notes about these figures.
     pub notes: Vec<String>,
     #[serde(skip)]
     lists_pins: bool,
@@ -83,7 +83,7 @@ pub struct RssReport {
 /// One part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssPart {
-    /// What it is.
+    /// Name of the part.
     pub name: Cow<'static, str>,
     /// Resident bytes.
     pub bytes: u64,
@@ -96,7 +96,7 @@ pub struct RssAllocator {
     pub name: Cow<'static, str>,
     /// Its figures, under its own names.
     pub counters: Vec<RssPart>,
-    /// How long one thread was held to ask, in ms.
+    /// Time for which one thread was held to ask, in ms.
     pub held_ms: f64,
 }
 
@@ -124,33 +124,33 @@ pub struct PinRow {
     /// The id of the call stack, and when the oldest block was allocated, in nanoseconds since the attach.
     #[serde(skip)]
     traced: Option<(u32, u64)>,
-    /// How many.
+    /// Number of blocks.
     pub own_blocks: u64,
     /// Their usable bytes.
     pub own_bytes: u64,
     /// Resident bytes that would come back if they were freed and the heap trimmed.
     pub pinned_bytes: u64,
-    /// How many of those a malloc_trim gives back without that.
+    /// Bytes that a malloc_trim returns without freeing them.
     pub trimmable_bytes: u64,
 }
 
-/// What it cost the process.
+/// Cost for the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssSnapshot {
     /// precopy, fork or stop.
     pub method: Cow<'static, str>,
-    /// How long all threads were held, in ms.
+    /// Time for which all threads were held, in ms.
     pub held_ms: f64,
-    /// How long one thread was held before, in ms.
+    /// Time for which one thread was held before, in ms.
     pub prepare_held_ms: f64,
 }
 
-/// What is shown of an account.
+/// Choice of what an account shows.
 #[derive(Clone, Copy, Debug)]
 pub struct RssView {
     /// Number of holdings and pins to show.
     pub top: usize,
-    /// Whether text lists what pins the memory.
+    /// True if text lists the blocks that pin memory.
     pub pins: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a trim would give back, and what it gave back, as text and JSON.
+//! Predicted and actual effect of a trim, as text and JSON.
 
 use crate::units::bytes;
 use crate::{Document, Style};
@@ -22,20 +22,20 @@ pub struct TrimReport {
     pub call: &'static str,
     /// Nothing was done; the figures say what would come back.
     pub dry_run: bool,
-    /// What it was predicted to give back, if that can be known.
+    /// Bytes that it was predicted to return, if that can be known.
     pub predicted_bytes: Option<u64>,
-    /// What it was estimated to take, in ms, of a processor to itself: where threads wait for processors, or for each
-    /// other, it takes longer.
+    /// Estimated time in ms on a processor of its own; it takes longer where threads wait for processors or for each
+    /// other.
     pub estimated_ms: f64,
-    /// How long threads were held to find that out, in ms.
+    /// Time for which threads were held for the prediction, in ms.
     pub snapshot_held_ms: f64,
     /// Resident bytes before.
     pub rss_before_bytes: u64,
     /// Resident bytes after it, if it was done.
     pub rss_after_bytes: Option<u64>,
-    /// How long one thread was held for it, in ms.
+    /// Time for which one thread was held for the trim, in ms.
     pub held_ms: Option<f64>,
-    /// How long the call took, in ms.
+    /// Time that the call took, in ms.
     pub call_ms: Option<f64>,
 }
 
@@ -59,7 +59,7 @@ impl TrimReport {
         }
     }
 
-    /// What another allocator would do. `said`: its own figures, if it has any.
+    /// Describes what another allocator would do. `said`: its own figures, if it has any.
     pub fn dry_of(
         pid: i32,
         allocator: &KnownAllocator,
@@ -83,7 +83,7 @@ impl TrimReport {
         }
     }
 
-    /// What has been done, in place of what would be.
+    /// Returns the result of the trim, in place of the prediction.
     pub fn with(self, rss: (u64, u64), held: Duration, call: Duration) -> TrimReport {
         TrimReport {
             dry_run: false,

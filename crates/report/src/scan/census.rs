@@ -13,7 +13,7 @@ pub struct CensusReport {
     /// The census.
     #[serde(flatten)]
     pub census: Census,
-    /// What is resident; not of a saved snapshot.
+    /// Resident memory; not of a saved snapshot.
     #[cfg(target_arch = "x86_64")]
     pub rss: Option<crate::RssReport>,
 }
@@ -44,7 +44,7 @@ fn allocators(census: &Census) -> String {
     all.join(", ")
 }
 
-/// Of how much the types are known, as a line of its own; before it what of the debug information was not used.
+/// Writes a line about how much has known types, after one about debug information that was not used.
 pub(super) fn told_text(out: &mut String, told: &TypesTold, all: u64) {
     for note in &told.notes {
         let _ = writeln!(out, "Note: {}", visible(note));

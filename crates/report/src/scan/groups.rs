@@ -10,9 +10,9 @@ use std::cmp::Reverse;
 pub struct LeakGroup {
     /// Usable bytes of the blocks.
     pub bytes: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Whether nothing points to them; otherwise they hang on other leaked blocks.
+    /// True if nothing points to them; otherwise they hang on other leaked blocks.
     pub direct: bool,
     /// C++ class, or what the contents look like: `text`, `pointers`, `zeros`, `data`.
     #[serde(rename = "type")]

@@ -1,4 +1,4 @@
-//! What a process has allocated between two snapshots, and what retains it: JSON with the schema
+//! Allocations of a process between two snapshots, and what retains them: JSON with the schema
 //! `memhook-rs/snapshot-diff/1`, and text.
 
 use crate::units::{bytes, change, counted};
@@ -18,13 +18,13 @@ pub struct GrowthReport {
     pub schema: &'static str,
     /// The process.
     pub pid: i32,
-    /// What became of its blocks.
+    /// Changes of its blocks.
     #[serde(flatten)]
     pub growth: HeapGrowth,
 }
 
 impl GrowthReport {
-    /// That of a process.
+    /// Growth of a process.
     pub fn new(pid: i32, growth: HeapGrowth) -> GrowthReport {
         GrowthReport {
             schema: SCHEMA,

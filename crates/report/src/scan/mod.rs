@@ -1,5 +1,5 @@
-//! What `scan` reports: what leaked, grouped, and sums; the census of a heap; why a block is alive; what
-//! a round of reclaiming did.
+//! Reports of `scan`: leaks in groups, and sums; the census of a heap; why a block is alive; the result of a round of
+//! reclaiming.
 
 mod census;
 mod groups;
@@ -46,10 +46,10 @@ pub struct ScanReport {
     pub leaks: Vec<LeakGroup>,
     /// Groups that are not listed.
     pub more_groups: u64,
-    /// What is possibly lost, if that was asked for.
+    /// Possibly lost blocks, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub possible: Option<PossiblyLost>,
-    /// Whether the heap parsed whole.
+    /// True if the whole heap could be parsed.
     pub whole: bool,
     /// Parts of the heap in which a leak would not be found.
     pub not_searched: Vec<String>,
@@ -64,9 +64,9 @@ pub struct ScanReport {
 pub struct Place {
     /// Its address.
     pub address: u64,
-    /// What is wrong there.
+    /// Damage that was found there.
     pub what: String,
-    /// Why.
+    /// Cause of the damage.
     pub cause: Cause,
 }
 
@@ -94,16 +94,16 @@ pub struct PossiblyLost {
     pub more_groups: u64,
 }
 
-/// How the snapshot was taken.
+/// Facts about the snapshot.
 #[derive(Clone, Debug, Serialize)]
 pub struct SnapshotPart {
     /// `precopy` or `stop`.
     pub method: &'static str,
-    /// How long all threads were held.
+    /// Time for which all threads were held.
     pub held_ms: f64,
-    /// How long one thread was held before, to prepare.
+    /// Time for which one thread was held before, to prepare.
     pub prepare_held_ms: f64,
-    /// How long taking it took in all.
+    /// Time that the snapshot took in all.
     pub taken_ms: f64,
     /// Bytes copied.
     pub copied_bytes: u64,
@@ -111,11 +111,11 @@ pub struct SnapshotPart {
     pub held_bytes: u64,
     /// Bytes searched for pointers.
     pub scanned_bytes: u64,
-    /// How long the search took.
+    /// Time that the search took.
     pub mark_ms: f64,
     /// Threads.
     pub threads: u64,
-    /// How many of them were inside malloc: what they were changing may look damaged.
+    /// Number of threads that were inside malloc: what they were changing may look damaged.
     pub in_malloc: u32,
 }
 
@@ -126,7 +126,7 @@ pub struct ScanTotals {
     pub leaked_bytes: u64,
     /// Leaked blocks.
     pub leaked_blocks: u64,
-    /// How many of them no other leaked block points to.
+    /// Number of them to which no other leaked block points.
     pub direct_blocks: u64,
     /// Bytes of reachable blocks.
     pub live_bytes: u64,

@@ -1,4 +1,4 @@
-//! What of a process's heap a search does not cover, and memory in no heap.
+//! Parts of a process's heap that a search does not cover, and memory in no heap.
 
 use crate::units::{bytes, counted};
 use memhook_heap::{Heap, Snapshot, unknown_memory};

@@ -1,4 +1,4 @@
-//! What one round of reclaiming did, as text and JSON.
+//! Result of one round of reclaiming, as text and JSON.
 
 use crate::units::{bytes, counted};
 use crate::{Document, Style};
@@ -21,22 +21,22 @@ pub struct ReclaimRound {
     pub dry_run: bool,
     /// Usable bytes of the blocks released.
     pub released_bytes: u64,
-    /// How many.
+    /// Number of blocks released.
     pub released_blocks: u64,
     /// Leaked blocks kept: new, written to since the scan before, or in reach of one that is.
     pub kept_blocks: u64,
     /// Blocks in the verdict that was to be released, if it was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict_blocks: Option<u64>,
-    /// How often one thread was held to release blocks.
+    /// Number of times that one thread was held to release blocks.
     pub holds: u64,
     /// For how long at most.
     pub longest_hold_ms: f64,
-    /// How the snapshot was taken.
+    /// Method of the snapshot.
     pub snapshot_method: &'static str,
-    /// How long all threads were held for it.
+    /// Time for which all threads were held for it.
     pub snapshot_held_ms: f64,
-    /// Why nothing, or not all of it, was released.
+    /// Reason why nothing, or not everything, was released.
     pub refused: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What holders, types and blocks of a heap retain: JSON with the schema `memhook-rs/retained/1`, and text.
+//! Memory retained by holders, types and blocks of a heap: JSON with the schema `memhook-rs/retained/1`, and text.
 
 use super::census::told_text;
 use super::not_reported::{in_no_heap, not_searched};
@@ -16,7 +16,7 @@ use std::fmt::Write;
 const SCHEMA: &str = "memhook-rs/retained/1";
 /// Variables of a module that the text lists.
 const VARIABLES: usize = 8;
-/// Of several holders that point to a block, how many the text names.
+/// Number of holders that the text names where several point to a block.
 const NAMES: usize = 3;
 /// The row of what several holders or variables reach, and none retains.
 const TOGETHER: &str = "several of these together";
@@ -30,11 +30,11 @@ pub struct RetainedReport {
     pub pid: i32,
     /// Usable bytes of all blocks.
     pub bytes: u64,
-    /// How many blocks there are.
+    /// Number of blocks.
     pub blocks: u64,
-    /// What several holders reach, and none retains.
+    /// Blocks that several holders reach together, and none retains.
     pub shared: Sum,
-    /// What holds blocks, by what it retains.
+    /// Holders of blocks, by what they retain.
     pub holders: Vec<HolderRow>,
     /// Holders that are not listed.
     pub more_holders: u64,
@@ -42,15 +42,15 @@ pub struct RetainedReport {
     pub types: Vec<TypeRow>,
     /// Types that are not listed.
     pub more_types: u64,
-    /// Of how much the types are known.
+    /// Share of the heap whose types are known.
     pub types_told: TypesTold,
     /// Blocks that no other block retains, by what they retain.
     pub largest: Vec<LargestBlock>,
     /// The tree of what retains what, bounded.
     pub picture: Vec<PictureNode>,
-    /// How long the search took.
+    /// Time that the search took.
     pub search_ms: f64,
-    /// Whether the heap parsed whole.
+    /// True if the whole heap could be parsed.
     pub whole: bool,
     /// Anything else to know.
     pub notes: Vec<String>,
@@ -182,7 +182,7 @@ impl RetainedReport {
     }
 }
 
-/// Those that point to what several hold, as a list, the first of them if they are many.
+/// Lists the holders of a shared block, or the first of them if there are many.
 fn names(names: &[String]) -> String {
     // The others lead to it by way of other blocks.
     if let [one] = names {

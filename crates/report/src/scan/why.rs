@@ -1,4 +1,4 @@
-//! Why a block is alive, as text.
+//! Reason why a block is alive, as text.
 
 use crate::{Document, Style};
 use memhook_foreign::visible;

@@ -1,4 +1,4 @@
-//! What the reads and writes of a site suggest to change.
+//! Changes that the reads and writes of a site suggest.
 
 use super::inferences::{Finding, Gain, InferenceKind, Seen};
 use crate::units::{bytes, count, counted, duration};
@@ -14,10 +14,10 @@ const UNUSED: f64 = 0.5;
 const IDLE: f64 = 0.5;
 /// Blocks that live for less than this part of the run are idle for no time that matters.
 const LEAST_LIFETIME: f64 = 0.01;
-/// How often the lines of a site must change hands.
+/// Number of times that the lines of a site must change hands.
 const LEAST_FALSE_SHARES: u64 = 100;
 
-/// What is inferred from the reads and writes of a site; nothing if they are not known.
+/// Infers changes from the reads and writes of a site; none if they are not known.
 pub(super) fn of_accesses(site: &ScoredSite, seen: Seen) -> Vec<Finding> {
     let Some(sums) = &site.accesses else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What becomes of scores from one run to another.
+//! Changes of scores from one run to another.
 
 use super::{RunScores, Scores};
 use crate::Profile;

@@ -6,7 +6,7 @@ use memhook_recording::variance;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a formula comes to in a run.
+/// Value of a formula in a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CustomScore {
     /// Its name.
@@ -19,14 +19,14 @@ pub struct CustomScore {
     pub mean: Option<f64>,
     /// The variance over the same sites.
     pub variance: Option<f64>,
-    /// How many these are.
+    /// Number of sites with a value.
     pub known_sites: u64,
 }
 
 /// The values of the formulas for one site, by name; `None` where there is none.
 pub type CustomValues = BTreeMap<String, Option<f64>>;
 
-/// What becomes of a formula from one run to another.
+/// Change of a formula from one run to another.
 #[derive(Clone, Debug, Serialize)]
 pub struct CustomChange {
     /// Its name.
@@ -41,7 +41,7 @@ pub struct CustomChange {
     pub change: Option<f64>,
 }
 
-/// What becomes of a formula's value for one site.
+/// Change of a formula's value for one site.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CustomSiteChange {
     /// In the old run.
@@ -52,7 +52,7 @@ pub struct CustomSiteChange {
     pub change: Option<f64>,
 }
 
-/// Why a formula cannot be evaluated for a run.
+/// Reason why a formula cannot be evaluated for a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEvidence {
     /// Nothing is known of reads and writes.
@@ -219,7 +219,7 @@ pub(crate) fn custom_changes(old: &ProfileScores, new: &ProfileScores) -> Vec<Cu
     changes.collect()
 }
 
-/// Of stacks that are one site, in the old run and in the new one.
+/// Changes of formulas for stacks that are one site, from the old run to the new one.
 pub(crate) fn custom_site_changes(
     (old, old_stacks): (&ProfileScores, &BTreeSet<u32>),
     (new, new_stacks): (&ProfileScores, &BTreeSet<u32>),

@@ -17,7 +17,7 @@ const LONGEST_NAME: usize = 32;
 /// Words that stand for an order of rows beside the names of scores.
 pub const RESERVED_NAMES: [&str; 6] = ["bytes", "count", "age", "growth", "time", "score"];
 
-/// What a formula may call, with the number of arguments.
+/// Functions of formulas, with their numbers of arguments.
 const FUNCTIONS: [(&str, Function, usize); 5] = [
     ("min", Function::Min, 2),
     ("max", Function::Max, 2),
@@ -48,13 +48,13 @@ enum Step {
     Call(Function),
 }
 
-/// What is wrong with a formula.
+/// Mistake in a formula.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {what}")]
 pub struct FormulaError {
     /// Where, in characters from 1 on.
     pub column: usize,
-    /// What and why, and what would do.
+    /// Mistake and its cause, with a correction.
     pub what: String,
 }
 
@@ -90,7 +90,7 @@ impl Formula {
         &self.name
     }
 
-    /// What is behind the `=`.
+    /// Returns the text behind the `=`.
     pub fn text(&self) -> &str {
         &self.text
     }

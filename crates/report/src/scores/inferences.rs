@@ -1,4 +1,4 @@
-//! What the numbers of a site suggest to change, with the evidence and what a change gains.
+//! Changes that the numbers of a site suggest, with the evidence and the gain.
 
 use super::access_inferences::of_accesses;
 use crate::units::{bytes, counted, duration};
@@ -20,7 +20,7 @@ const LARGEST_SMALL_BLOCK: u64 = 256;
 /// Sites above this percentile are the top ones.
 const PERCENTILE: f64 = 0.9;
 
-/// What a site looks like.
+/// Kind of a finding about a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InferenceKind {
@@ -73,7 +73,7 @@ impl InferenceKind {
     }
 }
 
-/// What a change would save, at most.
+/// Savings of a change, at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Gain {
     /// Memory in bytes, when most blocks of the site are live.
@@ -93,15 +93,15 @@ pub struct Gain {
 /// One inference.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inference {
-    /// What the site looks like.
+    /// Kind of finding.
     pub kind: InferenceKind,
     /// The kind in words.
     pub title: &'static str,
-    /// What was seen, in words.
+    /// Evidence, in words.
     pub evidence: String,
-    /// What to try, in words; empty where the site only stands out.
+    /// Advice, in words; empty where the site only stands out.
     pub advice: &'static str,
-    /// What that gains.
+    /// Gain of the change.
     pub gain: Gain,
     /// Allocating function: malloc, new, ...
     pub allocator: String,
@@ -114,7 +114,7 @@ pub struct Inference {
     pub truncated: bool,
 }
 
-/// What is inferred of one site.
+/// Finding about one site.
 pub(super) struct Finding {
     pub kind: InferenceKind,
     pub evidence: String,
@@ -122,7 +122,7 @@ pub(super) struct Finding {
     pub gain: Gain,
 }
 
-/// How long a run was seen.
+/// Observed time of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     pub seconds: f64,
@@ -191,7 +191,7 @@ fn growing(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     })
 }
 
-/// What glibc's malloc takes for a block in addition to its bytes: a header of 8, in steps of 16, 32 at least
+/// Returns the memory that glibc's malloc uses beside a block's bytes: a header of 8, in steps of 16, and at least 32
 /// (malloc/malloc.c, request2size).
 fn overhead(size: u64) -> u64 {
     size.saturating_add(8).next_multiple_of(16).max(32) - size
@@ -228,8 +228,8 @@ fn percentile(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     numbers.get(below.checked_sub(1)?).copied()
 }
 
-/// What is inferred of the sites of a profile: what gains most calls first, what only stands out last. `sites`:
-/// each with the index of its stack, how the allocating function is called, and whether the stack was cut.
+/// Infers findings about the sites of a profile. Those that save most calls come first, those that only stand out last.
+/// `sites`: each with the index of its stack, how the allocating function is called, and whether the stack was cut.
 pub(crate) fn inferences(
     profile: &Profile,
     sites: &[(u32, &ScoredSite, &str, bool)],
@@ -378,7 +378,8 @@ mod tests {
         }
     }
 
-    /// Of ten sites the first is in the top tenth, of one there is no percentile, and of equal ones none stands out.
+    /// Checks the percentiles: of ten sites the first is in the top tenth, a single one has no percentile, and among
+    /// equal ones none stands out.
     #[test]
     fn top_percentiles() {
         let sites = |numbers: &[u64]| -> Vec<ScoredSite> {

@@ -1,4 +1,4 @@
-//! How well the heap is used: scores from 0 (worst) to 1 (best), and what follows from them.
+//! Scores of the heap from 0 (worst) to 1 (best), and findings from them.
 
 mod access_inferences;
 mod change;
@@ -25,11 +25,11 @@ use serde::{Deserialize, Serialize};
 /// The scores of a site or of a run; `None` where they are not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Whether blocks live long, compared with the blocks that were allocated around them.
+    /// Lifetime of blocks compared with that of blocks allocated around them.
     pub lifetime: Option<f64>,
-    /// How much of their bytes is read and written; not known without access data.
+    /// Share of their bytes that is read or written; not known without access data.
     pub usage: Option<f64>,
-    /// How much of their lifetime lies between the first and the last access; not known without access data.
+    /// Share of their lifetime between the first and the last access; not known without access data.
     pub useful_lifetime: Option<f64>,
     /// The standard error of usage, where it is an estimate, be it one that is too wide to be shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ impl Scores {
         }
     }
 
-    /// What the scores together come to: the geometric mean of those that are known.
+    /// Returns the geometric mean of the scores that are known.
     pub fn together(&self) -> Option<f64> {
         let all = [self.lifetime, self.usage, self.useful_lifetime];
         memhook_recording::geometric_mean(all.into_iter().flatten())
@@ -177,9 +177,9 @@ pub struct SiteScores {
     pub scores: Scores,
     /// The numbers behind them; their stack is the recording's.
     pub numbers: ScoredSite,
-    /// What is live of it at the end.
+    /// Live blocks at the end.
     pub live: Amount,
-    /// What its allocations took in the allocator, in nanoseconds; of no calls where none was timed.
+    /// Nanoseconds that its allocations spent in the allocator; of no calls where none was timed.
     pub in_allocator: TimeTaken,
 }
 
@@ -190,13 +190,13 @@ pub struct ProfileScores {
     pub run: RunScores,
     /// Scores of its sites, ordered by stack: one for each site that allocated something.
     pub sites: Vec<SiteScores>,
-    /// What follows from them.
+    /// Findings from the scores.
     pub inferences: Vec<Inference>,
     /// Length of the run in seconds.
     pub run_s: f64,
-    /// Whether calls of the allocator were timed.
+    /// True if calls of the allocator were timed.
     pub is_timed: bool,
-    /// What formulas come to in the run, in their order.
+    /// Values of formulas for the run, in their order.
     pub custom: Vec<CustomScore>,
     /// The formulas: see [`ProfileScores::add_formulas`].
     pub formulas: Vec<Formula>,
@@ -220,5 +220,5 @@ impl ProfileScores {
     }
 }
 
-/// What a user has to do for the scores that are not known.
+/// Instruction for users whose program reports no accesses.
 pub const HOW_TO_GET_ACCESSES: &str = "usage and useful lifetime need to know which bytes the program reads and writes: estimate them with --access sampled, or build it with the callbacks of 'memhook-rs sdk -o DIR', and record it again";

@@ -53,7 +53,7 @@ fn change_of_value(change: f64) -> String {
     }
 }
 
-/// What formulas come to in the run.
+/// Writes the values of formulas for the run.
 fn custom_text(out: &mut String, scores: &[CustomScore], style: Style) -> Result {
     for score in scores {
         writeln!(

@@ -1,4 +1,4 @@
-//! What a formula may ask of a site.
+//! Variables of formulas, for one site.
 
 use super::SiteScores;
 use memhook_recording::AccessSums;
@@ -34,7 +34,7 @@ pub enum Variable {
     AllocS,
 }
 
-/// What has to be known of a run for a variable to have values.
+/// Evidence that a run must have for a variable to have values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Allocations and releases.
@@ -92,7 +92,7 @@ impl Variable {
         found.map_or("", |(name, ..)| name)
     }
 
-    /// What it takes.
+    /// Returns the evidence that it needs.
     pub(super) fn evidence(self) -> Evidence {
         let found = VARIABLES.iter().find(|(_, known, _)| *known == self);
         found.map_or(Blocks, |(_, _, evidence)| *evidence)
@@ -118,7 +118,7 @@ pub(super) struct Numbers {
     lifetime: Mean,
     usage: Mean,
     useful_lifetime: Mean,
-    /// Of the sites whose accesses are all known.
+    /// Accesses of the sites for which all are known.
     accesses: Option<AccessSums>,
 }
 
@@ -147,7 +147,7 @@ fn quotient(dividend: f64, divisor: f64) -> Option<f64> {
 }
 
 impl Numbers {
-    /// Of no site yet, in a run of this length.
+    /// Numbers of no site yet, in a run of this length.
     pub fn new(run_s: f64) -> Numbers {
         Numbers {
             run_s,

@@ -1,4 +1,4 @@
-//! What the screen shows: sites or a tree of calls, in an order, one row of them selected.
+//! State of the screen: sites or a tree of calls, in an order, one row of them selected.
 
 use super::keys::{Action, action, is_end};
 use super::layout::Places;
@@ -26,15 +26,15 @@ pub struct Sample {
     pub sites: Vec<SiteTotals>,
     pub totals: Totals,
     pub lost_events: u64,
-    /// What of it is unknown.
+    /// Unknown part.
     pub bounded: Option<Bounded>,
-    /// What tracing cost, if it keeps to a budget.
+    /// Cost of tracing, if it keeps to a budget.
     pub overhead: Option<Overhead>,
     /// Bytes that nobody has touched for a time, by stack, if that is watched.
     pub stale: Option<HashMap<u32, u64>>,
     /// Not everything was recorded: all sums are estimates.
     pub is_sampled: bool,
-    /// What the process has in memory, if that is known.
+    /// Resident memory of the process, if known.
     pub resident: Option<Resident>,
 }
 
@@ -43,7 +43,7 @@ pub struct Sample {
 pub struct Resident {
     /// All of it.
     pub rss_bytes: u64,
-    /// What it consists of.
+    /// Parts of it.
     pub parts: Vec<(String, u64)>,
 }
 
@@ -57,7 +57,7 @@ fn is_librarys(frame: &StackFrame) -> bool {
     frame.function.as_deref().is_some_and(is_plumbing)
 }
 
-/// What an event has changed.
+/// Effect of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// The user wants to leave.
@@ -88,7 +88,7 @@ pub struct SourceLine {
 pub struct Among {
     /// Its place, from 1 on.
     pub place: usize,
-    /// How many there are.
+    /// Number of processes.
     pub processes: usize,
     /// Bytes that are live in all of them.
     pub live_bytes: u64,
@@ -100,15 +100,15 @@ pub struct Board {
     pub name: String,
     /// Its id.
     pub pid: i32,
-    /// Whether there may be colours.
+    /// True if colours are allowed.
     pub has_color: bool,
     /// If several processes are traced: which of them this is.
     pub among: Option<Among>,
     /// If the process has several heaps: the place of this one, from 1 on, and how many there are.
     pub heap: Option<(usize, usize)>,
-    /// How long it had run before the attach, if what it did then may matter: nothing of that was seen.
+    /// Time that it had run before the attach, if what it did then may matter: none of that was seen.
     pub unseen: Option<Duration>,
-    /// Whether the process is gone.
+    /// True if the process is gone.
     pub has_ended: bool,
     /// Replaces the keys at the bottom until one is pressed.
     pub message: Option<String>,
@@ -127,7 +127,7 @@ pub struct Board {
     pub(super) places: Places,
     /// All sites that have something, in order.
     sites: Vec<Row>,
-    /// Those that pass the filter, or the open calls of the tree.
+    /// Rows that pass the filter, or the open calls of the tree.
     rows: Vec<Row>,
     selected: Option<u64>,
     /// Calls of the tree that were opened or closed by hand.
@@ -195,7 +195,7 @@ impl Board {
         self.arrange();
     }
 
-    /// Whether memory that nobody touches is watched.
+    /// Returns true if untouched memory is watched.
     pub(super) fn has_stale(&self) -> bool {
         self.latest.stale.is_some()
     }
@@ -223,7 +223,7 @@ impl Board {
         &self.rows
     }
 
-    /// Whether nothing is live, rather than filtered out.
+    /// Returns true if nothing is live, rather than filtered out.
     pub(super) fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }

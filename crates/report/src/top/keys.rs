@@ -1,4 +1,4 @@
-//! What keys and the mouse ask for.
+//! Actions of keys and the mouse.
 
 use super::rows::Sort;
 use ratatui::crossterm::event::{
@@ -80,7 +80,7 @@ pub(super) enum Action {
     Click(u16, u16),
 }
 
-/// What an event asks for, while a filter is being typed or not.
+/// Returns the action of an event, while a filter is being typed or not.
 pub(super) fn action(event: &Event, is_typing: bool) -> Option<Action> {
     match event {
         Event::Key(key) if key.kind == KeyEventKind::Release => None,
@@ -97,7 +97,7 @@ pub(super) fn action(event: &Event, is_typing: bool) -> Option<Action> {
     }
 }
 
-/// Whether it means the end wherever one is.
+/// Returns true if the key ends the program everywhere.
 pub(super) fn is_end(event: &Event) -> bool {
     let is_end = |key: &KeyEvent| {
         let is_letter = matches!(key.code, KeyCode::Char('c' | 'd'));

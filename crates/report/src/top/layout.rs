@@ -15,9 +15,9 @@ const ENOUGH_FOR_SITES: u16 = 60;
 pub(super) struct Column {
     pub title: &'static str,
     pub width: u16,
-    /// What a click on it sorts by; `None`: the picture of the past.
+    /// Order that a click on it selects; `None` for the picture of the past.
     pub sort: Option<Sort>,
-    /// Those with the highest numbers go first when the screen is narrow.
+    /// Priority for removal when the screen is narrow: the highest numbers go first.
     goes: u8,
 }
 
@@ -40,7 +40,7 @@ const fn column(title: &'static str, width: u16, sort: Option<Sort>, goes: u8) -
     }
 }
 
-/// What decides which columns there are.
+/// Facts that decide which columns are shown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub sort: Sort,

@@ -1,4 +1,4 @@
-//! What `top` shows: a board that is fed with samples, keys and names, and the screen that it is drawn on.
+//! Screen of `top`: a board that is fed with samples, keys and names, and its drawing.
 
 mod board;
 mod keys;

@@ -54,12 +54,12 @@ impl Numbers {
         self.oldest = self.oldest.into_iter().chain(other.oldest).min();
     }
 
-    /// Whether there is anything to show.
+    /// Returns true if there is anything to show.
     pub fn is_something(&self) -> bool {
         self.bytes > 0 || self.blocks > 0 || self.rate > 0.0
     }
 
-    /// What rows are sorted by.
+    /// Returns the sort key of the row.
     pub fn order(&self, sort: Sort) -> impl Ord + use<> {
         let whole = |number: f64| i128::from(number.round() as i64);
         match sort {
@@ -76,7 +76,7 @@ impl Numbers {
     }
 }
 
-/// What a row is about.
+/// Subject of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Subject {
     /// A site, by its stack.
@@ -84,9 +84,9 @@ pub(super) enum Subject {
     /// A call in the tree.
     Call {
         name: String,
-        /// How many calls it is away from the root.
+        /// Distance from the root, in calls.
         depth: usize,
-        /// Whether the calls below it are shown; `None` if there are none.
+        /// True if the calls below it are shown; `None` if there are none.
         is_open: Option<bool>,
     },
 }

@@ -164,7 +164,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
-/// What is in memory, the largest parts first, as many as there is room for.
+/// Draws the resident memory, the largest parts first, as many as fit.
 fn resident(board: &Board, width: u16) -> Option<Line<'static>> {
     let found = board.latest.resident.as_ref()?;
     let mut parts: Vec<&(String, u64)> = found.parts.iter().filter(|part| part.1 > 0).collect();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Events that wait to be acted on.
 const BACKLOG: usize = 64;
-/// How long one wait for an event takes.
+/// Longest wait for an event.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// The terminal, in a state where programs draw. Dropping it puts it back.

@@ -1,4 +1,4 @@
-//! What tells rows of the page apart that would look alike.
+//! Differences between rows of the page that would otherwise look alike.
 
 use super::calls::Calls;
 use crate::Profile;

@@ -35,7 +35,7 @@ impl Strings {
     }
 }
 
-/// What a reader sees of a frame.
+/// A frame as a reader sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub function: u32,
@@ -122,8 +122,8 @@ impl Calls {
         calls.in_order_of_descent()
     }
 
-    /// The same with the nodes numbered as they are met on the way down: what a node calls follows it, so whoever walks
-    /// over the calls reads them one after the other.
+    /// Numbers the nodes in the order of descent: what a node calls follows it, so a walk over the calls reads them one
+    /// after the other.
     fn in_order_of_descent(self) -> Calls {
         let count = self.parent.len();
         let mut starts = vec![0; count + 1];
@@ -162,8 +162,8 @@ impl Calls {
         ordered
     }
 
-    /// What a row of the page shows of a site that ends at a node: the function that a reader looks for, its line, and
-    /// a few callers. Equal for sites that look alike.
+    /// Returns what a row of the page shows of a site that ends at a node: the function that a reader looks for, its
+    /// line, and a few callers. Equal for sites that look alike.
     pub fn look(&self, node: u32, callers: usize) -> Vec<u32> {
         let above = |&node: &u32| Some(self.parent[node as usize]).filter(|&node| node != 0);
         let nodes = std::iter::successors(Some(node).filter(|&node| node != 0), above);
@@ -200,8 +200,8 @@ fn shown_file(frame: &StackFrame, style: Style) -> String {
     file.unwrap_or(place)
 }
 
-/// What allocates at the end of each stack, where two runs are compared: malloc and new at one place are two sites there,
-/// as they are for [`crate::diff()`].
+/// Returns the allocating function at the end of each stack, where two runs are compared: malloc and new at one place
+/// are two sites there, as they are for [`crate::diff()`].
 fn kinds(profile: &Profile) -> FxHashMap<u32, &str> {
     let sites = profile.sites.iter().filter(|_| profile.compared.is_some());
     sites.map(|site| (site.stack, site.kind.as_str())).collect()

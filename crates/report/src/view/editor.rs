@@ -1,4 +1,4 @@
-//! How the page opens a source line in an editor: an address that the browser hands to it.
+//! Ways for the page to open a source line in an editor: an address that the browser hands to it.
 
 use std::str::FromStr;
 

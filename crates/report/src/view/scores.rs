@@ -22,7 +22,7 @@ pub(super) struct PageInference<'a> {
     node: u32,
 }
 
-/// What stands out.
+/// Returns the findings, for the page.
 pub(super) fn inferences<'a>(profile: &'a Profile, calls: &Calls) -> Vec<PageInference<'a>> {
     let all = profile.scores.iter().flat_map(|scores| &scores.inferences);
     all.map(|inference| PageInference {
@@ -110,8 +110,8 @@ fn pack_custom(packed: &mut Packed, profile: &Profile, calls: &Calls) {
     packed.plain("custom.low", low);
 }
 
-/// What is known of a chunk's accesses, as the page has it: 0 nothing, 1 there were none, 2 all by one thread, 3 by
-/// several.
+/// Returns what is known of a chunk's accesses, as the page has it: 0 nothing, 1 there were none, 2 all by one thread,
+/// 3 by several.
 fn access_state(chunk: &Chunk) -> u8 {
     match &chunk.accesses {
         None => 0,

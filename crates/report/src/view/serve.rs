@@ -53,7 +53,7 @@ impl Server {
         })
     }
 
-    /// Whether others than this machine can reach it.
+    /// Returns true if other machines can reach it.
     ///
     /// # Errors
     /// Errors of getsockname(2).

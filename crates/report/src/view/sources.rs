@@ -22,7 +22,7 @@ const MOST_LINES: usize = 40_000;
 const LONGEST_LINE: usize = 300;
 /// Larger files are not source code that people wrote.
 const LARGEST_FILE: u64 = 8 << 20;
-/// How names of source files end.
+/// Endings of the names of source files.
 const ENDINGS: &[&str] = &[
     "c", "cc", "cp", "cpp", "cxx", "c++", "h", "hh", "hp", "hpp", "hxx", "h++", "inl", "inc",
     "ipp", "ixx", "cppm", "tcc", "tpp", "txx", "def", "m", "mm", "cu", "cuh", "s", "asm", "rs",
@@ -30,7 +30,7 @@ const ENDINGS: &[&str] = &[
     "nim",
 ];
 
-/// Whether any frame has a file and a line.
+/// Returns true if any frame has a file and a line.
 pub fn are_sources_named(profile: &Profile) -> bool {
     places(profile).next().is_some()
 }
