@@ -5,8 +5,8 @@ use memhook_process::{Chosen, Kept, mappings, proc_path, still_chosen};
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long a lock may outlive the attacher that is named in the process. One that was killed has watchdogs, and one
-/// that had just been started has a copy of its descriptors for a moment, until it is killed too.
+/// Longest time for which a lock may outlive the attacher that is named in the process. One that was killed has
+/// watchdogs, and one that had just been started has a copy of its descriptors for a moment, until it is killed too.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 

@@ -1,4 +1,4 @@
-//! What to record of a process, and how: all that is decided before the process is touched.
+//! Settings of a trace: everything that is decided before the process is touched.
 
 pub(crate) mod emission;
 
@@ -62,7 +62,7 @@ impl Clock {
     }
 }
 
-/// How call stacks are found.
+/// Way in which call stacks are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwinding {
     /// By tables compiled from `.eh_frame`: exact without frame pointers.
@@ -76,11 +76,11 @@ pub enum Unwinding {
 pub enum Stacks {
     /// Call stacks of allocations.
     Allocations,
-    /// Those of releases too.
+    /// Stacks of allocations and of releases.
     All,
 }
 
-/// What a thread of the target does when its ring is full.
+/// Reaction of a target's thread to a full ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
     /// It waits for room.
@@ -93,7 +93,7 @@ pub enum OnFull {
     Adapt,
 }
 
-/// Whether reads and writes of blocks are counted.
+/// Counting of reads and writes of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accesses {
     /// They are not.
@@ -102,7 +102,7 @@ pub enum Accesses {
     IfTold,
     /// The trace fails if the program does not tell of them.
     Needed,
-    /// Of a sample of the blocks, which watchpoints are put on; the program tells of nothing.
+    /// Watches a sample of the blocks with watchpoints; the program reports nothing.
     Sampled,
 }
 
@@ -126,7 +126,7 @@ pub struct TraceConfig {
     pub overhead: Option<f64>,
     /// Whose call stacks are recorded.
     pub stacks: Stacks,
-    /// How call stacks are found.
+    /// Way in which call stacks are found.
     pub unwinding: Unwinding,
     /// Unwind each remembered backtrace again and compare.
     pub check_memo: bool,
@@ -134,7 +134,7 @@ pub struct TraceConfig {
     pub clock: Clock,
     /// Bytes that a thread's ring can grow to: a power of two from 64 KiB to 64 MiB.
     pub ring_bytes: u64,
-    /// What a thread does when its ring is full.
+    /// Reaction of a thread to a full ring.
     pub on_full: OnFull,
     /// Threads that may empty the rings, at most [`memhook_ledger::MOST_SHARDS`]; more than one do where one does not
     /// keep up. `None`: as many as the processors suggest.
@@ -142,19 +142,18 @@ pub struct TraceConfig {
     /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process, at
     /// most 1 GiB.
     pub max_memory: Option<u64>,
-    /// Whether calls of `mmap` and its kin are recorded, too.
+    /// True to record calls of `mmap` and its kin as well.
     pub mappings: bool,
-    /// Whether unwind tables are taken from earlier runs and kept for later ones, in the user's cache directory.
+    /// True to reuse unwind tables of earlier runs, and to keep new ones in the user's cache directory.
     pub keep_tables: bool,
-    /// Whether reads and writes of blocks are counted. Times are then more exact than those of
-    /// [`Clock::Coarse`].
+    /// Counting of reads and writes of blocks. Times are then more exact than those of [`Clock::Coarse`].
     pub accesses: Accesses,
-    /// Whether it is timed what the allocator takes, for a sample of the calls. Not with [`Accesses::Sampled`].
+    /// True to time the allocator in a sample of the calls. Not with [`Accesses::Sampled`].
     pub call_times: bool,
     /// Allocators beside malloc and its like. Each is a heap of its own.
     pub allocators: Vec<Allocator>,
-    /// Whether it is kept where released blocks of [`TraceConfig::allocators`] were: who searches memory for pointers
-    /// leaves out what these have left behind.
+    /// True to remember where released blocks of [`TraceConfig::allocators`] were, so that a search for pointers can
+    /// leave out their remains.
     pub keeps_released: bool,
     /// Nothing is recorded: listeners are told by probes of the hook. With [`TraceConfig::sample_bytes`] of a sample of
     /// the allocations, else of all.
@@ -190,7 +189,7 @@ impl Default for TraceConfig {
     }
 }
 
-/// Why a configuration cannot be used.
+/// Reason why a configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -252,7 +251,7 @@ fn is_named(function: &Function, name: &str) -> bool {
 }
 
 impl TraceConfig {
-    /// Whether the settings are within their ranges and fit together.
+    /// Checks that the settings are within their ranges and fit together.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !DEPTHS.contains(&self.depth) {
             return Err(ConfigError::Depth(self.depth));
@@ -308,7 +307,7 @@ impl TraceConfig {
         }
     }
 
-    /// The same without mappings, and without allocators that are described.
+    /// Returns the configuration without mappings and without described allocators.
     pub fn of_heap_alone(&self) -> TraceConfig {
         TraceConfig {
             mappings: false,
@@ -325,7 +324,7 @@ impl TraceConfig {
         self.sample_bytes.or(when_full).or(in_budget)
     }
 
-    /// What the samples of a trace stand for: none was counted yet.
+    /// Returns empty counters for the samples of a trace.
     pub fn sampled_allocations(&self) -> SampledAllocations {
         SampledAllocations::new(self.possible_sample_bytes(), self.sample_bytes.is_some())
     }
@@ -336,7 +335,7 @@ impl TraceConfig {
         in_budget.or(self.possible_sample_bytes())
     }
 
-    /// How allocations are sampled of which the process says that they are at this mean distance.
+    /// Returns the level of sampling for allocations that the process samples at this mean distance.
     pub(crate) fn sampling_level(&self, mean_bytes: u64) -> u8 {
         if self.overhead.is_some() {
             return level_of(mean_bytes);
@@ -345,7 +344,7 @@ impl TraceConfig {
         u8::from(may_begin || self.sample_bytes.is_some())
     }
 
-    /// Whether allocations are left out by size or by chance.
+    /// Returns true if allocations are left out by size or by chance.
     pub fn is_selective(&self) -> bool {
         self.is_filtered() || self.sample_bytes.is_some()
     }
@@ -354,7 +353,8 @@ impl TraceConfig {
         self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty()
     }
 
-    /// Whether a release may be recorded together with its allocation: nothing of its own is wanted.
+    /// Returns true if a release may be recorded together with its allocation, because nothing about the release itself
+    /// is wanted.
     fn folds_pairs(&self) -> bool {
         self.stacks != Stacks::All
             && self.clock == Clock::Coarse
@@ -384,8 +384,8 @@ impl TraceConfig {
             .collect()
     }
 
-    /// Whether reads and writes are counted where the program tells of them: not if a part of the blocks is left
-    /// out, and not if only the attacher knows what time it is.
+    /// Returns true if reads and writes may be counted where the program reports them: not if some blocks are left out,
+    /// and not if only the attacher knows the time.
     fn may_count_accesses(&self) -> bool {
         matches!(self.accesses, Accesses::IfTold | Accesses::Needed)
             && !self.is_selective()
@@ -393,7 +393,7 @@ impl TraceConfig {
             && self.clock != Clock::Attacher
     }
 
-    /// Whether blocks can be drawn for watchpoints.
+    /// Returns true if blocks can be drawn for watchpoints.
     fn may_have_looks(&self) -> bool {
         !self.is_selective()
             && self.overhead.is_none()

@@ -1,4 +1,4 @@
-//! Why a process cannot be traced, or a trace not be ended as it should.
+//! Reasons why a process cannot be traced, or why a trace does not end as it should.
 
 use crate::config::ConfigError;
 
@@ -126,7 +126,7 @@ pub enum Error {
     Restore {
         /// The process.
         pid: i32,
-        /// Why.
+        /// Reason.
         #[source]
         source: Box<Error>,
     },
@@ -147,7 +147,7 @@ pub enum Error {
     Open {
         /// Its path.
         path: String,
-        /// What the kernel answered.
+        /// Answer of the kernel.
         #[source]
         source: std::io::Error,
     },

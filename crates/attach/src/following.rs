@@ -62,7 +62,7 @@ pub trait Assigner {
     /// One is about to be attached to: what is done with the `program`th program that it executes while it
     /// is followed, from 1 on.
     fn work(&mut self, pid: i32, program: u32) -> Result<Work, Error>;
-    /// Whether the end is wished for.
+    /// Returns true if the user wants the end.
     fn is_over(&mut self) -> bool {
         false
     }
@@ -72,7 +72,7 @@ pub trait Assigner {
     fn is_not_traced(&mut self, pid: i32, why: &Error);
 }
 
-/// What came of it.
+/// Result of following several processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowedCount {
     /// Processes that were traced.
@@ -127,7 +127,7 @@ struct Following {
     count: FollowedCount,
     /// Finds the children that are traced from their birth.
     watch: Option<Watch>,
-    /// Those that were found and are not traced yet.
+    /// Children that were found and are not traced yet.
     newborn: Vec<Newborn>,
     /// Processes that ended before anybody attached to them, as far as was known then.
     missed: Vec<i32>,
@@ -185,7 +185,7 @@ impl Following {
         }
     }
 
-    /// Whether a child is still to come that is traced from its birth.
+    /// Returns true if a child that is traced from its birth is still to come.
     fn has_newborn(&self) -> bool {
         let is_coming = |watch: &Watch| !watch.births().is_quiet() || !watch.found.is_empty();
         !self.newborn.is_empty() || self.watch.as_ref().is_some_and(is_coming)
@@ -282,7 +282,7 @@ impl Following {
         family.into_iter().collect()
     }
 
-    /// Whether nothing is done without this process.
+    /// Returns true for the process without which nothing is done.
     fn is_head(&self, pid: i32) -> bool {
         matches!(self.followed, Followed::Family(head) if head == pid)
     }

@@ -1,4 +1,4 @@
-//! What is done with a trace besides its upkeep.
+//! Work done with a trace beside its upkeep.
 
 use crate::{
     running::upkeep::{Detached, Turn},
@@ -8,7 +8,7 @@ use crossbeam_channel::Select;
 use memhook_ledger::Observer;
 use std::{ops::ControlFlow, time::Duration};
 
-/// How a trace ended.
+/// End of a trace.
 #[derive(Debug)]
 pub enum End {
     /// The process has ended, or executes another program.
@@ -23,8 +23,8 @@ pub enum End {
     LetGo,
 }
 
-/// What is done with a trace: reports, a verdict, a screen. All methods are called on the thread that follows
-/// the process. A `dlopen` of the process waits for that thread, so none but `end` should take long.
+/// Work done with a trace: reports, a verdict, a screen. All methods are called on the thread that follows the process.
+/// A `dlopen` of the process waits for that thread, so none but `end` should take long.
 pub trait Job<O: Observer = ()> {
     /// Called before the first event is taken.
     fn begin(&mut self, _trace: &Trace<O>) {}
@@ -38,14 +38,14 @@ pub trait Job<O: Observer = ()> {
         Duration::from_millis(10)
     }
 
-    /// The same while the target is quiet and somebody else looks after it ([`Trace::watch_from`]), who ends the wait when
-    /// there is something to do.
+    /// Like [`Job::pace`], while the target is quiet and somebody else watches it ([`Trace::watch_from`]), who ends the
+    /// wait when there is something to do.
     fn quiet_pace(&self) -> Duration {
         self.pace()
     }
 
-    /// Whether a signal that asks this process to end, counted by [`memhook_inject::catch_stops`], ends the trace, too. If
-    /// not, the job has to ask for the detach itself.
+    /// Returns true if a signal that asks this process to end, counted by [`memhook_inject::catch_stops`], also ends
+    /// the trace. If not, the job has to ask for the detach itself.
     fn ends_by_signal(&self) -> bool {
         true
     }

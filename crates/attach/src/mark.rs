@@ -5,7 +5,7 @@ use crate::leave::residue::residue;
 use memhook_process::mappings;
 use std::time::{Duration, Instant};
 
-/// How long the attacher may take to see a mark. It looks every few milliseconds.
+/// Longest time for the attacher to see a mark. It looks every few milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Sets a mark in the trace of a process that is under way. When this returns, everything that the process did before

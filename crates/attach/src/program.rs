@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long we wait, once the process that was started has ended, for others that still run.
+/// Longest wait for other processes, after the one that was started has ended.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A started program.
@@ -38,7 +38,7 @@ pub struct Program {
     ended: Vec<Started>,
 }
 
-/// How one process is traced.
+/// Way in which one process is traced.
 pub struct Work {
     /// Its job.
     pub job: Box<dyn Job + Send>,
@@ -46,7 +46,7 @@ pub struct Work {
     pub recording: Option<Recording>,
 }
 
-/// What is done with each traced process.
+/// Work done with each traced process.
 pub trait Observer {
     /// One begins to be traced.
     fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error>;
@@ -54,7 +54,8 @@ pub trait Observer {
     fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
     /// One executes another program, which is traced in its place if that is possible.
     fn executes(&mut self, _pid: i32) {}
-    /// Whether the program is traced that one has begun to execute. The first process is, whatever it executes.
+    /// Returns true if a program is traced that a process has begun to execute. The first process is, whatever it
+    /// executes.
     fn wants(&mut self, _pid: i32) -> bool {
         true
     }
@@ -64,7 +65,7 @@ pub trait Observer {
     fn ends(&mut self, _pid: i32, _status: Option<i32>) {}
 }
 
-/// What came of the attempt to trace what a process executes.
+/// Result of the attempt to trace what a process executes.
 enum Attached {
     /// It is traced, and is stopped at this point.
     Traced(Box<Session>, StartPoint),

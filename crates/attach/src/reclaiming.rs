@@ -7,10 +7,10 @@ use memhook_heap::{Candidates, Reclaimer, Released, Request, Verdict};
 use memhook_process::{filter_may_kill, first_failure, preflight};
 use std::time::Duration;
 
-/// How long to wait for a thread at a safe point.
+/// Time limit for finding a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why a process is not reclaimed, whatever its heap is like.
+/// Reason why a process is not reclaimed, whatever its heap is like.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReclaimError {
@@ -67,7 +67,7 @@ impl Reclaiming {
         })
     }
 
-    /// Whether the process lives.
+    /// Returns true if the process lives.
     pub fn is_alive(&mut self) -> bool {
         self.reclaimer.is_alive()
     }

@@ -20,7 +20,7 @@ pub struct Recording {
     facts: Facts,
     /// It has overwritten a file, which cannot be brought back.
     has_replaced: bool,
-    /// Those of the same run's other memory: mappings, heaps of described allocators.
+    /// Recordings of the same run's other memory: mappings, heaps of described allocators.
     beside: Vec<Recording>,
 }
 

@@ -158,7 +158,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Of a process that has the hook.
+    /// Session of a process that has the hook.
     fn of(prepared: Prepared, hook: HookInTarget) -> Session {
         Session {
             prepared,
@@ -186,7 +186,7 @@ impl Session {
         &self.prepared.journal.unhookable
     }
 
-    /// Whether the process is traced from its first instruction, so that it allocated nothing before.
+    /// Returns true if the process is traced from its first instruction, so that it allocated nothing before.
     pub fn is_from_start(&self) -> bool {
         self.is_from_start
     }
@@ -201,7 +201,7 @@ impl Session {
         self.prepared.held.any
     }
 
-    /// How long a thread was held that had nothing to do at the time; zero if none was.
+    /// Returns how long a thread was held that had nothing to do at the time; zero if none was.
     pub fn idle_held_time(&self) -> Duration {
         self.prepared.held.idle
     }
@@ -232,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Whether it cuts small objects from larger blocks, as far as is known.
+    /// Returns true if it is known to cut small objects from larger blocks.
     pub(crate) fn uses_pools(&self) -> bool {
         self.prepared.python.uses_pools()
     }
@@ -272,8 +272,8 @@ impl Session {
         self.prepared.made_code.names(self.pid(), self.root())
     }
 
-    /// What addresses of backtraces may be in: modules, those that are gone, Python functions, and code that was made at
-    /// run time.
+    /// Returns everything that addresses of backtraces may be in: modules, unloaded modules, Python functions, and code
+    /// that was made at run time.
     pub fn module_files(&self) -> Vec<ModuleFile> {
         let modules = self.modules().iter().chain(self.gone_modules());
         let python = python_module(Arc::new(PythonOf(Arc::clone(self.shared_region()))));
@@ -290,7 +290,7 @@ impl Session {
         self.prepared.made_code.areas()
     }
 
-    /// What tracing may take of memory that is limited, in bytes.
+    /// Returns the bytes that tracing may take of limited memory.
     pub(crate) fn memory_allowance(&self) -> u64 {
         self.prepared.config.plan.allowance
     }
@@ -321,7 +321,7 @@ impl Session {
         self.prepared.pid
     }
 
-    /// Whether its program is static.
+    /// Returns true if its program is static.
     pub fn is_static(&self) -> bool {
         self.prepared.modules.is_static
     }
@@ -341,7 +341,7 @@ impl Session {
         &self.prepared.region
     }
 
-    /// Whether the hook is still there: an execve takes it away without ending the process.
+    /// Returns true if the hook is still there: an execve removes it without ending the process.
     pub fn is_in_target(&self) -> bool {
         has_hook(self.pid(), self.hook.base)
     }
@@ -370,7 +370,7 @@ impl Session {
         walk(&tables, start, read, depth).0
     }
 
-    /// What [`Session::stack`] leaves out of backtraces.
+    /// Returns the code that [`Session::stack`] leaves out of backtraces.
     pub fn own_code(&self) -> OwnCode {
         OwnCode::new(
             self.prepared.hook.as_ref(),

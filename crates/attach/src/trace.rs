@@ -19,7 +19,7 @@ pub struct Trace<O: Observer = ()> {
     pub(crate) session: Session,
     pub(crate) consumer: Arc<Consumer<O>>,
     pub(crate) upkeep: Upkeep,
-    /// Of each recording: that of the heap, and that of the mappings.
+    /// Facts for each recording: of the heap, and of the mappings.
     pub(crate) facts: Vec<Facts>,
     /// We have detached, or the process has ended or goes on untraced.
     pub(crate) has_ended: bool,
@@ -42,7 +42,7 @@ impl<O: Observer + Send> Trace<O> {
         Ok(Trace::of(session, &config, observer))
     }
 
-    /// The same for one of many processes, which have most of their files in common.
+    /// Like the function above, for one of many processes that share most of their files.
     pub fn observed_sharing(
         pid: i32,
         config: TraceConfig,
@@ -82,17 +82,17 @@ impl<O: Observer + Send> Trace<O> {
         lookout.add(&self.consumer.watched);
     }
 
-    /// How the process ended, or what has become of it, once [`crate::End::Gone`] was the end of the trace.
+    /// Returns how the process ended, or what has become of it, once [`crate::End::Gone`] was the end of the trace.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// What the events have come to.
+    /// Returns the results of the events.
     pub fn consumer(&self) -> &Consumer<O> {
         &self.consumer
     }
 
-    /// The same, for a thread of one's own.
+    /// Returns the consumer, for another thread.
     pub fn shared_consumer(&self) -> Arc<Consumer<O>> {
         Arc::clone(&self.consumer)
     }
@@ -104,7 +104,7 @@ impl<O: Observer + Send> Trace<O> {
         (tid, self.session.thread_name(tid))
     }
 
-    /// What each call stack has allocated and has live, ordered by its id.
+    /// Returns the allocated and live sums of each call stack, ordered by its id.
     pub fn sites(&self) -> Vec<SiteTotals> {
         let samples = self.consumer.lock().counts;
         let mut walk = SiteWalk::estimating(&samples);
@@ -128,7 +128,7 @@ impl<O: Observer + Send> Trace<O> {
         self.facts = recording.begin(&self.session, &self.consumer);
     }
 
-    /// Whether events are recorded into a file.
+    /// Returns true if events are recorded into a file.
     pub fn is_recorded(&self) -> bool {
         !self.facts.is_empty()
     }

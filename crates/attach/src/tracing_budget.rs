@@ -21,14 +21,14 @@ pub const COARSEST: u8 = (MOST_SAMPLE_BYTES.ilog2() - LEAST_SAMPLE_BYTES.ilog2()
 
 /// Classes of sizes: powers of two.
 pub const SIZE_CLASSES: usize = 48;
-/// What is saved up at most: the budget of so much time.
+/// Most that can be saved up: the budget of this much time.
 const SAVINGS_NS: f64 = 1e9;
-/// How far ahead savings must last. The process follows an order after some events.
+/// Time for which savings must last. The process follows an order after some events.
 const AHEAD_NS: f64 = 30e6;
-/// How long the present traffic is looked at, and that of the last seconds.
+/// Time over which the present traffic is averaged.
 const FAST_NS: f64 = 50e6;
 const SLOW_NS: f64 = 2e9;
-/// How long a distance is kept at least before it shrinks.
+/// Least time for which a distance is kept before it shrinks.
 const DWELL_NS: f64 = 500e6;
 /// Events of a period from which on the attacher's time is put down to them.
 const MANY_EVENTS: f64 = 200.0;
@@ -55,7 +55,7 @@ pub fn size_class(bytes: u64) -> usize {
     (64 - bytes.leading_zeros() as usize).min(SIZE_CLASSES - 1)
 }
 
-/// What calls cost the process, in nanoseconds.
+/// Costs of calls for the process, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallCosts {
     /// To pass through a wrapper.
@@ -66,10 +66,10 @@ pub struct CallCosts {
     pub release_ns: f64,
 }
 
-/// What happened in a period of some milliseconds.
+/// Events of a period of some milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Period {
-    /// How long it was; where the threads of the process used more processor time together, that.
+    /// Length of the period, or the processor time of all threads of the process where that is more.
     pub time_ns: f64,
     /// Allocations by the class of their size, those that were passed by too: estimates.
     pub allocations: [f64; SIZE_CLASSES],
@@ -77,11 +77,11 @@ pub struct Period {
     pub recorded_allocations: f64,
     /// Releases that were recorded.
     pub recorded_releases: f64,
-    /// What threads waited for room in their rings.
+    /// Time for which threads waited for room in their rings.
     pub waited_ns: f64,
     /// Processor time of the attacher for taking the events.
     pub attacher_ns: f64,
-    /// What a call costs, as measured until now.
+    /// Costs of a call, as measured until now.
     pub costs: CallCosts,
 }
 
@@ -91,7 +91,7 @@ impl Period {
         (self.recorded_releases - self.recorded_allocations).max(0.0)
     }
 
-    /// What the process paid for it.
+    /// Returns the cost for the process.
     pub fn in_process_ns(&self) -> f64 {
         // As many releases as allocations, but for what lives on.
         let calls = 2.0 * self.allocations.iter().sum::<f64>();
@@ -224,7 +224,7 @@ impl TracingController {
         }
     }
 
-    /// What was spent that samples further apart would have saved.
+    /// Returns the cost that samples further apart would have saved.
     fn avoidable_ns(&self, period: &Period) -> f64 {
         let others = period.other_releases();
         let at_rest = self.idle_share * period.time_ns + others * self.event_ns;
@@ -281,7 +281,7 @@ mod tests {
         variance: f64,
     }
 
-    /// What of `count` blocks is recorded at a level: by a normal distribution where there are many.
+    /// Draws how many of `count` blocks are recorded at a level: by a normal distribution where there are many.
     fn recorded(count: f64, probability: f64, random: &mut Random) -> f64 {
         let (mean, spread) = (
             count * probability,

@@ -1,4 +1,4 @@
-//! What is to be done when a [`Condition`] becomes true, and the numbers that conditions are about.
+//! Actions for the moment when a [`Condition`] becomes true, and the numbers that conditions are about.
 
 mod alarm;
 mod condition;
@@ -35,10 +35,10 @@ const WAITING_STEP: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_secs(1);
 /// One that fires as long as it gets worse has no worse value of a share of waiting: it fires again after this.
 const WAITING_REST: Duration = Duration::from_secs(10);
-/// How far a value must fall below a limit before it can pass it again.
+/// Factor of a limit below which a value must fall before it can pass it again.
 const FALL: f64 = 0.95;
 
-/// What conditions look at, at one time.
+/// Numbers that conditions compare, at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of live blocks.
@@ -49,11 +49,11 @@ pub struct Measured {
     pub rss_bytes: Option<u64>,
     /// The fullest of the control groups that have a limit, or the machine.
     pub memory: Option<MemoryLevel>,
-    /// How long some of the processes have waited for memory, and how long all of them.
+    /// Time for which some of the processes have waited for memory, and for which all of them have.
     pub waited: Option<[Duration; 2]>,
 }
 
-/// What a trigger does.
+/// Action of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Writes a report.
@@ -122,17 +122,17 @@ pub struct Triggers {
     past: Past,
 }
 
-/// What was measured lately.
+/// Recent measurements.
 #[derive(Default)]
 struct Past {
     /// Live bytes of the last minute.
     live: VecDeque<(Duration, u64)>,
-    /// How long processes had waited, for as long as the longest window.
+    /// Waiting times of processes, for as long as the longest window.
     waited: VecDeque<(Duration, [Duration; 2])>,
 }
 
 impl Triggers {
-    /// Of conditions and what each leads to, for a process.
+    /// Triggers for a process: conditions, each with its action.
     pub fn new(
         pid: i32,
         again: Again,
@@ -156,7 +156,7 @@ impl Triggers {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.armed.is_empty()
     }
@@ -185,7 +185,7 @@ impl Triggers {
         }
     }
 
-    /// What has to be done now, in the order in which it was asked for. `now`: since the attach.
+    /// Returns the actions that are due now, in the order in which they were given. `now`: since the attach.
     pub fn due(&mut self, now: Duration, measured: &Measured) -> Vec<(Condition, Action)> {
         self.past.take(now, measured);
         let mut due = Vec::new();

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the follower of a process that was started here is told.
+/// Messages to the follower of a process that was started here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Course {
     /// No thread of the process runs any more.
@@ -20,7 +20,7 @@ pub(crate) enum Course {
     Leave,
 }
 
-/// What ends the turns.
+/// Condition that ends the turns.
 enum Until<'a> {
     /// The end of the process, of the time, or a wish.
     Over { duration: Option<Duration> },
@@ -28,14 +28,14 @@ enum Until<'a> {
     Told(&'a Receiver<Course>),
 }
 
-/// Why the turns ended.
+/// Reason why the turns ended.
 enum Over {
     Gone,
     Asked,
     Told(Course),
 }
 
-/// How long threads are waited for at the end that were told to stop and sleep uninterruptibly.
+/// Longest wait at the end for threads that were told to stop and sleep uninterruptibly.
 const LATE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl<O: Observer + Send> Trace<O> {
@@ -91,7 +91,7 @@ impl<O: Observer + Send> Trace<O> {
         End::Detached(detached)
     }
 
-    /// Whether it is time to leave a process that runs on.
+    /// Returns true if it is time to leave a process that runs on.
     fn is_over(&self, duration: Option<Duration>, job: &dyn Job<O>) -> bool {
         duration.is_some_and(|duration| self.consumer.elapsed() >= duration)
             || job.ends_by_signal() && memhook_inject::stops() > 0

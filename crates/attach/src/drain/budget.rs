@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const _: () = assert!(COARSEST <= MOST_LEVELS);
 
-/// How often it is decided.
+/// Time between two decisions.
 const PERIOD: Duration = Duration::from_millis(10);
 /// Changes of the sampling that are kept; of more, neighbours become one.
 const MOST_CHANGES: usize = 4096;
@@ -22,7 +22,7 @@ const PASSES_A_STAMP: f64 = 16.0;
 /// Before anything was timed: a time stamp costs about as much as a wrapper's own work.
 const FIRST_COST_NS: f64 = 20.0;
 
-/// How allocations were recorded for a time.
+/// A time during which allocations were recorded in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// Since when, since the attach.
@@ -31,20 +31,20 @@ pub struct Kept {
     pub mean_bytes: Option<u64>,
 }
 
-/// What tracing has cost, and what was recorded for that.
+/// Cost of tracing, and what was recorded for it.
 #[derive(Clone, Debug, Default)]
 pub struct BudgetKept {
     /// The share of the process's time that was allowed.
     pub budget: f64,
     /// The share that its calls took.
     pub in_process: f64,
-    /// What taking the events took of the attacher's processor time, as a share of the process's time.
+    /// Processor time that the attacher spent to take the events, as a share of the process's time.
     pub in_attacher: f64,
-    /// What passing through the wrappers took, part of `in_process`: no sampling makes it less.
+    /// Cost of passing through the wrappers, part of `in_process`: sampling does not reduce it.
     pub passing: f64,
-    /// How many calls were timed for it.
+    /// Number of calls that were timed for it.
     pub timed_calls: u64,
-    /// What was recorded, from the attach on.
+    /// Ways of recording since the attach, in order.
     pub kept: Vec<Kept>,
     /// Until when.
     pub until: Duration,
@@ -189,12 +189,12 @@ impl BudgetKeeper {
         (level > 0).then(|| mean_bytes(level))
     }
 
-    /// Whether samples are ordered.
+    /// Returns true if samples are ordered.
     pub fn is_sampling(&self) -> bool {
         self.controller.level() > 0
     }
 
-    /// What has been kept until now.
+    /// Returns the costs and ways of recording until now.
     pub fn kept(&self) -> BudgetKept {
         let share = |ns: f64| {
             if self.time_ns > 0.0 {

@@ -23,9 +23,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the main thread is woken for new threads: it looks for their stacks no more often.
+/// Least time between two times at which the main thread is woken for new threads, to look for their stacks.
 const WELCOME_PAUSE: Duration = Duration::from_millis(5);
-/// How long we wait for calls that were under way at the detach.
+/// Longest wait for calls that were under way at the detach.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
 /// Shared between the drain thread, the watchdog and the thread that reports.
@@ -35,7 +35,7 @@ pub struct Consumer<O = ()> {
     config: TraceConfig,
     start: Instant,
     ticks: ClockPair,
-    /// What those see of it who look after the drain thread.
+    /// The part that watchers of the drain thread see.
     pub(crate) watched: Arc<Watched>,
     /// The drain thread waits for the state.
     drain_waits: CachePadded<AtomicBool>,
@@ -80,7 +80,7 @@ impl ClockPair {
 }
 
 impl<O: Observer + Send> Consumer<O> {
-    /// Of an attach that was complete at `start`.
+    /// Starts the consumer of an attach that was complete at `start`.
     pub(crate) fn since(
         start: Instant,
         pid: i32,
@@ -123,7 +123,7 @@ impl<O: Observer + Send> Consumer<O> {
         &self.region
     }
 
-    /// What CLOCK_MONOTONIC shows at the zero of the times of events.
+    /// Returns the reading of CLOCK_MONOTONIC at the zero of the times of events.
     pub fn monotonic_origin_ns(&self) -> u64 {
         self.ticks.monotonic_ns
     }
@@ -149,13 +149,13 @@ impl<O: Observer + Send> Consumer<O> {
         self.gap_log().end(now_ns)
     }
 
-    /// What tracing has cost and recorded, if it keeps to a budget.
+    /// Returns the cost and extent of tracing, if it keeps to a budget.
     pub fn budget_kept(&self) -> Option<BudgetKept> {
         let state = self.lock();
         Some(state.budget.as_ref()?.kept())
     }
 
-    /// What the allocator took in nanoseconds, if that is timed.
+    /// Returns the nanoseconds spent in the allocator, if that is timed.
     pub fn call_times(&self) -> Option<CallTimes> {
         if !self.config.call_times {
             return None;
@@ -200,7 +200,7 @@ impl<O: Observer + Send> Consumer<O> {
         self.watched.drainer_id()
     }
 
-    /// Whether the target is quiet, and the drain thread sleeps until a lookout wakes it.
+    /// Returns true if the target is quiet and the drain thread sleeps until a lookout wakes it.
     pub(crate) fn is_asleep(&self) -> bool {
         self.watched.is_asleep()
     }
@@ -244,7 +244,7 @@ impl<O: Observer + Send> Consumer<O> {
         self.stands_still.store(true, Relaxed);
     }
 
-    /// What the times of events mean.
+    /// Returns the meaning of the times of events.
     pub(crate) fn tick_time(&self) -> TickTime {
         match self.config.clock {
             Clock::Coarse => TickTime::Nanoseconds,

@@ -15,7 +15,7 @@ const FEW_EVENTS: u64 = 4096;
 /// Events that a thread takes before they are applied, so that buckets take little memory, however many come.
 const ROUND_EVENTS: u64 = 1 << 17;
 
-/// What one of the threads hands the events of its rings to: it passes them to its router.
+/// Recipient of the events of one thread's rings, which passes them to its router.
 pub trait Distributes: Sink + Send + Sync {
     /// The router.
     fn router(&self) -> &Router;
@@ -56,7 +56,7 @@ impl<S: Distributes> Crew<S> {
         }))
     }
 
-    /// What the events of the last pass were handed to.
+    /// Returns the recipients of the last pass's events.
     pub fn sinks_mut(&mut self) -> &mut [S] {
         &mut self.sinks
     }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 pub struct DescribedHeap {
     /// Live blocks and sites. In the place of addresses it has keys (`memhook_abi::heap_of`).
     pub ledger: Ledger<ReleasedBlocks>,
-    /// What samples stand for.
+    /// Meaning of the samples.
     pub counts: SampledAllocations,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
@@ -59,7 +59,7 @@ impl Observer for ReleasedBlocks {
     }
 }
 
-/// How many allocations an event is about.
+/// Returns the number of allocations that an event is about.
 pub(crate) fn allocations_of(event: &Event) -> u64 {
     match event.op {
         Op::Allocation => 1,
@@ -80,7 +80,7 @@ impl DescribedHeap {
         }
     }
 
-    /// How the allocations that follow of this ring are sampled.
+    /// Sets how the following allocations of this ring are sampled.
     pub(crate) fn set_sampling(&mut self, level: u8) {
         self.counts.announce(level);
         self.ledger.set_sampling(level);

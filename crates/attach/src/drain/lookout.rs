@@ -31,16 +31,15 @@ const ROUND: Duration = Duration::from_millis(10);
 /// Somebody else than the drain thread looks at the clock word this often. The hook takes an attacher for dead after 100 ms
 /// of a clock that stands still, and on a busy machine the looks come late.
 pub(crate) const WATCHDOG_PAUSE: Duration = Duration::from_millis(20);
-/// How old a clock word is that a look finds standing still. By its age, and not by another look before, one look is
+/// Age from which a clock word counts as standing still. By its age, and not by another look before, one look is
 /// enough.
 const STILL: Duration = Duration::from_millis(10);
 /// Rounds until then.
 const WATCHDOG_ROUNDS: u32 = (WATCHDOG_PAUSE.as_millis() / ROUND.as_millis()) as u32;
 /// Rounds between two looks at what is not in the shared memory.
 const FILTER_ROUNDS: u32 = 10;
-/// How long the clock word is advanced for a drain thread that does not come to its next pass. After
-/// that the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us
-/// without end.
+/// Longest time for which the clock word is advanced for a drain thread that does not come to its next pass. After that
+/// the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us without end.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// A drain thread that sleeps looks after so long whether the lookout has done anything meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -48,7 +47,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// processor the lookout was only late, and hundreds of drain threads that never sleep again make the machine no better.
 const DISTRUST: Duration = Duration::from_secs(30);
 
-/// What can be seen of a target without its live blocks.
+/// View of a target without its live blocks.
 pub(crate) struct Watched {
     region: Arc<Region>,
     start: Instant,
@@ -143,12 +142,12 @@ impl Watched {
         self.pid
     }
 
-    /// Whether a lookout looks after it.
+    /// Returns true if a lookout watches it.
     pub(crate) fn has_lookout(&self) -> bool {
         self.has_lookout.load(Relaxed)
     }
 
-    /// Whether the drain thread sleeps until it is woken.
+    /// Returns true if the drain thread sleeps until it is woken.
     pub(crate) fn is_asleep(&self) -> bool {
         self.is_asleep.load(Acquire)
     }
@@ -191,7 +190,7 @@ impl Watched {
         self.distrusted_until_ns.swap(0, Relaxed) != 0
     }
 
-    /// What a lookout does in each round. Returns whether there is anything left to look after.
+    /// Runs one round of a lookout. Returns whether there is anything left to look after.
     fn look(&self, round: u32) -> bool {
         if self.is_finished() || !self.has_lookout() {
             return false;
@@ -232,8 +231,8 @@ impl Watched {
         }
     }
 
-    /// What a filter forbids that was installed meanwhile is not known, so the hook makes no system calls from then on.
-    /// While a target is quiet, nobody else looks.
+    /// Tells the hook to make no more system calls if a seccomp filter was installed in the meantime, because nobody
+    /// knows what it forbids. While a target is quiet, nobody else looks.
     fn look_at_filters(&self) {
         let Some((filters, before)) = self.filters.get() else {
             return;

@@ -1,12 +1,12 @@
-//! How long the consumer sleeps between passes.
+//! Pauses of the consumer between passes.
 
 use memhook_stream::PassStats;
 use std::time::Duration;
 
 /// Passes without an event after which the target counts as quiet.
 const QUIET_PASSES: u32 = 100;
-/// The same where somebody else looks after a quiet target. In so many passes everything is taken and put in order: with
-/// pairs a pass takes what the one before has claimed, and the ledger waits for one more.
+/// Like the constant above, where a lookout watches a quiet target. In so many passes everything is taken and put in
+/// order: with pairs a pass takes what the one before has claimed, and the ledger waits for one more.
 const QUIET_PASSES_WATCHED: u32 = 4;
 /// While the target is quiet. The first events after a pause may carry a time that is that much too
 /// early. A ring that has grown takes a burst of 13 million events a second meanwhile; the owner of one that has
@@ -14,15 +14,15 @@ const QUIET_PASSES_WATCHED: u32 = 4;
 const QUIET: Duration = Duration::from_millis(5);
 /// The resolution of the clock word, which moves once a pass, when all is recorded.
 const LONGEST: Duration = Duration::from_millis(1);
-/// The same when most calls are passed by. Each time that we wake, the thread on our processor pauses for a
-/// moment. Where that is a client of the server that we trace, the server has nothing to do meanwhile, and
+/// Like the constant above, where most calls are passed over. Each time that we wake, the thread on our processor
+/// pauses for a moment. Where that is a client of the server that we trace, the server has nothing to do meanwhile, and
 /// handles smaller batches afterwards.
 const LONGEST_SELECTIVE: Duration = QUIET;
-/// The same while samples are taken to keep to a budget, of which the passes are a part.
+/// Like the constant above, while samples are taken to keep to a budget that includes the passes.
 const LONGEST_SAMPLING: Duration = Duration::from_millis(10);
 const SHORTEST: Duration = Duration::from_micros(100);
-/// How full the fullest ring should get, in thousandths: what a pass costs whatever it takes, and
-/// the caches that it finds cold each time, are paid for by many events; and there is room for a burst.
+/// Goal for the level of the fullest ring, in thousandths: many events then share the fixed cost of a pass and its cold
+/// caches, and there is still room for a burst.
 const GOAL: u32 = 150;
 
 /// Adapts to the target.
@@ -61,12 +61,12 @@ impl Pacing {
         self.is_sampling = is_sampling;
     }
 
-    /// Whether samples are taken to keep to a budget.
+    /// Returns true while samples are taken to keep to a budget.
     pub fn is_sampling(&self) -> bool {
         self.is_sampling
     }
 
-    /// How long to sleep after a pass. Trails the producers: to chase the head makes its cache lines travel
+    /// Returns how long to sleep after a pass. Trails the producers: to chase the head makes its cache lines travel
     /// between the cores for every event.
     pub fn pause_after(&mut self, stats: &PassStats) -> Duration {
         self.quiet_passes = if stats.events == 0 && stats.left == 0 {
@@ -87,7 +87,7 @@ impl Pacing {
         self.pause
     }
 
-    /// Whether nothing has come for a while.
+    /// Returns true if nothing has come for a while.
     pub fn is_quiet(&self) -> bool {
         self.quiet_passes >= self.quiet_after
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// At least so long between two renewals, and so many times as long as the last one took of the drain thread.
 const APART: Duration = Duration::from_millis(500);
-/// The same where nothing was ever recorded without being entered, so that marks only become too many in time.
+/// Like the constant above, where every block that was recorded was entered, so that marks only slowly become too many.
 const APART_IF_ENTERED: Duration = Duration::from_secs(5);
 const TIMES_APART: u32 = 200;
 

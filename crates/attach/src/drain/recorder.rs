@@ -21,11 +21,11 @@ pub struct OwnCode {
 pub struct Recorder {
     /// The file.
     pub writer: Writer,
-    /// What backtraces in the file leave out.
+    /// Code that backtraces in the file leave out.
     pub own_code: OwnCode,
     /// Threads that have recorded something.
     threads: HashSet<u32>,
-    /// Those of them whose names have not been asked for yet.
+    /// New threads whose names have not been requested yet.
     pub new_threads: Vec<u32>,
     last_thread: u32,
     /// The Python functions on backtraces whose names the file has.
@@ -62,7 +62,7 @@ impl Recorder {
         }
     }
 
-    /// How the allocations that follow of this ring are sampled; 0: all are recorded.
+    /// Sets how the following allocations of this ring are sampled; 0 records all of them.
     pub fn set_sampling(&mut self, level: u8) {
         self.writer.set_sampling(level);
     }

@@ -52,7 +52,7 @@ impl Drains {
         }
     }
 
-    /// Whether passes are taken by several.
+    /// Returns true if several threads take the passes.
     pub fn are_several(&self) -> bool {
         self.crew.is_some()
     }
@@ -142,11 +142,11 @@ struct ToShards {
     config: Arc<TraceConfig>,
     level: u8,
     counts: SampledAllocations,
-    /// Whether there are any of this pass.
+    /// True if this pass has any samples.
     has_samples: bool,
-    /// What the allocator took in this pass.
+    /// Time in the allocator during this pass.
     call_times: CallTimes,
-    /// Of this pass, with the threads that have written into them.
+    /// Rings of this pass, with the threads that have written into them.
     rings: Vec<(usize, u32)>,
 }
 

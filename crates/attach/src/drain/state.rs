@@ -1,4 +1,4 @@
-//! What the drain thread has made of the events.
+//! Results that the drain thread has made of the events.
 
 use super::budget::BudgetKeeper;
 use super::described_heap::DescribedHeap;
@@ -12,13 +12,13 @@ use memhook_ledger::{
 use memhook_stream::Region;
 use std::time::Duration;
 
-/// What the events have come to.
+/// Results of the events so far.
 pub struct State<O = ()> {
     /// Live blocks and sites.
     pub ledger: Ledger<O>,
-    /// What samples stand for.
+    /// Meaning of the samples.
     pub counts: SampledAllocations,
-    /// What the allocator took, in counts of the time stamp counter ([`TraceConfig::call_times`]).
+    /// Time in the allocator, in counts of the time stamp counter ([`TraceConfig::call_times`]).
     pub(crate) call_times: CallTimes,
     /// Writes down what is drained, if that is asked for.
     pub recorder: Option<Recorder>,
@@ -64,7 +64,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Whether somebody needs all events in one sequence: then one thread takes them.
+    /// Returns true if somebody needs all events in one sequence, so that one thread must take them.
     pub(super) fn needs_one_sequence(&self) -> bool {
         self.recorder.is_some()
             || self.budget.is_some()
@@ -137,7 +137,7 @@ impl<O: Observer> State<O> {
 pub(crate) enum Memory {
     /// Blocks of allocators.
     Heap,
-    /// What is mapped besides.
+    /// Mappings, which have a ledger of their own.
     Mappings,
     /// Blocks of a described allocator, by its number.
     Described(usize),

@@ -13,7 +13,7 @@ pub(super) struct ToLedger<'a, O> {
     region: &'a Region,
     config: &'a TraceConfig,
     now_ns: u64,
-    /// How the allocations that come are sampled; 0: every one is recorded.
+    /// Level at which the coming allocations are sampled; 0 if every one is recorded.
     level: u8,
     writers: &'a mut [u32],
     has_new_writer: bool,
@@ -39,12 +39,12 @@ impl<'a, O> ToLedger<'a, O> {
         }
     }
 
-    /// Whether a thread has written that nobody knew.
+    /// Returns true if a thread has written that was not known before.
     pub(super) fn has_new_writer(&self) -> bool {
         self.has_new_writer
     }
 
-    /// What sampling and a budget need to know of an event.
+    /// Counts what sampling and a budget need to know of an event.
     #[inline(never)]
     fn count(&mut self, op: Op, words: RawEvent, size_bytes: u64) {
         let event = words.unpack_as(op);

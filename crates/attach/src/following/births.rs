@@ -64,7 +64,7 @@ struct Spare {
     gate: u64,
     /// Which heritage is written into it.
     generation: u64,
-    /// That heritage, and where its unwind tables are.
+    /// The heritage, with the place of its unwind tables.
     contents: Option<(Arc<Heritage>, UnwindTables)>,
     state: SpareState,
 }
@@ -104,7 +104,7 @@ struct State {
     is_closed: bool,
 }
 
-/// What the threads that trace a family share of its births.
+/// State of births that is shared among the threads that trace a family.
 #[derive(Default)]
 pub(super) struct Births {
     state: Mutex<State>,
@@ -137,7 +137,7 @@ impl Births {
         state.heritage = Some(Arc::new(heritage));
     }
 
-    /// Whether more regions should be mapped in the parent: so many are to wait at any time.
+    /// Returns true if more regions should be mapped in the parent, to have this many waiting at any time.
     pub fn wants_more(&self, waiting: usize, most: usize) -> bool {
         let state = self.lock();
         let idle = |spare: &&Spare| matches!(spare.state, SpareState::Idle);
@@ -175,8 +175,8 @@ impl Births {
         }
     }
 
-    /// Whether this process will be found here, or is about to be: nothing else may attach to it. `hook_base`: where
-    /// its parent has the hook.
+    /// Returns true if this process is found here, or is about to be, so that nothing else may attach to it.
+    /// `hook_base`: where its parent has the hook.
     pub fn cover(&self, pid: i32) -> bool {
         let state = self.lock();
         let gate = state.gate;
@@ -202,7 +202,7 @@ impl Births {
         }
     }
 
-    /// Whether no child is looked at.
+    /// Returns true if no child is being examined.
     pub fn is_quiet(&self) -> bool {
         let state = self.lock();
         let is_idle = |spare: &Spare| match spare.state {
@@ -258,7 +258,7 @@ impl State {
         true
     }
 
-    /// What may be written into a region.
+    /// Returns the heritage to write into a region.
     fn heritage_for(&self, spare: &Spare) -> Option<Arc<Heritage>> {
         let is_of_present = !self.is_closed && spare.program == self.program;
         self.heritage.clone().filter(|_| is_of_present)
@@ -409,7 +409,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Of the children of this process. Without a thread nobody is found.
+    /// Starts to watch the children of this process. Without a thread nobody is found.
     pub fn begin(head: i32) -> Watch {
         let births = Arc::new(Births::default());
         let (tell, found) = crossbeam_channel::unbounded();

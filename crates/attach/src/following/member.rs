@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Before the second attempt; doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// What was not possible for so long is told: a program that was just started needs some time.
+/// Time after which a failure is reported: a program that was just started needs a moment.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A process in which an attach has failed so often is let be.
 const MOST_FAILURES: u32 = 3;
@@ -19,9 +19,9 @@ const MOST_FAILURES: u32 = 3;
 pub(super) struct Member {
     /// Tells it from a later one with the same id.
     started: Option<u64>,
-    /// How many of its programs have been traced.
+    /// Number of its programs that have been traced.
     programs: u32,
-    /// How often an attach to the present program has failed.
+    /// Number of failed attaches to the present program.
     failures: u32,
     is_told: bool,
     state: State,
@@ -37,7 +37,7 @@ enum State {
     LetBe,
 }
 
-/// What follows from the state of a process.
+/// Conclusion from the state of a process.
 pub(super) enum Advice {
     /// It will not be traced.
     Tell(Error),
@@ -67,17 +67,17 @@ impl Member {
         }
     }
 
-    /// Whether one of its programs is traced or has been.
+    /// Returns true if one of its programs is or was traced.
     pub fn was_traced(&self) -> bool {
         self.programs > 0 || matches!(&self.state, State::Traced(worker) if worker.is_attached())
     }
 
-    /// Whether it is traced, or an attach is under way.
+    /// Returns true if it is traced, or an attach is under way.
     pub fn is_traced(&self) -> bool {
         matches!(self.state, State::Traced(_))
     }
 
-    /// Whether it is time to attach to it.
+    /// Returns true if it is time to attach to it.
     pub fn is_due(&self, now: Instant) -> bool {
         matches!(self.state, State::Waiting { next, .. } if next <= now)
     }
@@ -112,7 +112,7 @@ impl Member {
         }
     }
 
-    /// Whether the process is the one that this was made for, or has ended.
+    /// Returns true if the process is the one that this was made for, or has ended.
     pub fn is_current(&self, pid: i32) -> bool {
         let started = thread_start_time(pid, pid);
         started.is_none() || started == self.started
@@ -125,7 +125,7 @@ impl Member {
         why
     }
 
-    /// What became of it since the last time. `is_tried_once`: the first failure is the last one.
+    /// Returns what became of it since the last time. `is_tried_once`: the first failure is the last one.
     pub fn follow_up(
         &mut self,
         pid: i32,

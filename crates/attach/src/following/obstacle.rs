@@ -1,4 +1,4 @@
-//! What keeps a process from being attached to just now, although it may be possible a little later.
+//! Obstacles that prevent an attach for the moment, although it may be possible a little later.
 
 use crate::config::TraceConfig;
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::survey::limits::refuse;
 use memhook_inject::share_memory;
 use memhook_process::{Loader, mappings, parent, tracer};
 
-/// What keeps a process from being attached to just now.
+/// Obstacle to an attach at this moment.
 #[derive(Debug)]
 pub enum Obstacle {
     /// It is a copy of its parent that we have made and hold.
@@ -17,7 +17,7 @@ pub enum Obstacle {
     Error(Error),
 }
 
-/// What keeps this process from being attached to, where these others are traced.
+/// Returns the obstacle to an attach to this process, where these others are traced.
 pub fn obstacle(
     pid: i32,
     traced: impl Iterator<Item = i32>,
@@ -51,7 +51,7 @@ pub fn unready(pid: i32, config: &TraceConfig) -> Option<Error> {
     (!is_loaded(pid)).then_some(Error::StillLoaded { pid })
 }
 
-/// Whether the loader of a program that was just started has brought in and relocated its libraries.
+/// Returns true if the loader of a program that was just started has loaded and relocated its libraries.
 fn is_loaded(pid: i32) -> bool {
     let Ok(maps) = mappings(pid) else {
         return false;

@@ -22,18 +22,18 @@ const MOST: usize = 48;
 /// After so many failures no more are mapped.
 const MOST_FAILURES: u32 = 3;
 
-/// What is done with the trace of such a process, around its job.
+/// Additional work for the trace of such a process, around its job.
 pub(super) struct Parent {
     job: Box<dyn Job + Send>,
     births: Arc<Births>,
     gate: u64,
     /// Where the regions are mapped (avma).
     mapped: Vec<u64>,
-    /// How many of them children find.
+    /// Number of regions that children find.
     listed: u64,
     bytes: u64,
     failures: u32,
-    /// What they hold before a child comes: the unwind tables above all.
+    /// Bytes that regions hold before a child comes, above all unwind tables.
     filled: u64,
     /// The longest time that a thread was held for one of them.
     held: Duration,

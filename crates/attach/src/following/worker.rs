@@ -76,7 +76,7 @@ impl Worker {
         })
     }
 
-    /// Of a child that is traced already.
+    /// Takes over a child that is already traced.
     pub fn take_over(begin: Begin, session: Session, work: Work) -> Result<Worker, Error> {
         let is_attached = Arc::new(AtomicBool::new(true));
         let builder = std::thread::Builder::new().name("follower".into());
@@ -88,12 +88,12 @@ impl Worker {
         })
     }
 
-    /// Whether every slot has been patched.
+    /// Returns true if every slot has been patched.
     pub fn is_attached(&self) -> bool {
         self.is_attached.load(Relaxed)
     }
 
-    /// Whether its process is not traced any more and its job is done.
+    /// Returns true if its process is no longer traced and its job is done.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }

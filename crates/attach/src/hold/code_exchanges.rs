@@ -1,4 +1,4 @@
-//! What every exchange of code in a process keeps to, whoever asks for it.
+//! Rules that every exchange of code in a process follows, whoever asks for it.
 
 use crate::error::Error;
 use memhook_inject::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 /// The shortest pause before code is tried again that a thread was in.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How many times longer than the last hold such a pause is: all threads are held for a tenth of the time at most,
-/// however many there are and however slow the machine is.
+/// Length of such a pause in holds: all threads are held for at most a tenth of the time, however many there are and
+/// however slow the machine is.
 const PAUSE_PER_HOLD: u32 = 9;
 
-/// How long to let the process run after all its threads were held for so long.
+/// Returns how long to let the process run after all its threads were held.
 pub(crate) fn pause_after(held: Duration) -> Duration {
     PAUSE.max(held.saturating_mul(PAUSE_PER_HOLD))
 }
 
-/// How often code that is in use is tried.
+/// Number of attempts on code that is in use.
 const TRIES: u32 = 40;
 
 /// Exchanges code with all threads held, and tries again where threads are in it. `after_hold` sees each hold. Returns
@@ -55,14 +55,14 @@ pub(crate) fn exchange_each<T>(
     Ok((exchanged, refused))
 }
 
-/// Whether the process has this jump there, in the code of a file. What it has mapped for itself since then, in the
-/// place of a library that was closed, is its own, whatever bytes it holds.
+/// Returns true if the process has this jump there, in the code of a file. What it has mapped for itself since then, in
+/// the place of a library that was closed, is its own, whatever bytes it holds.
 pub(crate) fn has_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
     let is_code = mapping_at(maps, at).is_some_and(|m| m.exec && !m.shared && m.file_id.2 != 0);
     is_code && holds(pid, at, jump)
 }
 
-/// Whether code of the process's own making has this jump there: what it leads to must stay.
+/// Returns true if code that the process made itself has this jump there, so that its destination must stay.
 pub(crate) fn has_own_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
     let is_own = mapping_at(maps, at).is_some_and(|m| m.exec && (m.shared || m.file_id.2 == 0));
     is_own && holds(pid, at, jump)

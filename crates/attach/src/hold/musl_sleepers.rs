@@ -28,7 +28,7 @@ const RETURNS: [&[u8]; 2] = [
 const DEEPEST: u64 = 8 << 20;
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// What tells such threads of one process from others.
+/// Features that distinguish such threads of one process from others.
 pub struct MuslSleepers {
     pid: i32,
     /// Where handlers return to.

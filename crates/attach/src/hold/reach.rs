@@ -1,5 +1,4 @@
-//! How we get hold of a thread of the target: in a running process, or in one that we started and that
-//! waits at its start.
+//! Ways to hold a thread of the target: in a running process, or in one that we started and that waits at its start.
 
 use memhook_inject::{Child, Error, Held, HoldOptions, hold};
 

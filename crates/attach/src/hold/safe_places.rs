@@ -69,7 +69,7 @@ impl SafePlaces {
         }
     }
 
-    /// Why no place can be proved to be safe, if that is so.
+    /// Returns why no place can be proved safe, if that is so.
     pub fn never(&self) -> Option<&'static str> {
         match self.own {
             OwnAllocator::Unknown => {
@@ -167,7 +167,7 @@ impl SafePlaces {
         }
     }
 
-    /// How many of the outermost frames are those with which the C library begins a stack.
+    /// Returns the number of outermost frames with which the C library begins a stack.
     fn outer(&self, frames: &[Frame]) -> Option<usize> {
         let [.., before, last] = frames else {
             return None;

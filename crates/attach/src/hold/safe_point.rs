@@ -11,12 +11,12 @@ use memhook_unwind::{TableModule, walk};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How long a thread outside of the loader is looked for.
+/// Time limit for finding a thread outside the loader.
 pub const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it is tried to load the hook while all other threads stand still.
+/// Number of attempts to load the hook while all other threads stand still.
 const STILL_TRIES: u32 = 3;
-/// How long those are waited for that did not stop in time. One that sleeps uninterruptibly for longer is let go later.
+/// Longest wait for threads that did not stop in time. One that sleeps uninterruptibly for longer is let go later.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Between two looks at a lock of the loader that is taken.
@@ -61,19 +61,19 @@ impl SafePoints {
         })
     }
 
-    /// Why no thread will ever be at one, if that is known.
+    /// Returns why no thread will ever be at one, if that is known.
     pub fn never(&self) -> Option<&'static str> {
         self.places.never()
     }
 
-    /// Whether a thread that sleeps at `pc` with the stack at `sp` is certainly at one.
+    /// Returns true if a thread that sleeps at `pc` with the stack at `sp` is certainly at one.
     pub fn is_safe_asleep(&self, pid: i32, (pc, sp): (u64, u64)) -> bool {
         let read = |address| read_word(pid, RemoteAddress(address));
         let start = (pc, sp, UNKNOWN_FRAME_POINTER);
         self.places.check(&self.modules, start, &read).is_ok()
     }
 
-    /// Whether one certainly sleeps inside of the loader.
+    /// Returns true if a thread certainly sleeps inside the loader.
     pub fn sleeps_in_the_loader(&self, pid: i32, (pc, sp): (u64, u64)) -> bool {
         let read = |address| read_word(pid, RemoteAddress(address));
         let start = (pc, sp, UNKNOWN_FRAME_POINTER);
@@ -90,7 +90,8 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// The same for the functions of an allocator, and on musl, too, in a process of [`SafePoints::of_process`].
+    /// Like the function above, for the functions of an allocator, and on musl too, in a process of
+    /// [`SafePoints::of_process`].
     pub fn hold_to_free(
         &self,
         reach: &mut Reach<'_>,
@@ -191,7 +192,7 @@ fn is_within(frames: &[u64], ranges: &[Range<u64>]) -> bool {
     innermost.iter().any(|&pc| is_in(pc)) || callers.iter().any(|pc| is_in(pc.wrapping_sub(1)))
 }
 
-/// How much of the stack above a lost frame is searched, in bytes.
+/// Length of the stack above a lost frame that is searched, in bytes.
 const SEARCH_BYTES: u64 = 16 * 1024;
 
 /// The frames of a thread that has stopped with (pc, sp, rbp). Where unwinding loses its way, every

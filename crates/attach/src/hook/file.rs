@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Why there is no such file.
+/// Reason why there is no such file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HookFileError {
@@ -29,7 +29,7 @@ pub enum HookFileError {
         pid: i32,
         /// The directory.
         folder: String,
-        /// Why not.
+        /// Reason.
         cause: io::Error,
     },
     /// The loader could not map the file.
@@ -53,7 +53,7 @@ pub enum HookFileError {
     Write {
         /// The file.
         path: String,
-        /// Why not.
+        /// Reason.
         cause: io::Error,
     },
 }
@@ -143,8 +143,8 @@ impl HookFile {
     }
 }
 
-/// Whether this is the hook, and stays what it is: the process will run what the file holds when its loader reads it, so
-/// nobody else may be able to write it meanwhile.
+/// Returns true if this is the hook and nobody else can change it: the process will run what the file holds when its
+/// loader reads it.
 fn is_the_hook(mut file: &File) -> bool {
     let is_it = |m: std::fs::Metadata| {
         let is_closed_to_others = m.uid() == geteuid().as_raw() && m.mode() & 0o022 == 0;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub struct EmittedProbe {
     /// Who defines it.
     pub provider: String,
-    /// What it is called.
+    /// Name of the probe.
     pub name: String,
     /// Offset of its instruction in the file.
     pub offset: u64,

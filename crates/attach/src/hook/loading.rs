@@ -1,4 +1,4 @@
-//! How the hook comes into a process: by its loader, or mapped without it.
+//! Ways of the hook into a process: by its loader, or mapped without it.
 
 use super::object::{EMITTER, EMITTER_MAPPED, HookObject, LOADED, MAPPED, hook_at};
 use crate::config::emission::Emission;
@@ -21,14 +21,14 @@ pub enum Loading {
     Present(u64),
 }
 
-/// Why a throwing function is left alone where the hook is mapped.
+/// Reason why a throwing function is left alone where the hook is mapped.
 const CANNOT_THROW: &str = "an exception could not pass through a hook that is mapped without the loader, as no module has a place for it to pass; its calls of malloc are seen";
 
-/// How the hook is to come in, and why it is mapped where the process has a loader that could be asked.
+/// Way in which the hook will come in, and why it is mapped although the process has a loader.
 pub struct WayIn {
     /// The way.
     pub loading: Loading,
-    /// What the loader might call that is not the C library's.
+    /// Function outside the C library that the loader might call.
     pub foreign_call: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl WayIn {
         })
     }
 
-    /// What `doctor` says of it; the checks before have told of a process whose loader cannot be asked.
+    /// Returns the finding for `doctor`; earlier checks have reported a process whose loader cannot be asked.
     pub fn check(&self, pid: i32) -> Option<Check> {
         match (&self.loading, &self.foreign_call) {
             (_, Some(reason)) => Some(Check::good(
@@ -164,7 +164,7 @@ impl Loading {
     }
 }
 
-/// What becomes of a slot, as to the hook that came in.
+/// Fate of a slot under the hook that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It leads to a wrapper.
@@ -175,7 +175,7 @@ pub enum Fate {
     Refused(&'static str),
 }
 
-/// What becomes of the slots of a hooked function.
+/// Returns the fate of the slots of a hooked function.
 pub fn fate(object: &HookObject, function: usize) -> Fate {
     let hooked = HOOKED_FUNCTIONS.get(function);
     match leaves_alone(object, function) {
@@ -185,8 +185,8 @@ pub fn fate(object: &HookObject, function: usize) -> Fate {
     }
 }
 
-/// Whether a hook that came in so leaves a hooked function alone. A thread that is cancelled in read(2) or its like is
-/// unwound, too.
+/// Returns true if a hook that came in this way leaves a hooked function alone. A thread that is cancelled in read(2)
+/// or its like is unwound, too.
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     let may_be_left = |f: &Function| !object.may_be_unwound && may_throw(f);

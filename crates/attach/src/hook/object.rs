@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 /// An embedded object, and the way in which it comes into a process.
 #[derive(Debug)]
 pub struct HookObject {
-    /// What its memory is called in /proc.
+    /// Name of its memory in /proc.
     pub name: &'static CStr,
     /// The file.
     pub bytes: &'static [u8],
@@ -51,7 +51,7 @@ pub static EMITTER: HookObject = HookObject {
     emits: true,
 };
 
-/// The same, mapped without it. Its copies have a mark.
+/// Like the object above, mapped without the loader. Its copies have a mark.
 pub static MAPPED: HookObject = MAPPED_OBJECT;
 
 const MAPPED_OBJECT: HookObject = HookObject {
@@ -62,7 +62,7 @@ const MAPPED_OBJECT: HookObject = HookObject {
     emits: false,
 };
 
-/// The same, with a [passage](super::passage) for what unwinds.
+/// Like the object above, with a [passage](super::passage) for unwinders.
 pub static MAPPED_WITH_PASSAGE: HookObject = HookObject {
     may_be_unwound: true,
     ..MAPPED_OBJECT
@@ -77,13 +77,13 @@ const EMITTER_MAPPED_OBJECT: HookObject = HookObject {
     ..MAPPED_OBJECT
 };
 
-/// The same, with a passage.
+/// Like the object above, with a passage.
 pub static EMITTER_MAPPED_WITH_PASSAGE: HookObject = HookObject {
     may_be_unwound: true,
     ..EMITTER_MAPPED_OBJECT
 };
 
-/// What pads of probes call that look at arguments or at call stacks.
+/// Object that pads of probes call to look at arguments or at call stacks.
 pub static PROBE: HookObject = HookObject {
     name: c"memhook-probe-code",
     bytes: include_bytes!(env!("MEMHOOK_PROBE_OBJECT")),
@@ -128,7 +128,7 @@ pub fn hook_images(pid: i32, maps: &[Mapping]) -> Vec<ModuleImage> {
 const PAGE_BYTES: u64 = 4096;
 
 impl HookObject {
-    /// The same object where this passage was found for it.
+    /// Returns the same object with a passage, if one was found for it.
     pub fn with_passage(&'static self, passage: Option<&InProcess>) -> &'static HookObject {
         match self.is_mapped && passage.is_some() {
             true if self.emits => &EMITTER_MAPPED_WITH_PASSAGE,
@@ -300,7 +300,8 @@ mod tests {
         PROBE.function("memhook_probe_begin").unwrap();
     }
 
-    /// What is mapped without the loader has relative relocations only, all of them in its data.
+    /// Checks that objects that are mapped without the loader have only relative relocations, all of them in their
+    /// data.
     #[test]
     fn a_mapped_hook_can_be_relocated_from_outside() {
         let elf = PROBE.parse().unwrap();

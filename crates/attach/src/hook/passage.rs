@@ -31,7 +31,7 @@ impl InProcess {
         found
     }
 
-    /// What the hook is told: where it is, and where registers are to be, one byte for each.
+    /// Returns the arguments for the hook: the address, and one byte for the place of each register.
     pub fn arguments(passage: Option<&InProcess>) -> [u64; 2] {
         let Some(InProcess { address, saved }) = passage else {
             return [0, 0];

@@ -1,4 +1,4 @@
-//! Whether the hook of this version is in a process, and holding a thread to call into it.
+//! Presence of this version's hook in a process, and the hold of a thread that calls into it.
 
 use crate::error::Error;
 use crate::hook::object::{EntryPoints, HookObject, hook_at};
@@ -39,7 +39,7 @@ pub fn any_point() -> HoldOptions<'static> {
     HoldOptions::anywhere(Duration::from_secs(2))
 }
 
-/// Whether our hook is at `base`.
+/// Returns true if our hook is at `base`.
 pub fn has_hook(pid: i32, base: u64) -> bool {
     hook_at(pid, base).is_some()
 }

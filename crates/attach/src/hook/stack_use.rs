@@ -1,5 +1,5 @@
-//! How much stack a traced call takes, by what the compiler says of each function: more than one of the program's own
-//! stacks may have left would end it. The figures are in `hook-cxx/stack_room.hpp` and docs/safety.md.
+//! Stack use of a traced call, from the compiler's figure for each function: a program's own stack may have little
+//! left. The figures are in `hook-cxx/stack_room.hpp` and docs/safety.md.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ struct Calls {
     callees: HashMap<String, HashSet<String>>,
 }
 
-/// What is quoted behind `key`.
+/// Returns the text in quotes behind `key`.
 fn quoted<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_once(key)?.1.split('"').nth(1)
 }

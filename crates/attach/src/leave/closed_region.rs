@@ -34,7 +34,7 @@ pub fn owner(pid: i32, address: RemoteAddress) -> u64 {
     read_word(pid, address + offset_of!(Control, owner) as u64).unwrap_or(0)
 }
 
-/// What has become of a region that was made for a fork child ([`Control::birth`]).
+/// Returns the state of a region that was made for a fork child ([`Control::birth`]).
 pub fn birth(pid: i32, address: RemoteAddress) -> Option<u32> {
     tally32(pid, address, offset_of!(Tally, birth))
 }
@@ -47,7 +47,7 @@ pub fn epoch(pid: i32, address: RemoteAddress) -> Option<u32> {
     Some(told.max(of_child.unwrap_or(0)).min(4095))
 }
 
-/// Whether no thread is inside a wrapper any more, within a second.
+/// Returns true once no thread is inside a wrapper any more, within a second.
 pub fn comes_to_rest(pid: i32, address: RemoteAddress, ring_bytes: u64) -> bool {
     let start = Instant::now();
     memhook_stream::barrier();

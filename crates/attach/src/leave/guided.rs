@@ -14,18 +14,18 @@ use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::time::Duration;
 
-/// What a report is called in /proc.
+/// Name of a report in /proc.
 pub(crate) const REGION_NAME: &CStr = c"memhook-region";
-/// What /proc/PID/maps calls it.
+/// Its name in /proc/PID/maps.
 pub(crate) const REGION_PATH: &str = "/memfd:memhook-region";
-/// What a guide is called in /proc.
+/// Name of a guide in /proc.
 pub(crate) const GUIDE_NAME: &CStr = c"memhook-guide";
-/// What /proc/PID/maps calls it.
+/// Its name in /proc/PID/maps.
 pub(crate) const GUIDE_PATH: &str = "/memfd:memhook-guide";
 
-/// The same of the region with call stacks of probes.
+/// Names of both parts of the region with call stacks of probes.
 const PROBE_NAMES: [&CStr; 2] = [c"memhook-probe-guide", c"memhook-probe-region"];
-/// What /proc/PID/maps calls those.
+/// Their names in /proc/PID/maps.
 pub(crate) const PROBE_PATHS: [&str; 2] =
     ["/memfd:memhook-probe-guide", "/memfd:memhook-probe-region"];
 
@@ -45,7 +45,7 @@ pub(crate) fn make_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
     made(held, [GUIDE_NAME, REGION_NAME], bytes)
 }
 
-/// The same for call stacks of probes.
+/// Like the function above, for call stacks of probes.
 pub(crate) fn make_probe_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
     made(held, PROBE_NAMES, bytes)
 }
@@ -76,7 +76,7 @@ fn mapped_here(pid: i32, made: GuidedRegion) -> Result<Made, Error> {
     })
 }
 
-/// What is found of a region in a process.
+/// A region that was found in a process.
 pub(crate) struct FoundRegion {
     /// Where it begins (avma), and its length in bytes.
     pub place: (RemoteAddress, u64),

@@ -23,7 +23,8 @@ pub fn close_inherited(pid: i32, begin: Instant) {
     }
 }
 
-/// Whether a process has any. What cannot be closed, because the process is ending or may not be traced, goes with it.
+/// Closes inherited gates in a process, and returns true if it has any. What cannot be closed, because the process is
+/// ending or may not be traced, goes with it.
 fn close_in(pid: i32) -> bool {
     if stray_descriptors(pid).is_empty() {
         return false;

@@ -1,5 +1,5 @@
-//! What of ours is in a process before an attach and after it: regions, the hook, pads, and those of probes; how
-//! that is put right in it and in its children.
+//! Remains of ours in a process before an attach and after it: regions, the hook, pads, and those of probes; and how
+//! they are cleared there and in its children.
 
 mod closed_region;
 pub(crate) mod guided;

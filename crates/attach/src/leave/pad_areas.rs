@@ -11,7 +11,7 @@ use memhook_process::{
 use std::time::Duration;
 
 const PATH: &str = "/memfd:memhook-pads";
-/// How often is tried what threads prevent.
+/// Number of attempts where threads are in the way.
 const TRIES: u32 = 20;
 /// The PROT_* bits of a cell's page: the target never writes there.
 const READ_EXECUTE: u32 = 5;
@@ -56,7 +56,7 @@ pub(crate) fn live_places(pid: i32, maps: &[Mapping]) -> Vec<u64> {
     found.into_iter().map(|entry| entry.at).collect()
 }
 
-/// Whether a function of the process leads to a pad.
+/// Returns true if a function of the process leads to a pad.
 pub(crate) fn are_live(pid: i32, maps: &[Mapping]) -> bool {
     entries(pid, maps)
         .iter()

@@ -10,10 +10,10 @@ use std::ops::Range;
 
 pub(crate) const AREA_PATH: &str = "/memfd:memhook-probe";
 pub(crate) const COUNTS_PATH: &str = "/memfd:memhook-probe-counts";
-/// What pads call.
+/// Name of the code that pads call.
 pub(crate) const CODE_PATH: &str = "/memfd:memhook-probe-code";
 
-/// Whether memory is a part of probes.
+/// Returns true if memory belongs to probes.
 pub(crate) fn is_of_probes(mapping: &Mapping) -> bool {
     let path = mapping.path.as_str();
     [AREA_PATH, COUNTS_PATH, CODE_PATH].contains(&path) || PROBE_PATHS.contains(&path)
@@ -54,7 +54,7 @@ impl Found {
         self.mapping.start..self.mapping.end
     }
 
-    /// What still leads here.
+    /// Returns the exchanges that remove what still leads here.
     pub fn exchanges<'a>(
         &'a self,
         pid: i32,
@@ -72,7 +72,7 @@ impl Found {
             })
     }
 
-    /// How many functions lead here that are not to be changed, as the process has made them itself.
+    /// Returns the number of functions that lead here but must not be changed, because the process made them itself.
     pub fn own_jumps(&self, pid: i32, maps: &[Mapping]) -> u64 {
         let journal = self.journal.iter();
         let own = journal.filter(|entry| {
@@ -100,7 +100,7 @@ pub(crate) fn areas(pid: i32, maps: &[Mapping]) -> Vec<Found> {
         .collect()
 }
 
-/// Whether a process has pads.
+/// Returns true if a process has pads.
 pub(crate) fn is_probed(pid: i32) -> bool {
     mappings(pid).is_ok_and(|maps| maps.iter().any(|m| m.path == AREA_PATH))
 }

@@ -1,5 +1,5 @@
-//! What an earlier attach left in a process (the hook, the region, and patched slots if its attacher was
-//! killed), and what the process inherited from a traced parent.
+//! Remains of an earlier attach in a process (the hook, the region, and patched slots if its attacher was killed), and
+//! what the process inherited from a traced parent.
 
 use super::closed_region as closed;
 use super::guided::{FoundRegion, found_regions, give_tables_back, make_region};
@@ -20,10 +20,10 @@ use memhook_stream::{Birth, Region};
 use std::os::unix::fs::MetadataExt;
 use std::{ops::Range, path::Path, time::Duration};
 
-/// How often is looked whether the hook is in use.
+/// Number of looks for whether the hook is in use.
 const LOOKS: u32 = 5;
 
-/// What of ours is already in a process.
+/// Remains of ours in a process.
 ///
 /// A forked process maps its parent's regions too, and the parent's threads may be writing into them. Its
 /// own ones bear the number that its hook keeps in the gate page, which a fork wipes
@@ -46,7 +46,7 @@ pub struct Residue {
     offered: Vec<(Region, RemoteAddress)>,
     /// Hooks that an attacher had no time to map completely (avma).
     unfinished: Vec<Range<u64>>,
-    /// Whether a function leads to a pad.
+    /// True if a function leads to a pad.
     has_live_pads: bool,
     /// Descriptors that an attacher had no time to close.
     descriptors: Vec<StrayDescriptor>,
@@ -54,7 +54,7 @@ pub struct Residue {
     last_epoch: u32,
 }
 
-/// Whether another running process of this pid attaches to processes.
+/// Returns true if another running process with this pid attaches to processes.
 pub fn is_attacher(pid: u32) -> bool {
     let is_called_so = || memhook_process::process_name(pid as i32) == "memhook-rs";
     // One that was killed stays in /proc until its parent waits for it, which the first process of a container may never do.
@@ -299,12 +299,12 @@ impl Residue {
         give_tables_back(pid);
     }
 
-    /// Whether there is something to clear up before anything else is done.
+    /// Returns true if something has to be cleared before anything else is done.
     pub fn is_untidy(&self) -> bool {
         !self.hooks.is_empty() || self.has_live_pads || self.has_leftovers()
     }
 
-    /// Whether there is something that only a held thread can take away.
+    /// Returns true if something remains that only a held thread can remove.
     fn has_leftovers(&self) -> bool {
         !self.descriptors.is_empty() || !self.never_used.is_empty() || !self.unfinished.is_empty()
     }
@@ -357,7 +357,7 @@ impl Residue {
     }
 }
 
-/// Whether no thread is inside of the hook, or will return to it, within some tries.
+/// Returns true if no thread is inside the hook or will return to it, within some attempts.
 fn is_left(pid: i32, hook: &HookCopy) -> Result<bool, Error> {
     let code = hook.base..hook.end;
     let code = std::slice::from_ref(&code);

@@ -1,4 +1,4 @@
-//! Whether a region can be used again: no thread is inside a wrapper any more.
+//! Decides whether a region can be reused: no thread may be inside a wrapper.
 
 use memhook_process::{
     Mapping, RemoteAddress, inner_tid, is_hook, mappings, proc_text, read_memory, thread_ids,
@@ -7,9 +7,9 @@ use memhook_stream::{Region, barrier};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How long we wait for threads that are inside.
+/// Longest wait for threads that are inside.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// The same for those that record: only a thread that is stopped leaves the hook's own work unfinished.
+/// Longer wait for threads that record: only a stopped thread leaves the hook's own work unfinished.
 const LONG_PATIENCE: Duration = Duration::from_secs(1);
 /// Calls take less than this, so threads that are still marked afterwards are looked at.
 const USUAL: Duration = Duration::from_millis(20);
@@ -18,9 +18,9 @@ const BETWEEN: Duration = Duration::from_millis(300);
 /// A wrapper's own frame is smaller than this, and holds the address that its callee returns to.
 const FRAME_BYTES: u64 = 512;
 
-/// Whether no thread is inside a wrapper any more, now that the gate is closed: one that stopped in the
-/// middle of the hook's work would go on writing what has another meaning by then. One that is inside the
-/// function that it has called, a new-handler that waits for example, keeps its ring (`Region::initialize`).
+/// Returns true if no thread is inside a wrapper any more, now that the gate is closed: a thread that stopped in the
+/// middle of the hook's work would continue to write where the bytes mean something else by then. One that is inside
+/// the function that it has called, a new-handler that waits for example, keeps its ring (`Region::initialize`).
 ///
 /// A mark can stay behind: the thread has ended inside, or has left on a way that the hook does not see
 /// (longjmp, a switch of coroutines). Such marks are taken away.
@@ -74,7 +74,7 @@ impl Threads {
         ids.iter().find(is_it).copied()
     }
 
-    /// Whether a thread is certainly not inside the wrapper with this frame.
+    /// Returns true if a thread is certainly not inside the wrapper with this frame.
     fn has_left(&self, tid: u32, frame: u64, long_ago: bool) -> bool {
         let Some(ids) = &self.ids else {
             return false;
@@ -102,13 +102,13 @@ impl Threads {
         hook.is_some_and(is_hook)
     }
 
-    /// Whether the frame lies below the stack pointer of the same stack, so that the call has returned.
+    /// Returns true if the frame lies below the stack pointer of the same stack, so that the call has returned.
     fn is_behind(&self, sp: u64, frame: u64) -> bool {
         let stack = self.mapping(frame);
         sp > frame && stack.is_some_and(|m| (m.start..m.end).contains(&sp))
     }
 
-    /// Whether something in the frame could be an address that what the wrapper has called returns to.
+    /// Returns true if something in the frame could be a return address of ours.
     fn holds_our_address(&self, frame: u64) -> bool {
         let mut bytes = [0; FRAME_BYTES as usize];
         let Range { start, .. } = frame.wrapping_sub(FRAME_BYTES)..frame;

@@ -19,17 +19,17 @@ use memhook_process::{
 };
 use std::time::{Duration, Instant};
 
-/// How long a thread outside of the loader is looked for.
+/// Time limit for finding a thread outside the loader.
 const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a held thread waits for a moment in which no other thread unloads modules.
+/// Longest wait of a held thread for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
-/// How often the slots are looked at again.
+/// Number of times that the slots are examined.
 const LOOKS: u32 = 5;
 
 const _: () = assert!(size_of::<Exchange>() == 32);
 const MOST_WORDS: usize = (MAX_CALL_DATA - 8) / size_of::<Exchange>();
 
-/// What came of it.
+/// Result of the restoration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Restored {
     /// Slots that still hold a wrapper of ours, and functions that still lead to a pad.
@@ -38,7 +38,7 @@ pub struct Restored {
     pub held: Duration,
 }
 
-/// What the slots of a process hold, and the mappings at the time.
+/// Contents of a process's slots, with the mappings at that time.
 struct SlotLook {
     layout: Vec<Mapping>,
     modules: Vec<ModuleImage>,
@@ -84,7 +84,7 @@ impl SlotLook {
         !self.slots.is_empty()
     }
 
-    /// Those that still do.
+    /// Returns the slots that still hold a wrapper.
     fn still_held(&self, pid: i32) -> Vec<Slot> {
         let holds = |slot: &&Slot| read_word(pid, RemoteAddress(slot.address)) == Some(slot.value);
         self.slots.iter().filter(holds).cloned().collect()
@@ -137,7 +137,7 @@ pub fn restore(
     Ok(done)
 }
 
-/// Whether there is still a process to restore, and another way to do it than the one that failed.
+/// Returns true if there is still a process to restore, and another way than the one that failed.
 fn may_be_forced(why: &memhook_inject::Error) -> bool {
     use memhook_inject::Error::{AlreadyTraced, Permission, TargetGone, TargetStopped};
     !matches!(
@@ -146,7 +146,7 @@ fn may_be_forced(why: &memhook_inject::Error) -> bool {
     )
 }
 
-/// What is left to be written with all threads held: slots, and the gates of other versions.
+/// Returns what remains to be written with all threads held: slots, and the gates of other versions.
 fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
     let slots = look.still_held(pid);
     let mut exchanges: Vec<WordExchange> = slots

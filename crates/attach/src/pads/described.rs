@@ -12,7 +12,7 @@ use memhook_symbols::{FunctionSymbol, SearchPath, demangle, functions};
 /// A described heap that is traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TracedHeap {
-    /// What the user calls it.
+    /// Name given by the user.
     pub name: String,
     /// Its functions: their ids, and their names.
     pub functions: Vec<(u8, String)>,

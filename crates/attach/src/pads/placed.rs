@@ -24,7 +24,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::time::Duration;
 
-/// What the memory is called in /proc.
+/// Name of the memory in /proc.
 const NAME: &std::ffi::CStr = c"memhook-pads";
 const PAGE_BYTES: u64 = 4096;
 
@@ -193,7 +193,7 @@ impl Pads {
         Ok(())
     }
 
-    /// Why a described function could not get its pad.
+    /// Returns why a described function could not get its pad.
     fn refusal_of_described(&self) -> Option<Error> {
         let mut refused = self.refused.iter();
         let found = refused.find(|refused| refused.function >= FIRST_DESCRIBED)?;
@@ -272,7 +272,7 @@ impl Pads {
         Some(pad.function)
     }
 
-    /// Why nothing can be traced, if that is because a function cannot have a pad.
+    /// Returns why nothing can be traced, if a function without a pad is the reason.
     pub fn refusal(&self) -> Option<Error> {
         let first = self.refused.first()?;
         Some(Error::Refused(format!(
@@ -308,7 +308,7 @@ impl Pads {
         slots.collect()
     }
 
-    /// Those of a process that needs none.
+    /// Pads of a process that needs none.
     pub fn none(pid: i32) -> Pads {
         Pads {
             pid,
@@ -319,17 +319,17 @@ impl Pads {
         }
     }
 
-    /// Whether no function has a pad.
+    /// Returns true if no function has a pad.
     pub fn is_empty(&self) -> bool {
         self.placed.is_empty()
     }
 
-    /// Whether an address is that of a cell.
+    /// Returns true if an address is that of a cell.
     pub fn has_cell(&self, address: u64) -> bool {
         self.placed.iter().any(|(_, entry)| entry.cell == address)
     }
 
-    /// Whether all functions of a module's own allocator have a pad.
+    /// Returns true if all functions of a module's own allocator have a pad.
     pub fn cover(&self, module: &ModuleImage) -> bool {
         let mut placed = self.placed.iter().filter(|(pad, _)| pad.does.is_none());
         placed.any(|(_, entry)| entry.bias == module.base)

@@ -16,11 +16,11 @@ pub(crate) struct PlannedPad {
     pub name: String,
     /// The id of the hooked function that it is an instance of, or that of a described one.
     pub function: usize,
-    /// What a described one does.
+    /// Effect of a described function.
     pub does: Option<DescribedFunction>,
     /// Where it is (avma).
     pub address: u64,
-    /// What the jump displaces.
+    /// Code that the jump displaces.
     pub plan: Plan,
     /// Load bias of its module.
     pub bias: u64,
@@ -43,7 +43,7 @@ pub(crate) struct RefusedPad {
     pub address: u64,
     /// The module's file name.
     pub module: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
@@ -61,9 +61,9 @@ const COUNTED_ON_REGISTERS: &str = "all code that it calls is known to its calle
 /// The functions of the allocators that are part of a process's modules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PadPlan {
-    /// Those that can have a pad.
+    /// Functions that can have a pad.
     pub pads: Vec<PlannedPad>,
-    /// Those that cannot.
+    /// Functions that cannot.
     pub refused: Vec<RefusedPad>,
 }
 

@@ -19,7 +19,7 @@ use memhook_process::{
     allocator_functions, details, mappings, modules, preflight,
 };
 
-/// What was found in a process.
+/// Findings about a process.
 pub struct Diagnosis {
     /// Each with its finding; one that is not ok makes an attach refuse.
     pub checks: Vec<Check>,
@@ -30,7 +30,7 @@ pub struct Diagnosis {
     pub functions: Vec<FoundFunction>,
     /// The functions that the user has described; none if a check of the process itself is not ok.
     pub described: Vec<DescribedReach>,
-    /// What an attach would do to the process; none if a check is not ok.
+    /// Effects of an attach on the process; none if a check is not ok.
     pub touches: Option<Touches>,
 }
 
@@ -44,13 +44,13 @@ pub struct FoundFunction {
     pub address: u64,
     /// Slots that lead to it.
     pub slots: usize,
-    /// Whether it is hooked at its entry, so that calls are seen that use no slot.
+    /// True if it is hooked at its entry, so that calls without a slot are seen.
     pub has_pad: bool,
-    /// Why it cannot be, if there is a reason.
+    /// Reason why it cannot be, if there is one.
     pub why_no_pad: Option<String>,
 }
 
-/// What is known of one module before an attach.
+/// Findings about one module before an attach.
 pub struct DiagnosedModule {
     /// Its slots.
     pub plan: PlannedModule,
@@ -140,14 +140,14 @@ fn other_attacher(pid: i32) -> Option<Check> {
     ))
 }
 
-/// What an attach would find and follow.
+/// Modules that an attach would find and follow.
 struct Found {
     /// The modules of the process.
     images: Vec<ModuleImage>,
-    /// How the hook would come in, and what is to be said of that.
+    /// Way in which the hook would come in, and remarks about it.
     loading: Loading,
     way_in: Option<Check>,
-    /// What would be hooked of the modules that matter.
+    /// Plan for the modules that matter.
     plan: Vec<PlannedModule>,
 }
 
@@ -223,7 +223,7 @@ fn diagnosed(plan: PlannedModule) -> DiagnosedModule {
     }
 }
 
-/// What an attach does to the threads.
+/// Returns how an attach would hold threads.
 fn held_thread(pid: i32) -> Option<Check> {
     let choice = first_choice(pid).ok()??;
     let held = format!(

@@ -1,4 +1,4 @@
-//! What an attach would hook. The process is only read.
+//! Plan of what an attach would hook. The process is only read.
 
 use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
@@ -16,7 +16,7 @@ use memhook_process::{
 };
 use std::collections::HashSet;
 
-/// What would be hooked of one module.
+/// Plan for one module.
 pub struct PlannedModule {
     /// The module.
     pub image: ModuleImage,
@@ -27,9 +27,9 @@ pub struct PlannedModule {
     /// The functions of an allocator that is part of the module, which are hooked at their entries: symbols, and where
     /// they are (avma).
     pub pads: Vec<(String, u64)>,
-    /// Those of them that cannot be hooked, and why.
+    /// Functions that cannot be hooked at their entries, with the reasons.
     pub refused_pads: Vec<(String, u64, String)>,
-    /// What cannot be hooked, and why.
+    /// Slots that cannot be hooked, with the reasons.
     pub unhookable: Vec<(String, &'static str)>,
 }
 
@@ -46,7 +46,7 @@ impl PlannedModule {
     }
 }
 
-/// What an attach with this configuration would patch, of all modules.
+/// Returns what an attach with this configuration would patch, for all modules.
 pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, Error> {
     Planned::of(survey(pid)?, config)?.into_modules()
 }
@@ -118,7 +118,7 @@ impl Planned {
         })
     }
 
-    /// Whether a function is to be hooked.
+    /// Returns true if a function is to be hooked.
     pub fn is_wanted(&self, function: usize) -> bool {
         function >= FIRST_DESCRIBED || self.functions.contains(&function)
     }
@@ -137,8 +137,8 @@ impl Planned {
         )?)
     }
 
-    /// Whether reads and writes are counted: the program has to say so, and there has to be room. Else the slots that are
-    /// for that only are left out.
+    /// Returns true if reads and writes are counted: the program has to report them, and there has to be room. Else the
+    /// slots that are for that only are left out.
     pub fn counts_accesses(&mut self, scan: &mut SlotScan) -> bool {
         let is_listener = |slot: &memhook_process::Slot| slot.symbol == ACCESS_LISTENER;
         if self.may_count_accesses && scan.slots.iter().any(is_listener) {
@@ -217,8 +217,8 @@ impl Planned {
     }
 }
 
-/// Whether a slot is one through which an allocator gets its memory, which belongs to its heap. An allocator
-/// that is a part of the program is told from it by its callers: what is called inside `malloc` is passed by.
+/// Returns true for a slot through which an allocator gets its memory, which belongs to its heap. An allocator that is
+/// a part of the program is told from it by its callers: what is called inside `malloc` is passed by.
 pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     let maps = hooked.is_some_and(|f| f.role == Role::Maps);
@@ -226,7 +226,7 @@ pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
     maps && (module.is_libc || module.is_loader || is_allocator)
 }
 
-/// Whether calls of this function are recorded.
+/// Returns true if calls of this function are recorded.
 pub fn is_hooked(name: &str) -> bool {
     function_by_name(name).is_some_and(|f| HOOKED_FUNCTIONS[f].is_of_allocator())
 }

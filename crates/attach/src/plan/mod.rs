@@ -1,4 +1,4 @@
-//! What an attach would do: what it would patch, what it refuses, and how well the process would be seen. Nothing is
+//! Preview of an attach: what it would patch, what it refuses, and how well the process would be seen. Nothing is
 //! changed yet.
 
 pub(crate) mod diagnosis;

@@ -1,4 +1,4 @@
-//! Whether an attach would find a thread at a safe point, and no other one in its way.
+//! Check whether an attach would find a thread at a safe point, and no other one in its way.
 //!
 //! Of a thread that is blocked, the kernel shows where (proc_pid_syscall(5)), and its stack can be read while it
 //! sleeps on. Only where that does not tell, because all threads run or none can be unwound without its frame

@@ -1,4 +1,4 @@
-//! What an attach does to a process, by the plan that the attach would follow.
+//! Effects of an attach on a process, from the plan that the attach would follow.
 
 use super::hooking::PlannedModule;
 use crate::config::TraceConfig;
@@ -6,7 +6,7 @@ use crate::hook::loading::Loading;
 use crate::survey::limits::region_bytes_of;
 use memhook_foreign::size_text;
 
-/// What one command does to a process.
+/// Effects of one command on a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touches {
     /// The command.
@@ -17,11 +17,11 @@ pub struct Touches {
     pub calls: Vec<String>,
     /// Bytes of address space that are mapped in it.
     pub mapped_bytes: u64,
-    /// What is written or protected in it.
+    /// Memory that is written or protected in it.
     pub writes: String,
 }
 
-/// That of an attach to a process into which the hook comes in this way, and of which this is planned.
+/// Effects of an attach with this plan, into which the hook comes in this way.
 pub(super) fn of_attach(
     pid: i32,
     config: &TraceConfig,

@@ -26,7 +26,7 @@ pub(super) fn file_of(module: &ModuleImage) -> Cow<'_, [u8]> {
 }
 
 impl<'a> ModuleCode<'a> {
-    /// Of a whole file; `None` if that makes no sense.
+    /// Reads the code of a whole file; `None` if it makes no sense.
     pub fn of(file: &'a [u8]) -> Option<ModuleCode<'a>> {
         let elf = ElfFile64::<LittleEndian>::parse(file).ok()?;
         let endian = LittleEndian;
@@ -70,7 +70,7 @@ impl<'a> ModuleCode<'a> {
         })
     }
 
-    /// What call frame information says of the code at an address.
+    /// Returns what call frame information says about the code at an address.
     pub fn range_at(&self, svma: u64) -> Option<&CodeRange> {
         let behind = self.ranges.partition_point(|r| r.range.start <= svma);
         self.ranges[..behind]

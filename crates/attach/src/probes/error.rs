@@ -1,13 +1,13 @@
-//! Why functions cannot be probed.
+//! Reasons why functions cannot be probed.
 
-/// Why no probe was placed. The process is as it was.
+/// Reason why no probe was placed. The process is as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
     /// No function has this name.
     #[error("no function is called '{wanted}'{}", suggestion(near))]
     Unknown {
-        /// What was asked for.
+        /// Name that was asked for.
         wanted: String,
         /// Names that are like it.
         near: Vec<String>,
@@ -18,7 +18,7 @@ pub enum ProbeError {
         places.join(", ")
     )]
     Inlined {
-        /// What was asked for.
+        /// Name that was asked for.
         wanted: String,
         /// File and line of some of its calls.
         places: Vec<String>,
@@ -28,7 +28,7 @@ pub enum ProbeError {
     UnknownModule {
         /// The process.
         pid: i32,
-        /// What was asked for.
+        /// Module that was asked for.
         module: String,
         /// Modules with names that are like it.
         near: Vec<String>,
@@ -36,9 +36,9 @@ pub enum ProbeError {
     /// Several functions have this name.
     #[error("'{wanted}' is {} functions: name one of {}", places.len(), places.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// Name that was asked for.
         wanted: String,
-        /// How each of them can be named.
+        /// Names for each of them.
         places: Vec<String>,
     },
     /// None of the functions can have a probe.
@@ -47,7 +47,7 @@ pub enum ProbeError {
     /// There is no room for so many histograms.
     #[error("the latency of {functions} functions cannot be measured at once: 256 are possible")]
     TooManyLatencies {
-        /// How many there are.
+        /// Number of functions.
         functions: usize,
     },
     /// There is no room for so many tables.
@@ -55,7 +55,7 @@ pub enum ProbeError {
         "arguments and stacks of {functions} functions cannot be counted at once: 256 are possible"
     )]
     TooManyEvents {
-        /// How many there are.
+        /// Number of functions.
         functions: usize,
     },
     /// There is no room for pads within reach of a module.
@@ -76,7 +76,7 @@ pub enum ProbeError {
     Pads {
         /// The process.
         pid: i32,
-        /// What the kernel answered.
+        /// Answer of the kernel.
         cause: std::io::Error,
     },
 }

@@ -22,20 +22,20 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// How often is looked for new modules.
+/// Time between two looks for new modules.
 const MODULES_PAUSE: Duration = Duration::from_millis(200);
 
-/// What of a call is looked at.
+/// Parts of a call that are examined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventOptions {
     /// The arguments whose values are counted, 0 for the first one.
     pub arguments: Vec<usize>,
-    /// Whether call stacks are counted, and with how many frames at most.
+    /// Greatest number of frames of call stacks, if those are counted.
     pub depth: Option<u32>,
 }
 
 impl EventOptions {
-    /// Whether anything is.
+    /// Returns true if anything is.
     pub fn is_any(&self) -> bool {
         !self.arguments.is_empty() || self.depth.is_some()
     }
@@ -56,7 +56,7 @@ struct Stacks {
     depth: u32,
 }
 
-/// What is prepared before a thread is held.
+/// Preparations before a thread is held.
 pub(super) struct Prepared(Option<(UnwindTables, ModuleFiles, Vec<ModuleImage>, Config)>);
 
 /// The code, mapped.

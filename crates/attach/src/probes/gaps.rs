@@ -10,7 +10,7 @@ use std::ops::Range;
 const REACH: u64 = (1 << 31) - (64 << 20);
 /// The lowest address that a process may map on all systems (vm.mmap_min_addr), and more.
 const LOWEST: u64 = 1 << 20;
-/// What a heap keeps to grow. Without it brk(2) fails, and the allocator goes on with mmap(2).
+/// Room that a heap keeps for growth. Without it brk(2) fails, and the allocator goes on with mmap(2).
 const HEAP_ROOM: u64 = 1 << 30;
 /// The kernel puts the next mapping at the upper end of a gap (mm/mmap.c, top-down). In a process that maps memory all
 /// the time, a place so far below is free for longer.
@@ -18,7 +18,7 @@ const ASIDE: u64 = 16 << 20;
 /// The first address that no process has.
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 
-/// How often another place is tried because the process has mapped something there first.
+/// Number of other places that are tried when the process has mapped something there first.
 const PLACE_TRIES: usize = 8;
 
 /// Maps an area from where everything in `near` can be reached ([`map_code_area`]); `None` if there is no place for it.
@@ -71,7 +71,7 @@ pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Ve
     found
 }
 
-/// Whether a mapping is of the program file, or of its data behind that, which has no name.
+/// Returns true for a mapping of the program file, or of its data behind that, which has no name.
 fn is_of_main(maps: &[Mapping], mapping: &Mapping) -> bool {
     let Some(first) = maps.first() else {
         return false;

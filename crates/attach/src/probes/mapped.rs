@@ -16,7 +16,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// What an area is called in /proc.
+/// Name of an area in /proc.
 const AREA_NAME: &std::ffi::CStr = c"memhook-probe";
 /// Modules that are this close share an area.
 const CLUSTER_BYTES: u64 = 1 << 30;
@@ -71,8 +71,8 @@ pub(super) fn clusters(functions: &[PlannedFunction]) -> Vec<(Vec<usize>, Range<
     found
 }
 
-/// What the process pays for: a copy of each page of code that is changed, and what its threads count in. The pads are
-/// written by us.
+/// Returns the bytes that the process pays for: a copy of each page of code that is changed, and the counters of its
+/// threads. The pads are written by us.
 fn charged_bytes(pid: i32, plan: &ProbePlan, layout: &CountsLayout) -> u64 {
     const PAGE_BYTES: u64 = 4096;
     let changed = plan.functions.iter().flat_map(|function| {
@@ -86,7 +86,7 @@ fn charged_bytes(pid: i32, plan: &ProbePlan, layout: &CountsLayout) -> u64 {
         + CountsLayout::TABLE_BYTES
 }
 
-/// What is mapped for probes.
+/// Mappings of probes.
 pub(super) struct MappedProbes {
     pub counts: File,
     pub header: AreaHeader,

@@ -17,18 +17,18 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// How often one function was called.
+/// Number of calls of one function.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionCount {
     /// By all threads.
     pub calls: u64,
     /// By each thread that called it.
     pub threads: Vec<ThreadCount>,
-    /// How long calls took, in counts of the time-stamp counter.
+    /// Latency of calls, in counts of the time-stamp counter.
     pub latency: Histogram,
 }
 
-/// How often one thread called a function.
+/// Number of calls of a function by one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadCount {
     /// Thread id, if it was seen alive.
@@ -46,7 +46,7 @@ pub struct Probes {
     clock: TimeStampClock,
     layout: CountsLayout,
     counts: File,
-    /// What looks at arguments and stacks.
+    /// Counters of arguments and stacks.
     events: Option<Events>,
     /// Where the pads are mapped; forked processes map the same file.
     areas: Vec<Mapping>,
@@ -187,12 +187,12 @@ impl Probes {
         self.held
     }
 
-    /// How long it took to place the probes.
+    /// Returns how long it took to place the probes.
     pub fn placed_in(&self) -> Duration {
         self.placed_in
     }
 
-    /// Whether the process still has the pads: it has neither ended nor executed another program.
+    /// Returns true if the process still has the pads: it has neither ended nor executed another program.
     pub fn is_in_place(&self) -> bool {
         probe_areas::is_probed(self.pid)
     }
@@ -216,7 +216,8 @@ impl Probes {
         }
     }
 
-    /// How often each function was called so far, by number. What the process has counted stays readable after its end.
+    /// Returns the number of calls of each function so far, by number. What the process has counted stays readable
+    /// after its end.
     pub fn counts(&self) -> std::io::Result<Vec<FunctionCount>> {
         let mut counts: Vec<FunctionCount> =
             vec![FunctionCount::default(); self.plan.functions.len()];
@@ -304,7 +305,7 @@ impl Probes {
         Ok(all)
     }
 
-    /// How often functions were called on which call stacks.
+    /// Returns the number of calls of functions by call stack.
     pub fn stack_counts(&self) -> std::io::Result<StackCounts> {
         let mut all = StackCounts::default();
         if self.layout.has_stacks {
@@ -333,7 +334,7 @@ impl Probes {
         self.events.as_ref().map_or(0, Events::depth)
     }
 
-    /// What of calls was looked at.
+    /// Returns which parts of calls are examined.
     pub fn events(&self) -> &EventOptions {
         &self.plan.events
     }
@@ -343,7 +344,7 @@ impl Probes {
         self.clock.rate()
     }
 
-    /// Whether the latency of calls is measured.
+    /// Returns true if the latency of calls is measured.
     pub fn has_latency(&self) -> bool {
         self.layout.has_latency
     }
@@ -365,14 +366,14 @@ impl Drop for Probes {
     }
 }
 
-/// What one thread has counted.
+/// Counters of one thread.
 struct Block {
     pointer: u64,
     calls: Vec<u64>,
     latencies: Vec<Vec<u64>>,
 }
 
-/// Why a function has no probe, as one line.
+/// Describes in one line why a function has no probe.
 pub(super) fn refusal_text(refused: &RefusedFunction) -> String {
     format!(
         "cannot probe {} of {}: {}",

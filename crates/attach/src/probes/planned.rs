@@ -19,9 +19,9 @@ use std::ops::Range;
 /// system call in which the thread may be ended (sysdeps/unix/sysv/linux/x86_64/syscall_cancel.S in glibc 2.41,
 /// src/thread/x86_64/syscall_cp.s in musl).
 const COMPARED_CODE: [&str; 3] = ["__syscall_cancel_arch", "__syscall_cp", "__cp_"];
-/// How many places and names a message lists.
+/// Number of places and names that a message lists.
 const MOST_LISTED: usize = 8;
-/// How many names like one that does not exist are suggested.
+/// Number of similar names that are suggested for one that does not exist.
 const MOST_SUGGESTED: usize = 3;
 
 /// A function that will have a probe.
@@ -35,9 +35,9 @@ pub struct PlannedFunction {
     pub base: u64,
     /// Its code (svma).
     pub range: Range<u64>,
-    /// What the jump displaces.
+    /// Code that the jump displaces.
     pub plan: Plan,
-    /// What jumps at its exits displace, if its latency is measured.
+    /// Code that jumps at its exits displace, if its latency is measured.
     pub exits: Vec<Plan>,
     /// Where the module is (avma).
     pub(super) module_range: Range<u64>,
@@ -50,7 +50,7 @@ pub struct RefusedFunction {
     pub function: String,
     /// File name of its module.
     pub module: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
@@ -59,15 +59,15 @@ pub struct RefusedFunction {
 pub struct ProbePlan {
     /// The process.
     pub pid: i32,
-    /// Those that can be probed.
+    /// Functions that can be probed.
     pub functions: Vec<PlannedFunction>,
-    /// Those that cannot.
+    /// Functions that cannot.
     pub refused: Vec<RefusedFunction>,
     /// Which calls count: those that meet all of them.
     pub conditions: Vec<Condition>,
-    /// Whether the latency of calls is measured.
+    /// True if the latency of calls is measured.
     pub has_latency: bool,
-    /// What else of calls is looked at.
+    /// Other parts of calls that are examined.
     pub events: EventOptions,
 }
 
@@ -89,14 +89,14 @@ struct Candidate {
     symbol: FunctionSymbol,
 }
 
-/// What probes do beside counting.
+/// Options of probes beside counting.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeOptions {
     /// Which calls count: those that meet all of them.
     pub conditions: Vec<Condition>,
-    /// Whether to measure how long calls take.
+    /// True to measure how long calls take.
     pub has_latency: bool,
-    /// What else of calls to look at.
+    /// Other parts of calls to examine.
     pub events: EventOptions,
 }
 
@@ -155,7 +155,7 @@ pub fn plan_probes(
     Ok(planned)
 }
 
-/// Whether LAHF and SAHF work in 64-bit mode, which the first processors of this architecture lack.
+/// Returns true if LAHF and SAHF work in 64-bit mode, which the first processors of this architecture lack.
 fn has_lahf() -> bool {
     let facts = memhook_process::proc_text("/proc/cpuinfo").unwrap_or_default();
     facts
@@ -367,7 +367,7 @@ fn decide(
     }
 }
 
-/// What a jump at the entry of a function displaces, and where the function is and is left.
+/// Code displaced by a jump at the entry of a function, with its range and its exits.
 pub(crate) type FunctionPlan = Result<(Range<u64>, Plan, Vec<Plan>), String>;
 
 /// A function, and the code around it.

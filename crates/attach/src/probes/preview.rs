@@ -1,4 +1,4 @@
-//! What would be written, without writing it.
+//! Preview of what would be written, without writing it.
 
 use super::error::ProbeError;
 use super::gaps::places_near;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use memhook_probe::{AreaHeader, CountsLayout, Pad};
 use memhook_process::mappings;
 
-/// What would be written for one function.
+/// Preview for one function.
 #[derive(Clone, Debug)]
 pub struct PadPreview {
     /// The function.
@@ -17,7 +17,7 @@ pub struct PadPreview {
     pub pad: Pad,
 }
 
-/// What would be written, and what is refused.
+/// Preview of what would be written, and of what is refused.
 #[derive(Clone, Debug, Default)]
 pub struct ProbePreview {
     /// The process.
@@ -28,7 +28,7 @@ pub struct ProbePreview {
     pub refused: Vec<RefusedFunction>,
 }
 
-/// What placing the probes of a plan would write. The process is only read.
+/// Returns what placing the probes of a plan would write. The process is only read.
 pub fn preview_probes(plan: ProbePlan) -> Result<ProbePreview, Error> {
     let pid = plan.pid;
     let mut preview = ProbePreview {

@@ -15,7 +15,7 @@ use memhook_process::{Mapping, mappings, process_ids};
 use std::ops::Range;
 use std::time::Duration;
 
-/// How often is tried what threads prevent.
+/// Number of attempts where threads are in the way.
 const TRIES: u32 = 20;
 
 /// Takes all probes out of a process; the caller has claimed it. Returns how many functions still have a jump, or

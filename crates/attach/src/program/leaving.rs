@@ -13,12 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long we wait until the kernel has let go of every thread; it does so at the very end of the tracer.
+/// Longest wait for the kernel to release every thread, which it does at the very end of the tracer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// What came of a program that was started.
+/// Result of a program that was started.
 pub enum Outcome {
     /// It has ended, with this wait status.
     Ended(i32),

@@ -1,4 +1,4 @@
-//! What a recording says of the run besides the events: modules, names of threads, losses, clocks.
+//! Facts that a recording has beside the events: modules, names of threads, losses, clocks.
 
 use crate::config::TraceConfig;
 use crate::drain::consumer::Consumer;
@@ -30,7 +30,7 @@ const FIRST_SAMPLE_PAUSE: Duration = Duration::from_millis(50);
 /// Between two points of the clocks.
 const CLOCK_PAUSE: Duration = Duration::from_secs(10);
 
-/// What is known of the run before the attach.
+/// Returns what is known of the run before the attach.
 pub fn meta(pid: i32, config: &TraceConfig) -> Meta {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let command = command_line(pid);
@@ -98,7 +98,7 @@ impl Facts {
         }
     }
 
-    /// What memory it is about.
+    /// Returns the memory that it is about.
     pub(crate) fn memory(&self) -> Memory {
         self.memory
     }
@@ -115,7 +115,7 @@ impl Facts {
         }
     }
 
-    /// What is known of the attach. Before the first pass, so that the file has it whatever comes.
+    /// Records what is known of the attach. Before the first pass, so that the file has it whatever comes.
     pub fn begin<O: Observer + Send>(&mut self, session: &Session, consumer: &Consumer<O>) {
         let elapsed = consumer.elapsed().as_nanos() as u64;
         self.meta.started_unix_ns = unix_ns().saturating_sub(elapsed);
@@ -198,7 +198,7 @@ impl Facts {
         recorder.writer.named_frames(&named);
     }
 
-    /// What the session has settled on, and which modules tell of reads and writes.
+    /// Records what the session has settled on, and which modules report reads and writes.
     fn note_accesses(&mut self, session: &Session) {
         let region = session.region();
         self.meta.clock_mode = region.clock_mode();
@@ -335,7 +335,7 @@ impl Facts {
         self.modules = there;
     }
 
-    /// Why no more is recorded, if that was not said before.
+    /// Returns why no more is recorded, if that was not reported before.
     fn early_end(&mut self, recorder: &Recorder) -> Option<String> {
         let WriterState::Ended(end) = recorder.writer.state() else {
             return None;
@@ -419,7 +419,7 @@ impl Facts {
     }
 }
 
-/// What is resident over time.
+/// Resident memory over time.
 struct ResidentSeries {
     samples: Vec<ResidentSample>,
     pause: Duration,
@@ -470,7 +470,7 @@ impl ResidentSeries {
     }
 }
 
-/// What a recording has come to.
+/// Result of a recording.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// Its file, the first one if there are several.
@@ -479,14 +479,14 @@ pub struct Recorded {
     pub events: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// How it ended.
+    /// Reason of its end.
     pub end: RecordingEnd,
-    /// What to tell the user about that.
+    /// Message about it for the user.
     pub notice: Option<String>,
 }
 
 impl Recorded {
-    /// Whether it holds all that it was to hold. The largest size of a file may be reached before the end.
+    /// Returns true if it holds everything that it should. The largest size of a file may be reached before the end.
     pub fn is_complete(&self) -> bool {
         matches!(self.end, RecordingEnd::Finished | RecordingEnd::SizeLimit)
     }

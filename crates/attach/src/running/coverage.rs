@@ -1,4 +1,4 @@
-//! What is seen of each module, and what is not.
+//! Coverage of each module, and calls that are not seen.
 
 use crate::plan::hooking::is_hooked;
 use crate::session::Session;
@@ -20,7 +20,7 @@ const LONGEST_SCAN: Duration = Duration::from_secs(120);
 /// A module's path and its calls.
 type Scanned = (String, AllocatorCalls);
 
-/// What is seen of one module.
+/// Coverage of one module.
 #[derive(Clone, Debug)]
 pub struct ModuleCoverage {
     /// The module's file name.
@@ -31,20 +31,20 @@ pub struct ModuleCoverage {
     pub hooked: u64,
     /// Slots and calls that cannot be hooked.
     pub unhookable: u64,
-    /// Why they cannot.
+    /// Reasons why they cannot.
     pub reasons: Vec<String>,
     /// Calls in its code that go through slots.
     pub calls_seen: u64,
     /// The allocator that it is, if blocks come from it, or that is part of it and is seen.
     pub allocator: Option<ModuleAllocator>,
-    /// What an allocator of its own hides, and what to do about it; may be empty.
+    /// Calls that an allocator of its own hides, with a remedy; may be empty.
     pub hidden: &'static str,
 }
 
 /// An allocator other than the C library's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleAllocator {
-    /// What it is called.
+    /// Name of the allocator.
     pub name: &'static str,
     /// It is part of a program or library that is more than an allocator.
     pub is_linked_in: bool,

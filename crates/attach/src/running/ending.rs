@@ -1,4 +1,4 @@
-//! How a traced process ended.
+//! End of a traced process.
 
 use std::fmt;
 

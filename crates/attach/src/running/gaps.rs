@@ -24,7 +24,7 @@ pub(crate) struct GapWatch {
 }
 
 impl GapWatch {
-    /// Whether one has been noticed and not ended yet.
+    /// Returns true if one has been noticed and not ended yet.
     pub fn is_under_way(&self) -> bool {
         self.resume_at.is_some()
     }
@@ -54,12 +54,12 @@ impl GapWatch {
     }
 }
 
-/// What to tell the user when the last of `count` gaps has ended.
+/// Returns the message for the user when the last of `count` gaps has ended.
 pub(crate) fn notice(pid: i32, gap: Gap, count: usize) -> Option<String> {
     (count <= TOLD).then(|| said(pid, gap) + "; it is traced again")
 }
 
-/// That a process went on without us.
+/// Says that a process went on without us.
 pub fn said(pid: i32, gap: Gap) -> String {
     let seconds = |ns: u64| ns as f64 / 1e9;
     format!(

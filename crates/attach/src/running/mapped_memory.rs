@@ -1,4 +1,4 @@
-//! What a process has mapped at a moment, as /proc tells it, beside what was seen of how it came to be.
+//! Mappings of a process at a moment, from /proc, beside what was seen of their origin.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 const LARGEST_GUARD: u64 = 1 << 20;
 /// Passes over the rings until everything is there that had happened before: one that may be under way, and two.
 const PASSES: u64 = 3;
-/// How long they are waited for; the target's dlopen may have to wait meanwhile.
+/// Longest wait for them; the target's dlopen may have to wait in the meantime.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What a part of the address space is.
+/// Kind of a part of the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MappedKind {
     /// A thread's stack, with its guard.
@@ -29,7 +29,7 @@ pub enum MappedKind {
     Heap,
     /// Memory without a file that was mapped before the attach.
     BeforeAttach,
-    /// What the kernel maps into every process.
+    /// Mappings that the kernel makes in every process.
     Kernel,
     /// Memory of memhook-rs.
     Ourselves,
@@ -52,10 +52,10 @@ impl MappedKind {
     }
 }
 
-/// What of the address space no call that was seen has mapped.
+/// Part of the address space that no observed call has mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedPart {
-    /// What it is.
+    /// Kind of the part.
     pub kind: MappedKind,
     /// The thread, or the path.
     pub name: String,
@@ -68,9 +68,9 @@ pub struct MappedPart {
 pub struct MappedMemory {
     /// All that is mapped.
     pub bytes: u64,
-    /// What of it was mapped by calls that were seen.
+    /// Bytes of it that were mapped by observed calls.
     pub traced_bytes: u64,
-    /// What such calls have mapped and is no longer there, although no call that was seen has unmapped it.
+    /// Bytes that such calls mapped and that have disappeared without an observed call.
     pub gone_bytes: u64,
     /// The rest, the largest part first.
     pub parts: Vec<MappedPart>,
@@ -149,7 +149,7 @@ impl MappedMemory {
         Some(found)
     }
 
-    /// What was mapped since the attach by calls that were not seen.
+    /// Returns the bytes that were mapped since the attach by calls that were not seen.
     pub fn unseen_bytes(&self) -> u64 {
         let unseen = self.parts.iter();
         let unseen = unseen.filter(|part| part.kind == MappedKind::Unseen);
@@ -173,7 +173,7 @@ fn anonymous(mapping: &Mapping) -> &str {
     }
 }
 
-/// What a mapping is by its name or its contents; `None` if neither tells. `next`: the mapping behind it.
+/// Returns the kind of a mapping by its name or its contents; `None` if neither tells. `next`: the mapping behind it.
 fn part_of(
     mapping: &Mapping,
     next: Option<&Mapping>,
@@ -232,7 +232,7 @@ fn with_blocks<O: Observer + Send>(ranges: &[Range<u64>], consumer: &Consumer<O>
     found
 }
 
-/// What the first has and the second has not; each is in address order and without overlaps.
+/// Returns the parts of the first that are not in the second; each is in address order and without overlaps.
 fn less(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
     let left = a
         .iter()

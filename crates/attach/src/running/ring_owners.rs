@@ -11,12 +11,13 @@ use std::{
 
 /// Reading the maps of a large process takes milliseconds, and its own mmap calls wait meanwhile.
 const MAPS_PAUSE: Duration = Duration::from_millis(5);
-/// How often ended threads are looked for.
+/// Time between two searches for ended threads.
 const SWEEP_PAUSE: Duration = Duration::from_millis(200);
-/// The same while rings are getting scarce: a program may start threads by the thousand, each for a moment.
+/// Like the constant above, while rings are getting scarce: a program may start threads by the thousand, each for a
+/// moment.
 const SWEEP_PAUSE_SCARCE: Duration = Duration::from_millis(5);
 
-/// What is known of the owners.
+/// Known owners of rings.
 pub struct RingOwners {
     pid: i32,
     /// The target counts its threads in a pid namespace of its own.
@@ -150,7 +151,7 @@ impl RingOwners {
     }
 }
 
-/// Whether more than half of the rings are claimed.
+/// Returns true if more than half of the rings are claimed.
 fn is_scarce(region: &Region) -> bool {
     let is_claimed = |state| state == ring_state::CLAIMED;
     region.rings_used() * 2 > MAX_RINGS

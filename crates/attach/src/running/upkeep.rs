@@ -1,5 +1,5 @@
-//! What the target of an attach needs all the time: its new modules followed, the rings of ended threads
-//! taken back, its slots verified. Notices when it is gone.
+//! Continual upkeep of an attach: following new modules, taking back the rings of ended threads, verifying slots.
+//! Notices when it is gone.
 
 use super::ending::Ending;
 use super::gaps::{self, GapWatch};
@@ -15,12 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often we look whether the target is still there.
+/// Time between two looks for whether the target still exists.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// When slots that were just patched are verified: a resolver that was under way has ended by then.
 const VERIFY_AFTER: Duration = Duration::from_millis(100);
 
-/// How long a process is waited for that is about to end: its memory goes first.
+/// Longest wait for a process that is about to end: its memory goes first.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A process, distinguished by its start time from later ones with the same pid.
@@ -44,7 +44,7 @@ impl Identity {
     }
 }
 
-/// How a detach went.
+/// Result of a detach.
 #[derive(Debug)]
 pub enum Detached {
     /// Nothing of ours is in the way of the process: its slots hold their originals, or it has ended.
@@ -55,7 +55,7 @@ pub enum Detached {
     Failed(Error),
 }
 
-/// What a turn has found.
+/// Result of a turn.
 pub struct Turn {
     /// The target has ended or executes another program.
     pub gone: bool,
@@ -63,7 +63,7 @@ pub struct Turn {
     pub modules_changed: bool,
     /// The trace ends with this turn.
     pub is_last: bool,
-    /// What the user should be told.
+    /// Messages for the user.
     pub notices: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Of a process that was just attached to.
+    /// Upkeep of a process that was just attached to.
     pub fn new(pid: i32) -> Upkeep {
         Upkeep {
             target: Identity::of(pid),
@@ -92,7 +92,7 @@ impl Upkeep {
         }
     }
 
-    /// Whether nothing is due before long.
+    /// Returns true if nothing is due soon.
     pub(crate) fn is_settled(&self) -> bool {
         self.next_verify.is_none() && !self.gaps.is_under_way()
     }
@@ -144,7 +144,7 @@ impl Upkeep {
         }
     }
 
-    /// How a process ended that a turn has found gone.
+    /// Returns the end of a process that a turn has found gone.
     pub fn ending(&self) -> Ending {
         let begin = Instant::now();
         loop {

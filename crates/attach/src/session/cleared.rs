@@ -17,7 +17,7 @@ pub(super) struct Cleared {
     pub claim: Claim,
     /// The threads that slept as the attach began.
     pub idle: IdleThreads,
-    /// What of ours is in it by now.
+    /// Remains of ours in it by now.
     pub residue: Residue,
     pub files: ModuleFiles,
     /// Its memory, opened before anything was looked at.

@@ -16,7 +16,7 @@ use memhook_inject::{Held, move_guided_region, set_inherited, unmap_region};
 use memhook_process::{RemoteAddress, is_executed_still};
 use std::time::Duration;
 
-/// How long a thread is looked for that may call the loader, before the hook is mapped without it.
+/// Time limit for finding a thread that may call the loader, before the hook is mapped without it.
 const LOAD_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Prepared {

@@ -9,7 +9,7 @@ use crate::survey::process::Surveyed;
 use memhook_process::{Mapping, SlotScan, hook_copies, mappings};
 use std::collections::HashSet;
 
-/// What will lead to wrappers. Until [`Pads::keep`], dropping it takes the jumps out again.
+/// Slots and pads that will lead to wrappers. Until [`Pads::keep`], dropping it takes the jumps out again.
 pub(super) struct Found {
     pub survey: Surveyed,
     /// The process's mappings, with those of the pads.

@@ -1,4 +1,4 @@
-//! What a process hands down to the children that it forks, and the session of a child that has used it.
+//! Heritage that a process hands down to the children that it forks, and the session of a child that has used it.
 
 use super::Session;
 use super::journal::SlotJournal;
@@ -39,8 +39,8 @@ pub(crate) struct Heritage {
 }
 
 impl Session {
-    /// What children inherit; `None` where a child could not be traced from its birth by that alone: pads, and
-    /// counted accesses, have memory of their own, and looks are at one process.
+    /// Returns what children inherit; `None` where a child could not be traced from its birth by that alone: pads and
+    /// counted accesses have memory of their own, and looks concern one process.
     pub(crate) fn heritage(&self) -> Option<Heritage> {
         let own = &self.prepared;
         let has_more =
@@ -72,7 +72,7 @@ impl Session {
     }
 }
 
-/// What a child may take; `None`: not even one thread's ring would fit.
+/// Returns the share of a child; `None` if not even one thread's ring would fit.
 fn share_of(parent: &Config) -> Option<Plan> {
     let whole = parent.plan;
     if whole.allowance == u64::MAX {

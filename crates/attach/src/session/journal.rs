@@ -9,7 +9,7 @@ use memhook_process::{ModuleImage, SlotScan};
 use memhook_stream::{Region, SlotSpec};
 use std::collections::{HashMap, HashSet};
 
-/// What decides which slots are written into it; the slots are in the region.
+/// Choice of the slots that are written into it; the slots are in the region.
 #[derive(Clone)]
 pub(super) struct SlotJournal {
     /// The build of the hook that it is written for.
@@ -38,12 +38,12 @@ impl SlotJournal {
         }
     }
 
-    /// Whether calls of a function are traced.
+    /// Returns true if calls of a function are traced.
     pub fn wants(&self, name: &str) -> bool {
         function_by_name(name).is_some_and(|f| self.functions.contains(&f))
     }
 
-    /// Whether mappings are traced, too.
+    /// Returns true if mappings are traced as well.
     pub fn has_mappings(&self) -> bool {
         let mut functions = self.functions.iter();
         functions.any(|&function| HOOKED_FUNCTIONS[function].role == Role::Maps)

@@ -1,4 +1,4 @@
-//! Whether one thread that alone records may skip locked instructions.
+//! Decision whether a thread that alone records may skip locked instructions.
 //!
 //! It may if the process is registered for membarrier(2): then a second one can have all threads pass
 //! a barrier. While a process with several threads registers, the kernel waits for an RCU grace
@@ -12,10 +12,10 @@ use memhook_process::{has_seccomp_filter, thread_ids};
 use memhook_stream::{REGISTER_GLOBAL_EXPEDITED, Region, barrier};
 use std::time::Duration;
 
-/// How long a thread that sleeps is tried to be held.
+/// Time limit for holding a thread that sleeps.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Whether the process has one thread.
+/// Returns true if the process has one thread.
 pub fn is_alone(pid: i32) -> bool {
     thread_ids(pid).is_ok_and(|tids| tids.len() == 1)
 }
@@ -37,7 +37,7 @@ pub fn register_idle(pid: i32, idle: &IdleThreads) -> Option<Duration> {
     registered.then_some(time)
 }
 
-/// The same in a process whose only thread is held: at once, as there is nobody to wait for.
+/// Like the function above, in a process whose only thread is held: at once, because there is nobody to wait for.
 pub fn register_alone(held: &mut Held, region: &Region) {
     if is_alone(held.pid()) && barrier() && register(held) {
         region.add_flag(LONE_RECORDER);

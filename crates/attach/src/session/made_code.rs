@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-/// How often we look where there is more of it.
+/// Time between two looks for new code.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Areas that are looked at; compilers reserve a few large ones.
 const MOST_AREAS: usize = 256;
 
-/// What tells one state of a file from another.
+/// Identity of one state of a file.
 type Version = (u64, u64, Option<SystemTime>);
 
 /// The made code of a process.
@@ -25,12 +25,12 @@ pub(super) struct MadeCode {
     dump: Option<Mapping>,
     /// The names as last read.
     names: Mutex<Option<(Version, Arc<PerfMap>)>>,
-    /// The same of that file, and which one it was.
+    /// State of the dump file, with its identity.
     dumped: Mutex<Option<(u64, JitDump, Arc<PerfMap>)>>,
 }
 
 impl MadeCode {
-    /// Of a process with these mappings.
+    /// Made code of a process with these mappings.
     pub fn of(maps: &[Mapping]) -> MadeCode {
         MadeCode {
             areas: areas(maps),
@@ -61,7 +61,7 @@ impl MadeCode {
         is_other
     }
 
-    /// What the process has written of it by now.
+    /// Returns the names that the process has written by now.
     pub fn names(&self, pid: i32, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         if self.areas.is_empty() {
             return None;

@@ -46,7 +46,7 @@ pub(super) struct HeldTimes {
 pub(super) struct Prepared {
     pub pid: i32,
     pub region: Arc<Region>,
-    /// What the hook is told.
+    /// Configuration for the hook.
     pub config: Config,
     pub modules: TracedModules,
     /// The hook as a module, where it is in the process by now.
@@ -73,7 +73,7 @@ pub(super) struct Prepared {
     pub _claim: Option<Claim>,
 }
 
-/// How the hook is to come in, and where it finds the region.
+/// Way in for the hook, and the place of the region.
 pub(super) struct Entry {
     pub way: Loading,
     pub region: Place,
@@ -207,7 +207,7 @@ impl Prepared {
         read_word(self.pid, RemoteAddress(address))
     }
 
-    /// Whether a slot holds a wrapper of the hook's.
+    /// Returns true if a slot holds a wrapper of the hook.
     fn leads_to_hook(&self, slot: u64) -> bool {
         let hook = self.hook.as_ref();
         self.word(slot)
@@ -286,7 +286,7 @@ impl Drop for Prepared {
     }
 }
 
-/// What the hook is told, as far as settings and limits decide it. Refuses where memory is too scarce.
+/// Returns the configuration for the hook, as far as settings and limits decide it. Refuses where memory is too scarce.
 pub(super) fn limited(pid: i32, settings: &TraceConfig) -> Result<Config, Error> {
     let mut config = settings.hook_config();
     config.plan = plan(pid, settings)?;

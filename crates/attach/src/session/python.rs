@@ -10,15 +10,15 @@ const LOOKS_AT_ATTACH: usize = 8;
 /// Looks that find something wrong, in a row, after which the layout is not that of this interpreter.
 const WRONG_LOOKS: usize = 50;
 
-/// What is known of the interpreter.
+/// Known facts about the interpreter.
 #[derive(Default)]
 pub(super) struct Python {
     interpreter: Option<Interpreter>,
     is_settled: bool,
     wrong_looks: usize,
-    /// Whether its objects are blocks of malloc each; `None`: it was not looked at.
+    /// True if each of its objects is a block of malloc; `None` if nobody looked.
     avoids_pools: Option<bool>,
-    /// What the user has not been told yet.
+    /// Message that the user has not been given yet.
     notice: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Python {
         python
     }
 
-    /// Whether its small objects are known to be parts of larger blocks.
+    /// Returns true if its small objects are known to be parts of larger blocks.
     pub fn uses_pools(&self) -> bool {
         self.avoids_pools == Some(false)
     }
@@ -83,7 +83,7 @@ impl Python {
         }
     }
 
-    /// What the user should be told, once.
+    /// Returns a message for the user, once.
     pub fn take_notice(&mut self) -> Option<String> {
         self.notice.take()
     }

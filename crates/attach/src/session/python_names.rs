@@ -4,7 +4,7 @@ use memhook_stream::Region;
 use memhook_symbols::{Location, NamedCode, python_frame};
 use std::sync::Arc;
 
-/// Those of a trace.
+/// Python names of a trace.
 pub(super) struct PythonOf(pub Arc<Region>);
 
 impl NamedCode for PythonOf {

@@ -8,7 +8,7 @@ use memhook_process::{HookCopy, RemoteAddress, Wrappers};
 use memhook_stream::{Region, SlotView};
 use std::time::Duration;
 
-/// What has to be written for a slot: the original where the hook looks for it, and then the wrapper.
+/// Words to write for a slot: the original where the hook looks for it, and then the wrapper.
 struct Forced {
     slot: SlotView,
     wrapper: u64,
@@ -42,7 +42,7 @@ pub fn patch(
     patch_by(&force, region, forced(region, hook, which))
 }
 
-/// The same, of slots that are never unmapped, in a process all of whose threads the caller holds.
+/// Like the function above, for slots that are never unmapped, in a process all of whose threads the caller holds.
 pub fn patch_held(
     pid: i32,
     region: &Region,

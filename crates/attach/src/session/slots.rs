@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 /// Runtimes whose operators new may only forward.
 const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
 
-/// How long the held thread waits for a moment in which no other thread unloads modules.
+/// Longest wait of the held thread for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
-/// How often all threads are held to find the modules as they were looked at.
+/// Number of holds of all threads in which the modules must be found as they were examined.
 const FORCED_TRIES: u32 = 5;
 
 impl Session {
-    /// Whether mappings are traced, too.
+    /// Returns true if mappings are traced as well.
     pub fn traces_mappings(&self) -> bool {
         self.prepared.journal.has_mappings()
     }
@@ -55,12 +55,12 @@ impl Session {
         );
     }
 
-    /// Whether the functions of a module's own allocator are all traced, though no slot leads to them.
+    /// Returns true if the functions of a module's own allocator are all traced although no slot leads to them.
     pub fn covers_allocator_of(&self, module: &ModuleImage) -> bool {
         self.prepared.pads.cover(module)
     }
 
-    /// Those that are not.
+    /// Returns the pads that were refused.
     pub(crate) fn refused_pads(&self, module: &ModuleImage) -> impl Iterator<Item = &RefusedPad> {
         let refused = self.prepared.pads.refused.iter();
         refused.filter(move |refused| refused.module == module.name())
@@ -173,7 +173,7 @@ impl Session {
         note(self.prepared.pid, Act::Slots(places));
     }
 
-    /// Whether the wrappers are those that decide first whether a call is passed by (`patch_pending` of
+    /// Returns true for wrappers that decide first whether to pass a call over (`patch_pending` of
     /// `hook-cxx/patch.hpp`).
     fn passes_calls_by(&self) -> bool {
         self.region().flags() & flags::LIVE_FILTER != 0
@@ -213,7 +213,7 @@ impl Session {
         Ok(longest)
     }
 
-    /// What the hook puts into slots.
+    /// Returns the wrappers that the hook puts into slots.
     fn wrappers(&self) -> Wrappers {
         match self.region().flags() {
             flags if flags & flags::EMITS != 0 => Wrappers::Emitting,

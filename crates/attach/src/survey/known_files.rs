@@ -1,4 +1,4 @@
-//! What the processes that one run traces have in common: the files of their modules and what was found in them.
+//! Files that the processes of one run share: those of their modules, with what was found in them.
 //!
 //! Nearly all that an attach reads comes from these files, and the processes of a build or a test suite run the same
 //! few programs and libraries. A file is the same one if device, inode, size, and times of change are.
@@ -60,8 +60,8 @@ impl KnownFiles {
     }
 }
 
-/// The same for who attaches to many processes, on several threads, one by one: the bytes of a library, its symbols and its
-/// unwind table are in memory once for all of them.
+/// Files shared by attaches to many processes on several threads: the bytes of a library, its symbols and its unwind
+/// table are in memory once for all of them.
 #[derive(Default)]
 pub struct SharedFiles(Mutex<KnownFiles>);
 
@@ -75,7 +75,7 @@ impl SharedFiles {
         self.lock().clone()
     }
 
-    /// What that attach knows now. What another one has found meanwhile may be found again.
+    /// Adds what that attach knows now. What another one has found meanwhile may be found again.
     pub(crate) fn learn(&self, known: KnownFiles) {
         *self.lock() = known;
     }

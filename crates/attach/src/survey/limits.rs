@@ -1,4 +1,4 @@
-//! What decides, before anything is touched, whether an attach is possible: the process itself, and the
+//! Limits that decide before anything is touched whether an attach is possible: those of the process itself, and
 //! resource limits that the shared memory could run into.
 
 use crate::config::{TraceConfig, USUAL_RING_BYTES};
@@ -93,7 +93,7 @@ fn fitting_ring_bytes(pid: i32, wanted: u64) -> u64 {
     Limits::of(pid).map_or(wanted, |limits| limits.fitting_ring_bytes(wanted))
 }
 
-/// Whether a process may map gigabytes that it never touches.
+/// Returns true if a process may map gigabytes that it never touches.
 pub(crate) fn may_reserve(pid: i32) -> bool {
     Limits::of(pid).is_some_and(|limits| {
         let is_filtered_and_locks = limits.locked > 0 && has_seccomp_filter(pid);
@@ -106,7 +106,7 @@ pub(crate) fn may_reserve(pid: i32) -> bool {
 const SHARE: u64 = 8;
 /// Rings are not made smaller than this for want of address space.
 const LEAST_RING: u64 = 64 << 10;
-/// What is locked for us in a process that locks all memory that it maps: the hook, and memory of a remote call.
+/// Memory that is locked for us in a process that locks everything it maps: the hook, and memory of a remote call.
 const LOCKED: u64 = 1 << 20;
 /// May lock as much as it likes (capabilities(7)).
 const CAP_IPC_LOCK: u32 = 14;
@@ -118,14 +118,14 @@ struct Limits {
     address_space: Option<u64>,
     data: Option<u64>,
     memory_locked: Option<u64>,
-    /// What it has mapped, and what of that is locked.
+    /// Mapped bytes, and how many of them are locked.
     mapped: u64,
-    /// What of that is the region of an earlier attach: the next one comes in its place.
+    /// Bytes of the region of an earlier attach, which the next one replaces.
     of_region: u64,
     locked: u64,
 }
 
-/// What `/proc/PID/maps` calls the part of a region that has its rings.
+/// Name in `/proc/PID/maps` of the part of a region that has its rings.
 const REPORT_PATH: &str = "/memfd:memhook-region";
 
 /// Bytes of the largest region that an earlier attach has left. Were it counted as taken, rings might have to be smaller
@@ -223,7 +223,7 @@ impl Limits {
         ))
     }
 
-    /// What we take, the program cannot have.
+    /// Checks the limit of the address space: what we take, the program cannot have.
     fn address_space_check(&self, pid: i32, bytes: u64) -> Option<Check> {
         let left = self
             .address_space_left()

@@ -1,5 +1,5 @@
-//! What an attach may take of memory: a share of what is free, below the limits of the target's control
-//! groups and of our own.
+//! Memory that an attach may take: a share of what is free, below the limits of the target's control groups and of our
+//! own.
 //!
 //! What we touch first is charged to our control group (see `memhook_stream`'s grants), so our own limits
 //! count for all of it. What is left to the target are pages of the kernel that say where the shared
@@ -35,7 +35,7 @@ pub(crate) fn check_charge(pid: i32, bytes: u64) -> Result<(), Error> {
     }
 }
 
-/// What was found out about the memory of a process, and what follows.
+/// Findings about the memory of a process, with their consequence.
 pub struct Allowance {
     threads: usize,
     /// The tightest level that pays for what we touch.
@@ -47,7 +47,7 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Of an attach to this process.
+    /// Allowance of an attach to this process.
     pub fn of(pid: i32, ring_bytes: u64) -> Allowance {
         let [ours, theirs] = CgroupMemory::of_both(std::process::id() as i32, pid);
         let (ours, theirs) = (ours.tightest_of_all(), theirs.tightest().cloned());
@@ -104,7 +104,7 @@ impl Allowance {
         }
     }
 
-    /// What `doctor` says of it, and why an attach would refuse.
+    /// Returns the finding for `doctor`, with the reason why an attach would refuse.
     pub fn check(&self) -> Check {
         let least = |threads: usize| {
             Plan::FIXED + threads as u64 * Plan::small_ring(memhook_abi::LEAST_RING_BYTES as u64)
@@ -160,13 +160,14 @@ impl Allowance {
     }
 }
 
-/// What may be taken now, when `taken` bytes are: less when memory has become scarce.
+/// Returns the bytes that may be taken now, when `taken` bytes are: fewer when memory has become scarce.
 pub fn allowance_now(plan: &Plan, taken: u64) -> u64 {
     let more = free_for_us().map_or(u64::MAX, |free| free / SHARE);
     plan.allowance.min(taken.saturating_add(more))
 }
 
-/// What is free for this process, as it was a moment ago: who traces many processes would read the same files for each.
+/// Returns the free memory for this process as of a moment ago: an attacher of many processes would otherwise read the
+/// same files for each.
 fn free_for_us() -> Option<u64> {
     static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +211,7 @@ impl KillCount {
         KillCount { memory, before }
     }
 
-    /// What to say of a process that has ended, if that may be why.
+    /// Explains the end of a process, if memory may be the reason.
     pub fn explain(&self, pid: i32) -> Option<String> {
         let killed = self.memory.kills()?.checked_sub(self.before?)?;
         let group = self.memory.group()?.display();

@@ -1,5 +1,5 @@
-//! What is known of a process before anything of it is touched: its modules and its C library, facts that the
-//! hook needs, and limits that an attach could run into.
+//! Facts about a process before anything of it is touched: its modules and its C library, what the hook needs, and
+//! limits that an attach could run into.
 
 pub(crate) mod known_files;
 pub(crate) mod limits;

@@ -6,7 +6,7 @@ use crate::hook::object::HookObject;
 use crate::hook::passage::InProcess;
 use memhook_process::{CLibrary, Mapping, ModuleFiles, ModuleImage, is_static, modules};
 
-/// What an attach has to know of a process before it can be planned.
+/// Facts that an attach needs before it can be planned.
 pub(crate) struct Surveyed {
     pub pid: i32,
     pub maps: Vec<Mapping>,
@@ -15,7 +15,7 @@ pub(crate) struct Surveyed {
     pub libc: Option<CLibrary>,
     /// Its program is static: there is no loader, and no module comes or goes.
     pub is_static: bool,
-    /// How the hook would come in.
+    /// Way in which the hook would come in.
     pub way_in: WayIn,
     /// The way for exceptions through a hook that is mapped.
     pub passage: Option<InProcess>,
@@ -24,7 +24,7 @@ pub(crate) struct Surveyed {
 }
 
 impl Surveyed {
-    /// Of a process with these mappings. `present`: where the hook is already that an attach would use (avma).
+    /// Survey of a process with these mappings. `present`: where the hook is already that an attach would use (avma).
     pub fn of(
         pid: i32,
         maps: Vec<Mapping>,

@@ -1,4 +1,4 @@
-//! What the hook is told about the thread and the process it runs in.
+//! Facts for the hook about the thread and the process that it runs in.
 
 use memhook_inject::Held;
 use memhook_process::{Mapping, RemoteAddress, has_seccomp_filter, inner_tid, read_memory};
@@ -13,7 +13,7 @@ const TID_OFFSETS: [u32; 3] = [720, 48, 56];
 /// The numbers of threads that are kept so are below this (PID_MAX_LIMIT).
 const TID_LIMIT: u32 = 1 << 22;
 
-/// How threads find their numbers.
+/// Returns how threads find their ids.
 pub fn thread_numbers(held: &Held) -> Option<ThreadNumbers> {
     let all_right = |offset| ThreadNumbers {
         offset,
@@ -57,7 +57,7 @@ pub fn tid_offset(held: &Held) -> u32 {
     numbers.map_or(0, |numbers| numbers.offset)
 }
 
-/// What the hook calls when it has to wait, to read a stack of unknown bounds, or to patch new modules.
+/// System calls of the hook: to wait, to read a stack of unknown bounds, or to patch new modules.
 const CALLS_OF_THE_HOOK: [i64; 7] = [
     libc::SYS_mprotect,
     libc::SYS_futex,
@@ -68,11 +68,11 @@ const CALLS_OF_THE_HOOK: [i64; 7] = [
     libc::SYS_process_vm_readv,
 ];
 
-/// What it calls besides where mappings are traced: to learn where the program break is, and how large a segment.
+/// Further system calls where mappings are traced: to learn where the program break is, and how large a segment.
 const CALLS_FOR_MAPPINGS: [i64; 2] = [libc::SYS_brk, libc::SYS_shmctl];
 
-/// What glibc's loader calls to load an object (elf/dl-load.c, dl-map-segments.h), with the allocations and the locks that
-/// it takes.
+/// System calls of glibc's loader to load an object (elf/dl-load.c, dl-map-segments.h), with the allocations and the
+/// locks that it takes.
 const CALLS_OF_THE_LOADER: [i64; 17] = [
     libc::SYS_openat,
     libc::SYS_open,
@@ -93,25 +93,26 @@ const CALLS_OF_THE_LOADER: [i64; 17] = [
     libc::SYS_futex,
 ];
 
-/// Whether a seccomp filter may take offence at these calls.
+/// Returns true if a seccomp filter may refuse one of these calls.
 fn takes_offence<'a>(held: &Held, mut calls: impl Iterator<Item = &'a i64>) -> bool {
     let harmless = |&nr: &i64| held.may_call(nr).unwrap_or(false);
     has_seccomp_filter(held.pid()) && !calls.all(harmless)
 }
 
-/// Whether one may at what the hook calls.
+/// Returns true if a filter may refuse a call of the hook.
 pub fn is_filtered(held: &Held, traces_mappings: bool) -> bool {
     let for_mappings = CALLS_FOR_MAPPINGS.iter().filter(|_| traces_mappings);
     takes_offence(held, CALLS_OF_THE_HOOK.iter().chain(for_mappings))
 }
 
-/// Whether one may end the process while the loader works for us. Filters do not see what a held thread calls, but they do
-/// as soon as this process is killed, and a `dlopen` that has begun goes on then.
+/// Returns true if a filter may kill the process while the loader works for us. Filters do not see what a held thread
+/// calls, but they do as soon as this process is killed, and a `dlopen` that has begun goes on then.
 pub fn loading_is_filtered(held: &Held) -> bool {
     takes_offence(held, CALLS_OF_THE_LOADER.iter())
 }
 
-/// Whether the kernel charges memory when it is mapped, and not when it is touched: proc_sys_vm(5), overcommit_memory.
+/// Returns true if the kernel charges memory when it is mapped rather than when it is touched: proc_sys_vm(5),
+/// overcommit_memory.
 pub fn charges_mappings() -> bool {
     let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
     mode.is_ok_and(|mode| mode.trim() == "2")

@@ -4,12 +4,12 @@ use super::process::Surveyed;
 use crate::error::Error;
 use memhook_process::{CLibraryKind, Mapping, ModuleFiles, ModuleImage, modules};
 
-/// What is known of them.
+/// Modules that are traced.
 #[derive(Clone)]
 pub(crate) struct TracedModules {
     /// As last seen.
     pub now: Vec<ModuleImage>,
-    /// Those that were unloaded: they still explain addresses in old backtraces.
+    /// Modules that were unloaded: they still explain addresses in old backtraces.
     pub gone: Vec<ModuleImage>,
     vdso: Option<ModuleImage>,
     /// The program is static: there is no loader, and no module comes or goes.
@@ -22,7 +22,7 @@ pub(crate) struct TracedModules {
 }
 
 impl TracedModules {
-    /// Of a process with these mappings.
+    /// Modules of a process with these mappings.
     pub fn of(
         survey: &Surveyed,
         maps: &[Mapping],
@@ -46,7 +46,7 @@ impl TracedModules {
         self.now.iter().chain(&self.vdso).cloned().collect()
     }
 
-    /// Whether they are where they were.
+    /// Returns true if they are where they were.
     pub fn are_as_seen_in(&self, maps: &[Mapping]) -> bool {
         layout(maps) == self.layout
     }
@@ -69,7 +69,7 @@ impl TracedModules {
     }
 }
 
-/// Whether the modules are where they were: maps without what does not come from files.
+/// Returns the mappings that come from files, to compare where modules are.
 pub(crate) fn layout(maps: &[Mapping]) -> Vec<Mapping> {
     let of_file = |m: &&Mapping| m.file_id.2 != 0 && m.path.starts_with('/');
     maps.iter().filter(of_file).cloned().collect()

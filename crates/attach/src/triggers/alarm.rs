@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 /// Between two looks, however many processes of a group are watched.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The same as long as less than this share of its limit is used.
+/// Like the constant above, as long as less than this share of the limit is used.
 const CALM_PAUSE: Duration = Duration::from_millis(50);
 const CALM: f64 = 0.4;
 
-/// Why a report is due.
+/// Reason why a report is due.
 #[derive(Clone)]
 pub struct Alarm {
     /// A word for it.
@@ -25,7 +25,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Of a condition that holds now.
+    /// Alarm for a condition that holds now.
     fn new(condition: &Condition, now: &Measured) -> Alarm {
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         let (reason, explanation) = match (condition.first(), &now.memory) {
@@ -51,7 +51,7 @@ impl Alarm {
         }
     }
 
-    /// That the limit is reached so soon if the use goes on growing as it does.
+    /// Alarm for a limit that will be reached this soon if the use goes on growing.
     fn of_growth(level: &MemoryLevel, left: Duration) -> Alarm {
         let (used, seconds) = (used(level), left.as_secs_f64());
         Alarm {
@@ -82,7 +82,7 @@ struct State {
     growth: GrowthForecast,
     began: Instant,
     next: Instant,
-    /// How many have been given, and the last one.
+    /// Number of alarms given, and the last one.
     given: u64,
     last: Option<Alarm>,
     /// As last seen: the group may go with its processes.
@@ -123,13 +123,13 @@ impl Alarms {
         state.last.clone()
     }
 
-    /// How many alarms have been given.
+    /// Returns the number of alarms given.
     pub fn given(&self) -> u64 {
         locked(&self.0).given
     }
 
-    /// How many of its processes the kernel has killed for want of memory, as far as it has said; `None` where it does not
-    /// say.
+    /// Returns how many of its processes the kernel has killed for want of memory, as far as it has said; `None` where
+    /// it does not say.
     pub fn kills(&self) -> Option<u64> {
         let mut state = locked(&self.0);
         state.kills = state.triggers.cgroup().kills().or(state.kills);
@@ -144,7 +144,7 @@ impl Alarms {
 }
 
 impl State {
-    /// Whether little is used, and an alarm that is due.
+    /// Returns whether little is used, and an alarm if one is due.
     fn look(&mut self) -> (bool, Option<Alarm>) {
         let now = self.began.elapsed();
         // Nothing of what lives is asked here.

@@ -1,4 +1,4 @@
-//! What is to be done with a trace when its numbers reach a limit: `live > 2G` and `rss > 4G`.
+//! Conditions on the numbers of a trace: `live > 2G` and `rss > 4G`.
 //!
 //! ```text
 //! condition = comparison { "and" comparison }
@@ -13,7 +13,7 @@ use memhook_foreign::units;
 use std::fmt;
 use std::time::Duration;
 
-/// What a condition compares with a number.
+/// Quantity that a condition compares with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     /// Bytes of live blocks.
@@ -81,7 +81,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Whether this is the value, and on the right side of the limit.
+    /// Returns true if this is the value, and on the right side of the limit.
     pub fn holds(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.comparison {
             Comparison::Above => value > self.number,
@@ -105,7 +105,7 @@ pub struct Condition {
 pub struct ConditionError {
     /// Where, from 1.
     pub column: usize,
-    /// What should be there.
+    /// Text that was expected there.
     pub expected: &'static str,
 }
 
@@ -219,13 +219,13 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// That processes wait for memory too long, in the kernel's words (Documentation/accounting/psi.rst):
-    /// `some 150000 1000000` is 150 ms within a second.
+    /// Parses a condition on waiting for memory in the kernel's words (Documentation/accounting/psi.rst): `some 150000
+    /// 1000000` is 150 ms within a second.
     ///
     /// # Errors
     /// What should be there.
     pub fn of_pressure(words: &str) -> Result<Condition, String> {
-        /// What the kernel takes as a window.
+        /// Windows that the kernel accepts.
         const WINDOWS: std::ops::RangeInclusive<u64> = 500_000..=10_000_000;
         let split: Vec<&str> = words.split_whitespace().collect();
         let [kind @ ("some" | "full"), waiting, window] = split[..] else {
@@ -260,12 +260,12 @@ impl Condition {
         })
     }
 
-    /// What it compares first, and with which number.
+    /// Returns the first quantity that it compares, and the number.
     pub fn first(&self) -> (Quantity, f64) {
         (self.limits[0].quantity, self.limits[0].number)
     }
 
-    /// Whether it depends on how long processes wait for memory.
+    /// Returns true if it depends on how long processes wait for memory.
     pub fn needs_pressure(&self) -> bool {
         let mut quantities = self.limits.iter().map(|limit| limit.quantity);
         quantities.any(|quantity| matches!(quantity, Quantity::Waiting { .. }))

@@ -14,7 +14,7 @@ const MOST_KILLS: usize = 256;
 
 /// All watched processes.
 pub struct Crowd {
-    /// What is looked at in a group.
+    /// Conditions on a whole group.
     of_group: Vec<Condition>,
     alarms: Mutex<BTreeMap<Option<PathBuf>, Arc<Alarms>>>,
     kills: Mutex<Killed>,
@@ -52,7 +52,7 @@ impl Crowd {
         Arc::clone(found.or_insert_with(new))
     }
 
-    /// Whether a process is one of the largest that are watched.
+    /// Returns true if a process is one of the largest that are watched.
     pub fn is_large(&self, pid: i32) -> bool {
         let pids = locked(&self.pids).1.clone();
         Crowd::largest(pids).contains(&pid)
@@ -102,7 +102,7 @@ impl Crowd {
         pids.1.remove(&pid);
     }
 
-    /// Whether processes have been watched, and none is any more.
+    /// Returns true if processes have been watched, and none is any more.
     pub fn is_deserted(&self) -> bool {
         let pids = locked(&self.pids);
         pids.1.is_empty() && !pids.0.is_empty()

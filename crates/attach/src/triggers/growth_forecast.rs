@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What is looked at: two halves, in both of which it must grow.
+/// Window of the forecast: two halves, in both of which the use must grow.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Between two samples.
 const PAUSE: Duration = Duration::from_millis(500);

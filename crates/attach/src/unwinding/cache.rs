@@ -24,12 +24,12 @@ const WORTHWHILE_BYTES: usize = 32 << 10;
 const HEADER_BYTES: usize = 8 + 32 + 3 * 4;
 const DIGEST_BYTES: usize = 32;
 
-/// What a table is found by.
+/// Key of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// That of an ELF file; `None` if its table is not worth keeping.
+    /// Key of an ELF file's table; `None` if it is not worth keeping.
     pub fn of(elf: &[u8]) -> Option<Key> {
         let sections = Sections::of(elf).ok()?;
         if sections.eh_frame.len() + sections.debug_frame.len() < WORTHWHILE_BYTES {
@@ -184,7 +184,7 @@ pub fn decode(bytes: &[u8], key: &Key) -> Option<UnwindTable> {
     is_well_formed(&table).then_some(table)
 }
 
-/// Whether it is of the form that the compiler gives to every table.
+/// Returns true if a table has the form that the compiler gives to every table.
 fn is_well_formed(table: &UnwindTable) -> bool {
     let is_rule = |&packed: &u64| {
         rule::cfa_kind(packed) <= rule::END && rule::rbp_kind(packed) <= rule::RBP_AT_RBP

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long we wait for the disk, all questions together, and once more at the end.
+/// Longest wait for the disk, for all questions together, and once more at the end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The thread of this process.
@@ -35,12 +35,11 @@ pub struct TableKeeper {
     requests: Sender<Request>,
     /// Something is to be written.
     has_work: AtomicBool,
-    /// How long its answers have been waited for, in microseconds. Once that is [`PATIENCE`], nothing more is
-    /// asked.
+    /// Microseconds spent waiting for its answers. Once that is [`PATIENCE`], nothing more is asked.
     waited_us: AtomicU64,
 }
 
-/// That of this process; `None` if no thread can be started.
+/// Returns the keeper of this process; `None` if no thread can be started.
 pub fn table_keeper() -> Option<&'static TableKeeper> {
     KEEPER
         .get_or_init(|| TableKeeper::start(TableCache::of_user))

@@ -20,7 +20,7 @@ fn key_of(module: &ModuleImage) -> FileKey {
     Arc::as_ptr(&module.bytes).addr()
 }
 
-/// What is known of a file.
+/// Known facts about a file.
 struct KnownTable {
     /// Keeps the key unique.
     _bytes: Arc<ModuleBytes>,
@@ -92,8 +92,8 @@ impl UnwindTables {
         self.add(modules, None);
     }
 
-    /// The same, with tables that earlier runs have kept. Reads files of the user's, which may be slow: not while a
-    /// thread is held, or waits in dlopen.
+    /// Like the function above, with tables that earlier runs have kept. Reads files of the user's, which may be slow:
+    /// not while a thread is held, or waits in dlopen.
     pub fn find_or_compile(&mut self, modules: &[ModuleImage]) {
         let keeper = table_keeper();
         let compiled = self.add(modules, keeper);
@@ -165,7 +165,7 @@ impl UnwindTables {
             .collect()
     }
 
-    /// Whether a wrapped dlopen may return through this instruction.
+    /// Returns true if a wrapped dlopen may return through this instruction.
     pub fn is_gadget(&self, address: u64) -> bool {
         self.gadgets.contains(&address)
     }
