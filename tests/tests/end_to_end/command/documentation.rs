@@ -158,7 +158,8 @@ fn help_and_table_have_the_same_exit_codes() {
 /// A sentence of the guide lists the commands that have no JSON.
 #[test]
 fn the_guide_names_the_commands_without_json() {
-    let page = include_str!("../../../../docs/guide/commands.md").replace('\n', " ");
+    let page = include_str!("../../../../docs/guide/commands.md");
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
     let (_, after) = page
         .split_once("These commands have no `--json`:")
         .expect("the sentence");
