@@ -53,13 +53,13 @@ impl BlockTable {
         table
     }
 
-    /// The same with these segments in place of those of arenas.
+    /// Replaces the segments of arenas.
     pub(crate) fn with_arenas(mut self, arenas: Vec<Segment>) -> BlockTable {
         self.segments.retain(|segment| !segment.kind.is_arena());
         self.with(arenas)
     }
 
-    /// The same with more segments, of other addresses.
+    /// Adds segments of other addresses.
     pub fn with(self, more: Vec<Segment>) -> BlockTable {
         let mut segments = self.segments;
         segments.extend(more);
@@ -69,12 +69,12 @@ impl BlockTable {
         BlockTable::new(segments)
     }
 
-    /// How many blocks.
+    /// Returns the number of blocks.
     pub fn len(&self) -> u32 {
         self.count
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -138,7 +138,7 @@ impl BlockTable {
         })
     }
 
-    /// Whether a word can be the address of a block at all: cheap, and nearly always right.
+    /// Returns true if a word can be the address of a block at all: cheap, and nearly always right.
     #[inline]
     pub fn may_be(&self, word: u64) -> bool {
         if word.wrapping_sub(self.low) > self.span {
@@ -164,7 +164,7 @@ impl BlockTable {
         self.place_near(self.near(address)?)
     }
 
-    /// What an address that [`BlockTable::may_be`] one of a block is near.
+    /// Returns the neighbourhood of an address that [`BlockTable::may_be`] one of a block.
     #[inline]
     pub fn near(&self, address: u64) -> Option<Near> {
         if !self.may_be(address) {

@@ -1,4 +1,4 @@
-//! What can go wrong in a scan.
+//! Errors of a scan.
 
 use crate::glibc::layout::NEWEST;
 use crate::room::Room;
@@ -23,7 +23,7 @@ pub enum Error {
     Unread {
         /// The file.
         path: String,
-        /// Why.
+        /// Reason.
         error: std::io::Error,
     },
     /// A copy would not fit into memory.
@@ -36,7 +36,7 @@ pub enum Error {
         pid: i32,
         /// Bytes.
         needed: u64,
-        /// What there is.
+        /// Available room.
         room: Room,
     },
     /// There is not even address space for a copy.
@@ -57,11 +57,11 @@ pub enum Error {
         size_text(*.needed)
     )]
     NoRoomForTree {
-        /// How many blocks there are.
+        /// Number of blocks.
         blocks: u32,
         /// Bytes.
         needed: u64,
-        /// What there is.
+        /// Available room.
         room: Room,
     },
     /// The target could run out of memory while it shares its pages with a fork.
@@ -74,7 +74,7 @@ pub enum Error {
         pid: i32,
         /// Bytes.
         needed: u64,
-        /// What there is.
+        /// Available room.
         room: Room,
     },
     /// With this method its threads would be, or were, held for too long.
@@ -82,11 +82,11 @@ pub enum Error {
         "its threads would be held for about {needed_ms:.0} ms ({reason}), and {allowed_ms:.0} ms are allowed"
     )]
     TooLong {
-        /// What it would take.
+        /// Time that it would take.
         needed_ms: f64,
         /// The limit.
         allowed_ms: f64,
-        /// What takes so long.
+        /// Cause of the long time.
         reason: String,
     },
     /// Every method would hold its threads for longer than is allowed.
@@ -98,9 +98,9 @@ pub enum Error {
         pid: i32,
         /// The limit.
         allowed_ms: f64,
-        /// What each method takes, and why.
+        /// Time that each method would take, with the reason.
         ways: String,
-        /// What should suffice for one of them.
+        /// Limit that should suffice for one of them.
         enough_ms: f64,
     },
     /// A thread of it would be kept in a call for longer than is allowed.
@@ -113,7 +113,7 @@ pub enum Error {
         pid: i32,
         /// The function.
         call: &'static str,
-        /// What it would take.
+        /// Time that it would take.
         needed_ms: f64,
         /// The limit.
         allowed_ms: f64,
@@ -126,7 +126,7 @@ pub enum Error {
     NeverStill {
         /// Process id.
         pid: i32,
-        /// What was in the way at the last look.
+        /// Obstacle at the last look.
         why: &'static str,
     },
     /// A held thread has to run, and to be let go by a thread of this process.
@@ -138,7 +138,7 @@ pub enum Error {
     LongHolds {
         /// Process id.
         pid: i32,
-        /// How long they lasted.
+        /// Length of the holds.
         average: Duration,
     },
     /// It runs on musl.
@@ -152,7 +152,7 @@ pub enum Error {
     NoHeap {
         /// Process id.
         pid: i32,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// A glibc that is newer than this program, with a heap that fits none of the known layouts.
@@ -180,7 +180,7 @@ pub enum Error {
     Saved {
         /// The file, or `-`.
         file: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// A snapshot of which no block may be released.
@@ -188,7 +188,7 @@ pub enum Error {
     NoVerdict {
         /// The snapshot.
         file: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// A verdict on something else.
@@ -196,7 +196,7 @@ pub enum Error {
     OtherVerdict {
         /// Process id.
         pid: i32,
-        /// What tells it.
+        /// Evidence for it.
         reason: String,
     },
     /// A question about an address that is not in a block.
@@ -204,7 +204,7 @@ pub enum Error {
     NoBlock {
         /// The address.
         address: u64,
-        /// What it is instead.
+        /// What it is instead, as a hint for the reader.
         hint: String,
     },
 }

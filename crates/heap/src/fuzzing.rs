@@ -1,5 +1,5 @@
-//! What the fuzzer calls of this crate (`fuzz/README.md`): parsers of texts that only ever come from /proc, and what is
-//! made of a verdict.
+//! Functions that the fuzzer calls (`fuzz/README.md`): parsers of texts that only ever come from /proc, and of
+//! verdicts.
 
 use crate::{Error, Verdict};
 

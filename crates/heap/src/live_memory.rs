@@ -20,7 +20,7 @@ pub(crate) trait Memory {
     /// The byte at an address.
     fn byte(&self, address: u64) -> Option<u8>;
 
-    /// Whether there are so many bytes from an address on.
+    /// Returns true if there are this many bytes from an address on.
     fn has(&self, start: u64, bytes: u64) -> bool;
 }
 
@@ -84,7 +84,7 @@ impl<'a> LiveMemory<'a> {
         }
     }
 
-    /// Whether something was not read because it was too late: what seems not to be there may be.
+    /// Returns true if something was not read because it was too late, so that missing things may still exist.
     pub fn is_late(&self) -> bool {
         self.is_late.get()
     }

@@ -18,7 +18,7 @@ pub(crate) fn within(ranges: &[Range<u64>], areas: &[crate::snapshot::Area]) -> 
     intersection(ranges, &areas)
 }
 
-/// What is in both; each in order.
+/// Returns the intersection; each is in order.
 pub fn intersection(one: &[Range<u64>], other: &[Range<u64>]) -> Runs {
     let mut found = Runs::new();
     let mut first = 0;

@@ -1,5 +1,5 @@
-//! How much memory may be taken: by a copy, from what this process may have; by writes to what a fork
-//! shares, from what the target may have.
+//! Room for memory: for a copy, what this process may have; for writes to pages shared with a fork, what the target may
+//! have.
 
 use memhook_foreign::size_text;
 use memhook_process::CgroupMemory;
@@ -22,8 +22,8 @@ impl Room {
         }
     }
 
-    /// What the machine, and the memory cgroups that a process is in, have for it now. `None` if the kernel
-    /// does not say.
+    /// Returns what the machine, and the memory cgroups of a process, have for it now. `None` if the kernel does not
+    /// say.
     pub fn for_process(pid: i32) -> Option<Room> {
         let level = CgroupMemory::of(pid).tightest_of_all()?;
         Some(Room {
@@ -32,7 +32,7 @@ impl Room {
         })
     }
 
-    /// What this process may take: the size that was asked for, or what there is.
+    /// Returns what this process may take: the size that was asked for, or what is available.
     pub fn for_copy(most: Option<u64>) -> Option<Room> {
         most.map(Room::of)
             .or_else(|| Room::for_process(std::process::id() as i32))

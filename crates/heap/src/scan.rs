@@ -6,13 +6,13 @@ use crate::graph::mark::{Marked, mark, possibly_lost};
 use crate::graph::twice::{Fingerprints, fingerprints, still_leaked};
 use crate::{Error, Heap, Snapshot, dissect};
 
-/// What a search has found.
+/// Result of a search.
 pub struct Scan {
     /// The blocks.
     pub heap: Heap,
-    /// Those that something reaches.
+    /// Blocks that something reaches.
     pub marked: Marked,
-    /// Those that nothing reaches.
+    /// Blocks that nothing reaches.
     pub leaks: Vec<Leak>,
 }
 
@@ -41,7 +41,7 @@ impl Scan {
             .collect()
     }
 
-    /// What the leaked blocks hold, to be compared with a later snapshot.
+    /// Returns the contents of the leaked blocks, to be compared with a later snapshot.
     pub fn fingerprints(&self, snapshot: &Snapshot) -> Fingerprints {
         fingerprints(snapshot, &self.heap.blocks, &self.leaks)
     }

@@ -82,7 +82,7 @@ pub fn shell_on(library: Option<&str>) -> Snapshot {
     captured.snapshot
 }
 
-/// How long a test waits for what a busy machine may delay.
+/// Longest time that a test waits for what a busy machine may delay.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Copies the memory of a process. On a busy machine its threads may not stop in time, or be let go before it is done.

@@ -1,4 +1,4 @@
-//! What every allocator whose heap is dissected has to offer, and the rules for it.
+//! Interface of allocators whose heaps are dissected, and its rules.
 //!
 //! 1. **Layouts are told from structure.** A stripped library is the rule, so a dissector searches the writable
 //!    data of modules for the allocator's roots. Symbols and debug information may shorten the search, and never
@@ -36,7 +36,7 @@ pub(crate) trait HeapDissector: Sync {
     fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>>;
 }
 
-/// Why the heap of an allocator that is there was not dissected.
+/// Reason why the heap of a present allocator was not dissected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotDissected {
     /// glibc 2.`minor` is newer than any known one, and laid out differently.
@@ -64,17 +64,17 @@ pub struct AllocatorHeap {
     pub unparsed: Runs,
     /// Damage, and what could not be explained.
     pub findings: Vec<Finding>,
-    /// What its memory is divided into, in address order.
+    /// Pieces of its memory, in address order.
     pub extents: Vec<Extent>,
     /// The allocator's counters beside what was found.
     pub counted: Vec<Counted>,
-    /// What tells whether blocks of the running process are still live, if anything does.
+    /// Check whether blocks of the running process are still live, if there is one.
     pub(crate) live_check: Option<Arc<dyn LiveCheck>>,
-    /// What only glibc's heap has.
+    /// Data that only glibc's heap has.
     pub(crate) glibc: Option<Box<GlibcHeap>>,
 }
 
-/// What a piece of an allocator's memory is used for.
+/// Use of a piece of an allocator's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExtentKind {
@@ -97,7 +97,7 @@ pub struct Extent {
     pub start: u64,
     /// Past the last address.
     pub end: u64,
-    /// What it is used for.
+    /// Use of the piece.
     pub kind: ExtentKind,
     /// Bytes of each of its regions; 0 if it has none.
     pub class_bytes: u64,
@@ -119,7 +119,7 @@ impl Extent {
 /// A number that the allocator keeps, and the same number as the dissection counts it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counted {
-    /// What is counted, in the allocator's terms.
+    /// Quantity that is counted, in the allocator's terms.
     pub what: String,
     /// By the allocator.
     pub allocator: u64,

@@ -1,5 +1,5 @@
-//! What threads may be working with: where one is in the middle of malloc or free, what it takes or puts back is in
-//! neither list, and only its registers and the frames of the allocator on its stack have the address.
+//! Blocks in the hands of threads: while a thread is in the middle of malloc or free, what it takes or puts back is in
+//! no list, and only its registers and the allocator's frames on its stack have the address.
 
 use crate::snapshot::{Snapshot, words};
 use rustc_hash::FxHashSet;

@@ -28,21 +28,21 @@ pub struct KnownAllocator {
     functions: Functions,
 }
 
-/// What an allocator did when it was asked to give memory back.
+/// Result of asking an allocator to return memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReleasedMemory {
     /// Resident bytes right before the call, and right after it.
     pub rss: (u64, u64),
-    /// How long the thread was held for it.
+    /// Time for which the thread was held for it.
     pub held: Duration,
-    /// How long the call took.
+    /// Time that the call took.
     pub call: Duration,
 }
 
 impl KnownAllocator {
-    /// That of a process with these modules. `None` if it has none that is known, or more than one: then it is not
-    /// known which of them has the heap. One that is linked into the program counts as unknown, because no thread
-    /// could be kept out of its code.
+    /// Allocator of a process with these modules. `None` if it has none that is known, or more than one: then it is not
+    /// known which of them has the heap. One that is linked into the program counts as unknown, because no thread could
+    /// be kept out of its code.
     pub fn of(pid: i32, images: &[ModuleImage]) -> Option<KnownAllocator> {
         let exports = |image: &ModuleImage, name: &str| image.facts.exported(name).is_some();
         let is_library = |image: &&ModuleImage| {
@@ -75,12 +75,12 @@ impl KnownAllocator {
         })
     }
 
-    /// Whether it can say what it holds.
+    /// Returns true if it can report what it holds.
     pub fn has_statistics(&self) -> bool {
         !matches!(self.functions, Functions::Mimalloc { .. })
     }
 
-    /// What makes it give memory back, in words.
+    /// Returns the name of what makes it return memory.
     pub fn release_name(&self) -> &'static str {
         match self.functions {
             Functions::Jemalloc { .. } => "mallctl(\"arena.4096.purge\")",

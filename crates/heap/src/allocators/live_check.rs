@@ -1,4 +1,4 @@
-//! Whether blocks of a running process are still live, by the structures of their allocator.
+//! Check whether blocks of a running process are still live, by the structures of their allocator.
 //!
 //! What leaks has no pointer that a search can see, and a program may have hidden one. Between the last search and the
 //! release, it may free the block by that one, and nothing in the block need show it. So right before a thread is made
@@ -20,8 +20,8 @@ pub(crate) struct Standstill<'a> {
 
 /// Tells live blocks of one allocator from others.
 pub(crate) trait LiveCheck: Debug + Send + Sync {
-    /// Whether all threads have to stand still outside of the allocator. `false`: what marks a freed block is written
-    /// before anything else, and stays until the block is given out again.
+    /// Returns true if all threads have to stand still outside the allocator. `false`: what marks a freed block is
+    /// written before anything else, and stays until the block is given out again.
     fn needs_standstill(&self) -> bool {
         true
     }

@@ -14,7 +14,7 @@ const DATA_BYTES: usize = 96;
 const PURGE_ALL: &str = "arena.4096.purge";
 const DIRTY_PAGES: [&str; 2] = ["stats.arenas.4096.pdirty", "stats.arenas.4096.pmuzzy"];
 
-/// What it holds.
+/// Returns what it holds.
 pub(super) fn statistics(
     remote: &mut Remote<'_>,
     control: u64,

@@ -1,4 +1,4 @@
-//! What an allocator says of itself, and the account with it.
+//! Figures that an allocator reports about itself, and the account with them.
 
 use crate::resident::{Account, Part};
 use std::time::Duration;
@@ -12,24 +12,24 @@ pub struct Counter {
     pub bytes: u64,
 }
 
-/// What an allocator holds by its own statistics.
+/// Memory that an allocator holds by its own statistics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocatorStatistics {
     /// Its name.
     pub allocator: &'static str,
-    /// Of live blocks, with what their sizes are rounded up by.
+    /// Bytes in live blocks, including the rounding of their sizes.
     pub live_bytes: u64,
-    /// What it needs for itself.
+    /// Bytes for its own use.
     pub overhead_bytes: u64,
     /// Free, but on pages that belong to blocks of one size, or in caches.
     pub fragmentation_bytes: u64,
     /// Free pages that it keeps.
     pub free_bytes: u64,
-    /// What it would give back of those if it were asked to.
+    /// Bytes among those that it would return on request.
     pub releasable_bytes: u64,
     /// All that it said.
     pub counters: Vec<Counter>,
-    /// How long a thread was held to ask.
+    /// Time for which a thread was held to ask.
     pub held: Duration,
 }
 

@@ -20,7 +20,7 @@ const CACHES: [&str; 3] = [
     "tcmalloc.thread_cache_free_bytes",
 ];
 
-/// What it holds.
+/// Returns what it holds.
 pub(super) fn statistics(
     remote: &mut Remote<'_>,
     function: u64,

@@ -8,7 +8,7 @@
 
 use crate::large_lists::{filled, with_room};
 
-/// What the blocks of a segment are.
+/// Kind of a segment's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SegmentKind {
     /// Chunks of the arena with this index.
@@ -28,7 +28,7 @@ pub enum SegmentKind {
 }
 
 impl SegmentKind {
-    /// Whether its blocks are chunks of an arena.
+    /// Returns true if its blocks are chunks of an arena.
     pub(crate) fn is_arena(self) -> bool {
         matches!(self, SegmentKind::Arena(_))
     }
@@ -51,13 +51,13 @@ pub struct Segment {
     pub end: u64,
     /// Number of its first block.
     pub first: u32,
-    /// How many blocks.
+    /// Number of blocks.
     pub count: u32,
-    /// What its blocks are.
+    /// Kind of its blocks.
     pub kind: SegmentKind,
     /// For each 64 units, where blocks begin and where they end; empty if there is only one block.
     pub(crate) bits: Vec<[u64; 2]>,
-    /// How many blocks begin before each of these words.
+    /// Number of blocks that begin before each of these words.
     pub(crate) ranks: Vec<u32>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) sizes: Vec<u32>,
@@ -65,7 +65,7 @@ pub struct Segment {
     pub(crate) first_unit: u64,
 }
 
-/// How many words of 64 units are searched for the start or the end of a block.
+/// Number of words of 64 units that are searched for the start or the end of a block.
 const NEAR: usize = 8;
 
 /// Where a block begins: its segment's index, and the unit in that.
@@ -228,7 +228,7 @@ impl Segment {
 /// One block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// What the program was given.
+    /// Address that the program was given.
     pub address: u64,
     /// Bytes it may use.
     pub bytes: u64,

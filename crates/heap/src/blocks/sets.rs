@@ -34,7 +34,7 @@ impl BlockStartSet {
         self.0.get((at / 64) as usize).copied().unwrap_or(0)
     }
 
-    /// The same by number.
+    /// Returns the set by numbers of blocks.
     pub fn numbers(&self, table: &BlockTable) -> BlockSet {
         let mut set = BlockSet::new(table.len());
         for segment in table.segments() {
@@ -69,13 +69,13 @@ impl BlockSet {
         new
     }
 
-    /// Those that are not in the other set, which has room for as many.
+    /// Returns the blocks that are not in the other set, which has room for as many.
     pub fn without(&self, other: &BlockSet) -> BlockSet {
         let words = self.0.iter().zip(&other.0);
         BlockSet(words.map(|(word, other)| word & !other).collect())
     }
 
-    /// Whether a block is in it.
+    /// Returns true if a block is in it.
     #[inline]
     pub fn contains(&self, block: u32) -> bool {
         self.0[block as usize / 64] >> (block % 64) & 1 != 0

@@ -10,7 +10,7 @@ use std::ops::Range;
 const LIBRARIES: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
 /// A function of jemalloc's own, behind whatever prefix its copy was given.
 const MARK: &[u8] = b"tcache_bin_flush_small";
-/// What the compiler splits off a function and puts elsewhere ends so, or goes on with a number.
+/// Ending of the names of parts that the compiler splits off a function; a number may follow.
 const COLD: &[u8] = b".cold";
 
 /// `Elf64_Sym`: where the name is, the type and the section, the address, the size.

@@ -68,9 +68,9 @@ pub fn areas(
     (areas, unsearched)
 }
 
-/// Whether these may be pages of a block that the program has made inaccessible. They are taken as a whole, with
-/// those that were never touched, so that the heap around them has no gap: what could not be accessed is zero.
-/// The rest of an arena's heap, which has not been given out yet, ends where the next one could begin.
+/// Returns true if these may be pages of a block that the program has made inaccessible. They are taken as a whole,
+/// with those that were never touched, so that the heap around them has no gap: what could not be accessed is zero. The
+/// rest of an arena's heap, which has not been given out yet, ends where the next one could begin.
 pub(super) fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&Mapping>) -> bool {
     let is_memory = |m: &Mapping| !m.shared && m.file_id.2 == 0 && !m.path.starts_with("[v");
     let is_open = |m: &Mapping| m.read && m.write && is_memory(m) && m.path != "[stack]";
@@ -108,7 +108,7 @@ fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
     }
 }
 
-/// Whether shared memory of this name is no file on a disk.
+/// Returns true if shared memory of this name is not a file on a disk.
 fn is_memory(path: &str) -> bool {
     let names = [
         "/dev/zero",

@@ -1,4 +1,4 @@
-//! What a thread that ends its process still has of the program's.
+//! Frames of the program that are left on the stack of a thread that ends its process.
 //!
 //! The functions between exit(3) and the system call keep nothing for the program. But compilers give frames
 //! more room than they write, and what an earlier call has left there would look like a pointer: by how the

@@ -11,7 +11,7 @@ use memhook_inject::ForkPlan;
 use memhook_process::{has_userfaultfd, is_watched_by_userfaultfd};
 use std::time::Duration;
 
-/// What two forks take for a page at most, to copy its entry in the page table and count it.
+/// Greatest time that two forks take for a page, to copy its entry in the page table and count it.
 const PAGE_TIME: Duration = Duration::from_nanos(250);
 const PAGE_BYTES: u64 = 4096;
 

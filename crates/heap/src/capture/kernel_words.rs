@@ -14,7 +14,7 @@ use std::time::Duration;
 /// MQUEUE_MAGIC (ipc/mqueue.c).
 const QUEUES: fs_type_t = 0x1980_0202;
 
-/// What the kernel holds for a process.
+/// Words that the kernel holds for a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelWords {
     /// User data of epoll entries and timers, counters of eventfds, robust lists, and what has been written
@@ -129,8 +129,8 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
     found
 }
 
-/// Whether a descriptor could not be duplicated because it, or the process, is gone. Otherwise the kernel
-/// has refused (pidfd_getfd(2) came with Linux 5.6), and what is behind the descriptor is not known.
+/// Returns true if a descriptor could not be duplicated because it, or the process, is gone. Otherwise the kernel has
+/// refused (pidfd_getfd(2) came with Linux 5.6), and what is behind the descriptor is not known.
 pub fn is_closed(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EBADF | Errno::ENOENT | Errno::ESRCH))

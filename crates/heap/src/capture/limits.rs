@@ -1,4 +1,4 @@
-//! What a snapshot may cost the target, and this machine.
+//! Limits for the cost of a snapshot, to the target and to this machine.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ pub struct Limits {
     pub hold: Option<Duration>,
     /// Memory that the copy may take; `None`: what is available.
     pub memory: Option<u64>,
-    /// Whether the target may only be looked at: nothing is called, written, mapped or protected in it, and no child made
-    /// of it.
+    /// True if the target may only be read: nothing is called, written, mapped or protected in it, and it is not
+    /// forked.
     pub only_looks: bool,
 }
 
@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// How fast memory is copied, by what was copied so far.
+/// Speed of copying, from what was copied so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
     bytes: u64,
@@ -47,7 +47,7 @@ impl Speed {
         self.took = self.took / 2 + since.elapsed();
     }
 
-    /// How many bytes are copied in this time.
+    /// Returns the number of bytes that are copied in this time.
     pub fn bytes_in(&self, time: Duration) -> u64 {
         if self.took.is_zero() {
             return 0;
@@ -55,7 +55,7 @@ impl Speed {
         (self.bytes as f64 * time.as_secs_f64() / self.took.as_secs_f64()) as u64
     }
 
-    /// What so many bytes take.
+    /// Returns the time that it takes to copy this many bytes.
     pub fn time(&self, bytes: u64) -> Duration {
         if self.bytes == 0 {
             return Duration::ZERO;

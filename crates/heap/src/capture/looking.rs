@@ -28,7 +28,7 @@ const DESCRIPTOR_BYTES: usize = 0x600;
 const READ_ONLY: &str = "read only: nothing was called, written or mapped in the process; the notes below say what is \
                          not known for that reason";
 
-/// What a look has brought.
+/// Result of a look.
 struct Copied {
     /// `None`: it was not copied, or not in time.
     shot: Option<Shot>,

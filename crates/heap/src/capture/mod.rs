@@ -42,7 +42,7 @@ use memhook_inject::{Child, Registers, WriteWatch};
 use memhook_process::{ModuleImage, filter_may_kill, living_thread};
 use std::time::Duration;
 
-/// How often threads are held again after a hold that was too long.
+/// Number of further holds after one that was too long.
 pub(crate) const HOLDS: usize = 3;
 
 /// A snapshot, and the files of the modules for looking up names.
@@ -75,7 +75,7 @@ impl Captured {
     }
 }
 
-/// What a method brings back.
+/// Result of a method.
 pub(crate) struct Shot {
     pub threads: Vec<ThreadState>,
     pub areas: Vec<Area>,
@@ -83,23 +83,23 @@ pub(crate) struct Shot {
     pub held: Duration,
     /// Bytes copied while the threads were held.
     pub held_bytes: u64,
-    /// What could not be read.
+    /// Parts that could not be read.
     pub unread: Runs,
-    /// What was read while the threads ran, and may have been written to since.
+    /// Parts that were read while the threads ran, and may have been written to since.
     pub unsettled: Runs,
 }
 
-/// What snapshot to take.
+/// Request for a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
     /// The method. `None`: of those that work, the one that holds the threads for the shortest time.
     pub method: Option<Method>,
-    /// What it may cost.
+    /// Limits of its cost.
     pub limits: Limits,
-    /// Whether to look which pages are in memory.
+    /// True to look which pages are in memory.
     pub with_residency: bool,
-    /// Whether to ask each thread, once they run again, for what only the kernel knows: its alternate signal stack, and the
-    /// word that is cleared when it ends.
+    /// True to ask each thread, once they run again, for facts that only the kernel has: its alternate signal stack,
+    /// and the word that is cleared when it ends.
     pub asks_threads: bool,
 }
 

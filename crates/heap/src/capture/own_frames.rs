@@ -1,4 +1,4 @@
-//! How far down its stack a thread has frames.
+//! Depth of the frames on a thread's stack.
 //!
 //! What lies below the stack pointer is dead only if the thread is on its own stack, in the order of calls. A
 //! coroutine's stack may be a local array, and so may that of signal handlers: then the frames of other coroutines,
@@ -49,7 +49,7 @@ pub fn follow(snapshot: &mut Snapshot, images: &[ModuleImage]) {
 struct Modules<'a> {
     images: &'a [ModuleImage],
     unwinder: Unwinder,
-    /// Those that the unwinder has. Many modules are on no stack, and some have large tables.
+    /// Modules that the unwinder has. Many modules are on no stack, and some have large tables.
     added: Vec<bool>,
 }
 
@@ -80,8 +80,8 @@ impl Modules<'_> {
         Some(())
     }
 
-    /// Whether the outermost function is one that threads begin with: the entry point of the program, or the code of
-    /// the C library that calls a thread's function and ends the thread by itself. Coroutines have an outermost
+    /// Returns true if the outermost function is one that threads begin with: the entry point of the program, or the
+    /// code of the C library that calls a thread's function and then ends the thread. Coroutines have an outermost
     /// function, too.
     fn begins_a_thread(&self, start: &Start) -> bool {
         let Some(image) = self.images.iter().find(|image| image.contains(start.pc)) else {

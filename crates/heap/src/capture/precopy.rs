@@ -24,7 +24,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 /// Room for the copy during a hold, beyond what the last round has taken, so that no memory has to be taken then.
 const SPARE_BYTES: u64 = 8 << 20;
 
-/// What of a hold is planned for huge pages: the speed of the copy is an estimate.
+/// Share of a hold that is planned for huge pages, because the speed of the copy is an estimate.
 const SHARE_FOR_HUGE_PAGES: f64 = 0.6;
 const PAGE_BYTES: u64 = 4096;
 
@@ -43,7 +43,7 @@ struct Copying<'a> {
     prepared: &'a mut Prepared,
     watch: &'a WriteWatch,
     watched: Runs,
-    /// The same, with what they grow into.
+    /// Runs of pages, with what they grow into.
     wholes: Runs,
     /// Where the watch cuts mappings, for as long as it lasts.
     cuts: FxHashSet<u64>,
@@ -55,7 +55,7 @@ struct Copying<'a> {
     /// Could not be read; tried again at the end, when it may be there or no longer matter.
     unread: Runs,
     speed: Speed,
-    /// How long it takes to ask what was written.
+    /// Time that it takes to ask which pages were written.
     asking: Duration,
 }
 
@@ -186,7 +186,7 @@ impl<'a> Copying<'a> {
         Ok(before)
     }
 
-    /// How much can be copied by then at this speed, with time to spare.
+    /// Returns how much can be copied by then at this speed, with time to spare.
     fn fits_until(&self, until: Option<Instant>) -> u64 {
         let Some(until) = until else {
             return u64::MAX;
@@ -195,7 +195,7 @@ impl<'a> Copying<'a> {
         self.speed.bytes_in(left.mul_f64(SHARE_FOR_HUGE_PAGES))
     }
 
-    /// How long a hold would take in which as much is copied as in the last round.
+    /// Returns the length of a hold in which as much is copied as in the last round.
     fn hold_for(&self, rest: u64) -> Duration {
         self.asking + self.speed.time(rest)
     }

@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 const LEAST_PAGES_APART: u64 = 32;
 const PAGE_BYTES: u64 = 4096;
 
-/// What is in memory of a process.
+/// Pages of a process that are in memory.
 pub struct Residency {
     /// All mappings, and what each of them holds: its resident bytes and those in huge pages, and the rest if
     /// `has_shares`.
     pub mappings: Vec<MappingUse>,
-    /// What they hold together.
+    /// Their sum.
     pub memory: MemoryUse,
     /// The resident pages of private memory without a file.
     pub pages: Runs,
-    /// Those of them that are in huge pages; nothing before Linux 6.7.
+    /// Pages that are in huge pages; none before Linux 6.7.
     pub huge: Runs,
     /// It was read while all threads were held for the snapshot.
     pub is_of_snapshot: bool,
@@ -142,7 +142,7 @@ impl Residency {
         });
     }
 
-    /// How long it takes to look at this process.
+    /// Returns the time that a look at this process takes.
     pub(super) fn time(reader: i32) -> Result<Duration, Error> {
         let begin = Instant::now();
         Residency::read(reader)?;
@@ -150,7 +150,7 @@ impl Residency {
     }
 }
 
-/// Whether and when to look.
+/// Decision whether and when to look.
 #[derive(Default)]
 pub(super) enum Look {
     /// Nobody has asked.
@@ -168,7 +168,7 @@ fn is_own(mapping: &Mapping) -> bool {
     is_without_file && !mapping.shared && !mapping.path.starts_with("[v")
 }
 
-/// Whether a sum is between those of two moments, or within a hundredth of them.
+/// Returns true if a sum lies between those of two moments, or within a hundredth of them.
 fn agree(sum: u64, before: &ResidentCounters, after: &ResidentCounters) -> bool {
     let (before, after) = (before.resident(), after.resident());
     let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);

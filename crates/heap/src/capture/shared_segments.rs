@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 
-/// Whether there is a segment that the process has made or was the last to attach or detach, and that is
-/// not among its mappings: it may attach it again, and find pointers there. `directory` is that of the
-/// process in /proc. `false` if it cannot be found out, as in an IPC namespace that we may not enter.
+/// Returns true if the process made a segment, or was the last to attach or detach it, that is not among its mappings:
+/// it may attach it again, and find pointers there. `directory` is that of the process in /proc. `false` if it cannot
+/// be found out, as in an IPC namespace that we may not enter.
 pub fn has_detached_segments(directory: &Path, pid: i32) -> bool {
     let Some(text) = listed(directory) else {
         return false;

@@ -1,5 +1,5 @@
-//! What waits in the local sockets of a process, those of the loopback interface included: threads hand each
-//! other pointers that way, too.
+//! Data that waits in the local sockets of a process, including the loopback interface: threads may hand each other
+//! pointers that way.
 
 use crate::capture::kernel_words::is_closed;
 use crate::snapshot::addresses_anywhere;
@@ -31,7 +31,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Those of the process that has this directory in /proc.
+    /// Lists the sockets of the process that has this directory in /proc.
     pub fn listed_in(directory: &Path) -> Sockets {
         Sockets {
             directory: directory.to_owned(),
@@ -41,7 +41,7 @@ impl Sockets {
         }
     }
 
-    /// Whether something that waits in this socket may be meant for the same process, which other sockets do not
+    /// Returns true if data that waits in this socket may be meant for the same process, which other sockets do not
     /// carry as a rule. `None` if the kernel does not tell.
     fn is_local(&self, inode: u64) -> Option<bool> {
         let unix = self.unix.get_or_init(|| unix_sockets(&self.directory));
@@ -54,7 +54,7 @@ impl Sockets {
         Some(tcp.contains(&inode))
     }
 
-    /// Whether nothing that waits in this socket can come from the same process.
+    /// Returns true if no data that waits in this socket can come from the same process.
     pub fn is_of_others(&self, inode: u64) -> bool {
         self.is_local(inode) == Some(false)
     }

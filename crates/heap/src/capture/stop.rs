@@ -11,7 +11,7 @@ use memhook_foreign::size_text;
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-/// How much is copied to find out how fast that goes.
+/// Bytes that are copied to measure the speed.
 const SAMPLE_BYTES: u64 = 16 << 20;
 
 /// Copies the memory of a process that is stopped, all at once. `None` if it was not done `until` then.

@@ -59,9 +59,8 @@ fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> 
     (!is_alive && is_glibcs && end <= area.end).then_some(start..at)
 }
 
-/// Whether the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`: the
-/// neighbours' links lead back to it). A thread with a stack of the program's is taken off its list
-/// when it ends.
+/// Returns true if the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`: the neighbours'
+/// links lead back to it). A thread with a stack of the program's is taken off its list when it ends.
 fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
     (0..DESCRIPTOR_BYTES / 8).any(|i| {
         let node = descriptor + i * 8;
@@ -74,8 +73,8 @@ fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
     })
 }
 
-/// What the descriptor says of its stack (`stackblock`, `stackblock_size`, whose place differs by
-/// version: any pair of words that encloses it closely).
+/// Returns the stack in the descriptor (`stackblock`, `stackblock_size`, whose place differs by version: any pair of
+/// words that encloses it closely).
 ///
 /// The initial thread's descriptor states no stack, and what follows it belongs to the loader: a zero
 /// in front of the address of a module that begins right behind is not a stack of the whole address

@@ -17,8 +17,8 @@ pub const NON_MAIN_ARENA: u64 = 4;
 pub const FLAGS: u64 = 7;
 /// HEAP_MAX_SIZE: 2 * DEFAULT_MMAP_THRESHOLD_MAX; heaps of other arenas are aligned to it.
 pub const HEAP_MAX_BYTES: u64 = 64 << 20;
-/// What it is instead where arenas ask for huge pages (glibc.malloc.hugetlb, `heap_max_size` of arena.c): four of
-/// 2 MiB, or of 1 GiB.
+/// Sizes of heaps where arenas ask for huge pages (glibc.malloc.hugetlb, `heap_max_size` of arena.c): four of 2 MiB, or
+/// of 1 GiB.
 const HUGE_HEAP_BYTES: [u64; 2] = [8 << 20, 4 << 30];
 /// Every heap of an arena is aligned to this, whatever its size.
 pub const HEAP_ALIGNMENT: u64 = HUGE_HEAP_BYTES[0];
@@ -35,7 +35,7 @@ const TCACHE_SMALL_BYTES: u64 = (TCACHE_SMALL_BINS - 1) * ALIGNMENT + MIN_CHUNK_
 /// The newest release whose sources have been read.
 pub const NEWEST: u32 = 44;
 
-/// What differs between versions.
+/// Differences between versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// `malloc_state.top`, after `fastbinsY` if there is one. 2.27 moved the flag "may have fast chunks" out of
@@ -62,8 +62,8 @@ pub struct Layout {
     /// Bytes between the end of a chunk that is a mapping of its own and the end of the mapping. 2.43 left
     /// room for the next header there, as in an arena (`mmap_set_chunk`).
     pub mapped_foot: u64,
-    /// What `mmapped_mem` becomes too large by whenever such a chunk is resized in place. `mremap_chunk` of 2.43 adds the
-    /// new size of the mapping less the old one of the chunk, which has no foot.
+    /// Bytes by which `mmapped_mem` becomes too large each time such a chunk is resized in place. `mremap_chunk` of
+    /// 2.43 adds the new size of the mapping less the old one of the chunk, which has no foot.
     pub resize_surplus: u64,
 }
 
@@ -161,7 +161,7 @@ impl Layout {
         (self.tcache_bins * (self.tcache_count + 8) + 8).next_multiple_of(ALIGNMENT)
     }
 
-    /// Whether a chunk of this size may be in a bin of a thread cache (`csize2tidx`, `large_csize2tidx`).
+    /// Returns true if a chunk of this size may be in a bin of a thread cache (`csize2tidx`, `large_csize2tidx`).
     pub fn is_of_bin(&self, bin: u64, chunk_bytes: u64) -> bool {
         if bin < TCACHE_SMALL_BINS {
             return chunk_bytes == bin * ALIGNMENT + MIN_CHUNK_BYTES;

@@ -1,4 +1,4 @@
-//! Whether blocks of glibc's malloc are live, by its lists of freed chunks.
+//! Check whether blocks of glibc's malloc are live, by its lists of freed chunks.
 //!
 //! A chunk that is freed into the cache of a thread or into a fast list keeps its header, and so does the one behind it.
 //! What changes is its first word, the link to the next one, and in a cache since 2.29 the second (malloc.c, `tcache_put`,
@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 /// A longer list is a ring.
 const MOST_CHUNKS: usize = 1 << 20;
 
-/// What has to be known to read the lists.
+/// Facts that are needed to read the lists.
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     pub layout: Layout,
     /// Addresses of all arenas.
     pub arenas: Vec<u64>,
-    /// How far below its TCB each thread has the pointer to its cache; `None` if none was found.
+    /// Distance below its TCB at which each thread has the pointer to its cache; `None` if none was found.
     pub cache_distance: Option<u64>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Live {
 type Lists = (Option<u64>, Option<u64>);
 
 impl Live {
-    /// Whether this block, which is in use, could look the same if it were freed.
+    /// Returns true if this block, which is in use, could look the same if it were freed.
     pub fn may_look_the_same(&self, memory: &impl Memory, block: &Block) -> bool {
         let header = block.address.checked_sub(8);
         let header = header.and_then(|at| memory.word(at));

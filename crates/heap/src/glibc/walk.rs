@@ -32,11 +32,11 @@ pub struct Piece {
 pub struct Finding {
     /// Where.
     pub address: u64,
-    /// What.
+    /// Kind of damage.
     pub what: String,
 }
 
-/// What a walk counted, in chunk bytes.
+/// Counts of a walk, in chunk bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Blocks of the program.
@@ -125,7 +125,7 @@ impl View<'_> {
         }
     }
 
-    /// Whether a number of sound chunks begins here, or fewer up to the end.
+    /// Returns true if a number of sound chunks begins here, or fewer up to the end.
     fn is_sound(&self, from: u64) -> bool {
         let mut at = from;
         for done in 0..SOUND_CHUNKS {
@@ -152,7 +152,7 @@ fn is_fence(size: u64) -> bool {
     size <= HEADER_BYTES
 }
 
-/// What a chunk is.
+/// Kind of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkKind {
     /// A block of the program.
@@ -165,7 +165,7 @@ pub enum ChunkKind {
     Top,
 }
 
-/// What is wrong with a piece.
+/// Damage to a piece.
 #[derive(Default)]
 struct Damage {
     findings: Vec<Finding>,

@@ -1,5 +1,5 @@
-//! What is adjacent in memory is searched as one, wherever mappings, pages with contents and blocks begin and end: a
-//! pointer at any byte offset is found as a plain search over all bytes finds it.
+//! Adjacent memory is searched as one, wherever mappings, pages with contents and blocks begin and end: a pointer at
+//! any byte offset is found as a plain search over all bytes finds it.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;
@@ -55,7 +55,7 @@ fn memories() -> impl Strategy<Value = Memory> {
     )
 }
 
-/// What a process of this memory looks like; also its blocks.
+/// Lays out a process of this memory, with its blocks.
 fn lay_out(memory: &Memory) -> (Snapshot, Heap, Vec<Range<u64>>) {
     let heap_bytes = (HEADER_BYTES + CHUNKS * CHUNK_BYTES) as usize;
     let mut parts = memory.parts.clone();

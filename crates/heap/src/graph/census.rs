@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 pub struct CensusClass {
     /// The type, or the size.
     pub name: String,
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u64,
     /// Usable bytes.
     pub bytes: u64,
@@ -27,7 +27,7 @@ pub struct CensusType {
     /// The type, and its blocks.
     #[serde(flatten)]
     pub class: CensusClass,
-    /// What tells it.
+    /// Evidence for the type.
     pub evidence: Evidence,
 }
 
@@ -48,7 +48,7 @@ pub struct Census {
     pub bytes: u64,
     /// By type, the largest first.
     pub types: Vec<CensusType>,
-    /// Of how much of that the types are known.
+    /// Share of that with known types.
     pub types_told: TypesTold,
     /// By power of two of the usable bytes, ascending.
     pub sizes: Vec<CensusClass>,
@@ -62,7 +62,7 @@ pub struct Census {
     pub free_bytes: u64,
     /// The share of all bytes taken from the system that is free between blocks (not at the top).
     pub fragmentation: f64,
-    /// Whether the heap parsed whole.
+    /// True if the whole heap could be parsed.
     pub whole: bool,
 }
 

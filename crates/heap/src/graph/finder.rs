@@ -10,7 +10,7 @@ const LARGE_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: usize = 8;
 /// The bits of an address in user space, but for programs that ask for more of them (Documentation/arch/x86/x86_64/5level-paging.rst).
 const ADDRESS_BITS: u64 = (1 << 48) - 1;
-/// Those of one that fits into four bytes.
+/// Address bits of a pointer that fits into four bytes.
 const SHORT_ADDRESS_BITS: u64 = (1 << 32) - 1;
 
 /// Which addresses of a block keep it alive.
@@ -24,7 +24,7 @@ pub enum Pointers {
     Start,
 }
 
-/// How marking is done.
+/// Options of marking.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MarkOptions {
     /// Which addresses count.
@@ -45,7 +45,7 @@ pub struct MarkOptions {
 }
 
 impl MarkOptions {
-    /// How what is reported is searched for, unless somebody wants it otherwise.
+    /// Options of a search for a report, unless somebody wants others.
     pub fn to_report() -> MarkOptions {
         MarkOptions {
             ignore_half_overwritten: true,
@@ -53,7 +53,7 @@ impl MarkOptions {
         }
     }
 
-    /// How what may be released is searched for: whatever could be a pointer counts, at odd offsets, too. Packed
+    /// Options of a search for blocks to release: whatever could be a pointer counts, even at odd offsets. Packed
     /// structures (`struct epoll_event` is one) hold pointers there.
     pub fn to_reclaim() -> MarkOptions {
         MarkOptions {
@@ -66,7 +66,7 @@ impl MarkOptions {
     }
 }
 
-/// What may keep a block alive.
+/// Word that may keep a block alive.
 pub(crate) enum Candidate {
     /// A word near a block, if it is one of its addresses that count.
     Near(Near),
@@ -98,12 +98,12 @@ impl<'a> Piece<'a> {
         self.region.start + self.from as u64
     }
 
-    /// What it holds.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &'a [u8] {
         self.region.bytes.get(self.from..self.to).unwrap_or(&[])
     }
 
-    /// How many words begin at multiples of eight from its first address on.
+    /// Returns the number of words that begin at multiples of eight from its first address on.
     pub fn words(&self) -> usize {
         (self.to - self.from) / WORD_BYTES
     }
@@ -134,9 +134,9 @@ pub struct Finder<'a> {
     options: MarkOptions,
     /// The region of each segment.
     regions: Vec<Option<&'a CopiedRegion>>,
-    /// What setjmp mangles pointers with; 0 if not known.
+    /// Word with which setjmp mangles pointers; 0 if it is not known.
     guard: u64,
-    /// Whether addresses of blocks fit into four bytes.
+    /// True if addresses of blocks fit into four bytes.
     has_short_addresses: bool,
 }
 
@@ -263,7 +263,7 @@ impl<'a> Finder<'a> {
         cut.for_each(|index| self.candidates_of_memory(piece.word_at(index), &mut found));
     }
 
-    /// What a word in memory may point to.
+    /// Finds the addresses that a word in memory may stand for.
     #[inline]
     fn candidates_of_memory(&self, word: u64, found: &mut impl FnMut(Candidate)) {
         self.candidates_of(word, found);
@@ -272,7 +272,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// What a word anywhere may point to.
+    /// Finds the addresses that a word anywhere may stand for.
     #[inline]
     pub(crate) fn candidates_of(&self, word: u64, found: &mut impl FnMut(Candidate)) {
         self.candidates_at(word, found);

@@ -99,7 +99,7 @@ impl Heap {
     }
 }
 
-/// Whether an anonymous area holds data of a module: `.bss` is not in the file.
+/// Returns true if an anonymous area holds data of a module: `.bss` is not in the file.
 fn holds_data(snapshot: &Snapshot, area: &Area) -> bool {
     let mut data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     data.any(|data| data.start < area.end && area.start < data.end)

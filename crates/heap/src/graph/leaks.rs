@@ -15,7 +15,7 @@ pub struct Leak {
 }
 
 impl Leak {
-    /// Whether no other leaked block outside its own cycle points to it.
+    /// Returns true if no other leaked block outside its own cycle points to it.
     pub fn is_direct(&self) -> bool {
         self.block == self.owner
     }

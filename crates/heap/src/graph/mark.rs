@@ -7,7 +7,7 @@ use crate::graph::roots::root_ranges;
 use crate::snapshot::Snapshot;
 use std::time::{Duration, Instant};
 
-/// What was reached.
+/// Result of marking.
 pub struct Marked {
     /// Reachable blocks.
     pub reached: BlockSet,

@@ -1,5 +1,4 @@
-//! What points to which blocks of a heap: marking, leaks, what keeps a block alive, what the
-//! blocks are.
+//! Pointers to blocks of a heap: marking, leaks, what keeps a block alive, and what blocks are.
 
 #[cfg(test)]
 mod adjacency_tests;

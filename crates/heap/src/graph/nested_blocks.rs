@@ -92,7 +92,7 @@ impl Heap {
     }
 }
 
-/// Whether one of the ranges, which are in order, has all of this one.
+/// Returns true if one of the ranges, which are in order, contains this one.
 fn within_one(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
     let at = ranges.partition_point(|range| range.end <= start);
     let found = ranges.get(at);
@@ -104,7 +104,7 @@ fn is_apart(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
     ranges.get(at).is_none_or(|range| range.start >= end)
 }
 
-/// Those that no other one lies in, nor begins in.
+/// Returns the pieces in which no other one lies or begins.
 fn innermost(pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut next = u64::MAX;
     let from_the_end = pieces.iter().rev().filter(|piece| {
@@ -119,7 +119,7 @@ fn innermost(pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
     found
 }
 
-/// What released pieces have left over where no other piece is.
+/// Returns what released pieces have left behind where no other piece is.
 fn left_over(released: &[(u64, u64)], pieces: &[(u64, u64)]) -> Runs {
     let live = joined(pieces.iter().map(|p| p.0..end_of(p)).collect());
     let released = released.iter().map(|piece| piece.0..end_of(piece));

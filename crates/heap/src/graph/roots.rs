@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Leaf functions may use this much below the stack pointer (psABI 3.2.2). A thread that exits returns to none.
 const RED_ZONE_BYTES: u64 = 128;
 
-/// What a root is.
+/// Kind of a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootKind {
     /// A register of a thread.
@@ -45,7 +45,7 @@ pub struct RootRange {
     pub start: u64,
     /// Past the last address.
     pub end: u64,
-    /// What it is.
+    /// Kind of the root.
     pub kind: RootKind,
 }
 

@@ -7,7 +7,7 @@ use crate::snapshot::Snapshot;
 use ring::digest::{Context, SHA256};
 use rustc_hash::FxHashMap;
 
-/// What a block was. Verdicts carry it from one machine to another, so it is the same everywhere.
+/// Identity of a block's contents. Verdicts carry it from one machine to another, so it is the same everywhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Usable bytes.

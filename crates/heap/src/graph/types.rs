@@ -1,4 +1,4 @@
-//! What a block is, by its contents, and by what the program declares.
+//! Type of a block, by its contents and by the program's declarations.
 
 use crate::blocks::{Block, BlockTable};
 use crate::dissect::Heap;
@@ -30,7 +30,7 @@ pub struct Types<'a> {
     declared: DeclaredBlocks,
 }
 
-/// What tells the type of a block.
+/// Evidence for the type of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
@@ -42,14 +42,14 @@ pub enum Evidence {
     Contents,
 }
 
-/// Of how many bytes the types are known.
+/// Number of bytes with known types.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TypesTold {
     /// Usable bytes of all blocks whose type is known.
     pub bytes: u64,
-    /// Those among them that are known by their vtable.
+    /// Bytes among them whose type a vtable shows.
     pub vtable_bytes: u64,
-    /// Those that are known by what the program declares.
+    /// Bytes among them whose type the program declares.
     pub declared_bytes: u64,
     /// Debug information that was not used, and why.
     pub notes: Vec<String>,
@@ -110,7 +110,7 @@ impl<'a> Types<'a> {
         self.declared = DeclaredBlocks::find(self.snapshot, heap, self, files, limits);
     }
 
-    /// What was left out of debug information, and why.
+    /// Returns what was left out of debug information, with the reasons.
     pub(crate) fn notes(&self) -> &[String] {
         &self.declared.notes
     }
@@ -152,7 +152,7 @@ impl<'a> Types<'a> {
         self.numbered.of(name, Evidence::Contents)
     }
 
-    /// What tells the type of a number.
+    /// Returns the evidence for the type of a number.
     pub fn evidence(&self, number: u32) -> Evidence {
         let evidence = self.numbered.evidence.get(number as usize);
         evidence.copied().unwrap_or(Evidence::Contents)
@@ -181,7 +181,7 @@ impl<'a> Types<'a> {
         content(bytes.unwrap_or(&[]), |word| blocks.find(word).is_some())
     }
 
-    /// What a block is called: its declared type, its class, or what its contents look like (`text`, `pointers`,
+    /// Returns the name of a block: its declared type, its class, or what its contents look like (`text`, `pointers`,
     /// `zeros`, `data`).
     pub fn describe(&mut self, blocks: &BlockTable, block: u32) -> String {
         if let Some(name) = self.declared.name(block) {
@@ -244,7 +244,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// What the bytes of a block look like if their class is not known.
+/// Returns what the bytes of a block look like if their class is not known.
 fn content(bytes: &[u8], is_pointer: impl Fn(u64) -> bool) -> &'static str {
     if bytes.iter().take(4096).all(|&b| b == 0) {
         return "zeros";

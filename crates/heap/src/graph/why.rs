@@ -1,4 +1,4 @@
-//! What keeps a block alive: a shortest path from a root.
+//! Reason why a block is alive: a shortest path from a root.
 
 use crate::Error;
 use crate::dissect::Heap;

@@ -1,4 +1,4 @@
-//! What an allocator's `free` would call of the program's.
+//! Code of the program that an allocator's `free` would call.
 //!
 //! An allocator that lets a program set hooks calls them from `free`, and they may wait for a lock that some thread keeps
 //! while it sleeps: the thread that was made to release a block would then never come back. So the absence of hooks is
@@ -55,8 +55,8 @@ const LISTS: [(&str, &str); 5] = [
 /// `HookList` of gperftools' src/malloc_hook-inl.h: the number of places in use, and eight places.
 const LIST_BYTES: usize = 9 * 8;
 
-/// Why `free` of this allocator, in this library, may call something of the program's; `None`: it is proved that it does
-/// not.
+/// Returns why `free` of this allocator, in this library, may call code of the program; `None` if it is proved that it
+/// does not.
 pub(super) fn callback(
     pid: i32,
     maps: &[Mapping],

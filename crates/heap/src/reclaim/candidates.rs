@@ -20,7 +20,7 @@ pub struct Reclaimer {
     request: Request,
     /// /proc/PID/stat, which is bound to the process, not to its number.
     stat: File,
-    /// What was leaked at the last scan.
+    /// Blocks that were leaked at the last scan.
     before: Option<Fingerprints>,
     /// The verdict that `before` is of. Nothing else is released then, however often the process is scanned.
     verdict: Option<Verdict>,
@@ -34,13 +34,13 @@ pub struct Candidates {
     pub(super) memory: File,
     /// For how long one thread was held at most to ask what the kernel uses for it.
     pub asked: Duration,
-    /// What the snapshot holds.
+    /// Scan of the snapshot.
     pub scan: Scan,
     /// Blocks that may be released.
     pub chosen: Vec<u32>,
-    /// Why nothing is chosen.
+    /// Reason why nothing is chosen.
     pub refused: Option<Refusal>,
-    /// How many blocks the verdict has, if there is one.
+    /// Number of blocks in the verdict, if there is one.
     pub verdict_blocks: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ impl Reclaimer {
         })
     }
 
-    /// The same with a verdict in place of the first scan.
+    /// Starts with a verdict in place of the first scan.
     pub fn with_verdict(pid: i32, request: Request, verdict: Verdict) -> Result<Reclaimer, Error> {
         // First: the file that is opened now stays bound to this process.
         let reclaimer = Reclaimer::new(pid, request)?;
@@ -73,7 +73,7 @@ impl Reclaimer {
         })
     }
 
-    /// Whether the process lives.
+    /// Returns true if the process lives.
     pub fn is_alive(&mut self) -> bool {
         let mut bytes = Vec::new();
         let read = self.stat.rewind();

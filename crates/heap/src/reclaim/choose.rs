@@ -14,7 +14,7 @@ use std::ops::Range;
 const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
 
-/// Why nothing of this heap may be released; `None` if blocks may be.
+/// Returns why nothing of this heap may be released; `None` if blocks may be.
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     let meta = &snapshot.meta;
     // What another look would not change comes first: the reason that is shown is one to act on.

@@ -1,4 +1,4 @@
-//! How much fits into one hold, by what the holds before have shown.
+//! Amount of work that fits into one hold, from the holds before.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,9 @@ const FIRST_CALLS: usize = 32;
 
 /// The time of one hold, and what can be done in it.
 pub struct HoldTime {
-    /// What it takes to put a thread back and let it go.
+    /// Time to restore a thread and release it.
     finish: Duration,
-    /// What it takes to check and release a block; `None` if not yet known.
+    /// Time to check and release a block; `None` if it is not yet known.
     call: Option<Duration>,
     /// All holds so far, and how many.
     held: Duration,
@@ -43,8 +43,8 @@ impl HoldTime {
         now + time.saturating_sub(held)
     }
 
-    /// How many blocks to check at once with this much time left: what is checked and then not released is
-    /// time lost.
+    /// Returns how many blocks to check at once with this much time left: checking blocks that are then not released
+    /// wastes time.
     pub fn fitting(&self, left: Duration, most: usize) -> usize {
         let count = match self.call {
             None => FIRST_CALLS,
@@ -72,7 +72,7 @@ impl HoldTime {
         lasted.min(MOST_REST)
     }
 
-    /// What holds last on average, if that shows that there is no time for more of them.
+    /// Returns the average length of holds, if it shows that there is no time for more of them.
     pub fn starvation(&self) -> Option<Duration> {
         let average = self.held / self.holds.max(1);
         let is_telling = self.held >= TELLING && self.holds > FEW_HOLDS;

@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 /// All threads stand still for no longer than this for one look.
 const LOOK: Duration = Duration::from_millis(8);
 
-/// How long a thread inside of an allocator is let run at a time, first and at most, and in all.
+/// Time for which a thread inside an allocator is let run: a first step, the longest step, and the sum.
 const STEP: Duration = Duration::from_micros(30);
 const MOST_STEP: Duration = Duration::from_micros(200);
 const SETTLE: Duration = Duration::from_millis(4);
 
-/// How to look at blocks of one allocator.
+/// Way to check blocks of one allocator.
 pub(super) struct Look {
     check: Arc<dyn LiveCheck>,
     malloc: MallocPlaces,
@@ -57,7 +57,7 @@ impl Look {
         }
     }
 
-    /// Whether the other threads have to stand still for it.
+    /// Returns true if the other threads have to stand still for it.
     pub fn needs_standstill(&self) -> bool {
         self.check.needs_standstill()
     }

@@ -1,4 +1,4 @@
-//! Why nothing of a heap may be released.
+//! Reasons why nothing of a heap may be released.
 
 /// A doubt about a heap, for which all of its blocks are kept; one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum Refusal {
     /// `free` may call something of the program's.
     #[error("free() could call the program's own code, which could wait for a lock: {0}")]
     CallsBack(String),
-    /// Whether a block was freed since the search could not be seen.
+    /// The allocator does not show whether a block was freed since the search.
     #[error("the structures of this {0} do not show whether a block was freed since the search")]
     NotShown(String),
     /// The heap was copied in the middle of a change.
@@ -25,7 +25,7 @@ pub enum Refusal {
     Unparsed {
         /// Where.
         address: u64,
-        /// What is there.
+        /// Contents at that place.
         what: String,
     },
     /// Free blocks in the caches would look used, and leaked.

@@ -16,7 +16,7 @@ use memhook_process::{
 };
 use std::time::{Duration, Instant};
 
-/// How much of each block is compared while a thread is held for it; all of it was compared just before.
+/// Bytes of each block that are compared while a thread is held for it; all of it was compared just before.
 const HEAD_BYTES: u64 = 64;
 /// The version of glibc (2.34) since which `__free_hook` is not called.
 const NO_HOOKS_SINCE: u32 = 34;
@@ -25,26 +25,26 @@ const NO_HOOKS_SINCE: u32 = 34;
 const LOOKED_AT: usize = 128;
 /// For how long a thread calls the `free` of an allocator whose blocks were looked at once more.
 const CALLS: Duration = Duration::from_millis(1);
-/// How long the last of these calls may take until it is left to the thread: it may wait for a lock while it has another
-/// one.
+/// Longest wait for the last of these calls before it is left to the thread: it may wait for a lock while it has
+/// another one.
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a thread that did not stop in time is waited for.
+/// Longest wait for a thread that did not stop in time.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
-/// How long it is tried to find all threads outside of an allocator.
+/// Time limit for finding all threads outside an allocator.
 const STILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What was done.
+/// Result of a release.
 #[derive(Default)]
 pub struct Released {
     /// The blocks released.
     pub released: Vec<u32>,
-    /// How often a thread was held.
+    /// Number of holds of a thread.
     pub holds: u64,
     /// For how long in all.
     pub held: Duration,
     /// For how long at most.
     pub longest: Duration,
-    /// Why it ended early.
+    /// Reason why it ended early.
     pub failed: Option<Error>,
 }
 
@@ -179,7 +179,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// Those of these blocks, all of one allocator, whose first `most` bytes are unchanged.
+    /// Returns those of these blocks, all of one allocator, whose first `most` bytes are unchanged.
     fn unchanged(&self, blocks: &[u32], most: u64) -> Vec<u32> {
         let snapshot = &self.captured.snapshot;
         let heap = &self.scan.heap;
@@ -233,7 +233,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// How to look at blocks of an allocator once more.
+    /// Returns how to check blocks of an allocator once more.
     fn look_of(&self, allocator: &str) -> Option<Look> {
         let mut others = self.scan.heap.others.iter();
         let heap = others.find(|other| other.allocator == allocator)?;
@@ -329,7 +329,7 @@ pub(super) fn allocator_of(heap: &Heap, block: u32) -> Option<&'static str> {
     }
 }
 
-/// Those of blocks, each once.
+/// Returns the allocators of blocks, each once.
 pub(super) fn owners(heap: &Heap, blocks: &[u32]) -> Vec<Option<&'static str>> {
     let mut found: Vec<_> = blocks
         .iter()
@@ -351,7 +351,7 @@ pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u6
     exported(library_of(images, allocator)?, "free")
 }
 
-/// Why the functions of an allocator may call something of the program's, if they may; `None` is glibc's.
+/// Returns why the functions of an allocator may call code of the program, if they may; `None` stands for glibc's.
 pub fn foreign_callback(
     pid: i32,
     images: &[ModuleImage],

@@ -1,4 +1,4 @@
-//! Whether blocks of a running process are still what they were in a snapshot of it.
+//! Check whether blocks of a running process are still what they were in a snapshot of it.
 
 use crate::dissect::Heap;
 use crate::glibc::layout::{FLAGS, IS_MMAPPED, PREV_INUSE};
@@ -71,8 +71,8 @@ pub fn unchanged(
     result
 }
 
-/// The same for blocks that have no header: those of regions of one size. Their allocator writes nothing into what is
-/// freed, so it has to be asked in another way whether they still live.
+/// Like the function above, for blocks without headers: those of regions of one size. Their allocator writes nothing
+/// into what is freed, so it has to be asked in another way whether they still live.
 pub fn unchanged_contents(
     pid: i32,
     snapshot: &Snapshot,
@@ -89,7 +89,7 @@ pub fn unchanged_contents(
     blocks.iter().map(is_same).collect()
 }
 
-/// Whether the chunk with this size word is a mapping of its own, which no chunk follows.
+/// Returns true if the chunk with this size word is a mapping of its own, which no chunk follows.
 fn last_of_mapping(snapshot: &Snapshot, header: u64) -> bool {
     snapshot.word(header).is_some_and(|w| w & IS_MMAPPED != 0)
 }
@@ -107,9 +107,9 @@ fn is_same(snapshot: &Snapshot, pieces: &[(u64, u64)], now: &[u8]) -> bool {
     same_size && in_use && then.get(8..) == now.get(8..bytes as usize)
 }
 
-/// Whether the chunk with this header, which now begins so, is no part of the one before it. One that is freed between
-/// two free ones becomes part of the first of them: then nothing in it or behind it is changed, and only that one is
-/// larger than it was.
+/// Returns true if the chunk with this header, which now begins so, is not part of the one before it. One that is freed
+/// between two free ones becomes part of the first of them: then nothing in it or behind it is changed, and only that
+/// one is larger than it was.
 fn is_apart(pid: i32, header: u64, now: &[u8]) -> bool {
     let size = now.first_chunk().map_or(0, |w| u64::from_le_bytes(*w));
     if size & (PREV_INUSE | IS_MMAPPED) != 0 {

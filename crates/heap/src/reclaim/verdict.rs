@@ -1,4 +1,4 @@
-//! What a snapshot shows to be leaked, written down, so that it can be searched elsewhere and released here.
+//! Verdict on what a snapshot shows to be leaked, in a file, so that the search can be made elsewhere.
 //!
 //! A verdict takes the place of the first of the two scans that reclaiming makes. The second one is always made of the
 //! process itself: a block is released only if it is leaked then, too, at the same address, with the same size and
@@ -56,7 +56,7 @@ struct LeakedBlock {
 }
 
 impl Verdict {
-    /// That of a scan, of blocks that `--reclaim` might release. `file` names the snapshot in errors.
+    /// Verdict of a scan, with the blocks that `--reclaim` might release. `file` names the snapshot in errors.
     pub fn of(file: &str, snapshot: &Snapshot, scan: &Scan) -> Result<Verdict, Error> {
         let none = |reason: String| Error::NoVerdict {
             file: file.to_owned(),
@@ -124,7 +124,7 @@ impl Verdict {
         Ok(verdict)
     }
 
-    /// Why it is no verdict on this process; `None` if it is one.
+    /// Returns why it is not a verdict on this process; `None` if it is one.
     pub(crate) fn foreign_to(&self, pid: i32) -> Option<String> {
         let Some(now) = ProcessIdentity::of(pid) else {
             return Some("it has ended".into());
@@ -140,12 +140,13 @@ impl Verdict {
         })
     }
 
-    /// The same for the program that a snapshot of the process shows.
+    /// Like [`Self::foreign_to`], for the program that a snapshot of the process shows.
     pub(super) fn is_of_program(&self, meta: &Meta) -> bool {
         Program::of(meta).as_ref() == Some(&self.program)
     }
 
-    /// What reclaiming compares with. Entries that are none are left out: what is not compared is not released.
+    /// Returns the fingerprints with which reclaiming compares. Entries that are none are left out: what is not
+    /// compared is not released.
     pub(crate) fn fingerprints(&self) -> Fingerprints {
         let known = self.leaked.iter().filter_map(|block| {
             let contents = u128::from_str_radix(&block.contents, 16).ok()?;

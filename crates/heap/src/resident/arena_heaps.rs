@@ -20,7 +20,7 @@ struct HeapHeader {
 const HEADER_WORDS: usize = 3;
 /// More than `sizeof (heap_info)` of any version.
 const MOST_HEADER_BYTES: u64 = 128;
-/// Of a process with more memory than this, the rest stays without a name: each of them takes a system call.
+/// Greatest number of mappings that get a name: each of them takes a system call.
 const MOST_CANDIDATES: usize = 1 << 14;
 const PAGE_BYTES: u64 = 4096;
 

@@ -1,4 +1,4 @@
-//! What the resident pages of an arena hold.
+//! Contents of an arena's resident pages.
 
 use crate::dissect::Heap;
 use crate::resident::chunk_list::{ChunkList, Owner};
@@ -15,9 +15,9 @@ pub struct ArenaUse {
     pub address: u64,
     /// All of them.
     pub resident_bytes: u64,
-    /// Of live blocks.
+    /// Bytes of live blocks.
     pub live_bytes: u64,
-    /// Of headers, and of what else the allocator needs for itself.
+    /// Bytes of headers, and of other data of the allocator.
     pub overhead_bytes: u64,
     /// Free, at the end of the arena.
     pub top_bytes: u64,
@@ -25,16 +25,16 @@ pub struct ArenaUse {
     pub bins_bytes: u64,
     /// Free, in the caches of threads.
     pub tcache_bytes: u64,
-    /// Those of the three kinds of free bytes that are on pages with a live block.
+    /// Bytes of the three kinds of free memory that are on pages with a live block.
     pub fragmentation_bytes: u64,
-    /// What malloc_trim would give back.
+    /// Bytes that malloc_trim would return.
     pub trim_bytes: u64,
-    /// Of parts that could not be walked.
+    /// Bytes of parts that could not be walked.
     pub unknown_bytes: u64,
 }
 
 impl ArenaUse {
-    /// Of an arena of which nothing was counted yet.
+    /// Counts of an arena, all zero.
     pub fn of(address: u64) -> ArenaUse {
         ArenaUse {
             address,
@@ -64,7 +64,7 @@ impl ArenaUse {
     }
 }
 
-/// What the bytes of a page are.
+/// Kind of a page's bytes.
 #[derive(Clone, Copy)]
 enum Kind {
     Live,

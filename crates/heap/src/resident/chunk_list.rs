@@ -7,7 +7,7 @@ use crate::glibc::walk::{ChunkKind, Piece, each_chunk};
 use crate::snapshot::Snapshot;
 use std::ops::Range;
 
-/// What a chunk is to malloc_trim.
+/// Role of a chunk for malloc_trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A block of the program, of the class with this number.
@@ -89,7 +89,7 @@ impl ChunkList {
         classes.max().map_or(0, |&highest| highest as usize + 1)
     }
 
-    /// How many chunks.
+    /// Returns the number of chunks.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
@@ -100,7 +100,7 @@ impl ChunkList {
         self.starts[index]..end
     }
 
-    /// What holds a chunk.
+    /// Returns the owner of a chunk.
     pub fn owner(&self, index: usize) -> Owner {
         match self.owners[index] {
             FREE => Owner::Free,

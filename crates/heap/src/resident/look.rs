@@ -7,11 +7,11 @@ use crate::resident::classes::TracedBlock;
 use crate::{Error, Heap, Meta, Residency, Types, dissect};
 use memhook_process::living_thread;
 
-/// What was seen of a process.
+/// Observations of a process.
 pub struct Looked {
-    /// What its memory consists of.
+    /// Account of its memory.
     pub account: Account,
-    /// How its memory was copied, if it could be.
+    /// Way in which its memory was copied, if it could be.
     pub meta: Option<Meta>,
 }
 
@@ -26,7 +26,7 @@ pub struct MemoryCopy(Copied);
 
 enum Copied {
     Whole(Box<Captured>),
-    /// What was known without it.
+    /// Account from what was known without it.
     Not(Box<Account>),
 }
 
@@ -59,7 +59,8 @@ impl MemoryCopy {
         Ok(MemoryCopy(Copied::Whole(Box::new(captured))))
     }
 
-    /// What is resident of it; `pins`: also which blocks hold what, those of `traced` by their call stacks.
+    /// Accounts for its resident memory; with `pins`, also which blocks hold what, those of `traced` by their call
+    /// stacks.
     pub fn account(self, pins: bool, mut traced: Vec<TracedBlock>) -> Result<Looked, Error> {
         let captured = match self.0 {
             Copied::Whole(captured) => captured,

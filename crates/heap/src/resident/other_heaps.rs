@@ -1,5 +1,5 @@
-//! What the resident pages of other allocators' heaps hold: live blocks, free regions beside them, free pages, and the
-//! allocator's own data.
+//! Contents of the resident pages of other allocators' heaps: live blocks, free regions beside them, free pages, and
+//! the allocator's own data.
 
 use crate::allocators::dissector::ExtentKind;
 use crate::blocks::BlockTable;
@@ -11,15 +11,15 @@ use crate::resident::pins::Pinned;
 /// The resident bytes of one heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OtherUse {
-    /// Of live blocks.
+    /// Bytes of live blocks.
     pub live_bytes: u64,
-    /// Of the allocator's own data.
+    /// Bytes of the allocator's own data.
     pub overhead_bytes: u64,
     /// Free, in slabs and in threads' caches.
     pub fragmentation_bytes: u64,
     /// Free pages.
     pub free_bytes: u64,
-    /// What a purge would give back of those.
+    /// Bytes among those that a purge would return.
     pub purgeable_bytes: u64,
 }
 

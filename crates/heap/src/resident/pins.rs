@@ -9,7 +9,7 @@ use crate::resident::pages::ResidentPages;
 use crate::resident::trim::{self, TopLimits};
 use std::ops::Range;
 
-/// What one class of blocks holds.
+/// Memory that one class of blocks holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
     /// Its blocks.
@@ -18,7 +18,7 @@ pub struct Pinned {
     pub own_bytes: u64,
     /// Resident bytes that would come back if they were freed and the heap trimmed.
     pub pinned_bytes: u64,
-    /// How many of those come back by malloc_trim alone.
+    /// Bytes among those that malloc_trim alone returns.
     pub trimmable_bytes: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct PinCount<'a> {
 }
 
 impl<'a> PinCount<'a> {
-    /// Of one piece; begins with what is in `found`.
+    /// Pins of one piece; begins with what is in `found`.
     pub fn new(
         resident: &'a ResidentPages,
         limits: TopLimits,

@@ -24,14 +24,14 @@ pub fn of_main_top(top: &Range<u64>) -> Range<u64> {
     end_of_top(top, 0)
 }
 
-/// What a top loses that is to keep `pad` bytes and room for the smallest chunk.
+/// Returns the part of a top that is lost if it keeps `pad` bytes and room for the smallest chunk.
 fn end_of_top(top: &Range<u64>, pad: u64) -> Range<u64> {
     let bytes = (top.end - top.start).saturating_sub(MIN_CHUNK_BYTES + 1);
     let bytes = bytes.saturating_sub(pad) & !(PAGE_BYTES - 1);
     top.end - bytes..top.end
 }
 
-/// How the tops of other arenas shrink: not by malloc_trim, but when a large chunk is freed.
+/// Limits at which the tops of other arenas shrink: not by malloc_trim, but when a large chunk is freed.
 #[derive(Clone, Copy, Debug)]
 pub struct TopLimits {
     threshold: u64,

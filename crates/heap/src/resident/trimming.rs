@@ -20,11 +20,11 @@ use memmap2::MmapMut;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// How often the heap is copied again if it did not parse whole because threads were changing it.
+/// Number of further copies of the heap if a part could not be parsed because threads were changing it.
 const TRIES: usize = 3;
 /// Pages that are given back here to find out how long that takes.
 const SAMPLE_PAGES: u32 = 512;
-/// How much longer the call may take than the same work here: another processor, cold caches.
+/// Factor by which the call may take longer than the same work here: another processor, cold caches.
 const CAUTION: u32 = 2;
 
 /// A process whose heap may be trimmed.
@@ -32,21 +32,21 @@ pub struct Trimmer {
     captured: Captured,
     /// The process's memory, opened before it was copied: it ends with an execve.
     memory: File,
-    /// What is resident, and what a trim would give back.
+    /// Account of resident memory, with what a trim would return.
     pub account: Account,
-    /// What the call is estimated to take, of a processor to itself: where threads wait for processors, or for each
-    /// other, it takes longer.
+    /// Estimated time of the call on a processor of its own; it takes longer where threads wait for processors or for
+    /// each other.
     pub estimate: Duration,
 }
 
-/// What a trim did.
+/// Result of a trim.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trimmed {
     /// Resident bytes right before the call, and right after it.
     pub rss: (u64, u64),
-    /// How long the thread was held for it.
+    /// Time for which the thread was held for it.
     pub held: Duration,
-    /// How long the call took.
+    /// Time that the call took.
     pub call: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Trimmer {
         &self.captured.images
     }
 
-    /// How the memory was copied.
+    /// Returns how the memory was copied.
     pub fn meta(&self) -> &crate::Meta {
         &self.captured.snapshot.meta
     }
@@ -170,8 +170,8 @@ pub fn check_call(
     })
 }
 
-/// What the call will take: it looks at all chunks in bins, makes a system call for each that has a page to give back,
-/// and gives back the pages.
+/// Estimates the time of the call: it visits all chunks in bins, makes a system call for each that has a page to
+/// return, and returns the pages.
 fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
     let snapshot = &captured.snapshot;
     let begin = Instant::now();
@@ -194,8 +194,8 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
     work.saturating_mul(CAUTION)
 }
 
-/// What it is estimated to take to give so many bytes back: a system call for each few pages, because what is free lies
-/// between what is not.
+/// Estimates the time to return this many bytes: a system call for each few pages, because free ones lie between
+/// others.
 pub fn time_to_give_back(bytes: u64) -> Duration {
     const PAGES_A_CALL: u32 = 4;
     let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);
@@ -207,7 +207,7 @@ pub fn time_to_give_back(bytes: u64) -> Duration {
     work.saturating_mul(CAUTION)
 }
 
-/// What it takes here to give so many pages back to the system in one call.
+/// Measures the time to return this many pages to the system here in one call.
 fn time_to_discard(pages: u32) -> Duration {
     let bytes = pages as usize * PAGE_BYTES as usize;
     let Ok(mut memory) = MmapMut::map_anon(bytes) else {

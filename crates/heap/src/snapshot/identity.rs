@@ -1,4 +1,4 @@
-//! What tells one run of a process from every other, on this machine and since it booted.
+//! Identity of one run of a process on this machine since it booted.
 
 use memhook_process::{proc_text, thread_start_time};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct ProcessIdentity {
 }
 
 impl ProcessIdentity {
-    /// That of a process; `None` if it is gone.
+    /// Identity of a process; `None` if it is gone.
     pub fn of(pid: i32) -> Option<ProcessIdentity> {
         let boot = proc_text("/proc/sys/kernel/random/boot_id").ok()?;
         Some(ProcessIdentity {

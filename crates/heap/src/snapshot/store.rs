@@ -17,7 +17,7 @@ const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
 const END: &[u8] = b"end of snapshot\n";
 /// No header is longer.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
-/// How many times larger a header may be in memory: an empty string is 3 bytes in the file, and 24 in memory.
+/// Factor by which a header may be larger in memory: an empty string is 3 bytes in the file, and 24 in memory.
 const HEADER_GROWTH: u64 = 10;
 /// No region is longer.
 const MAX_REGION_BYTES: u64 = 1 << 40;

@@ -23,7 +23,7 @@ use tables::{Caches, Central, PageMap, SizeMap, data};
 
 /// As other parts of the program name it, too.
 const NAME: &str = "tcmalloc";
-/// Of so many spans, one may be damaged by the program.
+/// Number of spans among which the program may have damaged one.
 const SPANS_PER_DAMAGED: usize = 8;
 
 /// gperftools' tcmalloc.

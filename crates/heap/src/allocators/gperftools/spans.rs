@@ -17,7 +17,7 @@ const PLACE_BIT: u32 = 24;
 /// Pages in a row that are used for one thing.
 #[derive(Clone, Debug)]
 pub struct Span {
-    /// Of its descriptor.
+    /// Address of its descriptor.
     pub address: u64,
     pub range: Range<u64>,
     pub class: u64,
@@ -32,7 +32,7 @@ pub struct Span {
     objects: u64,
 }
 
-/// What a descriptor says.
+/// Fields of a descriptor.
 struct Fields {
     page: u64,
     pages: u64,
@@ -93,7 +93,7 @@ impl Span {
         linked(memory, self.objects, self.blocks() as usize)
     }
 
-    /// How many blocks it has.
+    /// Returns the number of its blocks.
     pub fn blocks(&self) -> u64 {
         match self.block_bytes {
             0 => 0,
@@ -122,8 +122,8 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Those that the table of pages leads to, and what is damaged. Only the first and the last page of a span lead to
-    /// it for certain; what others lead to may be gone.
+    /// Reads the spans that the table of pages leads to, and what is damaged. Only the first and the last page of a
+    /// span lead to it for certain; what others lead to may be gone.
     pub fn of(
         snapshot: &Snapshot,
         map: PageMap,
@@ -275,7 +275,7 @@ impl Free {
         }
     }
 
-    /// How many blocks of a span are in its own list, and how many elsewhere.
+    /// Returns how many blocks of a span are in its own list, and how many elsewhere.
     pub fn counts(&self, span: usize) -> (u64, u64) {
         self.counts[span]
     }

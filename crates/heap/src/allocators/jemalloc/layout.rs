@@ -1,4 +1,4 @@
-//! How jemalloc's structures are laid out (edata.h, extent_structs.h, rtree.h, sc.h of its sources).
+//! Layout of jemalloc's structures (edata.h, extent_structs.h, rtree.h, sc.h of its sources).
 
 /// Smallest unit of its extents (LG_PAGE is 12 on x86-64).
 pub const PAGE_BYTES: u64 = 4096;
@@ -71,12 +71,12 @@ pub const LAYOUTS: [Layout; 2] = [
     },
 ];
 
-/// What `e_bits` says.
+/// Meaning of `e_bits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentBits {
     /// Number of the arena.
     pub arena: u32,
-    /// Whether it is divided into regions.
+    /// True if it is divided into regions.
     pub is_slab: bool,
     /// 0: active, 1: dirty, 2: muzzy, 3: retained; others: on its way between two of them.
     pub state: u64,
@@ -99,7 +99,7 @@ impl Layout {
         }
     }
 
-    /// Whether the extent has regions, and its size class, by the second word of a leaf.
+    /// Returns whether the extent has regions, and its size class, from the second word of a leaf.
     pub fn leaf_knows(&self, word: u64) -> (bool, u64) {
         let is_slab = word >> self.leaf_slab_shift & 1 == 1;
         (is_slab, u64::from(word as u32 >> self.leaf_class_shift))

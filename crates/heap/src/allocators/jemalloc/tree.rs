@@ -15,7 +15,7 @@ const TRIES: usize = 16;
 /// Where an extent states its address.
 const ADDRESS: u64 = 8;
 
-/// How many levels it has, which depends on the address bits of the processor that jemalloc was built on.
+/// Number of levels, which depends on the address bits of the processor that jemalloc was built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Height {
     /// 48 bits: nodes and leaves of 2^18 entries. A leaf is one word, with the size class in the upper 16 bits.
@@ -58,11 +58,11 @@ impl Height {
 pub struct Tree {
     root: u64,
     height: Height,
-    /// How its extents are laid out.
+    /// Layout of its extents.
     pub layout: Layout,
 }
 
-/// What a leaf says of a page.
+/// Entry of a leaf for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The page.

@@ -35,13 +35,13 @@ const USAGE_BY_CLASS: u64 = 464;
 pub struct Context {
     /// Where it is.
     pub address: u64,
-    /// What each page of metadata begins with.
+    /// First word of each page of metadata.
     pub secret: u64,
     /// The pages of metadata, in the allocator's order.
     pub areas: Vec<u64>,
-    /// How many slots of each class all groups have, as the allocator counts.
+    /// Number of slots of each class in all groups, as the allocator counts.
     pub usage: Vec<u64>,
-    /// What is wrong with it, at which address.
+    /// Fault of the heap, with its address.
     pub broken: Option<(u64, &'static str)>,
 }
 
@@ -162,7 +162,7 @@ fn in_memory(snapshot: &Snapshot, start: u64, end: u64) -> Option<&[u8]> {
     snapshot.bytes(start, end.min(region.end()).checked_sub(start)?)
 }
 
-/// Whether the context may begin with these words: a secret, `init_done`, and the ends of the list of areas.
+/// Returns true if the context may begin with these words: a secret, `init_done`, and the ends of the list of areas.
 fn may_be(words: &[u64]) -> bool {
     let [head, tail] = [AREA_HEAD, AREA_TAIL].map(|at| words[at as usize / 8]);
     words[0] != 0

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Slots have multiples of this, and blocks its alignment.
 pub const UNIT: u64 = 16;
-/// What of each slot belongs to the header of the next one.
+/// Bytes of each slot that belong to the header of the next one.
 const HEADER_BYTES: u64 = 4;
 const PAGE_BYTES: u64 = 4096;
 
@@ -29,7 +29,7 @@ pub struct Group {
     pub stride: u64,
 }
 
-/// What a slot that is in use holds.
+/// Contents of a slot that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// A block: its address, and the bytes that the program has asked for.
@@ -91,7 +91,7 @@ impl Group {
         self.meta.mem..self.meta.mem.saturating_add(slots)
     }
 
-    /// Whether a slot is not free.
+    /// Returns true if a slot is not free.
     pub fn is_used(&self, index: u64) -> bool {
         (self.meta.avail | self.meta.freed) >> index & 1 == 0
     }
@@ -102,7 +102,7 @@ impl Group {
         start..start + self.stride
     }
 
-    /// What a slot that is in use holds.
+    /// Returns the contents of a slot that is in use.
     pub fn slot(&self, memory: &impl Memory, index: u64) -> Slot {
         let Range { start, end } = self.slot_range(index);
         let end = end - HEADER_BYTES;

@@ -84,7 +84,7 @@ struct Dissection<'a> {
     unparsed: Runs,
     /// Slots and groups in contradiction.
     unclear: usize,
-    /// What is wrong, if no thread could be in the middle of it.
+    /// Fault that no thread in the middle of an operation can explain.
     refuted: Option<String>,
 }
 
@@ -196,8 +196,8 @@ impl<'a> Dissection<'a> {
         self.unparsed.push(range);
     }
 
-    /// Whether a slot is of a group that was just made, and its header is still to be written: it looks like that of
-    /// a block of as many bytes as there are.
+    /// Returns true if a slot belongs to a group that was just made, and its header is still to be written: it then
+    /// looks like that of a block of all its bytes.
     fn is_being_made(&self, group: &Group, index: u64, bytes: u64) -> bool {
         let meta = group.meta;
         let may_be = index == 0 && bytes + 4 == group.stride;

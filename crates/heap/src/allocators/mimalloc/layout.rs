@@ -37,7 +37,7 @@ pub struct Layout {
     pub thread_free: u64,
     pub heap: u64,
     pub start: PageStart,
-    /// What free lists are encoded with, in builds with `MI_SECURE`.
+    /// Keys with which free lists are encoded, in builds with `MI_SECURE`.
     pub keys: Option<u64>,
     /// In those, blocks have padding at their ends since 2.1.
     pub has_padding: bool,
@@ -90,7 +90,7 @@ const TO_2_1_9: Layout = Layout {
     ..IN_2_0_9
 };
 
-/// That of the last releases of version 2.
+/// Layout of the last releases of version 2.
 pub const SINCE_2_2: Layout = Layout {
     versions: "2.2 or 2.3",
     used: 216,
@@ -104,7 +104,7 @@ pub const SINCE_2_2: Layout = Layout {
     ..TO_2_1_9
 };
 
-/// The same of a build with encoded lists.
+/// Returns the layout of a build with encoded lists.
 const fn secure(layout: Layout) -> Layout {
     Layout {
         page_bytes: layout.page_bytes + 16,

@@ -20,7 +20,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Those at an address, if the build encodes links at all.
+    /// Reads the keys at an address, if the build encodes links at all.
     fn at(memory: &impl Memory, layout: &Layout, address: u64, null: u64) -> Option<Keys> {
         let keys = match layout.keys {
             None => None,
@@ -54,13 +54,13 @@ impl Keys {
     }
 }
 
-/// What a page holds.
+/// Contents of a page.
 pub struct Listed {
     /// Blocks that are in no list: address, and bytes that the program may use.
     pub live: Vec<(u64, u64)>,
-    /// How many blocks are in the lists of the page's own thread.
+    /// Number of blocks in the lists of the page's own thread.
     pub free: u64,
-    /// How many other threads have released, in this page's list or in that of its heap.
+    /// Number of blocks that other threads have released, in this page's list or in that of its heap.
     pub released: u64,
 }
 
@@ -203,7 +203,7 @@ pub fn delayed_of_heap(
     Some(blocks.into_iter().collect())
 }
 
-/// Whether a block of one of the pages, which are in order, begins at the address.
+/// Returns true if a block of one of the pages, which are in order, begins at the address.
 fn is_block(pages: &[Page], address: u64) -> bool {
     let after = pages.partition_point(|page| page.range.start <= address);
     let page = after.checked_sub(1).and_then(|index| pages.get(index));

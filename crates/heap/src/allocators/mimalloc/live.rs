@@ -10,7 +10,7 @@ use crate::live_memory::Memory;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 
-/// What has to be known to read a page.
+/// Facts that are needed to read a page.
 #[derive(Debug)]
 pub struct Live {
     pub layout: Layout,
@@ -47,11 +47,11 @@ impl Live {
     }
 }
 
-/// The same where a map leads to all pages.
+/// Like [`Live`], where a map leads to all pages.
 #[derive(Debug)]
 pub struct LiveByMap {
     pub layout: Layout,
-    /// Of the first level.
+    /// Address of the first level.
     pub table: u64,
 }
 
@@ -70,7 +70,7 @@ impl LiveCheck for LiveByMap {
     }
 }
 
-/// Whether a page has this block, live or not.
+/// Returns true if a page has this block, live or not.
 fn is_block(page: &Page, block: &Block) -> bool {
     let offset = block.address.wrapping_sub(page.start);
     block.address >= page.start

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 /// As other parts of the program name it, too.
 const NAME: &str = "mimalloc";
-/// Of so many pages, one may be damaged by the program.
+/// Number of pages among which the program may have damaged one.
 const PAGES_PER_DAMAGED: usize = 8;
 
 /// mimalloc.
@@ -126,7 +126,7 @@ fn most_frequent_secret(snapshot: &Snapshot, layout: &Layout, candidates: &[u64]
     most.map(|(secret, _)| secret)
 }
 
-/// Whether the data of a module has this word: `cookie` of the first heap, which is a variable.
+/// Returns true if the data of a module has this word: `cookie` of the first heap, which is a variable.
 fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
     let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     let mut copied = data.filter_map(|range| {
@@ -141,7 +141,7 @@ fn is_in_data(snapshot: &Snapshot, secret: u64) -> bool {
 struct Dissection<'a> {
     snapshot: &'a Snapshot,
     layout: &'a Layout,
-    /// What tells live blocks of the running process.
+    /// Check for live blocks of the running process.
     live_check: Option<Arc<dyn LiveCheck>>,
     segments: SizedSegments,
     ranges: Runs,
@@ -342,7 +342,7 @@ impl<'a> Dissection<'a> {
         });
     }
 
-    /// What is wrong, if threads in the middle of an operation and a few damaged pages cannot be the reason.
+    /// Returns the damage that neither threads in the middle of an operation nor a few damaged pages can explain.
     fn damage(&self) -> Option<String> {
         let threads = self.snapshot.meta.threads.len().max(1);
         let most = threads + self.pages / PAGES_PER_DAMAGED;

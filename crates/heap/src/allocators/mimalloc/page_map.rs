@@ -16,7 +16,7 @@ use std::ops::Range;
 
 /// Entries of a table of the second level (`MI_PAGE_MAP_SUB_COUNT`).
 const ENTRIES: u64 = 8192;
-/// Of the first level, by how many bits addresses have (`MI_PAGE_MAP_COUNT`, option `max_vabits`): bytes.
+/// Size of the first level in bytes, for the largest number of address bits (`MI_PAGE_MAP_COUNT`, option `max_vabits`).
 const MOST_TABLE_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
 /// `mi_page_t`, the same in all versions.
@@ -42,7 +42,7 @@ const MOST_CANDIDATES: usize = 16;
 /// Offsets in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MapLayout {
-    /// Of what lists and blocks are made of; the rest of it is of version 2.
+    /// Layout of lists and blocks; the rest of it concerns version 2.
     pub lists: Layout,
     /// `memid` of `mi_page_t`.
     memid: u64,
@@ -70,7 +70,7 @@ const IN_3_3: MapLayout = MapLayout {
     slice_count: 40,
 };
 
-/// The same of a build with encoded lists.
+/// Returns the layout of a build with encoded lists.
 const fn secure(layout: MapLayout, keys: u64) -> MapLayout {
     MapLayout {
         lists: Layout {
@@ -102,7 +102,7 @@ pub enum Part {
     Free(Range<u64>),
 }
 
-/// What the map leads to.
+/// Pages that the map leads to.
 #[derive(Default)]
 pub struct Mapped {
     /// In order of their addresses.
@@ -110,7 +110,7 @@ pub struct Mapped {
     /// All memory of the allocator.
     pub ranges: Runs,
     pub parts: Vec<Part>,
-    /// What is wrong, and where.
+    /// Damaged ranges, with the fault.
     pub damaged: Vec<(Range<u64>, &'static str)>,
 }
 
@@ -275,7 +275,7 @@ fn place(snapshot: &Snapshot, memid: u64) -> Option<(u64, u64, u64)> {
     (kind == IN_ARENA).then_some(place)
 }
 
-/// How many slices the arena at this address has, and how many of them hold its own data.
+/// Returns how many slices the arena at this address has, and how many of them hold its own data.
 fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64, u64)> {
     let at = arena.checked_add(layout.slice_count)?;
     let (slices, info) = (snapshot.word(at)?, snapshot.word(at + 8)?);

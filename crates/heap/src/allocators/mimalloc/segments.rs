@@ -39,7 +39,7 @@ pub struct Page {
     pub address: u64,
     /// Its slices.
     pub range: Range<u64>,
-    /// Of the first block.
+    /// Address of the first block.
     pub start: u64,
     pub block_bytes: u64,
     pub capacity: u64,
@@ -53,7 +53,8 @@ pub struct Page {
 }
 
 impl Segment {
-    /// What its cookie is made of with its address (internal.h, `_mi_ptr_cookie`): the same for all segments.
+    /// Returns the word from which, with its address, a segment's cookie is made (internal.h, `_mi_ptr_cookie`): it is
+    /// the same for all segments.
     pub fn secret(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64> {
         let cookie = memory.word(address.checked_add(layout.cookie)?)?;
         (cookie != 0).then_some(cookie ^ address)
@@ -197,7 +198,7 @@ impl Page {
         Ok(page)
     }
 
-    /// Whether it can be like this. As many blocks are reserved as fit, which also shows where the first one is.
+    /// Checks that it is plausible. As many blocks are reserved as fit, which also shows where the first one is.
     fn check(&self, layout: &Layout, reserved: u64) -> Result<(), &'static str> {
         // It was just taken, and is still to be filled in.
         if self.capacity == 0 && reserved == 0 {

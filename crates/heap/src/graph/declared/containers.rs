@@ -1,4 +1,4 @@
-//! What the containers of the C++ libraries look like in memory, as a table.
+//! Memory layout of the containers of the C++ libraries, as a table.
 //!
 //! Their nodes are held by pointers to base classes that say nothing of what is in them (`_Rb_tree_node_base*`), so what a
 //! node is follows from the container that it hangs on: from the shape of that, and from the type of its elements, which
@@ -45,7 +45,7 @@ pub(super) enum Walk {
     /// Chunks of elements, and a block of pointers to them, which are valid from one place in it to another, both
     /// included.
     Chunks { map: u64, first: u64, last: u64 },
-    /// The same, up to a place that is not included.
+    /// Chunks up to a place that is not included.
     ChunksBefore { map: u64, first: u64, end: u64 },
     /// The element itself, behind a header.
     InPlace { header: u64 },
@@ -192,7 +192,7 @@ const CHAIN_OF_LIBCXX: Walk = Walk::List {
     header: 8,
 };
 
-/// What programs call containers; the classes above are parts of these.
+/// Classes that programs use as containers; the classes above are parts of these.
 const CONTAINERS: &[&str] = &[
     "vector",
     "basic_string",
@@ -246,12 +246,12 @@ fn of_library(name: &str) -> Option<&str> {
     Some(inside.rsplit("::").next().unwrap_or(inside))
 }
 
-/// Whether this is what programs call a container.
+/// Returns true if programs use this as a container.
 pub(super) fn is_container(name: &str) -> bool {
     of_library(name).is_some_and(|last| CONTAINERS.contains(&last))
 }
 
-/// Whether this is a node of a container.
+/// Returns true if this is a node of a container.
 pub(super) fn is_node(name: &str) -> bool {
     of_library(name).is_some_and(|last| NODES.contains(&last))
 }

@@ -12,7 +12,7 @@ const DEEPEST: usize = 32;
 /// Longer arrays are not written out element by element.
 const SHORT_ARRAY: u64 = 8;
 
-/// What of an object leads on.
+/// Parts of an object that lead on.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     pub pointers: Vec<(u64, TypeId)>,
@@ -20,14 +20,14 @@ pub(super) struct Layout {
     pub arrays: Vec<(u64, Elements)>,
     /// Its last member is an array without a length of its own.
     pub is_open_ended: bool,
-    /// What addresses of it are multiples of.
+    /// Alignment of its addresses.
     pub alignment: u64,
     /// The structures that it begins with: base classes, and first members.
     pub beginnings: Vec<TypeId>,
 }
 
 impl Layout {
-    /// Whether nothing of it leads on.
+    /// Returns true if nothing of it leads on.
     pub fn is_leaf(&self) -> bool {
         self.pointers.is_empty() && self.containers.is_empty() && self.arrays.is_empty()
     }
@@ -38,7 +38,7 @@ impl Layout {
 pub(super) struct Contained {
     pub shape: &'static Shape,
     pub element: Option<TypeId>,
-    /// What the program calls it.
+    /// Type in the program.
     pub of: TypeId,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Layouts {
 }
 
 impl Layouts {
-    /// That of a type.
+    /// Returns the layout of a type.
     pub fn of(&mut self, types: &mut DeclaredTypes, id: TypeId) -> Rc<Layout> {
         if let Some(known) = self.known.get(&id) {
             return known.clone();

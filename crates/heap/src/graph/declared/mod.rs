@@ -23,7 +23,7 @@ use memhook_symbols::{DeclaredFiles, DeclaredKind, DeclaredTypes, TypeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
 
-/// What finding types may take.
+/// Limits of the search for types.
 #[derive(Clone, Copy, Debug)]
 pub struct DeclaredLimits {
     /// Bytes of debug information that are read.
@@ -47,7 +47,7 @@ pub struct DeclaredBlocks {
     names: Vec<String>,
     /// By block.
     of: Vec<u32>,
-    /// What was left out, and why.
+    /// Parts that were left out, with the reasons.
     pub notes: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ impl DeclaredBlocks {
     }
 }
 
-/// What a block is taken for.
+/// Interpretation of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum What {
     /// One object.
@@ -124,7 +124,7 @@ enum What {
     Part(Part, TypeId, Option<TypeId>),
 }
 
-/// What a block is to a container.
+/// Role of a block in a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part {
     Elements,
@@ -136,7 +136,7 @@ enum Part {
     Chunks,
 }
 
-/// What is known so far.
+/// Claims so far.
 struct Claims<'a, 's> {
     snapshot: &'a Snapshot,
     blocks: &'a BlockTable,
@@ -150,7 +150,7 @@ struct Claims<'a, 's> {
     more: FxHashMap<u32, Vec<u32>>,
     /// Objects that are to be looked at.
     waiting: Vec<(u64, Elements)>,
-    /// What may be pointed to.
+    /// Memory to which pointers may lead.
     memory: Runs,
     most_rounding: u64,
     until: Instant,
@@ -260,7 +260,7 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Whether the time is over.
+    /// Returns true if the time is over.
     fn has_no_time(&mut self) -> bool {
         self.steps = self.steps.wrapping_add(1);
         if self.steps.is_multiple_of(STEPS_A_LOOK) {
@@ -431,13 +431,13 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Whether objects of a type point to more of them, as what is linked does: a larger block that one points to is
-    /// rather something that can be linked than several of them.
+    /// Returns true if objects of a type point to more of them, as linked ones do: a larger block that one points to is
+    /// then rather something that can be linked than several of them.
     fn links_itself(&self, layout: &Layout, of: TypeId) -> bool {
         layout.pointers.iter().any(|&(_, to)| to == of)
     }
 
-    /// Whether there could be an object: numbers where it has pointers are not addresses of anything.
+    /// Returns true if an object is possible here: where it has pointers, the words are addresses of something.
     fn looks_right(&self, address: u64, layout: &Layout) -> bool {
         let pointers = layout.pointers.iter().map(|&(offset, _)| offset);
         let containers = layout.containers.iter().map(|&(offset, _)| offset);
@@ -447,7 +447,7 @@ impl<'a, 's> Claims<'a, 's> {
         })
     }
 
-    /// The same of objects in a row.
+    /// Like [`Self::looks_right`], for objects in a row.
     fn look_right(&self, address: u64, of: TypeId, count: u64, layout: &Layout) -> bool {
         let bytes = self.declared.get(of).bytes;
         let mut all = 0..count.min(ELEMENTS_CHECKED);

@@ -1,4 +1,4 @@
-//! What a block is called if several say what it is.
+//! Name of a block about whose type there are several claims.
 
 use super::containers::family;
 use super::names::short;
@@ -64,7 +64,7 @@ impl Claims<'_, '_> {
         found
     }
 
-    /// What a block with these claims is called, unless its class says all.
+    /// Returns the name of a block with these claims, unless its class says everything.
     fn one_name(&mut self, claims: &[u32], class: Option<&str>) -> Option<String> {
         let mut whats: Vec<What> = claims.iter().map(|&c| self.known[c as usize]).collect();
         let of_class = class.map(|class| (class, self.declared.by_name(class)));
@@ -92,7 +92,7 @@ impl Claims<'_, '_> {
         Some(names.join(" or "))
     }
 
-    /// Whether what one claim says includes the other.
+    /// Returns true if one claim includes the other.
     fn says_more(&mut self, one: What, other: What) -> bool {
         use What::{Beginning, One, Row};
         let (one, other) = match (one, other) {

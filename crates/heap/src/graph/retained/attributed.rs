@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::cmp::Reverse;
 
-/// What holds what no single holder does.
+/// Holder of blocks that no single holder retains.
 const TOGETHER: &str = "several holders together";
 
 /// The blocks of a heap, each with what retains it and its type.
@@ -22,7 +22,7 @@ pub struct Attributed {
     types: Vec<String>,
 }
 
-/// What became of the blocks of a process between two snapshots.
+/// Changes of a process's blocks between two snapshots.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeapGrowth {
     /// All blocks of the older snapshot.
@@ -43,24 +43,24 @@ pub struct HeapGrowth {
     pub more_types: u64,
 }
 
-/// What became of the blocks that one holder retains.
+/// Changes of the blocks that one holder retains.
 #[derive(Clone, Debug, Serialize)]
 pub struct HolderGrowth {
     /// The holder.
     pub name: String,
-    /// How its blocks have changed.
+    /// Change of its blocks.
     #[serde(flatten)]
     pub change: Change,
-    /// Those types among them that grew most.
+    /// Types among them that grew most.
     pub types: Vec<TypeGrowth>,
 }
 
-/// What became of the blocks of one type.
+/// Changes of the blocks of one type.
 #[derive(Clone, Debug, Serialize)]
 pub struct TypeGrowth {
     /// The type.
     pub name: String,
-    /// How its blocks have changed.
+    /// Change of its blocks.
     #[serde(flatten)]
     pub change: Change,
 }
@@ -72,9 +72,9 @@ pub struct Change {
     pub change_bytes: i64,
     /// Blocks after, less those before.
     pub change_blocks: i64,
-    /// Those that are only in the newer snapshot.
+    /// Blocks that are only in the newer snapshot.
     pub added: Sum,
-    /// Those that are only in the older one.
+    /// Blocks that are only in the older one.
     pub gone: Sum,
 }
 
@@ -151,7 +151,7 @@ impl Names {
 }
 
 impl Attributed {
-    /// What became of these blocks in a newer snapshot; the `top` rows of each kind.
+    /// Returns what became of these blocks in a newer snapshot, with the `top` rows of each kind.
     pub fn growth(&self, newer: &Attributed, top: usize) -> HeapGrowth {
         let (mut holders, mut types) = (Names::default(), Names::default());
         let mut keys = |of: &Attributed| -> (Vec<u32>, Vec<u32>) {
@@ -193,7 +193,7 @@ fn add(sum: &mut Change, change: &Change) {
     sum.gone.add(change.gone.bytes, change.gone.blocks);
 }
 
-/// Those that changed, the largest growth first: the `top` first, and how many more there are.
+/// Returns the rows that changed, the largest growth first: at most `top`, and the number of the others.
 fn type_rows(sums: FxHashMap<u32, Change>, names: &[String], top: usize) -> (Vec<TypeGrowth>, u64) {
     let changed = sums.into_iter().filter(|(_, change)| !change.is_none());
     let mut rows: Vec<TypeGrowth> = changed

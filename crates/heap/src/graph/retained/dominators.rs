@@ -15,7 +15,7 @@ use crate::large_lists::{filled, with_room};
 use memhook_abi::prefetch;
 use std::ops::{ControlFlow, Range};
 
-/// How many edges ahead of a look-up its memory is asked for.
+/// Number of edges ahead of a look-up for which memory is prefetched.
 const AHEAD: usize = 16;
 
 /// The dominator tree by the numbers of the search.
@@ -26,7 +26,7 @@ pub(crate) struct Dominators {
     pub dominator: Vec<u32>,
 }
 
-/// What is known of paths up from a node.
+/// Facts about paths up from a node.
 #[derive(Clone, Copy)]
 struct Link {
     /// A node further up.
@@ -90,7 +90,7 @@ pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> 
 /// its ancestors is found in a logarithmic number of steps (Myers: "An applicative random-access stack", 1983). Without
 /// them, a long list to whose end much is tied takes a square of its length.
 struct Ways {
-    /// How far from the top each node is.
+    /// Distance of each node from the top.
     depth: Vec<u32>,
     /// A node further up; the top's is itself.
     shortcut: Vec<u32>,

@@ -1,5 +1,5 @@
-//! What holds blocks from outside the heap, as somebody who knows the program would call it: variables of modules,
-//! threads, the kernel, other memory.
+//! Holders of blocks outside the heap, in the words of somebody who knows the program: variables of modules, threads,
+//! the kernel, other memory.
 
 use super::variables::Variables;
 use crate::blocks::SegmentKind;
@@ -17,7 +17,7 @@ const THREAD_BYTES: u64 = 64 << 10;
 /// So many words in a row that all hold pointers are one variable.
 const ARRAY_WORDS: usize = 64;
 
-/// What holds blocks.
+/// Kind of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HolderKind {
@@ -38,7 +38,7 @@ pub enum HolderKind {
 }
 
 impl HolderKind {
-    /// Whether it counts only for what no other kind holds; or it is the top, which nothing holds.
+    /// Returns true if it counts only for blocks that no other kind holds, or is the top, which nothing holds.
     fn is_searched_later(self) -> bool {
         use HolderKind::*;
         matches!(self, Process | Thread | Kernel | Leaked)
@@ -48,7 +48,7 @@ impl HolderKind {
 /// One holder.
 #[derive(Clone, Debug)]
 pub struct Holder {
-    /// What it is.
+    /// Kind of the holder.
     pub kind: HolderKind,
     /// Its name: of a variable without its module.
     pub name: String,
@@ -72,7 +72,7 @@ pub(crate) struct Holders {
 pub(crate) const PROCESS: u32 = 0;
 
 impl Holders {
-    /// Those of a snapshot. What is leaked has no targets yet.
+    /// Holders in a snapshot. What is leaked has no targets yet.
     pub fn of(
         snapshot: &Snapshot,
         heap: &Heap,
@@ -118,12 +118,12 @@ impl Holders {
         found.finish(heap.blocks.len())
     }
 
-    /// How many.
+    /// Returns the number of holders.
     pub fn len(&self) -> u32 {
         self.all.len() as u32
     }
 
-    /// Those that hold what they do for a while.
+    /// Returns the holders that hold blocks only for a while.
     pub fn passing(&self) -> impl Iterator<Item = u32> + '_ {
         let is_passing =
             |holder: &Holder| matches!(holder.kind, HolderKind::Thread | HolderKind::Kernel);
@@ -137,7 +137,7 @@ impl Holders {
         self.len() - 1
     }
 
-    /// What a holder points to.
+    /// Returns the blocks that a holder points to.
     pub fn targets(&self, holder: u32) -> &[u32] {
         let holder = holder as usize;
         &self.targets[self.starts[holder] as usize..self.starts[holder + 1] as usize]

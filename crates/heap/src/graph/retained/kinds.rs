@@ -6,7 +6,7 @@ use crate::graph::types::Types;
 use crate::large_lists::with_room;
 use rustc_hash::FxHashMap;
 
-/// What blocks are; those of one type and size are of one kind.
+/// Kinds of blocks; blocks of one type and size are of one kind.
 pub(super) struct Kinds {
     /// The kind at each position. Holders are of kind 0.
     at: Vec<u32>,
@@ -14,11 +14,11 @@ pub(super) struct Kinds {
     kinds: Vec<(u32, u64)>,
 }
 
-/// What is no block.
+/// Kind of everything that is not a block.
 pub(super) const HOLDER: u32 = 0;
 
 impl Kinds {
-    /// Those of a heap's blocks.
+    /// Kinds of a heap's blocks.
     pub fn of(heap: &Heap, types: &mut Types, tree: &Tree) -> Kinds {
         let mut kinds = vec![(types.number_of("smaller holders"), 0)];
         let cache = types.number_of("malloc's cache of a thread");

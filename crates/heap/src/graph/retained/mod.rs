@@ -1,4 +1,4 @@
-//! What each block, variable and thread retains: what nothing would reach any more if it went.
+//! Memory retained by each block, variable and thread: what would become unreachable without it.
 //!
 //! It is all that it dominates: every way from outside the heap leads through it. Only ways that begin in a variable or in
 //! other memory count for what such a way leads to; those from a thread's stack and registers, and from the kernel, count
@@ -45,15 +45,15 @@ const BYTES_PER_BLOCK: u64 = 24;
 /// Edges collected at a time, at the least.
 const FEWEST_EDGES: u64 = 1 << 16;
 
-/// What holds what in a heap.
+/// Relation of holders and blocks in a heap.
 pub struct Retained {
     tree: Tree,
     holders: Holders,
-    /// How many blocks there are: nodes from there on are holders.
+    /// Number of blocks; nodes from there on are holders.
     blocks: u32,
     /// Where in the tree the holders are, in order.
     holder_positions: Vec<u32>,
-    /// What the block at each position of the tree is.
+    /// Kind of the block at each position of the tree.
     kinds: Kinds,
     /// Time that it took to find out.
     pub took: Duration,

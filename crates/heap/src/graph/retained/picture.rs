@@ -20,7 +20,7 @@ const CHILDREN: usize = 60;
 /// Levels of a picture: readers of JSON and people give up further down.
 const LEVELS: u32 = 40;
 
-/// What a node of a picture stands for.
+/// Meaning of a node of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PictureKind {
@@ -30,7 +30,7 @@ pub enum PictureKind {
     Group,
     /// Smaller ones of any type, with all that they retain.
     Others,
-    /// What holds blocks.
+    /// A holder of blocks.
     #[serde(untagged)]
     Holder(HolderKind),
 }
@@ -40,11 +40,11 @@ pub enum PictureKind {
 pub struct PictureNode {
     /// The node that retains it, by its index; `None` for the first.
     pub parent: Option<u32>,
-    /// What it stands for.
+    /// Meaning of the node.
     pub kind: PictureKind,
     /// The holder's name, or the type of the blocks.
     pub name: String,
-    /// Of a structure: its first block; of a group: its largest one; of a variable: its own.
+    /// Address: of a structure's first block, of a group's largest one, of a variable itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// Blocks that it consists of, without those that they retain beside.
@@ -53,7 +53,7 @@ pub struct PictureNode {
     pub bytes: u64,
     /// Usable bytes of all that it retains, its own included.
     pub retained_bytes: u64,
-    /// How many blocks those are.
+    /// Number of those blocks.
     pub retained_blocks: u64,
 }
 
@@ -66,7 +66,7 @@ struct Child {
     kind: u32,
 }
 
-/// What hangs on a structure or a holder.
+/// Blocks that a structure or a holder retains.
 #[derive(Default)]
 struct Hanging {
     own: Sum,
@@ -116,7 +116,7 @@ struct Drawing<'a, 'b> {
     nodes: Vec<PictureNode>,
     /// Nodes to be split: what each retains, its index, its position, its level.
     waiting: BinaryHeap<(u64, Reverse<u32>, u32, u32)>,
-    /// What retains less is summed up.
+    /// Limit below which retained memory is summed up.
     smallest: u64,
 }
 
@@ -237,7 +237,7 @@ impl Retained {
 /// A block that no other block retains.
 #[derive(Clone, Debug, Serialize)]
 pub struct LargestBlock {
-    /// What holds it; `None` if several do.
+    /// Its holder; `None` if there are several.
     pub held_by: Option<String>,
     /// If several do, or several variables of a module: those that point to it. None does if all of them point to other
     /// blocks, which lead to it.
@@ -245,7 +245,7 @@ pub struct LargestBlock {
     pub pointed_to_by: Vec<String>,
     /// Usable bytes that it retains.
     pub retained_bytes: u64,
-    /// How many blocks those are.
+    /// Number of those blocks.
     pub retained_blocks: u64,
     /// The structure that begins with it, and where most of what it retains is.
     pub path: Vec<StructureStep>,
@@ -261,7 +261,7 @@ pub struct StructureStep {
     pub name: String,
     /// Usable bytes of each.
     pub block_bytes: u64,
-    /// How many they are.
+    /// Number of them.
     pub blocks: u64,
     /// Usable bytes that the first one retains.
     pub retained_bytes: u64,

@@ -7,28 +7,28 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What one holder retains.
+/// Memory that one holder retains.
 #[derive(Clone, Debug, Serialize)]
 pub struct HolderRow {
-    /// What it is.
+    /// Kind of the holder.
     pub kind: HolderKind,
     /// Its name.
     pub name: String,
     /// Usable bytes that nothing would reach any more without it.
     pub retained_bytes: u64,
-    /// How many blocks those are.
+    /// Number of those blocks.
     pub retained_blocks: u64,
     /// Its variables, the largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<VariableRow>,
     /// Variables that hold something and are not listed.
     pub more_variables: u64,
-    /// Of a module: what several of its variables reach, and none retains.
+    /// For a module: blocks that several of its variables reach, and none retains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub together: Option<Sum>,
 }
 
-/// What one variable retains.
+/// Memory that one variable retains.
 #[derive(Clone, Debug, Serialize)]
 pub struct VariableRow {
     /// Its name.
@@ -37,24 +37,24 @@ pub struct VariableRow {
     pub address: String,
     /// Usable bytes that nothing would reach any more without it.
     pub retained_bytes: u64,
-    /// How many blocks those are.
+    /// Number of those blocks.
     pub retained_blocks: u64,
 }
 
-/// What the blocks of one type retain together.
+/// Memory that the blocks of one type retain together.
 #[derive(Clone, Debug, Serialize)]
 pub struct TypeRow {
     /// The type.
     pub name: String,
-    /// What tells it.
+    /// Evidence for the type.
     pub evidence: Evidence,
     /// Usable bytes of its blocks.
     pub bytes: u64,
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u64,
     /// Usable bytes that each of them retains, counted once where one retains another.
     pub retained_bytes: u64,
-    /// How many blocks those are.
+    /// Number of those blocks.
     pub retained_blocks: u64,
 }
 
@@ -84,7 +84,7 @@ impl Retained {
         }
     }
 
-    /// What the node at a position retains.
+    /// Returns the sum that the node at a position retains.
     pub(super) fn sum(&self, position: u32) -> Sum {
         let range = self.tree.dominated(position);
         let positions = &self.holder_positions;
@@ -101,12 +101,12 @@ impl Retained {
         self.sum(0)
     }
 
-    /// What several holders reach, and none of them retains.
+    /// Returns the sum that several holders reach, and none of them retains.
     pub fn shared(&self) -> Sum {
         self.held_together(0)
     }
 
-    /// What the holder at a position retains, and no part of it alone.
+    /// Returns the sum that the holder at a position retains, and no part of it alone.
     fn held_together(&self, position: u32) -> Sum {
         let mut sum = Sum::default();
         for child in self.tree.children(position) {
@@ -118,7 +118,7 @@ impl Retained {
         sum
     }
 
-    /// What holders retain, those of the largest sums first: the `top` first, and how many more there are.
+    /// Returns what holders retain, the largest sums first: at most `top`, and the number of the others.
     pub fn holders(&self, top: usize) -> (Vec<HolderRow>, u64) {
         let mut rows = Vec::new();
         for child in self.tree.children(0) {
@@ -174,7 +174,7 @@ impl Retained {
         rows
     }
 
-    /// What the blocks of each type retain: the `top` first, and how many more there are.
+    /// Returns what the blocks of each type retain: at most `top`, and the number of the others.
     pub fn types(&self, types: &Types, top: usize) -> (Vec<TypeRow>, u64) {
         let mut rows: Vec<(Sum, Sum)> = Vec::new();
         // Those types of whose blocks one retains what comes next, and where that ends. Blocks of the same type
@@ -215,7 +215,7 @@ impl Retained {
         (rows, more)
     }
 
-    /// Of how much the types are known.
+    /// Returns the share of the heap whose types are known.
     pub fn types_told(&self, types: &Types) -> TypesTold {
         let mut told = TypesTold {
             notes: types.notes().to_vec(),

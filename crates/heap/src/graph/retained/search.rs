@@ -23,11 +23,11 @@ pub(crate) trait Edges: Sync {
 /// No node, no number.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// How many buckets the numbers are counted in.
+/// Number of buckets in which the numbers are counted.
 const BUCKETS: usize = 1 << 14;
-/// Of [`Numbered::left`]: how many targets of the node wait.
+/// Bits of [`Numbered::left`] for the number of waiting targets of the node.
 const WAITING: u8 = 0x7f;
-/// Of [`Numbered::left`]: it has more edges behind those.
+/// Bit of [`Numbered::left`] that is set if the node has more edges behind those.
 const MORE: u8 = 0x80;
 
 /// Nodes in the order in which they were reached.
@@ -40,7 +40,7 @@ pub(crate) struct Numbered {
     pub parent: Vec<u32>,
     /// The lowest number of a node with an edge to it, among those with a lower number than its own.
     pub lowest: Vec<u32>,
-    /// How many edges lead to lower numbers, by the number that they lead to.
+    /// Number of edges that lead to lower numbers, by the number that they lead to.
     pub returning: Vec<u64>,
     /// Where the numbers of each search begin. Its edges to what earlier ones have reached do not count.
     searches: Vec<u32>,
@@ -50,13 +50,13 @@ pub(crate) struct Numbered {
 /// Targets that a search has seen, and goes on with later.
 #[derive(Default)]
 struct Waiting {
-    /// Those of the nodes on the way to the current one, a node's behind those of the nodes before it.
+    /// Targets of the nodes on the path to the current one, those of a node behind those of the nodes before it.
     targets: Vec<u32>,
-    /// What is left of each node, by its number.
+    /// Remaining targets of each node, by its number.
     left: Vec<u8>,
     /// Nodes that have more edges than wait, and the step to go on with.
     more: Vec<(u32, u32)>,
-    /// How many targets wait at most, unless a node is the only one.
+    /// Greatest number of waiting targets, unless a node is the only one.
     most: usize,
 }
 
@@ -90,7 +90,7 @@ impl Numbered {
         (u64::from(number) * BUCKETS as u64 / u64::from(nodes).max(1)) as usize
     }
 
-    /// Whether an edge counts from a node to one with a lower number.
+    /// Returns true if an edge from a node to one with a lower number counts.
     #[inline]
     pub fn returns(&self, from: u32, to: u32) -> bool {
         // There are very few of them.
@@ -202,7 +202,7 @@ impl Numbered {
     }
 }
 
-/// Whether an edge counts from a node to one with a lower number, with searches that begin at these numbers.
+/// Returns true if an edge from a node to one with a lower number counts, with searches that begin at these numbers.
 #[inline]
 fn returns(searches: &[u32], from: u32, to: u32) -> bool {
     // There are very few of them.

@@ -32,7 +32,7 @@ impl Edges for Listed {
     }
 }
 
-/// What can be reached from a node without another one.
+/// Returns what can be reached from a node without another one.
 fn reachable(edges: &[Vec<u32>], from: u32, without: u32) -> BTreeSet<u32> {
     let mut seen = BTreeSet::new();
     let mut waiting = vec![from];
@@ -141,8 +141,8 @@ proptest! {
         check(listed.clone(), u64::MAX)?;
         check(listed, 1)?;
     }
-    /// What a block retains is what could not be reached without it from where the first of these reach it: memory,
-    /// registers, leaked blocks that nothing points to.
+    /// A block retains what could not be reached without it from where the first of these reach it: memory, registers,
+    /// leaked blocks that nothing points to.
     #[test]
     fn what_a_block_retains_vanishes_with_it(graph in graphs()) {
         let (snapshot, heap, edges, _) = lay_out(&graph);

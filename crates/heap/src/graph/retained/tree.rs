@@ -73,7 +73,7 @@ impl Tree {
         self.nodes[at as usize]
     }
 
-    /// What the node at a position dominates, itself included.
+    /// Returns what the node at a position dominates, including itself.
     pub fn dominated(&self, at: u32) -> Range<u32> {
         at..self.ends[at as usize]
     }

@@ -15,7 +15,7 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    /// Those that the snapshot names, and those of the modules' symbols.
+    /// Variables that the snapshot names, and those of the modules' symbols.
     pub fn of(snapshot: &Snapshot, images: &[ModuleImage]) -> Variables {
         let mut all = snapshot.meta.variables.clone();
         for image in images {
