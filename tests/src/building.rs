@@ -1,7 +1,7 @@
 //! Building what the tests run: the binary, and the targets.
 
 use crate::releases::Release;
-use crate::requirements::not_run;
+use crate::requirements::{leave_unless_linkable, not_run};
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
@@ -166,6 +166,7 @@ fn build(
     };
     std::fs::create_dir_all(&directory).expect("a directory in target/");
     let path = directory.join(file);
+    leave_unless_linkable("c++", flags);
     once(&path, |to| {
         let of_release = release.map(Release::flags).unwrap_or_default();
         let mut flags = flags.to_vec();
@@ -246,6 +247,7 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
 pub fn build_c_target(name: &str, flags: &[&str]) -> PathBuf {
     let path = folder().join(format!("{name}-c{}", flags.join("")));
     let source = source(&format!("{name}.c"));
+    leave_unless_linkable("cc", flags);
     once(&path, |to| {
         compile_by("cc", &["-std=gnu11"], &source, flags, to);
     });

@@ -34,7 +34,9 @@ pub use memory_box::MemoryBox;
 pub use patience::{patiently, stop, until};
 pub use probing::{Prober, calls, changed_code};
 pub use processor_box::ProcessorBox;
-pub use requirements::{can_pass_by_filters, leave, not_run, unless_left};
+pub use requirements::{
+    can_pass_by_filters, has_library, leave, leave_unless_linkable, not_run, unless_left,
+};
 pub use rounds::rounds;
 pub use sites::{Sites, expect_sites, sites};
 use std::{

@@ -20,6 +20,21 @@ pub fn unshare() -> PathBuf {
     program
 }
 
+/// Leaves the test where no user namespace can be made.
+pub fn leave_without_user_namespaces() {
+    let tried = Command::new(unshare()).args(["--user", "true"]).output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        leave("no user namespace can be made, as in a chroot(2)");
+    }
+}
+
+/// The program that gives a namespace another root, as containers have. In a chroot(2), which makes no user namespaces
+/// (user_namespaces(7)), the test is left: the kernel shows paths in such a namespace with our own root before them.
+pub fn pivot_root() -> PathBuf {
+    leave_without_user_namespaces();
+    installed("pivot_root")
+}
+
 /// A folder for sockets and files, removed at the end.
 pub struct Folder(PathBuf);
 

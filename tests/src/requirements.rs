@@ -4,9 +4,12 @@ use std::any::Any;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Packages of Debian whose programs and libraries have other names than they.
-const PACKAGES: [(&str, &str); 21] = [
+const PACKAGES: [(&str, &str); 36] = [
+    ("apparmor_parser", "apparmor"),
+    ("checkmodule", "checkpolicy"),
     ("clang++", "clang"),
     ("gcore", "gdb"),
     ("go", "golang-go"),
@@ -14,11 +17,21 @@ const PACKAGES: [(&str, &str); 21] = [
     ("id", "coreutils"),
     ("java", "default-jdk-headless"),
     ("javac", "default-jdk-headless"),
+    ("ld.lld", "lld"),
+    ("ld.mold", "mold"),
+    ("libcurl.so.4", "libcurl4"),
     ("libjemalloc.a", "libjemalloc-dev"),
+    ("libjemalloc.so", "libjemalloc-dev"),
     ("libjemalloc.so.2", "libjemalloc2"),
     ("libmimalloc.so.2", "libmimalloc2.0"),
+    ("libpq.so.5", "libpq5"),
+    ("libsqlite3.so.0", "libsqlite3-0"),
+    ("libtcmalloc.so", "libgoogle-perftools-dev"),
     ("libtcmalloc.so.4", "libgoogle-perftools-dev"),
+    ("libtcmalloc_minimal.a", "libgoogle-perftools-dev"),
+    ("libtcmalloc_minimal.so", "libgoogle-perftools-dev"),
     ("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+    ("libxml2.so.2", "libxml2"),
     ("ms_print", "valgrind"),
     ("musl-gcc", "musl-tools"),
     ("nginx", "nginx-light"),
@@ -28,7 +41,13 @@ const PACKAGES: [(&str, &str); 21] = [
     ("promtool", "prometheus"),
     ("redis-benchmark", "redis-tools"),
     ("redis-cli", "redis-tools"),
+    ("scmp_sys_resolver", "seccomp"),
+    ("semodule_package", "semodule-utils"),
+    ("ssh-keygen", "openssh-client"),
 ];
+
+/// Where Debian has its libraries.
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
 /// What a test ends with that is left.
 struct Left;
@@ -70,8 +89,49 @@ pub fn installed(name: &str) -> PathBuf {
 
 /// The path of an installed library; without it the test is left.
 pub fn installed_library(name: &str) -> PathBuf {
-    let found = file_in("/usr/lib/x86_64-linux-gnu", name);
+    let found = file_in(LIBRARIES, name);
     found.unwrap_or_else(|| leave(&missing(name)))
+}
+
+/// Returns true if a library is installed, for a test that goes on without it; says so if not.
+pub fn has_library(name: &str) -> bool {
+    let is_there = file_in(LIBRARIES, name).is_some();
+    if !is_there {
+        not_run(&missing(name));
+    }
+    is_there
+}
+
+/// Leaves the test if these flags of a compiler name a linker or a library that is not installed.
+pub fn leave_unless_linkable(compiler: &str, flags: &[&str]) {
+    for linker in flags
+        .iter()
+        .filter_map(|flag| flag.strip_prefix("-fuse-ld="))
+    {
+        installed(&format!("ld.{linker}"));
+    }
+    for library in flags.iter().filter_map(|flag| flag.strip_prefix("-l")) {
+        let file = match library.strip_prefix(':') {
+            Some(file) => file.to_owned(),
+            None => format!("lib{library}.so"),
+        };
+        // Most are there, and no process needs to be started for those.
+        if file_in(LIBRARIES, &file).is_none() && !is_found(compiler, &file) {
+            let archive = file.replace(".so", ".a");
+            if library.starts_with(':') || !is_found(compiler, &archive) {
+                leave(&missing(&file));
+            }
+        }
+    }
+}
+
+/// Returns true if a compiler finds this library: it prints a path then, and the bare name otherwise (gcc(1),
+/// -print-file-name).
+fn is_found(compiler: &str, file: &str) -> bool {
+    let asked = Command::new(compiler)
+        .arg(format!("-print-file-name={file}"))
+        .output();
+    asked.is_ok_and(|output| output.stdout.starts_with(b"/"))
 }
 
 fn file_in(folder: &str, name: &str) -> Option<PathBuf> {

@@ -1,6 +1,10 @@
 //! The command on AArch64, in an emulator: recordings made here are read, compared and judged there with the
 //! same output byte for byte, and what would trace a process is refused.
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[macro_use]
+extern crate memhook_tests;
+
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{binary, build_target, not_run};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,9 @@
 //! What runs memhook-rs with few rights, and how a release is checked: each by the program that will read it.
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[macro_use]
+extern crate memhook_tests;
+
 use memhook_tests::programs::{Folder, copy_program, installed};
 use memhook_tests::{Target, binary, build_target};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,9 @@
 //! What cargo packs and installs elsewhere, without this repository around it.
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[macro_use]
+extern crate memhook_tests;
+
 use memhook_tests::programs::Folder;
 use std::path::{Path, PathBuf};
 use std::process::Command;

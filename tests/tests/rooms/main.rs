@@ -1,6 +1,10 @@
 //! The rooms of the project: which crate may import which, which modules may know each other, and
 //! whether the documents still describe what is there.
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[macro_use]
+extern crate memhook_tests;
+
 mod circles;
 mod crates;
 mod documents;
@@ -13,6 +17,7 @@ mod option_names;
 mod processors;
 mod refusals;
 mod sleeps;
+mod test_programs;
 
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@
 
 use super::served::{ask, rule};
 use memhook_tests::agents::{Agent, Pprof};
-use memhook_tests::programs::{Folder, copy_program};
+use memhook_tests::programs::{Folder, copy_program, installed};
 use memhook_tests::{Target, build_id, build_target, patience, run, until};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -115,11 +115,12 @@ fn profiled(name: &str, symbols: &str) -> (Arc<Folder>, String, bool) {
 
 #[test]
 fn names_that_are_added_later_are_the_same() {
-    // Names that a busy machine has not found in time are left out.
+    // Names that a busy machine has not found in time are left out. The C library has names for the functions that it
+    // does not export only where libc6-dbg is installed.
     let has_names = |directory: &str| {
         let rows = rows(directory);
         let mut places = rows.keys().flatten().flatten();
-        places.all(|(name, ..)| !name.contains("+0x"))
+        places.all(|(name, ..)| !name.contains("+0x") || name.starts_with("libc.so.6+0x"))
     };
     let mut tries = (1..=patience::TRIES).map(|number| {
         let (kept, here, was_opened) = profiled(&format!("agent-names-here-{number}"), "");
@@ -205,7 +206,7 @@ fn what_only_the_process_knows_keeps_its_name() {
         def work():\n    for _ in range(100):\n        hoard(50_001)\n\
         print('ready', flush=True)\nfor line in sys.stdin:\n    work()\n    print('done', flush=True)\n";
     std::fs::write(&script, text).expect("written");
-    let python = std::fs::canonicalize("/usr/bin/python3").expect("installed");
+    let python = std::fs::canonicalize(installed("python3")).expect("a program");
     let program = folder.path("python-of-test");
     copy_program(&python, &program);
     let mut target = Target::run(Command::new(&program).arg(&script));

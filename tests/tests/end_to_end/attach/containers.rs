@@ -1,7 +1,7 @@
 //! The recipes of docs/containers.md. The target runs as in a container: namespaces of its own, a root that cannot
 //! be written to and holds nothing but the program, an ordinary user without capabilities.
 
-use memhook_tests::programs::{Folder, another_root, copy_program, installed, unshare};
+use memhook_tests::programs::{Folder, another_root, copy_program, installed, pivot_root, unshare};
 use memhook_tests::{Attacher, Target, binary, build_target, expect_sites};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -54,7 +54,7 @@ impl Container {
              cd {0}; {1} . old; exec /setpriv --reuid {USER} --regid {USER} --clear-groups \
              --no-new-privs --inh-caps=-all --bounding-set=-all /target",
             root.path(""),
-            tool("pivot_root"),
+            pivot_root().display(),
         );
         let mut command = Command::new(unshare());
         command

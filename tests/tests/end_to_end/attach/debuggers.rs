@@ -1,6 +1,7 @@
 //! What lists the modules of a process that has been traced, and opens them by their names: debuggers, and the process
 //! itself.
 
+use memhook_tests::programs::installed;
 use memhook_tests::{Attacher, Target, build_library, build_target};
 use std::process::{Command, Stdio};
 
@@ -32,7 +33,8 @@ fn gdb(target: &Target) -> String {
     let commands = ["info sharedlibrary", "thread apply all backtrace"];
     let commands = commands.iter().flat_map(|command| ["-ex", command]);
     let mut gdb = with_limit();
-    gdb.args(["gdb", "-nx", "-batch", "-p", &pid]);
+    gdb.arg(installed("gdb"))
+        .args(["-nx", "-batch", "-p", &pid]);
     debug(gdb.args(commands), target)
 }
 
@@ -40,7 +42,10 @@ fn gcore(target: &Target) {
     let pid = target.pid().to_string();
     let to = std::env::temp_dir().join(format!("memhook-core-{pid}"));
     let mut gcore = with_limit();
-    debug(gcore.arg("gcore").arg("-o").arg(&to).arg(&pid), target);
+    debug(
+        gcore.arg(installed("gcore")).arg("-o").arg(&to).arg(&pid),
+        target,
+    );
     let core = to.with_file_name(format!("memhook-core-{pid}.{pid}"));
     assert!(core.metadata().is_ok_and(|core| core.len() > 0));
     let _ = std::fs::remove_file(core);

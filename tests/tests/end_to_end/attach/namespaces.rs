@@ -1,6 +1,8 @@
 //! Targets in namespaces of their own, with another root.
 
-use memhook_tests::programs::{Folder, another_root, installed, unshare};
+use memhook_tests::programs::{
+    Folder, another_root, leave_without_user_namespaces, pivot_root, unshare,
+};
 use memhook_tests::{Attacher, Target, build_target, expect_sites, run};
 use std::process::Command;
 
@@ -57,6 +59,7 @@ fn mount_and_pid_namespace_with_chroot() {
 
 #[test]
 fn user_namespace_too() {
+    leave_without_user_namespaces();
     let root = another_root(&[("target", &build_target("threads", &[]))]);
     let option = format!("--root={}", root.path(""));
     let target = in_namespaces(&[
@@ -77,7 +80,7 @@ fn mount_namespace_with_pivoted_root() {
         "set -e; mount --bind {0} {0}; cd {0}; mkdir old; mount -t proc proc proc; \
          {1} . old; exec /target",
         root.path(""),
-        installed("pivot_root").display()
+        pivot_root().display()
     );
     let target = in_namespaces(&["sh", "-c", &script]);
     let maps = target.maps();

@@ -2,7 +2,7 @@
 
 use memhook_tests::programs::installed;
 use memhook_tests::releases::Release;
-use memhook_tests::{Sites, binary, build_on_musl, build_target, not_run};
+use memhook_tests::{Sites, binary, build_on_musl, build_target, has_library, not_run};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -81,22 +81,12 @@ fn check(library: Option<&str>, program: &Path, what: &str) {
     assert_eq!(json["evidence"]["gaps"], serde_json::json!([]));
 }
 
-fn is_there(library: &str) -> bool {
-    let found = Path::new("/usr/lib/x86_64-linux-gnu")
-        .join(library)
-        .exists();
-    if !found {
-        not_run(&format!("there is no {library}"));
-    }
-    found
-}
-
 #[test]
 fn leaks_are_found_with_every_allocator() {
     memhook_tests::patiently(|| {
         let program = build_target("gate_allocators", &[]);
         check(None, &program, "glibc");
-        for library in LIBRARIES.into_iter().filter(|l| is_there(l)) {
+        for library in LIBRARIES.into_iter().filter(|l| has_library(l)) {
             check(Some(library), &program, library);
         }
     });
@@ -115,7 +105,7 @@ fn leaks_are_found_on_other_releases() {
 
 #[test]
 fn a_linked_allocator_is_like_a_preloaded_one() {
-    for library in LIBRARIES.into_iter().filter(|l| is_there(l)) {
+    for library in LIBRARIES.into_iter().filter(|l| has_library(l)) {
         let link = format!("-l:{library}");
         let program = build_target("gate_allocators", &["-Wl,--no-as-needed", &link]);
         check(None, &program, &link);

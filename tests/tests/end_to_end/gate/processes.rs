@@ -84,7 +84,9 @@ fn tests_that_make_runs_are_judged_without_an_option() {
     let output = Command::new(binary())
         .args(["gate", "--github", "--json", &json, "--junit", &junit])
         .args(["--sarif", &sarif, "--markdown", &markdown])
-        .args(["--", "make", "-f", &makefile, "test"])
+        .arg("--")
+        .arg(installed("make"))
+        .args(["-f", &makefile, "test"])
         .output()
         .expect("it runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -2,7 +2,9 @@
 //! nothing.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, JsonSchema, Target, binary, build_target, run, stop, until};
+use memhook_tests::{
+    Attacher, JsonSchema, Target, binary, build_target, patiently, run, stop, until,
+};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -297,24 +299,26 @@ fn a_reader_that_never_reads_costs_no_report() {
 
 #[test]
 fn a_reader_that_closes_the_pipe_ends_nothing() {
-    let folder = Folder::new("events-closed");
-    let (events, report) = (folder.path("events"), folder.path("report.json"));
-    let mut pipe = pipe(&events);
-    let mut target = Target::start(&build_target("oracle", &["-O1", "-g"]), &MANY);
-    let mut attacher = Attacher::start(&target, &["--events", &events, "-o", &report]);
-    let mut first = [0; 8];
-    pipe.read_exact(&mut first).expect("a line begins");
-    assert_eq!(&first, b"{\"event\"");
-    drop(pipe);
-    target.go();
-    target.expect("live ");
-    target.expect("done");
-    assert!(attacher.lives());
-    attacher.signal(libc::SIGINT);
-    let (status, _, errors) = attacher.outcome();
-    assert_eq!(status.code(), Some(0), "{errors}");
-    assert!(target.finish().success());
-    assert!(reported(&report)[0] > 500_000);
+    patiently(|| {
+        let folder = Folder::new("events-closed");
+        let (events, report) = (folder.path("events"), folder.path("report.json"));
+        let mut pipe = pipe(&events);
+        let mut target = Target::start(&build_target("oracle", &["-O1", "-g"]), &MANY);
+        let mut attacher = Attacher::start(&target, &["--events", &events, "-o", &report]);
+        let mut first = [0; 8];
+        pipe.read_exact(&mut first).expect("a line begins");
+        assert_eq!(&first, b"{\"event\"");
+        drop(pipe);
+        target.go();
+        target.expect("live ");
+        target.expect("done");
+        assert!(attacher.lives());
+        attacher.signal(libc::SIGINT);
+        let (status, _, errors) = attacher.outcome();
+        assert_eq!(status.code(), Some(0), "{errors}");
+        assert!(target.finish().success());
+        assert!(reported(&report)[0] > 500_000);
+    });
 }
 
 #[test]

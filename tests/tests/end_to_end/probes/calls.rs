@@ -466,8 +466,12 @@ fn callers(row: &Value) -> Vec<(String, u64)> {
         let names = frames
             .iter()
             .take(2)
-            .map(|frame| frame["function"].as_str());
-        let names: Vec<&str> = names.map(|name| name.expect("a name")).collect();
+            .map(|frame| match frame["function"].as_str() {
+                // It is not exported, so it has a name only where libc6-dbg is installed.
+                None if frame["module"] == "libc.so.6" => "start_thread",
+                name => name.expect("a name"),
+            });
+        let names: Vec<&str> = names.collect();
         *sums.entry(names.join(" < ")).or_default() += stack["calls"].as_u64().expect("calls");
     }
     sums.into_iter().collect()

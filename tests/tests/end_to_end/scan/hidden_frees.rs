@@ -3,10 +3,10 @@
 
 use memhook_heap::{Reclaimer, Request};
 use memhook_inject::{HoldOptions, hold};
+use memhook_tests::programs::installed_library;
 use memhook_tests::releases::Release;
-use memhook_tests::{Target, build_on_musl, build_target, not_run};
+use memhook_tests::{Target, build_on_musl, build_target, has_library};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -73,14 +73,11 @@ fn check(command: &mut Command) {
 }
 
 fn with(library: &str) -> Option<Command> {
-    let path = format!("/usr/lib/x86_64-linux-gnu/{library}");
-    if !Path::new(&path).exists() {
-        not_run(&format!("{library} is not installed"));
-        return None;
-    }
-    let mut command = Command::new(build_target("hidden_frees", &[]));
-    command.env("LD_PRELOAD", path);
-    Some(command)
+    has_library(library).then(|| {
+        let mut command = Command::new(build_target("hidden_frees", &[]));
+        command.env("LD_PRELOAD", installed_library(library));
+        command
+    })
 }
 
 #[test]

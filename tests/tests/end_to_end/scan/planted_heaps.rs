@@ -1,9 +1,9 @@
 //! Heaps of musl, mimalloc and gperftools' tcmalloc: 600 blocks that were planted before anyone looked, found again and
 //! again while threads allocate and release.
 
-use memhook_tests::programs::{Folder, installed};
+use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::scans::{List, scan};
-use memhook_tests::{Target, build_on_musl, build_target, not_run, run};
+use memhook_tests::{Target, build_on_musl, build_target, has_library, run};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -338,12 +338,10 @@ fn of_a_program_on_musl() {
 
 /// Links the program with a library of this system, if it is there.
 fn with(library: &str) -> Option<std::path::PathBuf> {
-    let path = format!("/usr/lib/x86_64-linux-gnu/{library}");
-    if !Path::new(&path).exists() {
-        not_run(&format!("{library} is not installed"));
-        return None;
-    }
-    Some(build_target("planted_heap", &["-Wl,--no-as-needed", &path]))
+    has_library(library).then(|| {
+        let path = installed_library(library).display().to_string();
+        build_target("planted_heap", &["-Wl,--no-as-needed", &path])
+    })
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A situation as its `truth.toml` has it: see `tests/truth/README.md`.
 
-use memhook_tests::build_service;
 use memhook_tests::programs::Folder;
+use memhook_tests::{build_service, leave_unless_linkable};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,6 +46,8 @@ fn compile(from: &Path, flags: &[String], more: &[&str], to: &str) {
         .args(["-std=gnu11", "-g", "-O2"])
         .args(more)
         .arg(from);
+    let words: Vec<&str> = flags.iter().map(String::as_str).collect();
+    leave_unless_linkable("cc", &words);
     let status = command.args(flags).args(["-o", to]).status().expect("cc");
     assert!(status.success(), "{}: {flags:?}", from.display());
 }

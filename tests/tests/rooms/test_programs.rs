@@ -1,0 +1,57 @@
+//! Programs of tests: what is not installed fails none of them.
+
+use super::root;
+use std::path::{Path, PathBuf};
+
+/// All Rust files in a folder, at any depth.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => vec![path],
+        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .collect()
+}
+
+/// The first file of each test program, and all of its text.
+fn programs() -> Vec<(PathBuf, String)> {
+    let crates = std::fs::read_dir(root().join("crates")).expect("crates");
+    let packages = crates.map(|entry| entry.expect("readable").path());
+    let others = ["tests", "tests/surfaces", "xtask"].map(|folder| root().join(folder));
+    let tests = packages.chain(others).map(|package| package.join("tests"));
+    let entries = tests.filter_map(|folder| std::fs::read_dir(folder).ok());
+    let entries = entries.flatten().map(|entry| entry.expect("readable"));
+    let read = |path: &PathBuf| std::fs::read_to_string(path).expect("text");
+    entries
+        .filter_map(|entry| match entry.path() {
+            folder if folder.join("main.rs").exists() => {
+                let text = sources(&folder).iter().map(read).collect();
+                Some((folder.join("main.rs"), text))
+            }
+            file if file.is_file() => Some((file.clone(), read(&file))),
+            _ => None,
+        })
+        .collect()
+}
+
+/// `memhook_tests::leave` ends a test that passes, but only under the attribute `test` of that crate.
+#[test]
+fn a_test_that_is_left_passes_in_each() {
+    let programs = programs();
+    let ours = programs
+        .iter()
+        .filter(|(_, text)| text.contains("memhook_tests::"));
+    let is_failing = |(path, _): &&(PathBuf, String)| {
+        let text = std::fs::read_to_string(path).expect("text");
+        !text.contains("#[macro_use]\nextern crate memhook_tests;\n")
+    };
+    assert!(ours.clone().count() > 5);
+    let found: Vec<&PathBuf> = ours.filter(is_failing).map(|(path, _)| path).collect();
+    assert!(
+        found.is_empty(),
+        "without the attribute `test` of memhook_tests: {found:#?}"
+    );
+}
