@@ -12,7 +12,7 @@ pub fn output_folder() -> PathBuf {
     )
 }
 
-/// Whether everything is to run just once (`cargo test --benches`), to see that it works.
+/// Returns true if each round runs only once, to see that it works: `cargo test --benches`, not `cargo bench`.
 pub fn is_test() -> bool {
     let has = |wanted| std::env::args().any(|argument| argument == wanted);
     !has("--bench") || has("--test")

@@ -18,11 +18,8 @@ pub(super) const PROGRAM: Program = Program {
     works: &["g++ -O1, a large file"],
     cycles: 12,
     stands: false,
-    start,
+    start: |place| compiler(place, 12),
 };
-
-/// For each the compiler instantiates a map and a sort.
-const TYPES: u32 = 12;
 
 struct Compiler {
     program: String,
@@ -32,14 +29,15 @@ struct Compiler {
     own_growth: i64,
 }
 
-fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
+/// g++, which is wherever this is built, on a file with so many types, for each of which it instantiates a map and a sort.
+pub fn compiler(place: &Placement, types: u32) -> Result<Box<dyn Subject>, String> {
     let driver = find("g++", "g++")?;
     let output = |command: &mut Command| {
         let output = command.output().map_err(|e| format!("g++: {e}"))?;
         Ok::<_, String>(output.stdout)
     };
     let program = output(Command::new(&driver).arg("-print-prog-name=cc1plus"))?;
-    let text = many_templates(if is_test() { 1 } else { TYPES });
+    let text = many_templates(if is_test() { 1 } else { types });
     let folder = Folder::new("bench-compiler");
     let file = folder.path("large.cc");
     std::fs::write(&file, text).map_err(|e| e.to_string())?;

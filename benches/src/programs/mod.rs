@@ -10,6 +10,8 @@ mod redis;
 mod sqlite;
 mod stockfish;
 
+pub use compiler::compiler;
+
 use crate::Subject;
 use crate::processors::Placement;
 use std::path::{Path, PathBuf};
@@ -30,8 +32,6 @@ pub struct Program {
 pub const REDIS: Program = redis::PROGRAM;
 /// sqlite3, likewise.
 pub const SQLITE: Program = sqlite::PROGRAM;
-/// g++, which is wherever this is built.
-pub const COMPILER: Program = compiler::PROGRAM;
 
 /// All programs.
 pub const PROGRAMS: &[Program] = &[

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench`; `cargo bench -p memhook-benches` measures more, and keeps its figures.
 
-use memhook_benches::programs::COMPILER;
+use memhook_benches::programs::compiler;
 use memhook_benches::uprobe::{Action, Uprobes};
 use memhook_benches::{
     Alternated, Figure, Measured, Memhook, Placement, Round, Spread, Standing, Tool, Traced,
@@ -31,42 +31,52 @@ fn main() {
         )),
     ];
     let tools: Vec<&dyn Tool> = tools.iter().map(|tool| &**tool).collect();
-    println!("untraced and traced rounds in turn, some minutes");
+    println!("Rounds with each tool and without one, in turn; takes some minutes.");
     let works = [
         (
             "malloc/free pair",
             standing("pair", &["10", "1"], &place, &tools),
         ),
         ("many stacks", standing("many", &["1"], &place, &tools)),
-        ("g++", compiler(&place, &tools)),
+        ("g++", real_program(&place, &tools)),
     ];
+    let mut failures = Vec::new();
     let mut rows = vec![row("", works.iter().map(|(name, _)| (*name).to_owned()))];
     rows.push(row("untraced", works.iter().map(|(_, all)| untraced(all))));
     for (at, tool) in tools.iter().enumerate() {
+        let traced = || works.iter().map(|(_, all)| &all.traced[at]);
+        if let Some(why) = common_failure(traced()) {
+            rows.push(format!("{:<17}  not run: {why}", tool.name()));
+            continue;
+        }
         let cells = works.iter().map(|(_, all)| times(all, &all.traced[at]));
         rows.push(row(tool.name(), cells));
+        for ((work, _), traced) in works.iter().zip(traced()) {
+            if traced.rounds.is_empty() {
+                failures.push(format!("{}, {work}: {}", tool.name(), failure(traced)));
+            }
+        }
     }
-    println!("\ntime of an operation; with a tool, how many times as much (median, quartiles)\n");
+    println!("\nTime of an operation; with a tool, how many times as much (median, quartiles):\n");
     rows.iter().for_each(|row| println!("{row}"));
-    let failures = works.iter().flat_map(|(work, all)| {
-        let failed = all.traced.iter().filter(|traced| traced.rounds.is_empty());
-        failed.map(move |traced| {
-            let why = traced.failure.as_deref().unwrap_or("no rounds");
-            format!("{work}, {}: {why}", traced.tool)
-        })
-    });
-    let failures: Vec<String> = failures.collect();
     println!();
     failures.iter().for_each(|failure| println!("{failure}"));
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("Not run as root: uprobes take it, or CAP_PERFMON and CAP_BPF.");
-    }
     // Where even our own tools did not run, nothing was measured.
     let has_ours = |all: &Alternated| all.traced[..2].iter().all(|t| !t.rounds.is_empty());
     if !works.iter().all(|(_, all)| has_ours(all)) {
         std::process::exit(1);
     }
+}
+
+/// Why a tool did not run, if that was the same each time.
+fn common_failure<'a>(mut traced: impl Iterator<Item = &'a Traced>) -> Option<&'a str> {
+    let first = traced.next()?;
+    let is_same = |other: &Traced| other.rounds.is_empty() && failure(other) == failure(first);
+    (first.rounds.is_empty() && traced.all(is_same)).then(|| failure(first))
+}
+
+fn failure(traced: &Traced) -> &str {
+    traced.failure.as_deref().unwrap_or("no rounds")
 }
 
 /// A program that measures itself, and on which tools come and go.
@@ -81,9 +91,9 @@ fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -
     alternate(&mut subject, tools, cycles(12))
 }
 
-/// The one real program that is wherever this is built.
-fn compiler(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
-    match (COMPILER.start)(place) {
+/// The one real program that is wherever this is built. Its file is small, as a probe makes it take a hundred times as long.
+fn real_program(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
+    match compiler(place, 1) {
         Ok(mut subject) => alternate(&mut *subject, tools, cycles(4)),
         Err(why) => {
             let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
