@@ -43,7 +43,13 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "ROWS", default_value = "site")]
     by: DiffBy,
     /// Number of rows to show
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        allow_negative_numbers = true
+    )]
     top: usize,
     /// End with code 1 if more has grown: 'growth > 5%'
     ///

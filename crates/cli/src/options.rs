@@ -91,7 +91,13 @@ impl TypedValueParser for OrderParser {
 #[command(next_help_heading = "Reports")]
 pub struct View {
     /// Number of rows in a report
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        allow_negative_numbers = true
+    )]
     pub top: usize,
     /// Show only blocks that are at least this old
     #[arg(long, value_name = "TIME", value_parser = duration)]

@@ -55,7 +55,13 @@ pub struct Args {
     #[arg(long, value_name = "ORDER", value_parser = OrderParser, default_value = "bytes")]
     sort: Order,
     /// Number of rows
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        allow_negative_numbers = true
+    )]
     top: usize,
     /// Show who releases what others allocated
     ///

@@ -53,6 +53,12 @@ impl Target {
         self.choice.pid(self.process())
     }
 
+    /// Returns true if nothing says which process is meant.
+    pub fn is_missing(&self) -> bool {
+        let Choice { newest, cgroup } = &self.choice;
+        self.process().is_none() && cgroup.is_none() && !newest
+    }
+
     /// The recording that is named in the place of a process.
     pub fn recording(&self) -> Option<&Path> {
         let path = Path::new(self.process.as_deref()?);

@@ -39,6 +39,7 @@ mod remote_address;
 mod scheduling;
 mod sections;
 mod selector;
+mod similar_names;
 mod slots;
 mod smaps;
 mod target_root;

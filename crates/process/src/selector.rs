@@ -1,5 +1,6 @@
 //! Which processes are meant by a name or a control group.
 
+use crate::similar_names::similar;
 use crate::{
     Chosen, ControlGroup, is_attacher, living_thread, proc_text, process_ids, thread_name,
     thread_start_time,
@@ -140,7 +141,10 @@ impl Selector {
     pub fn choose(&self, found: &[Candidate], newest: bool) -> Result<Chosen, SelectionError> {
         match found {
             [] => Err(match &self.name {
-                Some(name) if self.group.is_none() => SelectionError::NoName(name.clone()),
+                Some(name) if self.group.is_none() => SelectionError::NoName {
+                    name: name.clone(),
+                    hint: String::new(),
+                },
                 _ => SelectionError::None(self.to_string()),
             }),
             [only] => Ok(only.chosen()),
@@ -196,8 +200,13 @@ pub enum SelectionError {
     #[error("PID {0} is one process")]
     Id(i32),
     /// Neither a number nor the name of a process.
-    #[error("no process is named {0}: PID must be a number or the name of a process")]
-    NoName(String),
+    #[error("no process is named {name}{hint}: PID must be a number or the name of a process")]
+    NoName {
+        /// The name.
+        name: String,
+        /// What may have been meant, in parentheses, or nothing.
+        hint: String,
+    },
     /// Nothing matches.
     #[error("there is no process {0}")]
     None(String),
@@ -216,6 +225,25 @@ pub enum SelectionError {
     },
 }
 
+/// Says what a name that no process has may have meant.
+fn meant(name: &str) -> String {
+    let kernel_thread = process_ids().into_iter().find(|&pid| {
+        thread_name(pid, pid).as_deref() == Some(name) && Candidate::of(pid).is_none()
+    });
+    if let Some(pid) = kernel_thread {
+        return format!(" ({pid} is a kernel thread or a zombie, which has no heap)");
+    }
+    let known = Selector::default().look();
+    let names = known.iter().flat_map(|candidate| {
+        let executable = candidate.executable.trim_end_matches(" (deleted)");
+        [candidate.comm.as_str(), file_name(executable)]
+    });
+    match similar(name, names).as_slice() {
+        [] => String::new(),
+        names => format!(" (did you mean {}?)", names.join(" or ")),
+    }
+}
+
 /// The process with this id or name (`target`), in this control group, if it is the only one or the
 /// newest is wanted. A number is an id, and says all; whether there is such a process is not looked at.
 pub fn select(
@@ -227,7 +255,14 @@ pub fn select(
         Some(Ok(pid)) if group.is_none() && !newest => Ok(Chosen::now(pid)),
         _ => {
             let selector = Selector::of(target, group)?;
-            selector.choose(&selector.look(), newest)
+            let chosen = selector.choose(&selector.look(), newest);
+            chosen.map_err(|error| match error {
+                SelectionError::NoName { name, .. } => SelectionError::NoName {
+                    hint: meant(&name),
+                    name,
+                },
+                error => error,
+            })
         }
     }
 }
@@ -339,7 +374,13 @@ mod tests {
         let chosen = select(Some("17"), None, false);
         assert_eq!(chosen.map(|chosen| chosen.pid), Ok(17));
         let error = select(Some("no such name"), None, false);
-        assert_eq!(error, Err(SelectionError::NoName("no such name".into())));
+        assert_eq!(
+            error,
+            Err(SelectionError::NoName {
+                name: "no such name".into(),
+                hint: String::new(),
+            })
+        );
         for (target, group, newest, why) in [
             (None, None, true, SelectionError::Nothing),
             (Some(""), Some("/"), false, SelectionError::Empty),
@@ -364,6 +405,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let listed = is_listed();
+        let mistyped = select(Some("sleeep"), None, false);
         child.kill().unwrap();
         let when_a_zombie = {
             while !crate::has_ended(pid) {
@@ -373,6 +415,8 @@ mod tests {
         };
         child.wait().unwrap();
         assert!(listed && !when_a_zombie);
+        let error = mistyped.unwrap_err().to_string();
+        assert!(error.contains("(did you mean sleep"), "{error}");
         // Nor is this process, whose name is its own.
         let own = std::process::id() as i32;
         let all = Selector::default().look();

@@ -364,7 +364,13 @@ pub struct OutputOptions {
     #[arg(long, value_name = "DIR")]
     source_root: Option<PathBuf>,
     /// Number of leaks to show in the text
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 10)]
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        allow_negative_numbers = true
+    )]
     top: usize,
     #[command(flatten)]
     color: ColorArgs,

@@ -1,5 +1,6 @@
 //! `doctor`: everything that decides whether and how well a process can be traced.
 
+mod machine;
 mod problem_report;
 mod touches;
 
@@ -44,8 +45,12 @@ pub struct Args {
     force: bool,
 }
 
-/// Prints every finding; the exit code says whether an attach would refuse.
+/// Prints every finding; the exit code says whether an attach would refuse. Without a process, the findings are about the
+/// machine.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.target.is_missing() && !args.json.json && args.report.is_none() {
+        return Ok(show_machine());
+    }
     let report = match &args.report {
         Some(path) => {
             let file = OutputFile::create(path, args.force)?;
@@ -78,6 +83,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         exit_code::BAD_INPUT
     }))
+}
+
+/// Prints the findings about the machine; the exit code says whether anything can be traced.
+fn show_machine() -> ExitCode {
+    let checks = machine::checks();
+    let mut out = String::new();
+    // Writing into a String cannot fail.
+    let _ = checks
+        .iter()
+        .try_for_each(|check| add_check(&mut out, check));
+    let (verdict, code) = match checks.iter().all(|check| check.ok) {
+        true => ("This machine is ready", exit_code::DONE),
+        false => ("Nothing can be traced here", exit_code::BAD_INPUT),
+    };
+    say!("{out}\n{verdict}. To examine a process: memhook-rs doctor PID");
+    ExitCode::from(code)
 }
 
 /// Name of the JSON schema.

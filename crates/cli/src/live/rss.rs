@@ -23,7 +23,13 @@ pub struct Args {
     #[arg(long)]
     pins: bool,
     /// Number of rows to show of each list
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        allow_negative_numbers = true
+    )]
     top: usize,
     #[command(flatten)]
     json: Json,

@@ -51,7 +51,13 @@ pub struct Args {
     #[command(flatten)]
     target: Target,
     /// Number of groups to show
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        allow_negative_numbers = true
+    )]
     top: usize,
     #[command(flatten)]
     json: Json,

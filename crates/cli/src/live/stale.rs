@@ -43,7 +43,13 @@ pub struct Args {
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, conflicts_with = "read_only")]
     interval: Option<Duration>,
     /// Number of sites to show
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 20)]
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        allow_negative_numbers = true
+    )]
     top: usize,
     /// At the end, also report what nothing reaches
     ///

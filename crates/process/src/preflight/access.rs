@@ -170,7 +170,8 @@ pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check>
 fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     const AS_ROOT: &str = "run as root, or with CAP_SYS_PTRACE and CAP_DAC_OVERRIDE";
     const GRANT: &str = "give CAP_SYS_PTRACE to this container (docker run --cap-add=SYS_PTRACE)";
-    const BEYOND_ROOT: &str = "run on the host or in the user namespace of the process: a sandbox or security module (seccomp, AppArmor, SELinux) refuses even root";
+    const BEYOND_ROOT: &str = "a sandbox or security module (seccomp, AppArmor, SELinux) refuses even root: run outside of it, on the host";
+    const ITS_NAMESPACE: &str = "run on the host, or in the user namespace of the process";
     let uid = |path: &str| fs::metadata(path).map(|m| m.uid()).ok();
     let owner = uid(&format!("/proc/{pid}"));
     // The files below that directory belong to root if the process is not dumpable (proc(5), "/proc/pid").
@@ -220,10 +221,13 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         };
         return (format!("kernel.yama.ptrace_scope is {scope}"), remedy);
     }
-    let other_user_namespace =
-        fs::read_link(proc_path(pid, "ns/user")).ok() != fs::read_link("/proc/self/ns/user").ok();
-    if other_user_namespace {
-        return ("it is in another user namespace".into(), as_root);
+    // A sandbox may refuse to show it, which says nothing about where the process is.
+    if let (Ok(its), Ok(ours)) = (
+        fs::read_link(proc_path(pid, "ns/user")),
+        fs::read_link("/proc/self/ns/user"),
+    ) && its != ours
+    {
+        return ("it is in another user namespace".into(), ITS_NAMESPACE);
     }
     (error.to_string(), as_root)
 }

@@ -47,7 +47,8 @@ fn arguments() {
     for (args, word) in [
         (vec!["attach", "2147483647"], "no process"),
         (vec!["attach", "0"], "no process"),
-        (vec!["doctor"], "PID"),
+        (vec!["doctor", "--json"], "PID"),
+        (vec!["attach", &own, "--top", "-3"], "'-3' for '--top <N>'"),
         (vec!["attach"], "PID"),
         (vec!["attach", "x"], "no process is named x"),
         (vec!["attach", &own, "--depth", "0"], "depth"),
