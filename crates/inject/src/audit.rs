@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime};
 
-/// What was done to a process.
+/// Act that was done to a process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
     /// Threads were stopped, for so long.
@@ -20,7 +20,7 @@ pub enum Act {
     Call {
         /// Its address.
         function: u64,
-        /// How often.
+        /// Number of calls.
         calls: usize,
         /// The arguments of a single call, or those of each.
         arguments: Vec<u64>,
@@ -31,7 +31,7 @@ pub enum Act {
         number: i64,
         /// Its arguments.
         arguments: [u64; 6],
-        /// What the kernel answered.
+        /// Answer of the kernel.
         result: i64,
     },
     /// Words or instructions were exchanged, at these places.
@@ -59,11 +59,11 @@ pub struct Entry {
     pub pid: i32,
     /// When the process started, in clock ticks since the machine has; with the id, it is one process for ever.
     pub started: Option<u64>,
-    /// What was done.
+    /// The act.
     pub act: Act,
 }
 
-/// What a reader gets.
+/// Entry for a reader.
 #[derive(Clone, Debug)]
 pub enum Note {
     /// An act.
@@ -91,7 +91,7 @@ pub fn wait_for_reader(limit: Duration) {
     }
 }
 
-/// Whether a thread of a target is held, or is about to be.
+/// Returns true if a thread of a target is held, or is about to be.
 pub fn is_holding() -> bool {
     HOLDS.load(SeqCst) > 0
 }
@@ -101,7 +101,7 @@ pub fn note(pid: i32, act: Act) {
     note_as(pid, || act);
 }
 
-/// The same where it costs something to describe the act.
+/// Like [`note`], where it costs something to describe the act.
 pub(crate) fn note_as(pid: i32, act: impl FnOnce() -> Act) {
     if let Some(queue) = QUEUE.get() {
         // A reader that has ended wants nothing.

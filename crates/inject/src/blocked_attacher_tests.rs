@@ -182,7 +182,7 @@ fn lets_go(variable: &str, milliseconds: &str) {
     target.ends_well();
 }
 
-/// Whether it was seen that the target was held, and was not any more while the attacher still hung.
+/// Returns true if the target was seen to be held, and then no longer held while the attacher still hung.
 fn is_let_go(target: &Target, step: u64, variable: &str, milliseconds: &str) -> bool {
     let mut command = target.attacher("kill_tests::caller", step);
     let mut attacher = Attacher(Some(command.env(variable, milliseconds).spawn().unwrap()));

@@ -1,4 +1,4 @@
-//! How a process ended that is not a child of ours.
+//! End of a process that is not a child of ours.
 //!
 //! Its wait status is its parent's to take, and a shell takes it at once. A descriptor of the process (pidfd_open(2)) that was
 //! opened before keeps it (PIDFD_GET_INFO with PIDFD_INFO_EXIT, Linux 6.15); before that kernel, it is in /proc as long
@@ -30,7 +30,7 @@ const PIDFD_GET_INFO: libc::c_ulong = 0xc040_ff0b;
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
 
 impl EndWatch {
-    /// Of a process that lives.
+    /// Watches the end of a process that lives.
     pub fn of(pid: i32) -> EndWatch {
         EndWatch {
             pid,

@@ -1,4 +1,4 @@
-//! What can go wrong, with the process, the thread and the address.
+//! Errors, with the process, the thread and the address.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub enum Error {
     Start {
         /// Its name as it was given.
         program: String,
-        /// What the kernel answered.
+        /// Answer of the kernel.
         #[source]
         cause: io::Error,
     },
@@ -44,7 +44,7 @@ pub enum Error {
     Permission {
         /// Process id.
         pid: i32,
-        /// What the kernel answered.
+        /// Answer of the kernel.
         cause: io::Error,
     },
     /// Another process traces the target already.
@@ -71,9 +71,9 @@ pub enum Error {
     NoSafeThread {
         /// Process id.
         pid: i32,
-        /// How long was tried.
+        /// Time spent on attempts.
         waited: Duration,
-        /// Why the last thread tried was refused.
+        /// Reason why the last thread tried was refused.
         reason: String,
     },
     /// A seized thread did not stop: it sleeps uninterruptibly, or gets no processor. It is let go as soon as it stops.
@@ -97,7 +97,7 @@ pub enum Error {
         tid: i32,
         /// For how long threads may be held.
         limit: Duration,
-        /// How many holds were given up.
+        /// Number of holds that were given up.
         attempts: u32,
     },
     /// This process gets a processor too rarely to hold a thread of the target, which would stand still meanwhile. Nothing
@@ -108,7 +108,7 @@ pub enum Error {
     Starved {
         /// Process id.
         pid: i32,
-        /// How long it waited for a turn.
+        /// Length of its wait for a turn.
         wait: Duration,
     },
     /// The target has system calls of this thread handed to a handler of its own, so it would answer those that we make
@@ -147,7 +147,7 @@ pub enum Error {
         pid: i32,
         /// Thread id.
         tid: i32,
-        /// What the kernel answered.
+        /// Answer of the kernel.
         cause: io::Error,
     },
     /// Memory of the target could not be read or written.
@@ -159,9 +159,9 @@ pub enum Error {
         pid: i32,
         /// Address in the target.
         address: RemoteAddress,
-        /// How many bytes were asked for.
+        /// Number of bytes that were asked for.
         bytes: usize,
-        /// What the kernel answered.
+        /// Answer of the kernel.
         cause: io::Error,
     },
     /// A file of /proc could not be used.
@@ -169,7 +169,7 @@ pub enum Error {
     File {
         /// Path of the file.
         path: String,
-        /// What the kernel answered.
+        /// Answer of the kernel.
         cause: io::Error,
     },
     /// The code that remote work needs was not found in executable memory of the target.
@@ -266,7 +266,7 @@ pub enum Error {
         pid: i32,
         /// Address of the function.
         function: RemoteAddress,
-        /// How long was waited.
+        /// Length of the wait.
         waited: Duration,
     },
     /// A function called in the target did not return. The thread was put back although the
@@ -280,13 +280,13 @@ pub enum Error {
         pid: i32,
         /// Address of the function.
         function: RemoteAddress,
-        /// How long was waited.
+        /// Length of the wait.
         waited: Duration,
     },
     /// There were more arguments than integer registers (six).
     #[error("a remote call takes at most 6 arguments, not {count}")]
     TooManyArguments {
-        /// How many were given.
+        /// Number of arguments given.
         count: usize,
     },
     /// A seccomp filter may end the process for a system call that would have to be made in it.
@@ -304,7 +304,7 @@ pub enum Error {
     NoFork {
         /// Process id.
         pid: i32,
-        /// Why.
+        /// Reason.
         reason: &'static str,
     },
     /// `dlopen` in the target returned NULL.
@@ -314,7 +314,7 @@ pub enum Error {
         pid: i32,
         /// Path given to dlopen.
         path: String,
-        /// What the target's loader says.
+        /// Message of the target's loader.
         reason: String,
     },
 }

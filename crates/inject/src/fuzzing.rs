@@ -1,8 +1,8 @@
-//! What the fuzzer calls of this crate (`fuzz/README.md`).
+//! Functions that the fuzzer calls (`fuzz/README.md`).
 
 use crate::seccomp::is_harmless;
 
-/// Whether a filter is taken for one that lets a system call pass or refuses it. Each instruction is given as its
+/// Returns true if a filter counts as one that lets a system call pass or refuses it. Each instruction is given as its
 /// code, jumps and operand.
 pub fn filter_is_harmless(program: &[(u16, u8, u8, u32)], nr: i64) -> bool {
     let program: Vec<_> = program

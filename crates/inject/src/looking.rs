@@ -31,7 +31,7 @@ enum Request {
     Detach = libc::PTRACE_DETACH,
 }
 
-/// How often a thread's call is looked at before any is stopped, and the time between.
+/// Number of times that a thread's call is examined before any thread is stopped, and the time between.
 const LOOKS: usize = 24;
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 /// With more threads, each is looked at less often.
@@ -51,7 +51,7 @@ pub struct SeenThread {
     pub registers: Registers,
     /// The whole extended state (vector registers); nothing of a thread that was not stopped.
     pub extended: Vec<u8>,
-    /// Whether it was stopped, and all of its registers are known.
+    /// True if it was stopped, and all of its registers are known.
     pub is_stopped: bool,
 }
 
@@ -66,14 +66,14 @@ struct Sleeping {
 pub struct ThreadsSeen {
     pid: i32,
     stopped_at: Instant,
-    /// Those that are stopped, or asleep.
+    /// Threads that are stopped, or asleep.
     pub threads: Vec<SeenThread>,
     not_stopped: Vec<Sleeping>,
 }
 
-/// What came of a look.
+/// Result of a look.
 pub struct Seen<R> {
-    /// What was done while the threads stood still.
+    /// Result of the work while the threads stood still.
     pub result: R,
     /// For how long they did.
     pub held: Duration,
@@ -92,7 +92,7 @@ impl ThreadsSeen {
         self.not_stopped.iter().map(|thread| thread.tid)
     }
 
-    /// Those of them that have run since they were looked at.
+    /// Returns the threads that have run since they were examined.
     pub fn have_run(&self) -> Vec<i32> {
         let has_run = |thread: &&Sleeping| thread.seen != asleep(self.pid, thread.tid);
         let running = self.not_stopped.iter();
@@ -171,7 +171,7 @@ fn seen_in_delicate_calls(pid: i32) -> BTreeSet<i32> {
     found
 }
 
-/// Whether a thread is blocked in a call that a stop would end.
+/// Returns true if a thread is blocked in a call that a stop would end.
 fn is_delicate(pid: i32, tid: i32) -> bool {
     let line = proc_text(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
     let mut fields = line.split_whitespace();
@@ -245,7 +245,7 @@ fn registers_of(line: &str) -> Option<Registers> {
 /// The threads on their way to a stop.
 struct Stopping {
     pid: i32,
-    /// Those that are never stopped.
+    /// Threads that are never stopped.
     delicate: BTreeSet<i32>,
     /// Told to stop, and not seen to have stopped.
     seized: BTreeSet<i32>,

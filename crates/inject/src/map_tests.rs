@@ -12,7 +12,7 @@ use crate::scratch::word;
 use crate::{Error, Held, ObjectImage, hold, map_object, unmap_unfinished};
 
 const PAGE: u64 = 4096;
-/// What its data holds behind its own address.
+/// Word that its data holds behind its own address.
 const ANSWER: u64 = 0x1234_5678_9abc;
 
 /// Four pages: a header, code that returns the first word of the data, the data, and zeros.
@@ -49,7 +49,7 @@ pub(crate) fn map_and_call(held: &mut Held) -> Result<(), Error> {
     Ok(())
 }
 
-/// Those of ours, as start, end and protection.
+/// Returns our mappings, as start, end and protection.
 fn ours(pid: i32) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let ours = maps.lines().filter(|line| line.contains("memfd:memhook"));
@@ -160,7 +160,7 @@ fn replaced_descriptor(held: &mut Held) -> Result<u64, Error> {
     Ok(number)
 }
 
-/// What a descriptor of the target leads to.
+/// Returns the file behind a descriptor of the target.
 fn leads_to(pid: i32, number: u64) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/fd/{number}")).ok()
 }

@@ -1,4 +1,4 @@
-//! How many files this process may have open.
+//! Raises the number of files that this process may have open.
 
 /// Raises the limit as far as it may be raised without a privilege: each traced process takes some dozens of
 /// descriptors, and the usual limit is 1,024 (setrlimit(2), RLIMIT_NOFILE).

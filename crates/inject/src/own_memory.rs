@@ -1,4 +1,4 @@
-//! What this process itself holds.
+//! Memory that this process itself holds.
 
 /// Buffers of so many bytes and more get mappings of their own, and the end of a heap is given back from so many
 /// on. These are what the allocator begins with.

@@ -13,11 +13,11 @@ use crate::watchdog::call;
 pub(crate) const SHORTEST_NS: u64 = 100_000;
 /// For a thread that may have work without end: the target needs the processor, too.
 const SHORT_NS: u64 = 500_000;
-/// What a thread has by default.
+/// Slack of a thread by default.
 pub(crate) const USUAL_NS: u64 = 0;
 
-/// How much nicer other threads are then: enough that a thread which has slept gets a processor at once among many
-/// busy ones, and too little for it to keep theirs from them for long.
+/// Priority over other threads: enough that a thread which has slept gets a processor at once among many busy ones, and
+/// too little to keep them from it for long.
 const NICE: i32 = -10;
 
 /// Gives the calling thread precedence over ordinary ones for the rest of its life. A niceness that somebody has chosen

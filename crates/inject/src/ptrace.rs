@@ -10,7 +10,7 @@ const OPTIONS_OF_CHILD: i32 = OPTIONS | libc::PTRACE_O_TRACECLONE | libc::PTRACE
 /// Processes that it makes, by fork or vfork, are seized too.
 const TRACE_FORKS: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
 
-/// Whether the kernel has refused PTRACE_O_SUSPEND_SECCOMP.
+/// Set if the kernel has refused PTRACE_O_SUSPEND_SECCOMP.
 static NO_SUSPENSION: AtomicBool = AtomicBool::new(false);
 
 /// One raw request.
@@ -74,8 +74,8 @@ pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
     plain(libc::PTRACE_SETOPTIONS, tid, OPTIONS_OF_CHILD | forks)
 }
 
-/// What the present event is about: for a thread at its end, its wait status; for a clone, the id of the
-/// child, as this process sees it.
+/// Returns the value of the present event: for a thread at its end, its wait status; for a clone, the id of the child,
+/// as this process sees it.
 pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     let mut message = 0u64;
     // SAFETY: the kernel writes one unsigned long.
@@ -200,7 +200,7 @@ pub(crate) fn pending_signals(
     Ok(found)
 }
 
-/// Whether system calls of a stopped thread are handed to a handler of the program (prctl(2),
+/// Returns true if system calls of a stopped thread are handed to a handler of the program (prctl(2),
 /// PR_SET_SYSCALL_USER_DISPATCH). A kernel before 6.4 cannot say.
 pub(crate) fn dispatches_calls(tid: i32) -> bool {
     // PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, and struct ptrace_sud_config { u64 mode, selector, offset, len; }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 /// Variables of the environment: the step to die at, and how many µs after it.
 pub(crate) const STEP: &str = "MEMHOOK_TEST_STEP";
 pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
-/// What to do instead of dying: send itself a signal, freeze its cgroup (the value is its directory), or sleep (for so
-/// many milliseconds).
+/// Alternatives to dying: send itself a signal, freeze its cgroup (the value is its directory), or sleep (for this many
+/// milliseconds).
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
-/// The same, without sleeping.
+/// Like the variable above, without sleeping.
 pub(crate) const SPIN: &str = "MEMHOOK_TEST_SPIN";
 /// To be set beside `SIGNAL`: SIGCONT follows.
 pub(crate) const CONTINUE: &str = "MEMHOOK_TEST_CONTINUE";

@@ -69,7 +69,7 @@ fn loading_that_waits(arguments: &[&str]) {
     }
 }
 
-/// Whether the attacher was killed before it let the thread go for want of a processor.
+/// Returns true if the attacher was killed before it released the thread for want of a processor.
 fn is_killed_while_it_loads(arguments: &[&str]) -> bool {
     let object = common::build("object", &["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"]);
     let mut program = Program::start("keeps_loader", arguments);

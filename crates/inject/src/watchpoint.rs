@@ -55,7 +55,7 @@ const FLAG_REMOVE_ON_EXEC: u64 = 1 << 36;
 const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 12 | 1 << 13;
 /// `PERF_REG_X86_BP`, `SP` and `IP` (arch/x86/include/uapi/asm/perf_regs.h).
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
-/// Of the stack, enough for the innermost frames; it is copied at each hit.
+/// Bytes of the stack, enough for the innermost frames; they are copied at each hit.
 const STACK_BYTES: u32 = 4096;
 const RECORD_SAMPLE: u32 = 9;
 /// `PERF_RECORD_MISC_CPUMODE_MASK` and `PERF_RECORD_MISC_KERNEL`.
@@ -119,7 +119,7 @@ pub struct Access {
     pub time_ns: u64,
     /// The watched word.
     pub address: u64,
-    /// Whether the kernel made the access on the thread's behalf.
+    /// True if the kernel made the access on the thread's behalf.
     pub by_kernel: bool,
     /// The thread's program counter, stack pointer and rbp in user space; zeros if the kernel did not tell.
     pub registers: (u64, u64, u64),
@@ -256,7 +256,7 @@ fn parse(record: &[u8]) -> Option<Access> {
     Some(access)
 }
 
-/// What a watchpoint watches.
+/// Kind of access that a watchpoint watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
     /// A word at a multiple of eight. An access to any of its bytes fires.
@@ -280,7 +280,7 @@ impl Watchpoint {
         Watchpoint::reserve_width(tid, address, Width::Word, with_kernel)
     }
 
-    /// The same on as much as is asked for.
+    /// Like [`reserve`], with a chosen width.
     pub fn reserve_width(
         tid: i32,
         address: u64,
@@ -321,7 +321,7 @@ impl Watchpoint {
         Ok(())
     }
 
-    /// Whether it has fired.
+    /// Returns true if it has fired.
     pub fn has_fired(&self) -> bool {
         let mut count = [0; 8];
         let read = (&self.event).read(&mut count);

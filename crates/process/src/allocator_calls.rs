@@ -12,9 +12,9 @@ use std::ops::Range;
 /// Calls of one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocatorCalls {
-    /// How many call sites go through a slot, or to a function that is hooked at its entry.
+    /// Number of call sites that go through a slot, or to a function that is hooked at its entry.
     pub through_slots: u64,
-    /// How many call sites go directly to each function of the module.
+    /// Number of call sites that go directly to each function of the module.
     pub direct: BTreeMap<String, u64>,
     /// The allocator that is part of the module, if its functions or its messages are known.
     pub allocator: Option<&'static str>,
@@ -29,7 +29,7 @@ pub struct Pool {
     mark: &'static str,
     /// The variable of the environment that turns it off; `_debug` behind it is the same with checks.
     avoided_by: &'static str,
-    /// What is not seen, and what to do about it.
+    /// Calls that are not seen, with a remedy.
     pub advice: &'static str,
 }
 
@@ -40,7 +40,7 @@ static POOLS: [Pool; 1] = [Pool {
 }];
 
 impl Pool {
-    /// Whether the process was started without it.
+    /// Returns true if the process was started without it.
     pub fn is_avoided(&self, pid: i32) -> bool {
         has_variable(pid, |variable| {
             let behind = variable.strip_prefix(self.avoided_by.as_bytes());
@@ -49,18 +49,18 @@ impl Pool {
     }
 }
 
-/// Whether a process was started without any allocator that hands out parts of larger blocks.
+/// Returns true if a process was started without any allocator that hands out parts of larger blocks.
 pub fn avoids_pools(pid: i32) -> bool {
     POOLS.iter().all(|pool| pool.is_avoided(pid))
 }
 
 impl AllocatorCalls {
-    /// How many call sites cannot be seen.
+    /// Returns the number of call sites that cannot be seen.
     pub fn direct_count(&self) -> u64 {
         self.direct.values().sum()
     }
 
-    /// The same where the functions of the module's own allocator are hooked at their entries.
+    /// Returns the counts where the functions of the module's own allocator are hooked at their entries.
     pub fn all_seen(mut self) -> AllocatorCalls {
         self.through_slots += self.direct_count();
         self.direct.clear();
@@ -68,7 +68,7 @@ impl AllocatorCalls {
         self
     }
 
-    /// What is not seen, in words.
+    /// Describes which calls are not seen.
     pub fn direct_text(&self) -> Option<String> {
         let count = self.direct_count();
         match self.direct.iter().max_by_key(|(_, count)| **count) {

@@ -28,8 +28,8 @@ pub struct AllocatorFunction {
     pub hooked: Option<usize>,
 }
 
-/// What Rust's compiler calls for every allocation: the plain names until Rust 1.86, and since then in the crate
-/// `__rustc` (compiler/rustc_symbol_mangling/src/v0.rs).
+/// Functions that Rust's compiler calls for every allocation: the plain names until Rust 1.86, and since then in the
+/// crate `__rustc` (compiler/rustc_symbol_mangling/src/v0.rs).
 const RUST: [&str; 4] = [
     "__rust_alloc",
     "__rust_dealloc",
@@ -77,8 +77,8 @@ pub fn allocator_functions(bytes: &[u8]) -> Vec<AllocatorFunction> {
     among(&named.collect::<Vec<_>>())
 }
 
-/// Those of a loaded module that no slot of another module needs to lead to: all of an executable, and what a library
-/// keeps to itself. Only the symbol table is read, and only if it names any.
+/// Returns the functions of a loaded module that no slot of another module needs to lead to: all of an executable, and
+/// those that a library keeps to itself. Only the symbol table is read, and only if it names any.
 pub fn own_allocator_functions(module: &ModuleImage) -> Vec<AllocatorFunction> {
     let table = SymbolTable::read(&|offset, most| module.bytes.at(offset, most));
     let mut found = table.map_or_else(Vec::new, |table| table.allocator_functions());
@@ -97,7 +97,7 @@ struct SymbolTable<'a> {
 /// More than the symbols of any program take.
 const MOST_SYMBOL_BYTES: usize = 512 << 20;
 
-/// Whether a program has the functions of an allocator, as a static one does that has not been stripped.
+/// Returns true if a program has the functions of an allocator, like a static one that has not been stripped.
 pub(crate) fn has_own_allocator(file: &File) -> bool {
     let size = file.metadata().map_or(0, |metadata| metadata.len());
     let read = |offset: usize, most: usize| {

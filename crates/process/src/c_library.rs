@@ -18,12 +18,12 @@ pub enum CLibraryKind {
     Musl,
 }
 
-/// What glibc's main library is called (DT_SONAME), and a function that only glibc has.
+/// Name of glibc's main library (DT_SONAME), and a function that only glibc has.
 const GLIBC: &str = "libc.so.6";
 const GLIBC_MARK: &str = "gnu_get_libc_version";
 /// Where glibc kept `dlopen` and `pthread_create` before version 2.34.
 const GLIBC_PARTS: [&str; 2] = ["libdl.so.2", "libpthread.so.0"];
-/// How the names of glibc's loaders begin.
+/// Prefix of the names of glibc's loaders.
 const GLIBC_LOADER: &str = "ld-linux";
 /// The function with which a C library starts programs.
 const START: &str = "__libc_start_main";
@@ -85,7 +85,7 @@ fn glibc_parts(loader: &Loader, pages: &mut Pages) -> Option<Vec<LoadedElf>> {
     Some(parts)
 }
 
-/// Whether a file is glibc's main library.
+/// Returns true if a file is glibc's main library.
 pub(crate) fn is_glibc(facts: &ModuleFacts) -> bool {
     facts.soname.as_deref() == Some(GLIBC) && facts.exported(GLIBC_MARK).is_some()
 }
@@ -100,8 +100,8 @@ pub fn glibc_version(bytes: &[u8]) -> Option<String> {
     Some(version[..end].trim_end_matches('.').to_owned())
 }
 
-/// How far glibc's static functions of malloc.c reach below its first public one, and above the last.
-/// They have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and the like are nearer.
+/// Distance by which glibc's static functions of malloc.c reach below its first public one, and above the last. They
+/// have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and the like are nearer.
 const BELOW_MALLOC: u64 = 24 * 1024;
 const ABOVE_MALLOC: u64 = 8 * 1024;
 
@@ -140,7 +140,7 @@ fn is_loader(module: &ModuleImage) -> bool {
     !is_musl(module) && (module.is_loader || has_its_name)
 }
 
-/// Whether a module is the loader, beside the C library or, as musl's, the library itself.
+/// Returns true if a module is the loader, beside the C library or, as musl's, the library itself.
 pub(crate) fn is_rtld(module: &ModuleImage) -> bool {
     module.is_loader || is_loader(module)
 }
@@ -172,7 +172,7 @@ pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// What a frame in a module means for a thread that is to call the loader.
+/// Meaning of a frame in a module for a thread that is to call the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModulePart {
     /// The program's own code, or a library's that has no part in loading and allocating.
@@ -306,7 +306,7 @@ pub const WAITING: &[&str] = &[
     "writev",
 ];
 
-/// Of those, the ones that end in a jump to a function without a name of its own.
+/// Functions among them that end in a jump to a function without a name of its own.
 pub const WAITING_ELSEWHERE: &[&str] = &["sem_clockwait", "sem_timedwait", "sem_wait"];
 
 /// Exported functions with which glibc begins a thread's stack.

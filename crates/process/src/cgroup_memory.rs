@@ -1,4 +1,4 @@
-//! How much memory a process's control groups still let it have: version 1 and 2, all levels.
+//! Memory that a process's control groups still let it have: version 1 and 2, all levels.
 //!
 //! A process that exceeds its limit is killed, so this is checked before anything is touched.
 
@@ -28,7 +28,7 @@ impl MemoryLevel {
         self.used() as f64 / self.limit.max(1) as f64
     }
 
-    /// Whether it is the machine rather than a control group.
+    /// Returns true if it is the machine rather than a control group.
     pub fn is_machine(&self) -> bool {
         self.path == Path::new("/")
     }
@@ -110,7 +110,7 @@ impl CgroupMemory {
         self.levels.iter().min_by_key(|level| level.free)
     }
 
-    /// The same with the whole machine among the levels.
+    /// Returns the tightest level, with the whole machine among them.
     pub fn tightest_of_all(&self) -> Option<MemoryLevel> {
         let text = proc_text("/proc/meminfo").unwrap_or_default();
         self.levels
@@ -120,7 +120,7 @@ impl CgroupMemory {
             .min_by_key(|level| level.free)
     }
 
-    /// The same groups as they are now. If none of them has a limit, the machine is the only level.
+    /// Returns the levels as they are now. If none of them has a limit, the machine is the only level.
     pub fn now(&self) -> Vec<MemoryLevel> {
         let level = |directory: &Path| {
             let versions = [Version::One, Version::Two].into_iter();
@@ -146,7 +146,7 @@ impl CgroupMemory {
         levels.max_by(|a, b| a.share().total_cmp(&b.share()))
     }
 
-    /// How many processes of its own group were killed because it had no memory left.
+    /// Returns how many processes of its own group were killed because it had no memory left.
     pub fn kills(&self) -> Option<u64> {
         let group = self.group.as_ref()?;
         ["memory.events", "memory.oom_control"]
@@ -160,7 +160,7 @@ impl CgroupMemory {
     }
 }
 
-/// What /proc/meminfo says (proc_meminfo(5)).
+/// Parses /proc/meminfo (proc_meminfo(5)).
 fn machine(text: &str) -> Option<MemoryLevel> {
     let kib = |name: &str| -> Option<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -93,7 +93,7 @@ impl Drop for Kept {
     }
 }
 
-/// Whether an id that was chosen still belongs to the process that was meant. What was opened or seized before the
+/// Checks that an id that was chosen still belongs to the process that was meant. What was opened or seized before the
 /// question belongs to that process, too: an id never comes back to one that has ended.
 ///
 /// # Errors

@@ -32,7 +32,7 @@ impl ControlGroup {
         ControlGroup::find(text, &mounts)
     }
 
-    /// The same with the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+    /// Finds the group with the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
     fn find(text: &str, mounts: &str) -> ControlGroup {
         let path = text.trim_end_matches('/');
         // The innermost mount point is the one that counts.
@@ -61,7 +61,7 @@ impl ControlGroup {
         }
     }
 
-    /// Whether a process is in it or in a group below it, by the text of its `/proc/PID/cgroup`.
+    /// Returns true if a process is in it or in a group below it, by the text of its `/proc/PID/cgroup`.
     pub fn has(&self, groups: &str) -> bool {
         let is_below = |path: &str| {
             let rest = path.strip_prefix(&self.path);

@@ -12,7 +12,7 @@ use std::ops::Range;
 const LISTENER_NOTE_NAME: &str = "memhook";
 const LISTENERS: [(u32, &str); 2] = [(1, ACCESS_LISTENER), (2, MARK_LISTENER)];
 
-/// How a slot comes to be.
+/// Origin of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
     /// JUMP_SLOT: a PLT slot, which is bound at once or lazily.
@@ -30,7 +30,7 @@ pub struct Relocation {
     pub svma: u64,
     /// The symbol's name.
     pub symbol: String,
-    /// What makes the slot.
+    /// Origin of the slot.
     pub kind: SlotKind,
 }
 
@@ -138,7 +138,7 @@ impl<'a> ElfView<'a> {
         self.exported_of([name].into_iter()).remove(name)
     }
 
-    /// The same for many names, in one pass.
+    /// Like [`ElfView::exported`], for many names in one pass.
     pub fn exported_of<'n>(
         &self,
         names: impl Iterator<Item = &'n str>,
@@ -251,7 +251,7 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
-    /// Whether the module binds its own symbols itself (`-Bsymbolic`).
+    /// Returns true if the module binds its own symbols itself (`-Bsymbolic`).
     pub fn is_symbolic(&self) -> bool {
         self.elf.dynamic.as_ref().is_some_and(|d| {
             d.info.flags & dynamic::DF_SYMBOLIC != 0
@@ -279,7 +279,7 @@ impl<'a> ElfView<'a> {
         Some(relro.p_vaddr & !0xfff..end)
     }
 
-    /// Whether a section of this name exists and has contents in this file.
+    /// Returns true if a section of this name exists and has contents in this file.
     pub fn has_section(&self, name: &str) -> bool {
         self.elf.section_headers.iter().any(|s| {
             s.sh_type != goblin::elf::section_header::SHT_NOBITS

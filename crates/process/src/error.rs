@@ -1,6 +1,6 @@
 //! Errors of looking at a process.
 
-/// What could not be read, and why.
+/// Error of reading, with its reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file under /proc could not be read.
@@ -8,7 +8,7 @@ pub enum Error {
     Proc {
         /// The file.
         path: String,
-        /// What the kernel answered. It is part of the text, so it is not a source as well.
+        /// Answer of the kernel. It is part of the text, so it is not a source as well.
         cause: std::io::Error,
     },
     /// It is not the process that was chosen.

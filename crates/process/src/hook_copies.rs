@@ -10,18 +10,18 @@ use std::{collections::HashMap, mem::offset_of, ops::Range};
 
 /// The name of the hook's memory object, as /proc/PID/maps shows it.
 const MAPPING_NAME: &str = "/memfd:memhook-hook";
-/// How the name of a file begins and ends that the hook was written to, for listeners who look at files only.
+/// Prefix and suffix of the name of a file that the hook was written to, for listeners that read only files.
 pub const HOOK_FILE_PREFIX: &str = "memhook-hook-";
 /// See [`HOOK_FILE_PREFIX`].
 pub const HOOK_FILE_SUFFIX: &str = ".so";
-/// How many bytes of a copy's writable data are searched for its description.
+/// Number of bytes of a copy's writable data that are searched for its description.
 const MOST_DATA: u64 = 1 << 20;
 /// From this version on a description has wrappers that emit.
 const WITH_EMITTING: u32 = 2;
 /// No version has more functions, variants, or tables of wrappers.
 const LIMITS: (u32, u32, u32) = (1024, 64, 2);
 
-/// What a value in a slot is.
+/// Meaning of a value in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// Nothing of ours.
@@ -39,7 +39,7 @@ pub struct HookCopy {
     pub base: u64,
     /// Past the last byte mapped from its file.
     pub end: u64,
-    /// What it says of itself.
+    /// Its description of itself.
     description: Option<Description>,
 }
 
@@ -59,15 +59,15 @@ struct Description {
 /// The wrappers that an attach puts into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrappers {
-    /// Those that record every call.
+    /// Wrappers that record every call.
     Recording,
-    /// Those for when most calls are passed by.
+    /// Wrappers for a trace that passes most calls over.
     Selective,
-    /// Those that tell listeners.
+    /// Wrappers that report to listeners.
     Emitting,
 }
 
-/// Whether this is a mapping of the hook, from memory of its own or from a file that it was written to.
+/// Returns true for a mapping of the hook, from memory of its own or from a file that it was written to.
 pub fn is_hook(mapping: &Mapping) -> bool {
     let name = || mapping.path.rsplit('/').next().unwrap_or_default();
     mapping.path == MAPPING_NAME
@@ -76,7 +76,7 @@ pub fn is_hook(mapping: &Mapping) -> bool {
             && name().ends_with(HOOK_FILE_SUFFIX))
 }
 
-/// Whether this is a mapping of ours: of the hook, or of memory that it shares with us.
+/// Returns true for a mapping of ours: of the hook, or of memory that it shares with us.
 pub fn is_ours(mapping: &Mapping) -> bool {
     mapping.path.starts_with("/memfd:memhook") || is_hook(mapping)
 }
@@ -125,7 +125,7 @@ pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
 /// byte is 0. It is one of those in `e_ident` that mean nothing yet (gABI, "ELF Identification").
 pub const MAPPED_MARK: (usize, u8) = (15, b'm');
 
-/// What the ELF header of a loaded module says of its size, and of how it came there.
+/// Size of a loaded module by its ELF header, and how it came there.
 struct ElfEnds {
     end: u64,
     is_mapped: bool,
@@ -173,7 +173,7 @@ pub fn hook_copies(pid: i32, maps: &[Mapping]) -> Vec<HookCopy> {
     copies
 }
 
-/// What is behind a value that a slot of the process holds.
+/// Returns the meaning of a value in a slot of the process.
 pub fn behind(copies: &[HookCopy], value: u64) -> Behind {
     match copies.iter().find(|c| (c.base..c.end).contains(&value)) {
         None => Behind::Itself,

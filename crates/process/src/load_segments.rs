@@ -22,7 +22,7 @@ pub(crate) struct LoadSegment {
     pub offset: u64,
     /// Its size in the file.
     pub file_bytes: u64,
-    /// Whether its code may be executed.
+    /// True if its code may be executed.
     pub exec: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct LoadSegment {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LoadSegments(pub Vec<LoadSegment>);
 
-/// What a mapping is to a segment.
+/// Relation of a mapping to a segment.
 #[derive(PartialEq, Eq)]
 enum Part {
     /// The bytes of the file that the segment asks for.
@@ -90,7 +90,7 @@ impl LoadSegment {
     }
 }
 
-/// How far of `wanted` the first of these mappings reaches, with those that follow it without a gap.
+/// Returns how far of `wanted` the first of these mappings reaches, with those that follow it without a gap.
 fn mapped_until(maps: &[Mapping], first: &Mapping, wanted: u64) -> u64 {
     let mut end = maps[0].end;
     for next in &maps[1..] {

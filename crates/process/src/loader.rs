@@ -37,18 +37,18 @@ impl Auxiliary {
     }
 }
 
-/// Whether the program of a process is static: the kernel has loaded no loader for it, and it is none itself.
+/// Returns true if the program of a process is static: the kernel has loaded no loader for it, and it is none itself.
 pub fn is_static(pid: i32) -> bool {
     let has_no_loader = Auxiliary::of(pid).is_ok_and(|auxiliary| auxiliary.loader == 0);
     has_no_loader && crate::mappings(pid).is_ok_and(|maps| Loader::of(pid, &maps).is_none())
 }
 
-/// Whether a process was started with LD_AUDIT (ld.so(8)).
+/// Returns true if a process was started with LD_AUDIT (ld.so(8)).
 pub fn is_audited(pid: i32) -> bool {
     has_variable(pid, |variable| variable.starts_with(b"LD_AUDIT="))
 }
 
-/// Whether a process was started with such a variable (`NAME=value`) in its environment.
+/// Returns true if a process was started with such a variable (`NAME=value`) in its environment.
 pub(crate) fn has_variable(pid: i32, is_it: impl Fn(&[u8]) -> bool) -> bool {
     /// The kernel takes no more (execve(2), "Limits on size of arguments and environment").
     const MOST_BYTES: u64 = 8 << 20;
@@ -67,7 +67,7 @@ pub struct Loader {
     debug: u64,
     /// An empty function, which is called whenever the list of modules starts or stops changing.
     pub debug_state: Option<u64>,
-    /// Whether it is glibc's.
+    /// True if it is glibc's.
     pub is_glibc: bool,
 }
 
@@ -84,7 +84,7 @@ const R_STATE: u64 = 24;
 const RT_CONSISTENT: u32 = 0;
 const L_LD: u64 = 16;
 const L_NEXT: u64 = 24;
-/// How long a list that is marked as changing is waited for. Constructors run after that.
+/// Longest wait for a list that is marked as changing. Constructors run after that.
 const CHANGE_PATIENCE: Duration = Duration::from_millis(50);
 /// A list that seems longer is a circle.
 const MOST_MODULES: usize = 1 << 16;
@@ -126,7 +126,7 @@ impl Loader {
         })
     }
 
-    /// Whether its list of modules is complete just now.
+    /// Returns true if its list of modules is complete at the moment.
     pub fn is_consistent(&self, pid: i32) -> bool {
         let state = crate::read_word(pid, RemoteAddress(self.debug) + R_STATE);
         state.is_some_and(|word| word as u32 == RT_CONSISTENT)
@@ -149,8 +149,8 @@ impl Loader {
         modules
     }
 
-    /// Whether the list has at least been begun. glibc's and musl's loaders set `r_version` when the modules of the
-    /// program itself are loaded.
+    /// Returns true if the list has at least been begun. glibc's and musl's loaders set `r_version` when the modules of
+    /// the program itself are loaded.
     pub fn has_begun(&self, pid: i32) -> bool {
         let version = crate::read_word(pid, RemoteAddress(self.debug));
         version.is_some_and(|word| word as u32 != 0)

@@ -1,4 +1,4 @@
-//! Whether a dlopen(3) would run nothing but glibc's own code.
+//! Decision whether a dlopen(3) would run only glibc's own code.
 //!
 //! glibc's loader allocates by the functions that the program would call: when the program starts, it looks up malloc and
 //! its kin in the program's scope (`__rtld_malloc_init_real` in elf/dl-minimal.c; before 2.31 by slots of its own), and
@@ -15,7 +15,7 @@ use crate::module::run;
 use crate::{Loader, Mapping, ModuleImage, RemoteAddress, open_pagemap, read_memory};
 use std::os::unix::fs::FileExt;
 
-/// What the loader calls of an allocator; the last two serve old loaders and thread-local storage.
+/// Functions of an allocator that the loader calls; the last two serve old loaders and thread-local storage.
 const ALLOCATING: [&str; 6] = [
     "malloc",
     "calloc",
@@ -24,7 +24,8 @@ const ALLOCATING: [&str; 6] = [
     "memalign",
     "aligned_alloc",
 ];
-/// What makes a library an auditor: the loader unloads one without it at once (`load_audit_module` in elf/rtld.c).
+/// Function that makes a library an auditor: the loader unloads one without it at once (`load_audit_module` in
+/// elf/rtld.c).
 const AUDITS: &str = "la_version";
 
 /// The first reason why a `dlopen` in the process might run code that is not glibc's. `None`: it is proved to run none.
@@ -174,8 +175,8 @@ pub fn set_malloc_hook(pid: i32, modules: &[ModuleImage]) -> Option<String> {
     Glibc::among(modules).set_hook(&mut pages)
 }
 
-/// Whether a module's code is not that of its file, or may not be. A private mapping of a file has a page of its own only
-/// where somebody has written: a debugger, a uprobe, or a library that puts jumps into functions.
+/// Returns true if a module's code differs from its file, or may differ. A private mapping of a file has a page of its
+/// own only where somebody has written: a debugger, a uprobe, or a library that puts jumps into functions.
 pub fn has_changed_code(pid: i32, maps: &[Mapping], module: &ModuleImage) -> bool {
     const PAGE_BYTES: u64 = 4096;
     /// In memory or swapped out; of a file (Documentation/admin-guide/mm/pagemap.rst).

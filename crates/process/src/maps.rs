@@ -28,12 +28,12 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether an address (avma) is in it.
+    /// Returns true if an address (avma) is in it.
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }
 
-    /// Whether both are of the same file.
+    /// Returns true if both are of the same file.
     pub fn is_same_file(&self, other: &Mapping) -> bool {
         self.file_id.2 != 0 && self.file_id == other.file_id
     }

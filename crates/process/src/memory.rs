@@ -14,9 +14,9 @@ pub fn open_memory(pid: i32) -> Result<File, Error> {
     Ok(memory)
 }
 
-/// Whether the process still executes what it did when this was [opened](open_memory): while one of its threads is held, that
-/// can end only by the death of the process. Nothing is read of an address space that has ended, and that is no error, as it
-/// is where nothing is mapped (`mem_rw` of fs/proc/base.c).
+/// Returns true if the process still executes what it did when this was [opened](open_memory): while one of its threads
+/// is held, only the death of the process can end that. Nothing is read of an address space that has ended, and that is
+/// no error, as it is where nothing is mapped (`mem_rw` of fs/proc/base.c).
 pub fn is_executed_still(memory: &File) -> bool {
     !matches!(memory.read_at(&mut [0], 0), Ok(0))
 }
@@ -73,7 +73,7 @@ pub(crate) struct Pages {
 const PAGE_BYTES: usize = 4096;
 
 impl Pages {
-    /// Those of a process.
+    /// Pages of a process.
     pub(crate) fn of(pid: i32) -> Result<Pages, Error> {
         let memory = by_living_thread(pid, "mem", |path| File::open(path), |_| false)?;
         Ok(Pages {
@@ -118,7 +118,7 @@ impl Pages {
         self.bytes(address).map(u32::from_le_bytes)
     }
 
-    /// Whether a zero-terminated string at an address (avma) is this one.
+    /// Returns true if the zero-terminated string at an address (avma) is this one.
     pub(crate) fn has_string(&mut self, address: u64, expected: &str) -> bool {
         let expected = expected.as_bytes().iter().chain(&[0]);
         let mut numbered = (address..).zip(expected);

@@ -22,17 +22,17 @@ pub struct ModuleImage {
     pub end: u64,
     /// GNU build-id.
     pub build_id: Option<Vec<u8>>,
-    /// Whether it is the executable.
+    /// True if it is the executable.
     pub is_main: bool,
-    /// Whether it is the dynamic loader.
+    /// True if it is the dynamic loader.
     pub is_loader: bool,
-    /// Whether it is the main library of the [`CLibrary`] that the program runs on.
+    /// True if it is the main library of the [`CLibrary`] that the program runs on.
     pub is_libc: bool,
-    /// Whether it is the executable, or a library that it needs, which is loaded with it and never unloaded.
+    /// True if it is the executable, or a library that it needs, which is loaded with it and never unloaded.
     pub is_permanent: bool,
     /// The file's bytes.
     pub bytes: Arc<ModuleBytes>,
-    /// What was found in them.
+    /// Facts that were found in them.
     pub facts: Arc<ModuleFacts>,
 }
 
@@ -42,7 +42,7 @@ impl ModuleImage {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Whether an address lies in the module.
+    /// Returns true if an address lies in the module.
     pub fn contains(&self, address: u64) -> bool {
         address >= self.start && address < self.end
     }
@@ -134,8 +134,8 @@ pub fn modules(
     Ok(found)
 }
 
-/// Whether a mapping that begins with a file's first byte belongs to the module that was found last: more than one of its
-/// segments may.
+/// Returns true if a mapping that begins with a file's first byte belongs to the module that was found last: more than
+/// one of its segments may.
 fn is_part_of(last: Option<&ModuleImage>, first: &Mapping, maps: &[Mapping]) -> bool {
     last.is_some_and(|module| {
         let of_module = maps.iter().find(|m| m.start == module.start);

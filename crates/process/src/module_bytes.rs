@@ -20,7 +20,7 @@ const SMALL_BYTES: u64 = 256 << 10;
 /// As much of the start as holds the program headers in nearly all files.
 const START_BYTES: u64 = 4096;
 
-/// What tells a file from another, and from itself after a change.
+/// Identity of a file, which changes with its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub bytes: u64,
@@ -121,7 +121,7 @@ struct Parts<'a> {
     file: &'a File,
     bytes: Vec<u8>,
     read: Vec<Range<u64>>,
-    /// How much may still be read: the tables of a damaged file may all name the same part of it.
+    /// Number of bytes that may still be read: the tables of a damaged file may all name the same part of it.
     left: u64,
 }
 
@@ -235,7 +235,7 @@ impl Parts<'_> {
         Some(start..start.checked_add(skipped)?)
     }
 
-    /// Whether all was read that the dynamic section names.
+    /// Returns true if everything was read that the dynamic section names.
     fn has_all_of_the_loader(&self, segments: &[ProgramHeader]) -> Option<()> {
         let info = self.dynamic(segments)?.info;
         let begins = |at: usize| self.has(at as u64, 1);

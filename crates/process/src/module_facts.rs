@@ -1,5 +1,5 @@
-//! What tracing needs to know of a module. It is found once in the module's file, because each library is
-//! looked at again whenever the program loads another one, and its `dlopen` waits for that.
+//! Facts about a module that tracing needs. It is found once in the module's file, because each library is looked at
+//! again whenever the program loads another one, and its `dlopen` waits for that.
 
 use crate::load_segments::LoadSegments;
 use crate::python::{EVALUATION, VARIABLES};
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 /// The facts of one file. Addresses are svma, so they are the same wherever the module is mapped.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleFacts {
-    /// What of the file is loaded, and where.
+    /// Parts of the file that are loaded, and where.
     pub(crate) loads: LoadSegments,
     /// GNU build-id.
     pub(crate) build_id: Option<Vec<u8>>,
@@ -20,7 +20,7 @@ pub struct ModuleFacts {
     pub(crate) soname: Option<String>,
     /// Names of the libraries that it needs.
     pub(crate) needed: Vec<String>,
-    /// What becomes read-only after relocation.
+    /// Range that becomes read-only after relocation.
     pub(crate) relro: Range<u64>,
     /// It binds its own symbols itself.
     pub(crate) is_symbolic: bool,

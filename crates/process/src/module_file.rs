@@ -39,10 +39,10 @@ pub(crate) struct ModuleFile {
 pub struct ModuleFiles {
     /// By device and inode.
     known: HashMap<FileId, ModuleFile>,
-    /// Those that were read for another process, and have not been compared with the file since.
+    /// Files that were read for another process, and have not been compared with the file since.
     inherited: HashSet<FileId>,
     is_in_parts: bool,
-    /// What was read by [`of_path`](ModuleFiles::of_path).
+    /// Number of bytes that [`of_path`](ModuleFiles::of_path) has read.
     read_bytes: u64,
 }
 
@@ -69,7 +69,7 @@ impl ModuleFiles {
         }
     }
 
-    /// The same files, to be used for another process. There the inode must be unchanged, too: a process that maps a
+    /// Returns the files for use with another process. There the inode must be unchanged, too: a process that maps a
     /// file keeps it from nothing but being written to, and between two processes anything may have happened to it.
     pub fn for_another_process(&self) -> ModuleFiles {
         ModuleFiles {
@@ -86,7 +86,7 @@ impl ModuleFiles {
             .sum()
     }
 
-    /// How many there are.
+    /// Returns the number of files.
     pub fn count(&self) -> usize {
         self.known.len()
     }
@@ -165,8 +165,8 @@ impl ModuleFiles {
     }
 }
 
-/// Whether the first page of a file is at this address. It holds the program headers and, as linkers lay modules
-/// out, the build-id.
+/// Returns true if the first page of a file is at this address. It holds the program headers and, as linkers lay
+/// modules out, the build-id.
 fn begins_with(pid: i32, address: u64, file: &[u8]) -> bool {
     let expected = &file[..file.len().min(4096)];
     let mut mapped = vec![0; expected.len()];

@@ -18,7 +18,7 @@ pub struct OomKill {
 }
 
 impl OomKill {
-    /// Whether it was in the control group with this directory, or below it.
+    /// Returns true if it was in the control group with this directory, or below it.
     pub fn was_in(&self, directory: &Path) -> bool {
         let group = Path::new(self.group.trim_start_matches('/'));
         let mut ancestors = group.ancestors();
@@ -51,7 +51,7 @@ impl OomKills {
         }
     }
 
-    /// Those that were killed since the last call.
+    /// Returns the processes that were killed since the last call.
     pub fn take(&mut self) -> Vec<OomKill> {
         let mut found = Vec::new();
         let Some(log) = &mut self.log else {

@@ -1,4 +1,4 @@
-//! Whether a process can be attached to, and if not, why and what to do.
+//! Check whether a process can be attached to, with reason and remedy if not.
 //!
 //! [`preflight`] reads a few small files: every attach begins with it. [`details`] reads the modules
 //! too, for `doctor`.
@@ -15,13 +15,13 @@ pub use surroundings::{filter_may_kill, has_proc};
 /// One finding.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What was checked.
+    /// Subject of the check.
     pub name: &'static str,
-    /// Whether this allows an attach.
+    /// True if this allows an attach.
     pub ok: bool,
-    /// What was found.
+    /// Finding of the check.
     pub finding: String,
-    /// What to do about it; if the check is ok, what to keep in mind.
+    /// Remedy; if the check is ok, a remark.
     pub remedy: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Check {
     }
 }
 
-/// What is to be done with a process.
+/// Purpose of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     /// To follow its calls of allocators.
@@ -71,7 +71,7 @@ pub fn preflight(pid: i32) -> Vec<Check> {
     checked(pid, Purpose::Trace)
 }
 
-/// The same for a process that is to be searched. That takes no symbols: heaps are found by what they are.
+/// Like [`preflight`], for a process that is to be searched. That takes no symbols: heaps are found by what they are.
 pub fn preflight_of_search(pid: i32) -> Vec<Check> {
     checked(pid, Purpose::Search)
 }
@@ -114,7 +114,7 @@ fn look(pid: i32, purpose: Purpose, checks: &mut Vec<Check>) -> Result<(), Check
     Ok(())
 }
 
-/// What takes longer to find out: the libc's version, second allocators.
+/// Returns checks that take longer: the libc's version, second allocators.
 pub fn details(pid: i32) -> Vec<Check> {
     let Ok(maps) = mappings(pid) else {
         return Vec::new();

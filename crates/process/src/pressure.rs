@@ -1,4 +1,4 @@
-//! How long processes have waited for memory, as the kernel counts it (Documentation/accounting/psi.rst).
+//! Time for which processes have waited for memory, as the kernel counts it (Documentation/accounting/psi.rst).
 
 use crate::proc_text;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct NoPressure {
     /// The account.
     path: PathBuf,
-    /// What the kernel answered.
+    /// Answer of the kernel.
     error: std::io::Error,
 }
 
@@ -23,7 +23,7 @@ pub struct MemoryPressure {
 }
 
 impl MemoryPressure {
-    /// Of a group, or where that has none, of the machine.
+    /// Pressure of a group or, where that has none, of the machine.
     ///
     /// # Errors
     /// When the kernel keeps no account.
@@ -39,7 +39,7 @@ impl MemoryPressure {
         }
     }
 
-    /// How long some of the processes have waited, and how long all of them at once.
+    /// Returns how long some of the processes have waited, and how long all of them at once.
     pub fn waited(&self) -> Option<[Duration; 2]> {
         totals(&proc_text(&self.path).ok()?)
     }

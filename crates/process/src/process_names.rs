@@ -1,4 +1,4 @@
-//! What processes and threads are called.
+//! Names of processes and threads.
 
 use crate::{proc_path, proc_text};
 

@@ -5,27 +5,27 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use std::time::Duration;
 
-/// What all threads of a process have used, those that have ended too. `None` if it is gone. Anybody may ask
-/// (`pid_for_clock` in the kernel's posix-cpu-timers.c).
+/// Returns the processor time of all threads of a process, including those that have ended. `None` if it is gone.
+/// Anybody may ask (`pid_for_clock` in the kernel's posix-cpu-timers.c).
 pub fn processor_time(pid: i32) -> Option<Duration> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).ok()?;
     Some(clock_gettime(clock).ok()?.into())
 }
 
-/// How many processors the first thread of a process may run on. `None` if it is gone.
+/// Returns the number of processors that the first thread of a process may run on. `None` if it is gone.
 pub fn allowed_processors(pid: i32) -> Option<usize> {
     let set = sched_getaffinity(Pid::from_raw(pid)).ok()?;
     let is_allowed = |processor: &usize| set.is_set(*processor).unwrap_or(false);
     Some((0..CpuSet::count()).filter(is_allowed).count())
 }
 
-/// What the calling thread has used.
+/// Returns the processor time of the calling thread.
 pub fn own_processor_time() -> Duration {
     let clock = ClockId::CLOCK_THREAD_CPUTIME_ID;
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
-/// What a thread of this process has used; `None` if it has ended.
+/// Returns the processor time of a thread of this process; `None` if it has ended.
 pub fn thread_processor_time(tid: i32) -> Option<Duration> {
     /// CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED (posix-timers.h of the kernel).
     const OF_THREAD: i32 = 4 | 2;

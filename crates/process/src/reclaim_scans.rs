@@ -1,15 +1,15 @@
-//! Whether the kernel has looked for anonymous memory to reclaim: `/proc/vmstat` (proc_vmstat(5)).
+//! Counter that shows whether the kernel has looked for anonymous memory to reclaim: `/proc/vmstat` (proc_vmstat(5)).
 
 use crate::proc_text;
 
-/// How many pages the kernel has looked at for that since the machine was started. While it does not change, nobody
-/// but whoever writes to `/proc/PID/clear_refs` clears the marks of accesses in page tables. `None` on
+/// Returns the number of pages that the kernel has examined for that since the machine was started. While it does not
+/// change, nobody but whoever writes to `/proc/PID/clear_refs` clears the marks of accesses in page tables. `None` on
 /// kernels that do not tell.
 pub fn reclaim_scans() -> Option<u64> {
     scans(&proc_text("/proc/vmstat").ok()?, has_swap())
 }
 
-/// Whether the kernel may swap anything out; also where that is not known.
+/// Returns true if the kernel may swap anything out, or if that is not known.
 pub fn has_swap() -> bool {
     proc_text("/proc/meminfo").map_or(true, |text| names_swap(&text))
 }

@@ -1,4 +1,4 @@
-//! What the scheduler has counted of a thread.
+//! Counters of the scheduler for a thread.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,8 @@ use std::time::Duration;
 /// /proc/PID/task/TID/schedstat of one thread, kept open: looking again is one system call.
 pub struct SchedulingFile(File);
 
-/// What it said at one moment: time on processors, time waiting for one, and how often the thread was given
-/// one (sched-stats.rst in the kernel's documentation).
+/// Counters at one moment: time on processors, time waiting for one, and how often the thread was given one
+/// (sched-stats.rst in the kernel's documentation).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Scheduling([u8; 64]);
 
@@ -19,7 +19,7 @@ impl SchedulingFile {
         File::open(path).ok().map(SchedulingFile)
     }
 
-    /// What it says now.
+    /// Returns its counters now.
     pub fn read(&self) -> Option<Scheduling> {
         let mut text = [0; 64];
         let bytes = self.0.read_at(&mut text, 0).ok()?;
@@ -28,17 +28,17 @@ impl SchedulingFile {
 }
 
 impl Scheduling {
-    /// How long the thread has run.
+    /// Returns how long the thread has run.
     pub fn ran(&self) -> Option<Duration> {
         self.field(0).map(Duration::from_nanos)
     }
 
-    /// How long the thread has waited for a processor.
+    /// Returns how long the thread has waited for a processor.
     pub fn waited(&self) -> Option<Duration> {
         self.field(1).map(Duration::from_nanos)
     }
 
-    /// How often the thread was given a processor.
+    /// Returns how often the thread was given a processor.
     pub fn turns(&self) -> Option<u64> {
         self.field(2)
     }

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 const TABLES: [&[u8]; 3] = [b".eh_frame", b".eh_frame_hdr", b".gcc_except_table"];
 
 impl ModuleBytes {
-    /// What is in the section of this name.
+    /// Returns the contents of the section of this name.
     pub fn section(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let sections = self.sections()?;
         let mut named = sections.iter();

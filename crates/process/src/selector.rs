@@ -7,7 +7,7 @@ use crate::{
 };
 use std::fmt;
 
-/// What is known of a process when one is chosen.
+/// Facts about a process that may be chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
     /// Process id.
@@ -47,8 +47,8 @@ impl Candidate {
         })
     }
 
-    /// Whether it goes by this name: that of `ps`, that of its executable, or the one by which it was
-    /// started. The name may be a path.
+    /// Returns true if it goes by this name: that of `ps`, that of its executable, or the one by which it was started.
+    /// The name may be a path.
     fn is_named(&self, name: &str) -> bool {
         let executable = self.executable.trim_end_matches(" (deleted)");
         let started_as = self.arguments.split('\0').next().unwrap_or_default();
@@ -66,9 +66,9 @@ impl Candidate {
         }
     }
 
-    /// What tells it from others of its name.
+    /// Returns what distinguishes it from others of its name.
     fn shown(&self) -> String {
-        /// Of a longer line this much says enough.
+        /// Number of characters of a command line that are shown.
         const MOST_CHARACTERS: usize = 40;
         let arguments = self.arguments.trim_end_matches('\0').replace('\0', " ");
         let line = if arguments.is_empty() {
@@ -89,7 +89,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// What the processes have in common that are meant.
+/// Properties that the chosen processes share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// Their name.
@@ -113,7 +113,7 @@ impl Selector {
         })
     }
 
-    /// Whether it is meant.
+    /// Returns true if the process is meant.
     pub fn matches(&self, candidate: &Candidate) -> bool {
         self.name
             .as_ref()
@@ -187,7 +187,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Why no process was chosen.
+/// Reason why no process was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
     /// Nothing was given.
@@ -204,7 +204,7 @@ pub enum SelectionError {
     NoName {
         /// The name.
         name: String,
-        /// What may have been meant, in parentheses, or nothing.
+        /// Hint at what may have been meant, in parentheses, or nothing.
         hint: String,
     },
     /// Nothing matches.
@@ -216,9 +216,9 @@ pub enum SelectionError {
     /// More than one matches.
     #[error("{count} processes are {which}: {list}")]
     Several {
-        /// How many.
+        /// Number of processes.
         count: usize,
-        /// What they have in common.
+        /// Properties that they share.
         which: String,
         /// The first of them.
         list: String,

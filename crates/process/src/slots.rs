@@ -14,11 +14,11 @@ pub struct Slot {
     pub address: u64,
     /// The dynamic symbol.
     pub symbol: String,
-    /// How it came to be.
+    /// Origin of the slot.
     pub kind: SlotKind,
     /// The index of its module.
     pub module: usize,
-    /// What it holds now.
+    /// Its present value.
     pub value: u64,
     /// The function that a call through it reaches: `value`, or, if lazy binding has not resolved the slot yet, the
     /// function that it will be resolved to.
@@ -40,7 +40,7 @@ pub struct Unhookable {
     pub module: usize,
     /// The function.
     pub symbol: String,
-    /// Why.
+    /// Reason.
     pub reason: &'static str,
     /// There is a slot, but an unknown version of memhook-rs has put a wrapper into it.
     pub is_foreign_wrapper: bool,
@@ -54,7 +54,7 @@ pub struct SlotScan {
     /// The slots that hold a wrapper of ours (`value`), and what is behind it (`target`). The wrapper is of this attach
     /// or an earlier one, or was inherited from a traced parent.
     pub held: Vec<Slot>,
-    /// What cannot be hooked.
+    /// Slots that cannot be hooked.
     pub unhookable: Vec<Unhookable>,
 }
 

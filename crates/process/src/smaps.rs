@@ -1,4 +1,4 @@
-//! What each mapping of a process holds in memory: `/proc/PID/smaps` (proc_pid_smaps(5)).
+//! Memory of each mapping of a process: `/proc/PID/smaps` (proc_pid_smaps(5)).
 
 use crate::maps::parse_line;
 use crate::threads::field_of_process;
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// Of 65,530 mappings, some 700 bytes each.
+/// Limit of the text: 65,530 mappings with some 700 bytes each.
 const MOST_TEXT: usize = 128 << 20;
 
 /// Bytes of one mapping, or of several together.
@@ -68,7 +68,7 @@ impl MemoryUse {
 pub struct MappingUse {
     /// Where it is, and of what.
     pub mapping: Mapping,
-    /// What it holds.
+    /// Memory that it holds.
     pub memory: MemoryUse,
 }
 
@@ -77,8 +77,8 @@ pub fn smaps(pid: i32) -> Result<Vec<MappingUse>, Error> {
     read(proc_path(pid, "smaps")).map(|text| parse_smaps(&text))
 }
 
-/// How long the kernel took for a reading of `/proc/PID/smaps`. It goes through the page tables of one mapping at a time,
-/// and threads of the process that map or unmap memory wait meanwhile.
+/// Time that the kernel took for a reading of `/proc/PID/smaps`. It goes through the page tables of one mapping at a
+/// time, and threads of the process that map or unmap memory wait meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmapsHold {
     /// For one mapping at most.
@@ -114,7 +114,7 @@ pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error>
     Ok((parse_smaps(&String::from_utf8_lossy(&text)), hold))
 }
 
-/// What all mappings of a process hold together, which the kernel adds up at one go.
+/// Returns the memory of all mappings of a process together, which the kernel adds up in one go.
 pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
     let text = read(proc_path(pid, "smaps_rollup"))?;
     let mut sum = MemoryUse::default();
@@ -122,7 +122,7 @@ pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
     Ok(sum)
 }
 
-/// What of a process is in memory, by the counters that the kernel keeps (proc_pid_status(5)): no page is looked at.
+/// Resident memory of a process by the counters that the kernel keeps (proc_pid_status(5)): no page is examined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentCounters {
     /// Bytes of anonymous memory.
@@ -161,7 +161,7 @@ pub fn resident_counters(pid: i32) -> Option<ResidentCounters> {
     })
 }
 
-/// How much memory a process has locked (mlock(2), mlockall(2)), in bytes, untouched pages included.
+/// Returns the bytes that a process has locked (mlock(2), mlockall(2)), including untouched pages.
 pub fn locked_bytes(pid: i32) -> Option<u64> {
     let value = field_of_process(pid, "VmLck:")?;
     let kibibytes = value.strip_suffix(" kB")?.parse::<u64>().ok()?;

@@ -99,7 +99,7 @@ impl TargetRoot {
             .unwrap_or_else(|| proc_path(pid, &format!("map_files/{start:x}-{end:x}")).into())
     }
 
-    /// Whether the file of a mapping is an ELF file; `None` if it cannot be read.
+    /// Returns true if the file of a mapping is an ELF file; `None` if it cannot be read.
     pub(crate) fn is_elf(&self, mapping: &Mapping) -> Option<bool> {
         let mut magic = [0; SELFMAG];
         let file = open_regular(&self.readable_path(mapping, 0)).ok()?;

@@ -1,4 +1,4 @@
-//! What one thread is doing: its state, its system call, its tracer, its sleep.
+//! Activity of one thread: its state, its system call, its tracer, its sleep.
 
 use crate::proc_text;
 use crate::threads::{field_of_process, has_ended, stat_field, status_field};
@@ -9,7 +9,7 @@ pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
     stat_field(pid, tid, 3)?.chars().next()
 }
 
-/// What a thread is doing, without stopping it (proc_pid_syscall(5)).
+/// Activity of a thread, without stopping it (proc_pid_syscall(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
     /// It is on a processor, or the file cannot be read.
@@ -53,7 +53,7 @@ pub fn tracer(pid: i32, tid: i32) -> i32 {
     tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
-/// Whether nobody traces a thread. `false` also where that cannot be read, as no descriptor is free.
+/// Returns true if nobody traces a thread. `false` also where that cannot be read, as no descriptor is free.
 pub fn is_untraced(pid: i32, tid: i32) -> bool {
     tracing_thread(pid, tid) == Some(0)
 }
@@ -62,7 +62,7 @@ fn tracing_thread(pid: i32, tid: i32) -> Option<i32> {
     status_field(pid, tid, "TracerPid:")?.parse().ok()
 }
 
-/// How often a thread has gone to sleep by itself.
+/// Returns how often a thread has gone to sleep by itself.
 pub fn sleeps(pid: i32, tid: i32) -> Option<u64> {
     status_field(pid, tid, "voluntary_ctxt_switches:")?
         .parse()

@@ -14,8 +14,8 @@ pub struct Thread {
     pub name: String,
 }
 
-/// Whether a seccomp filter looks at the system calls of any thread (each has its own filters), or
-/// may: `true` where that is not known.
+/// Returns true if a seccomp filter checks the system calls of any thread (each has its own filters), or if that is not
+/// known.
 pub fn has_seccomp_filter(pid: i32) -> bool {
     let Ok(tids) = thread_ids(pid) else {
         return true;
@@ -24,19 +24,19 @@ pub fn has_seccomp_filter(pid: i32) -> bool {
     tids.len() > 500 || tids.into_iter().any(|tid| is_filtered(pid, tid))
 }
 
-/// Whether a seccomp filter looks at the system calls of this thread, or may.
+/// Returns true if a seccomp filter checks the system calls of this thread, or may.
 pub fn is_filtered(pid: i32, tid: i32) -> bool {
     status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
-/// How many seccomp filters the main thread has, or one that lives; `None` where the kernel does not say (before Linux
-/// 5.9).
+/// Returns the number of seccomp filters of the main thread, or of one that lives; `None` where the kernel does not say
+/// (before Linux 5.9).
 pub fn seccomp_filters(pid: i32) -> Option<u32> {
     field_of_process(pid, "Seccomp_filters:")?.parse().ok()
 }
 
-/// The same count, looked at again and again at the price of one read: the file stays open, and stays that of this thread
-/// whatever becomes of its number.
+/// Counter of seccomp filters that costs one read: the file stays open, and belongs to this thread whatever becomes of
+/// its number.
 #[derive(Debug)]
 pub struct SeccompFilters {
     pid: i32,
@@ -44,13 +44,13 @@ pub struct SeccompFilters {
 }
 
 impl SeccompFilters {
-    /// Of the main thread; `None` if it has ended.
+    /// Filters of the main thread; `None` if it has ended.
     pub fn of(pid: i32) -> Option<SeccompFilters> {
         let status = fs::File::open(format!("/proc/{pid}/task/{pid}/status")).ok()?;
         Some(SeccompFilters { pid, status })
     }
 
-    /// How many there are now.
+    /// Returns the present number.
     pub fn now(&self) -> Option<u32> {
         use std::os::unix::fs::FileExt;
         let mut text = [0; 4096];
@@ -72,7 +72,7 @@ pub(crate) fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
     in_status(&status, name).map(str::to_owned)
 }
 
-/// The same of a process, by a thread of it that lives.
+/// Returns a field of a process, by a thread of it that lives.
 pub(crate) fn field_of_process(pid: i32, name: &str) -> Option<String> {
     status_field(pid, living_thread(pid), name)
 }
@@ -151,7 +151,7 @@ pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
     stat_field(pid, tid, 22)?.parse().ok()
 }
 
-/// How long a process has run, to a hundredth of a second. A program that it executed later began later.
+/// Returns how long a process has run, to a hundredth of a second. A program that it executed later began later.
 pub fn process_age(pid: i32) -> Option<Duration> {
     let started = thread_start_time(pid, pid)? as f64;
     let ticks = sysconf(SysconfVar::CLK_TCK).ok()??;
@@ -163,8 +163,8 @@ pub fn process_age(pid: i32) -> Option<Duration> {
     ))
 }
 
-/// Whether a process has ended: it is gone, or a zombie that only its parent still waits for. One whose initial thread
-/// has ended runs on as long as it has others.
+/// Returns true if a process has ended: it is gone, or a zombie that only its parent still waits for. One whose initial
+/// thread has ended runs on as long as it has others.
 pub fn has_ended(pid: i32) -> bool {
     some_living_thread(pid).is_none()
 }

@@ -1,4 +1,4 @@
-//! What depends on the processor that the target runs on.
+//! Parts that depend on the processor that the target runs on.
 //!
 //! Everything else in this crate goes through the names that [`native`] has.
 

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// For how long those that have stopped wait for one that sleeps uninterruptibly. Most such sleeps are for a page, and
 /// far shorter.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
-/// How long it is tried with a sleeper that does stop in the end: a few of its sleeps.
+/// Time limit with a sleeper that does stop in the end: a few of its sleeps.
 const SLEEPER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// One stopped thread.
@@ -32,7 +32,7 @@ pub(crate) struct Stopped {
     pub sleep: Sleep,
 }
 
-/// What was known about the threads before they were disturbed.
+/// Facts about the threads before they were disturbed.
 #[derive(Default)]
 pub(crate) struct Known {
     /// The threads in calls that a stop would end with EINTR, and how long they have been there, where that
@@ -43,7 +43,7 @@ pub(crate) struct Known {
 /// Holds that were given up before all threads had stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InVain {
-    /// How many.
+    /// Number of holds.
     pub holds: u32,
     /// The longest of them.
     pub longest: Duration,
@@ -78,8 +78,9 @@ pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
     hold_all_within(pid, None)
 }
 
-/// The same, but no thread is held longer than `limit` before all of them have stopped: if one takes longer, the
-/// others are let go and are stopped again when it has stopped. After that it is for the caller to keep to the limit.
+/// Like [`hold_all`], but holds no thread longer than `limit` before all of them have stopped: if one takes longer, the
+/// others are released, and are stopped again when it has stopped. After that it is for the caller to keep to the
+/// limit.
 pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
     starvation::observe();
@@ -229,12 +230,12 @@ impl AllHeld {
         self.stopped_at.elapsed()
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub(crate) fn count(&self) -> usize {
         self.threads.len()
     }
 
-    /// What was given up before this hold.
+    /// Returns the attempts that were given up before this hold.
     pub fn in_vain(&self) -> InVain {
         self.in_vain
     }

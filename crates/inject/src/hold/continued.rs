@@ -14,7 +14,7 @@ use super::{signals, terminal_stops, watchdog};
 /// The time that the handler has to run before we stop after a hold.
 const HANDLER_TIME: Duration = Duration::from_millis(10);
 
-/// What the watchdog's SIGCONT carries as its value (`si_value`, sigqueue(3)).
+/// Value of the watchdog's SIGCONT (`si_value`, sigqueue(3)).
 pub(super) const OF_WATCHDOG: usize = 0x6d65_6d68_6f6f_6b77;
 
 /// Installs a handler for SIGCONT unless there is one: the program that we run in may have its own, or ignore it.
@@ -29,7 +29,7 @@ extern "C" fn handler(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) 
     is_meant(unsafe { &*info });
 }
 
-/// What every handler of SIGCONT calls: notes that we are to go on, and returns true, unless the signal is from our
+/// Called by every handler of SIGCONT: notes that we are to go on, and returns true, unless the signal is from our
 /// watchdog. It is async-signal-safe.
 pub(crate) fn is_meant(info: &libc::siginfo_t) -> bool {
     // SAFETY: si_value is valid for SI_QUEUE (sigaction(2)).

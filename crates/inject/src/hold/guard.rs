@@ -1,4 +1,4 @@
-//! What protects a target from us while some of its threads are held.
+//! Protection of a target from us while some of its threads are held.
 
 use crate::audit::Holding;
 use crate::terminal_stops::PutOff;

@@ -17,7 +17,7 @@ use crate::wait::{self, Stop};
 use crate::{Error, Registers, ptrace, regs, seccomp, watchdog};
 use memhook_process::{RemoteAddress, has_seccomp_filter};
 
-/// How long one remote system call, or the way back to a plain stop, may take.
+/// Longest time for one remote system call, or for the way back to a plain stop.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// One thread of the target, seized and stopped. Dropping it restores its state and lets it go.
@@ -103,16 +103,16 @@ impl Held {
         self.thread_number_at
     }
 
-    /// Whether the thread's seccomp filters let its own code make system call `nr`, or only refuse it,
-    /// rather than kill it or the like. `None`: this process may not look at them.
+    /// Returns true if the thread's seccomp filters let its own code make system call `nr`, or only refuse it, rather
+    /// than kill it or the like. `None`: this process may not look at them.
     pub fn may_call(&self, nr: i64) -> Option<bool> {
         let filters = seccomp::filters(self.tid).ok()?;
         let is_harmless = |filter: &Vec<_>| seccomp::is_harmless(filter, nr);
         Some(filters.iter().all(is_harmless))
     }
 
-    /// Whether a seccomp filter may end the process for this system call. Filters that are suspended do not see it, but
-    /// they do as soon as this process is killed, and the thread may be on its way into the call then.
+    /// Returns true if a seccomp filter may kill the process for this system call. Filters that are suspended do not
+    /// see it, but they do as soon as this process is killed, and the thread may be on its way into the call then.
     pub(crate) fn may_be_ended_for(&mut self, nr: i64, args: [u64; 6]) -> bool {
         if !self.work.filters_suspended {
             return false; // such a target is judged by `may_call`, or refused
@@ -132,7 +132,7 @@ impl Held {
         }
     }
 
-    /// Whether system calls made in this thread bypass its seccomp filters.
+    /// Returns true if system calls made in this thread bypass its seccomp filters.
     pub fn filters_suspended(&self) -> bool {
         self.work.filters_suspended
     }
@@ -209,7 +209,7 @@ impl Held {
         }
     }
 
-    /// Whether the watchdog has had the thread let go, which then goes home by itself; notes that.
+    /// Returns true if the watchdog has released the thread, which then goes home by itself; notes that.
     fn notices_let_go(&mut self) -> bool {
         self.let_go |= watchdog::has_let_go();
         self.work.went_home |= self.let_go;
@@ -235,8 +235,8 @@ impl Held {
         Error::WentHome { pid, tid }
     }
 
-    /// Whether a stopped thread is past the remote code: on its own stack, in the last gadgets or
-    /// in its own work.
+    /// Returns true if a stopped thread is past the remote code: on its own stack, in the last gadgets or in its own
+    /// work.
     pub(crate) fn is_home(&self, now: &Registers) -> bool {
         self.work.scratch.is_some_and(|scratch| {
             let used = scratch.start..=scratch.stack_top();

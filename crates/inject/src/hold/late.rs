@@ -33,18 +33,18 @@ pub fn let_late_threads_go() {
     }
 }
 
-/// Whether this thread of ours has to call [`let_late_threads_go`] again before long: a thread of a process may stop at any
-/// moment, and stays stopped until then.
+/// Returns true if this thread of ours has to call [`let_late_threads_go`] again soon: a thread of a process may stop
+/// at any moment, and stays stopped until then.
 pub fn has_late_threads() -> bool {
     !LATE.with_borrow(Vec::is_empty)
 }
 
-/// Whether a tracer is this process.
+/// Returns true if a tracer is this process.
 pub(crate) fn is_ours(tracer: i32) -> bool {
     tracer == std::process::id() as i32
 }
 
-/// The same as [`let_late_threads_go`], repeated until no thread is left or `limit` is over.
+/// Repeats [`let_late_threads_go`] until no thread is left or `limit` is over.
 pub fn wait_for_late_threads(limit: Duration) {
     let until = Instant::now() + limit;
     let mut pace = wait::Pace::start();
@@ -217,7 +217,7 @@ mod tests {
 
     /// Set for the process that is stopped.
     const STOPPED: &str = "MEMHOOK_TEST_STOPPED";
-    /// What it says when its watchdog has continued it.
+    /// Message of the holder when its watchdog has continued it.
     const GOES_ON: &str = "it goes on";
 
     /// The test above starts it.

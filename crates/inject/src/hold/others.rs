@@ -18,7 +18,7 @@ use tracing::debug;
 
 /// For how long the other threads stand still, counted from when the first one is told to stop.
 const STILL_LIMIT: Duration = Duration::from_millis(30);
-/// How much of it may pass until all have stopped.
+/// Part of it that may pass until all have stopped.
 const STOPPING_LIMIT: Duration = Duration::from_millis(10);
 /// To stop a thread and to read its registers takes 20 to 50 µs, so more would not stop in time.
 const MOST: usize = 256;
@@ -41,7 +41,7 @@ impl Others {
         }
     }
 
-    /// Whether they are few enough.
+    /// Returns true if they are few enough.
     pub fn can_be_stopped(&self) -> bool {
         self.known.is_some()
     }
@@ -80,7 +80,7 @@ impl Held {
         Ok(self.others.is_some())
     }
 
-    /// Whether all other threads stand still.
+    /// Returns true if all other threads stand still.
     pub fn others_stand_still(&self) -> bool {
         self.others.is_some()
     }

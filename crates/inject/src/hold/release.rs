@@ -183,7 +183,7 @@ impl Held {
     }
 }
 
-/// What is left of the time in a `struct timespec`; `None` if it holds no valid time.
+/// Returns the rest of the time in a `struct timespec`; `None` if it holds no valid time.
 fn shortened(timeout: [u8; 16], lasted: Duration) -> Option<[u8; 16]> {
     let [seconds, nanoseconds] = timeout.as_chunks::<8>().0 else {
         return None;

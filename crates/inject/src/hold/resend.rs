@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How long to wait for room in the queue of signals. The thread runs again, so the queue gets shorter.
+/// Longest wait for room in the queue of signals. The thread runs again, so the queue gets shorter.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// Sends a signal to the thread once more, or to the process if the thread has ended.

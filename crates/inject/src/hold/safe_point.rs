@@ -1,4 +1,4 @@
-//! Whether a stopped thread may run a foreign call.
+//! Decision whether a stopped thread may run a foreign call.
 
 use crate::{Registers, ptrace};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! What a thread was doing when it was stopped.
+//! Work of a thread when it was stopped.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(crate) struct Saved {
     pub sleep: Sleep,
     /// Where in the kernel it waited, if it was in restart_syscall(2).
     pub waits_in: String,
-    /// Whether the thread's own stack has room for the signal frames, or why not.
+    /// Room for the signal frames on the thread's own stack, or the reason why there is none.
     pub room: Result<Room, String>,
 }
 
@@ -53,7 +53,7 @@ impl Saved {
         })
     }
 
-    /// How long the call that the stop interrupted has lasted by now, at least.
+    /// Returns the least time for which the interrupted call has lasted by now.
     pub(crate) fn call_lasts(&self) -> Duration {
         self.sleep.lasts(self.stopped_at)
     }

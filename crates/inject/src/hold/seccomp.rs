@@ -1,4 +1,4 @@
-//! What a target's seccomp filters do with a system call.
+//! Effect of a target's seccomp filters on a system call.
 
 use std::io;
 
@@ -13,7 +13,7 @@ const ARCH: u32 = 0xc000_003e;
 const DATA_BYTES: u32 = 64;
 const DATA_WORDS: usize = DATA_BYTES as usize / 4;
 
-/// What is known of it.
+/// Known words of the data.
 type Data = [Option<u32>; DATA_WORDS];
 
 /// A filter that takes more steps is not followed to its end. The filters of browsers take some hundred.
@@ -46,15 +46,15 @@ pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
     }
 }
 
-/// Whether a filter lets `nr` pass or refuses it with an error number, whatever its arguments and the
-/// caller are. It is not if it may do anything else, such as to kill, or cannot be followed.
+/// Returns true if a filter lets `nr` pass or refuses it with an error number, whatever its arguments and the caller
+/// are. It is not if it may do anything else, such as to kill, or cannot be followed.
 pub(crate) fn is_harmless(program: &[Instruction], nr: i64) -> bool {
     let mut data = [None; DATA_WORDS];
     data[..2].copy_from_slice(&[Some(nr as u32), Some(ARCH)]);
     lets_pass(program, data)
 }
 
-/// The same for a call with these arguments.
+/// Like [`is_harmless`], for a call with these arguments.
 pub(crate) fn is_harmless_call(program: &[Instruction], nr: i64, args: [u64; 6]) -> bool {
     let mut data = [None; DATA_WORDS];
     data[..2].copy_from_slice(&[Some(nr as u32), Some(ARCH)]);
@@ -75,7 +75,7 @@ fn lets_pass(program: &[Instruction], data: Data) -> bool {
     results(program, data).is_some_and(|all| all.iter().all(is_harmless))
 }
 
-/// How far a program has come. A value is `None` if it depends on something unknown.
+/// State of a program. A value is `None` if it depends on something unknown.
 #[derive(Clone, Copy, Default)]
 struct Machine {
     at: usize,
@@ -84,9 +84,9 @@ struct Machine {
     memory: [Option<u32>; 16],
 }
 
-/// What a program may return when the kernel runs it (Documentation/networking/filter.rst) and not all
-/// of its data is known. `None` if the kernel would not take it for seccomp, if it returns
-/// something unknown, or if it has too many ways.
+/// Returns all results that a program may have when the kernel runs it (Documentation/networking/filter.rst) and not
+/// all of its data is known. `None` if the kernel would not take it for seccomp, if it returns something unknown, or if
+/// it has too many ways.
 fn results(program: &[Instruction], data: Data) -> Option<Vec<u32>> {
     let mut results = Vec::new();
     let start = Machine {

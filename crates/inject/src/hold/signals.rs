@@ -39,7 +39,7 @@ pub fn catch_stops_and_reloads() {
     handle(libc::SIGHUP, Handler::Plain(count_reload));
 }
 
-/// How many SIGHUPs have come since [`catch_stops_and_reloads`].
+/// Returns the number of SIGHUPs since [`catch_stops_and_reloads`].
 pub fn reloads() -> u32 {
     RELOADS.load(Relaxed)
 }
@@ -72,12 +72,12 @@ impl Drop for LentKeys {
     }
 }
 
-/// How many of them have come since [`catch_stops`].
+/// Returns the number of them since [`catch_stops`].
 pub fn stops() -> u32 {
     STOPS.load(Relaxed)
 }
 
-/// What to run when a signal comes. It must be async-signal-safe and leave `errno` as it is.
+/// Action for a signal. It must be async-signal-safe and leave `errno` as it is.
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
     Plain(extern "C" fn(i32)),
@@ -122,7 +122,7 @@ fn install(signal: i32, handler: libc::sighandler_t, flags: i32) {
     }
 }
 
-/// Whether this process ignores a signal.
+/// Returns true if this process ignores a signal.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     handler(signal) == libc::SIG_IGN
 }

@@ -1,4 +1,4 @@
-//! How long a thread has been in its call before it is interrupted.
+//! Time that a thread has spent in its call before it is interrupted.
 //!
 //! A call that has to be repeated gets the time that is left of its timeout. The kernel tells nobody
 //! when a call began, so what is found out here is a lower bound: the timeout may end late by what the
@@ -31,17 +31,17 @@ const LOOK_LIMIT: Duration = Duration::from_micros(100);
 /// at every tick (kernel/sched/clock.c), so it may be wrong by one.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What was known about a thread when it was interrupted.
+/// Facts about a thread when it was interrupted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sleep {
     /// A moment at which it was in its call already.
     since: Option<Instant>,
-    /// How many turns on a processor it had had before.
+    /// Number of turns on a processor that it had had before.
     turns: u64,
 }
 
 impl Sleep {
-    /// What is still known once the thread has stopped: nothing of a thread that ran more than once in between.
+    /// Returns what is still known once the thread has stopped: nothing of a thread that ran more than once in between.
     pub(crate) fn confirmed(self, pid: i32, tid: i32) -> Sleep {
         let turns = || SchedulingFile::of(pid, tid)?.read()?.turns();
         let ran_once = || Some(turns()? == self.turns + 1);
@@ -49,7 +49,7 @@ impl Sleep {
         Sleep { since, ..self }
     }
 
-    /// How long the call of a thread that stopped at this moment has lasted by now, at least.
+    /// Returns the least time for which the call of a thread that stopped at this moment has lasted by now.
     pub(crate) fn lasts(&self, stopped_at: Instant) -> Duration {
         self.since.unwrap_or(stopped_at).elapsed()
     }
@@ -58,7 +58,7 @@ impl Sleep {
 /// A thread in a call that a stop would end, while it sleeps.
 pub(crate) struct Sleeper {
     scheduling: SchedulingFile,
-    /// What it said at the first look.
+    /// Its figures at the first look.
     seen: Scheduling,
     since: Instant,
 }
@@ -121,7 +121,7 @@ fn asleep_since(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Instant> {
 pub(crate) struct Clocks(BTreeMap<usize, Option<(Duration, Instant)>>);
 
 impl Clocks {
-    /// What the clock of a processor says, or less, and when it said so.
+    /// Returns a lower bound of a processor's clock, with the moment of the reading.
     fn of(&mut self, processor: usize) -> Option<(Duration, Instant)> {
         let look = || {
             let before = affinity()?;

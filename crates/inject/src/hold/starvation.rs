@@ -1,4 +1,4 @@
-//! Whether this thread gets a processor soon enough to hold somebody.
+//! Check whether this thread gets a processor soon enough to hold somebody.
 //!
 //! A stopped thread stands still until its holder has had the processor time that its work takes. Where that may take long,
 //! for example in a control group with a small quota, nothing is held at all: the thread that wants to hold waits until it
@@ -17,7 +17,7 @@ use tracing::debug;
 const MOST_PER_TURN: Duration = Duration::from_millis(50);
 /// Waits that add up to less than this prove nothing.
 const TELLING: Duration = Duration::from_millis(200);
-/// How far back waits count.
+/// Period in which waits count.
 const RECENT: Duration = Duration::from_secs(10);
 /// The thread must get its turns in time for this many times as long as it waited for one, before it holds somebody.
 const CALM_PER_WAIT: u32 = 10;
@@ -32,7 +32,7 @@ thread_local! {
     static LAST: Cell<Option<Reading>> = const { Cell::new(None) };
 }
 
-/// How the calling thread had fared in its life, at some time.
+/// Scheduling of the calling thread until some moment.
 #[derive(Clone, Copy)]
 struct Reading {
     at: Instant,

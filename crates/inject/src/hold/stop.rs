@@ -17,14 +17,14 @@ use crate::{Error, late, processor, ptrace, starvation, synchronous, watchdog};
 use memhook_process::{Activity, still_chosen, thread_ids, thread_state, tracer, waits_in};
 use tracing::debug;
 
-/// How [`hold`] chooses a thread.
+/// Options by which [`hold`] chooses a thread.
 #[derive(Clone)]
 pub struct HoldOptions<'a> {
     /// Says whether the place where a thread is stopped will do; `None`: any place.
     pub judge: Option<Judge<'a>>,
     /// The only thread to try; `None`: any.
     pub thread: Option<i32>,
-    /// How long to try.
+    /// Time limit of the attempts.
     pub deadline: Duration,
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn hold_with(
 pub struct FirstChoice {
     /// Thread id.
     pub tid: i32,
-    /// Whether it sits in a call that the kernel does not restart, as all the others do.
+    /// True if it sits in a call that the kernel does not restart, like all the others.
     pub is_disturbed: bool,
 }
 
@@ -153,7 +153,7 @@ pub fn first_choice(pid: i32) -> Result<Option<FirstChoice>, Error> {
 struct Candidates {
     pid: i32,
     unseen: std::vec::IntoIter<i32>,
-    /// Those that were passed over for a better one, by rank.
+    /// Threads that were passed over for a better one, by rank.
     worse: BinaryHeap<Reverse<(u8, i32)>>,
     is_alive: bool,
 }
@@ -187,7 +187,7 @@ impl Candidates {
     }
 }
 
-/// How good a choice a thread is, 0 being the best; `None` if it is not worth a try.
+/// Returns how good a choice a thread is, 0 being the best; `None` if it is not worth a try.
 fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
     let Some(state) = thread_state(pid, tid) else {
         return Ok(None);

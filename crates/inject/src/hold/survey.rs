@@ -1,4 +1,4 @@
-//! What a hold needs to know about the process, found out before anything is stopped.
+//! Facts about the process that a hold needs, found out before anything is stopped.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct Survey {
     pub timing: Timing,
 }
 
-/// What stays the same while threads of the target come and go.
+/// Facts that stay the same while threads of the target come and go.
 pub(crate) struct TargetFacts {
     /// Bound to the address space at the time of the survey, so that a write after an execve hits nothing.
     pub memory: File,
@@ -36,7 +36,7 @@ pub(crate) struct TargetFacts {
 /// The signal by which glibc has every thread change its credentials (SIGSETXID, nptl/internaltypes.h).
 const GLIBC_SIGSETXID: i32 = 33;
 
-/// What remote calls need of the target's C library; nothing for a target without one.
+/// Functions of the target's C library that remote calls need; none for a target without one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LibcFunctions {
     /// `__errno_location`, which takes no arguments and returns the address of the calling thread's `errno` (LSB;

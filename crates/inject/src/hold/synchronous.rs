@@ -53,8 +53,8 @@ pub(crate) fn all_waiting(tid: i32) -> io::Result<u64> {
     Ok(waiting(tid, false)? | waiting(tid, true)?)
 }
 
-/// Whether a thread that an interrupt has stopped has to take a synchronous signal first. If it is resumed, it stops for
-/// that at once: the signal is its own, it does not block it, and nobody else can take it.
+/// Returns true if a thread that an interrupt has stopped has to take a synchronous signal first. If it is resumed, it
+/// stops for that at once: the signal is its own, it does not block it, and nobody else can take it.
 pub(crate) fn comes_first(pid: i32, tid: i32) -> io::Result<bool> {
     let waiting = waiting(tid, false)?;
     Ok(waiting != 0 && blocked_by_thread(pid, tid).is_some_and(|blocked| waiting & !blocked != 0))

@@ -10,9 +10,9 @@ use crate::{continued, signals};
 
 const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
-/// How many threads of ours hold, and for which signals the handler below is installed.
+/// Number of our threads that hold, and the signals for which the handler below is installed.
 static HOLDS: Mutex<(u32, [bool; 3])> = Mutex::new((0, [false; 3]));
-/// Whether any thread holds; for the handler, which may not wait for a lock.
+/// True if any thread holds; for the handler, which may not wait for a lock.
 static HOLDING: AtomicBool = AtomicBool::new(false);
 /// The signals that came meanwhile, one bit for each number.
 static CAME: AtomicU32 = AtomicU32::new(0);

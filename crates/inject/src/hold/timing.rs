@@ -1,10 +1,10 @@
-//! How long the code in the target and this process wait for each other.
+//! Time limits for the code in the target and this process to wait for each other.
 
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// How long a thread that has finished an operation waits to be stopped before it goes home.
+    /// Time for which a thread that has finished an operation waits to be stopped before it goes home.
     pub spin: Duration,
     /// After this time the result is looked for in memory too, because a seccomp filter may refuse the
     /// bell. Well below `spin`.

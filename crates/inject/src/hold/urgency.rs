@@ -33,7 +33,7 @@ impl Urgency {
         }
     }
 
-    /// Whether it runs before all ordinary threads.
+    /// Returns true if it runs before all ordinary threads.
     pub(crate) fn is_raised(&self) -> bool {
         self.is_raised
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::{late, ptrace, watchdog};
 use memhook_process::thread_state;
 
-/// Why the thread stopped.
+/// Reason why the thread stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// PTRACE_EVENT_STOP: our interrupt (SIGTRAP), or a group-stop with its stopping signal.
@@ -21,9 +21,9 @@ pub(crate) enum Stop {
     Gone,
 }
 
-/// How long to poll before sleeping: most stops are reported sooner. Polling longer would harm a target on
-/// our processor, which gets no turn meanwhile. sched_yield(2) would give away a whole time slice on a
-/// loaded machine, whereas a sleeper is woken soon.
+/// Time of polling before sleeping: most stops are reported sooner. Polling longer would harm a target on our
+/// processor, which gets no turn meanwhile. sched_yield(2) would give away a whole time slice on a loaded machine,
+/// whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
@@ -63,7 +63,7 @@ pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
     }
 }
 
-/// Whether the thread has ended; then its exit status is collected too.
+/// Returns true if the thread has ended, and collects its exit status.
 pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
     let ended = matches!(thread_state(pid, tid), None | Some('Z' | 'X'));
     if ended {
@@ -142,7 +142,7 @@ fn let_go_after_exec(pid: i32, tid: i32) {
     }
 }
 
-/// Whether a thread has changed its state in this way (waitid(2)).
+/// Returns true if a thread has changed its state in this way (waitid(2)).
 fn has_changed(tid: i32, change: i32) -> io::Result<bool> {
     // SAFETY: siginfo_t is plain data; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use super::continued;
 
-/// What both sides know.
+/// State that both sides know.
 struct Shared {
     /// The attacher, and its thread that holds.
     pid: i32,
@@ -53,9 +53,9 @@ struct Shared {
     /// The status and the scheduling figures of its thread that holds.
     stat: CString,
     schedstat: CString,
-    /// How many processors the machine has.
+    /// Number of processors of the machine.
     processors: u32,
-    /// Whether the watchdog is on duty: in its own session, and without our descriptors.
+    /// True if the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
     /// The number of the hold; [`LATE`]: there is none, but a thread may stop late; 0: neither, and then the watchdog
     /// sleeps on this word (futex(2)).
@@ -78,7 +78,7 @@ struct Shared {
 /// go (`late.rs`). Somebody who stops the holder then would stop that thread with it.
 const LATE: u32 = u32::MAX;
 
-/// Whether a watchdog has continued this process, which somebody had stopped.
+/// Set if a watchdog has continued this process after somebody had stopped it.
 static CONTINUED: AtomicU32 = AtomicU32::new(0);
 
 /// Somebody has continued this process, so it does not stop after the hold.
@@ -86,7 +86,7 @@ pub(super) fn take_back_stops() {
     CONTINUED.store(0, SeqCst);
 }
 
-/// Whether it has, and nobody else since.
+/// Returns true if it has, and nobody else since.
 #[cfg(test)]
 pub(super) fn has_continued() -> bool {
     CONTINUED.load(SeqCst) != 0
@@ -108,22 +108,22 @@ struct Watchdog {
     shared: Box<Shared>,
     stack: *mut u8,
     holds: u32,
-    /// Whether threads may stop late.
+    /// True if threads may stop late.
     has_late: bool,
     /// The number of the last hold.
     last: u32,
-    /// What `Shared::threads` is the number of.
+    /// File that `Shared::threads` is the number of.
     threads: Option<File>,
 }
 
 thread_local! {
     /// Ends with the thread.
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
-    /// What it shares with us, for the handler, which may interrupt a use of the other variable.
+    /// Memory shared with the watchdog, for the handler, which may interrupt a use of the other variable.
     static SHARED: Cell<*const Shared> = const { Cell::new(ptr::null()) };
 }
 
-/// What this thread shares with its watchdog, if it has one.
+/// Returns the memory that this thread shares with its watchdog, if it has one.
 fn own() -> Option<&'static Shared> {
     // SAFETY: whoever takes it away, on this thread, resets the variable first; no caller keeps the reference.
     unsafe { SHARED.get().as_ref() }
@@ -136,7 +136,7 @@ pub(crate) fn step() {
     }
 }
 
-/// Whether this thread has let the target of its present hold go, because it did not get on with its work.
+/// Returns true if this thread has released the target of its present hold because its work made no progress.
 pub(crate) fn has_let_go() -> bool {
     own().is_some_and(|shared| {
         let hold = shared.armed.load(SeqCst);
@@ -146,7 +146,7 @@ pub(crate) fn has_let_go() -> bool {
 
 /// As long as it lives, this thread does not let go.
 pub(crate) struct Kept {
-    /// What is kept belongs to this thread.
+    /// Marker: the contents belong to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -214,12 +214,12 @@ pub(super) fn expect_late(has_late: bool) {
     OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.expect_late(has_late)));
 }
 
-/// Whether a hold of this thread is under way: its watchdog counts it, and must not be replaced, even if it has died.
+/// Returns true while this thread holds: its watchdog counts the hold, and must not be replaced, even if it has died.
 fn holds() -> bool {
     OWN.with_borrow(|own| own.as_ref().is_some_and(|dog| dog.holds > 0))
 }
 
-/// Those that are online; 1 if libc does not know.
+/// Returns the number of processors that are online; 1 if libc does not know.
 fn processors() -> u32 {
     // SAFETY: no pointers.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
@@ -285,7 +285,7 @@ impl Watchdog {
         }
     }
 
-    /// Whether it still lives. If somebody has ended it, it is collected.
+    /// Returns true if it still lives. If somebody has ended it, it is collected.
     fn lives(&mut self) -> bool {
         let flags = libc::__WALL | libc::WNOHANG;
         self.child = self.child.filter(|&child| {

@@ -7,7 +7,7 @@ use crate::continued;
 use crate::signals::{self, Handler};
 
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
-/// Whether SIGCONT has come since the last [`HELD_OFF`] signal.
+/// Set if SIGCONT has come since the last [`HELD_OFF`] signal.
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 
 /// The signals that end or control a program by convention. SIGKILL and SIGSTOP cannot be handled.

@@ -11,7 +11,8 @@ use crate::kill_tests::{STARVED, done};
 use crate::timing::Timing;
 use crate::{Event, StartPoint, common, launch, steps};
 
-/// What the launcher, which is this test program started once more, is to run, and from where on it is traced.
+/// Program that the launcher, which is this test program started once more, is to run, and the point from which it is
+/// traced.
 const PROGRAM: &str = "MEMHOOK_TEST_PROGRAM";
 
 /// The other tests start it with [`PROGRAM`] set.

@@ -108,7 +108,7 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
     }
 }
 
-/// What the child does: waits until it is seized, then becomes the program.
+/// Runs in the child: waits until it is seized, then becomes the program.
 fn execute(go: i32, say_go: i32, report: i32, arguments: &[*const libc::c_char]) -> ! {
     let mut byte = 0u8;
     // SAFETY: these are system calls on memory and descriptors of ours, and execvp, which does not allocate in

@@ -191,8 +191,8 @@ impl Child {
     }
 }
 
-/// How a probe stops the program: by a signal, unless that would stay pending because the program blocks it, or a
-/// seccomp filter may take offence at the call.
+/// Chooses how a probe stops the program: by a signal, unless that would stay pending because the program blocks it, or
+/// a seccomp filter may refuse the call.
 fn stop_by(pid: i32) -> StopBy {
     let bit = 1 << (syscall_probe::SIGNAL - 1);
     let is_blocked = blocked_signals(pid).is_none_or(|blocked| blocked & bit != 0);

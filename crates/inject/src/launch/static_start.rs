@@ -6,7 +6,7 @@ use memhook_process::{RemoteAddress, read_memory};
 /// System calls that a C library makes before it asks for its thread's number, and more.
 pub(super) const MOST_CALLS: u32 = 64;
 
-/// What a thread that has just called set_tid_address(2) tells of its C library.
+/// Facts about the C library from a thread that has just called set_tid_address(2).
 ///
 /// Both glibc (`__tls_init_tp`) and musl (`__init_tp`) call it once the thread pointer is set, and keep what it returns,
 /// the thread's number, behind that pointer. Neither has allocated anything, nor run a constructor.

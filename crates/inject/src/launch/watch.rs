@@ -1,4 +1,4 @@
-//! What the processes do while they run, and how they end.
+//! Actions of the processes while they run, and their ends.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,7 @@ use crate::survey::Survey;
 use crate::{Error, Registers, ptrace, regs};
 use memhook_process::{Activity, process_of, thread_state};
 
-/// How long threads that were told to end may take before they are looked at more closely.
+/// Time after which threads that were told to end are examined more closely.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// A thread in uninterruptible sleep ends later than this; its registers stay unknown.
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub(super) enum Status {
     Signal(i32),
 }
 
-/// What happened to a process.
+/// Event of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// It has been made by one of the others, and runs; this comes only if forks are followed.

@@ -5,8 +5,8 @@ use std::io;
 
 const KCMP_VM: i32 = 1;
 
-/// Whether two processes run in the same memory, as a parent and a child that was made by vfork(2) do until
-/// the child executes a program. An error if the kernel has no kcmp(2), or if one of them may not be traced.
+/// Returns true if two processes run in the same memory, like a parent and a child that was made by vfork(2), until the
+/// child executes a program. An error if the kernel has no kcmp(2), or if one of them may not be traced.
 pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
     // A thread that has ended has no memory.
     let (one, other) = (living_thread(one), living_thread(other));

@@ -7,7 +7,7 @@ use crate::{Error, Registers};
 use memhook_process::RemoteAddress;
 use std::time::{Duration, Instant};
 
-/// How long we wait between two looks at a call that is not done.
+/// Time between two looks at a call that is not done.
 const STEP: Duration = Duration::from_millis(100);
 
 impl Held {

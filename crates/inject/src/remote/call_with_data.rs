@@ -4,7 +4,7 @@ use crate::scratch::Scratch;
 use crate::{Error, Held};
 use memhook_process::RemoteAddress;
 
-/// How many bytes [`Held::call_with_data`] can pass.
+/// Number of bytes that [`Held::call_with_data`] can pass.
 pub const MAX_CALL_DATA: usize = Scratch::DATA_BYTES as usize;
 
 impl Held {

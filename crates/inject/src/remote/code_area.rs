@@ -87,7 +87,7 @@ fn map(
     Ok(wiped?.then_some(CodeArea { file, address }))
 }
 
-/// Whether there was room.
+/// Maps the code, and returns true if there was room.
 fn map_here(held: &mut Held, arguments: &[u64; 6]) -> Result<bool, Error> {
     let mapped = held.checked_syscall("mmap", libc::SYS_mmap, arguments);
     match mapped {

@@ -15,13 +15,13 @@ use memhook_process::{RemoteAddress, mappings, open_memory};
 pub struct CodeExchange {
     /// Where it is; the bytes do not cross the end of a page.
     pub at: RemoteAddress,
-    /// What must be there.
+    /// Bytes that must be there.
     pub from: Vec<u8>,
-    /// What is to be there, as many bytes.
+    /// Bytes to write there, as many.
     pub to: Vec<u8>,
 }
 
-/// What became of one exchange.
+/// Result of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchanged {
     /// The code is exchanged.
@@ -32,12 +32,12 @@ pub enum Exchanged {
     InUse,
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Debug)]
 pub struct CodeExchanges {
-    /// What became of each of them.
+    /// Result of each of them.
     pub done: Vec<Exchanged>,
-    /// Of the ranges that were asked about, those that no thread is in or will return to.
+    /// Tells for each of the given ranges whether no thread is in it or will return to it.
     pub unused: Vec<bool>,
     /// The threads with their thread pointers.
     pub thread_pointers: Vec<(i32, u64)>,
@@ -45,9 +45,9 @@ pub struct CodeExchanges {
     pub held: Duration,
 }
 
-/// How much of a stack is searched, from the stack pointer on.
+/// Length of a stack that is searched, from the stack pointer on.
 const MOST_STACK_BYTES: u64 = 16 << 20;
-/// What signal handlers leave untouched below the stack pointer.
+/// Bytes below the stack pointer that signal handlers leave untouched.
 const RED_ZONE: u64 = 128;
 
 /// The memory of a process, by which code is exchanged for as long as the process executes what it does now.
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use memmap2::MmapMut;
 
-    /// What is below a gap is seen, and what is behind it is not needed.
+    /// Checks that memory below a gap is seen, and memory behind it is not needed.
     #[test]
     fn a_stack_is_read_up_to_a_gap() {
         const PAGE: usize = 4096;

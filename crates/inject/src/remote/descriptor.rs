@@ -32,7 +32,7 @@ impl Held {
         object.map(drop).ok_or(self.descriptor_lost())
     }
 
-    /// Whether the number still is that object's, as far as that can be seen.
+    /// Checks that the number still is that object's, as far as that can be seen.
     pub(crate) fn check_object(&self, number: u64) -> Result<(), Error> {
         let path = proc_path(self.pid, &format!("fd/{number}"));
         match self.work.object {
@@ -41,7 +41,7 @@ impl Held {
         }
     }
 
-    /// Whether this, which was opened by the number, is the object.
+    /// Checks that this file, which was opened by the number, is the object.
     fn check_file(&self, file: &File) -> Result<(), Error> {
         let found = file.metadata().ok().map(|found| (found.dev(), found.ino()));
         match self.work.object {
@@ -50,7 +50,7 @@ impl Held {
         }
     }
 
-    /// Whether what was mapped by the number is the object. What is not is unmapped.
+    /// Checks that the mapping that was made by the number is the object. What is not is unmapped.
     pub(crate) fn check_mapped(&mut self, address: u64, bytes: u64) -> Result<(), Error> {
         let Some((_, inode)) = self.work.object else {
             return Ok(());
@@ -86,7 +86,7 @@ pub(crate) fn undisturbed<T>(
     Err(held.descriptor_lost())
 }
 
-/// Whether this is what comes of a descriptor that somebody else has closed: it may be found out at any call.
+/// Returns true if this error can come from a descriptor that somebody else has closed: any call may find that out.
 fn is_loss(error: &Error) -> bool {
     match error {
         Error::DescriptorLost { .. } => true,
@@ -165,7 +165,7 @@ pub(crate) fn descriptor_of_process(pid: i32) -> io::Result<OwnedFd> {
 /// `PIDFD_THREAD` of linux/pidfd.h.
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
-/// What a system call has returned.
+/// Returns the descriptor that a system call has returned.
 fn owned(number: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(number) {
         // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.

@@ -11,11 +11,11 @@ use crate::{Error, hold_all, write_bytes};
 pub struct WordExchange {
     /// Where it is, 8-byte aligned.
     pub address: RemoteAddress,
-    /// What it must hold.
+    /// Value that it must hold.
     pub from: u64,
-    /// What it is to hold.
+    /// Value that it is to hold.
     pub to: u64,
-    /// Whether the address means the same, whatever the process does.
+    /// True if the address means the same, whatever the process does.
     pub is_permanent: bool,
 }
 
@@ -34,7 +34,7 @@ pub fn force_words(
     Ok((done, held.release()))
 }
 
-/// The same for a process all of whose threads the caller holds.
+/// Like [`force_words`], for a process all of whose threads the caller holds.
 pub fn force_words_of_held(
     pid: i32,
     words: &[WordExchange],

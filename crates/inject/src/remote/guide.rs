@@ -40,7 +40,7 @@ pub struct GuidedRegion {
 /// (fcntl(2), since Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
 
-/// How often it is tried again where somebody forks in the wrong moment, before all other threads are stopped for it.
+/// Number of further attempts where somebody forks in the wrong moment, before all other threads are stopped for it.
 const TRIES: u32 = 4;
 
 static WITHOUT_SEALS: AtomicBool = AtomicBool::new(false);

@@ -20,9 +20,9 @@ use memhook_process::{MAPPED_MARK, RemoteAddress};
 
 /// A shared object as it is to be in memory. All offsets are whole pages from its first byte.
 pub struct ObjectImage<'a> {
-    /// What it is called in /proc.
+    /// Name in /proc.
     pub name: &'a CStr,
-    /// How many bytes it takes.
+    /// Number of bytes that it takes.
     pub bytes: u64,
     /// Its code.
     pub code: Range<u64>,

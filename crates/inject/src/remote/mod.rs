@@ -1,4 +1,4 @@
-//! What is done in the target: system calls and functions in a held thread, memory, descriptors.
+//! Operations in the target: system calls and functions in a held thread, memory, descriptors.
 
 pub(crate) mod access_marks;
 pub(crate) mod address_space;

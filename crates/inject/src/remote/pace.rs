@@ -31,20 +31,21 @@ pub fn with_gaps(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>
 /// who have waited for it (`rwsem_down_read_slowpath` of kernel/locking/rwsem.c lets readers pass by them for 4 ms).
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// What the requests since the last pause took.
+    /// Time that the requests since the last pause took.
     since_pause: Duration,
 }
 
 impl Pace {
-    /// How long a request should take.
+    /// Time that a request should take.
     pub const AIM: Duration = Duration::from_micros(500);
     /// A request that takes longer than this is too long. It may also have had to wait for a lock or for a processor.
     pub const TOO_LONG: Duration = Duration::from_millis(2);
     /// Behind memory that is empty, and is gone through in no time, comes memory that is not.
     pub const MOST_BYTES: u64 = 64 << 20;
 
-    /// What is no longer, with room to grow, is let go whole: let go in slices, it would be two mappings between one and the next, and
-    /// mremap(2) refuses such a range. More would keep threads waiting for longer than a hold.
+    /// Limit up to which a mapping with its room to grow is released as a whole: in slices, it would be two mappings
+    /// between one slice and the next, and mremap(2) refuses such a range. More would keep threads waiting for longer
+    /// than a hold.
     const MOST_WHOLE_BYTES: u64 = 320 << 20;
 
     /// Lets a mapping go, in slices only if it is large: asks as [`Pace::in_slices`] does.
@@ -69,7 +70,7 @@ impl Pace {
         answer
     }
 
-    /// How long to let go of the locks after requests that took so long: as long as they have held them.
+    /// Returns how long to leave the locks after requests that took this long: as long as they have held them.
     pub fn after(time: Duration) -> Duration {
         time.clamp(Duration::from_micros(100), Pace::TOO_LONG)
     }

@@ -63,14 +63,14 @@ const IS_HUGE: u64 = 1 << 6;
 pub enum PageState {
     /// Pages with contents, in memory or swapped out, except those that were only read and are still zeros.
     Populated,
-    /// The same, without those of files and of shared memory: in a private mapping of a file, the pages that
-    /// were written.
+    /// Like the state above, without pages of files and of shared memory: in a private mapping of a file, the pages
+    /// that were written.
     Own,
     /// Pages in memory, of files and of shared memory too, except those that were only read and are still zeros: what
     /// the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). Beyond that it finds pages of hugetlbfs,
     /// and of devices.
     Resident,
-    /// The same, as far as they are in huge pages.
+    /// Like the state above, as far as the pages are in huge pages.
     Huge,
     /// Pages that were written since they were last asked for, in mappings that a
     /// [`WriteWatch`](crate::WriteWatch) watches; the first time, all pages with contents. Asking starts
@@ -104,7 +104,7 @@ impl PageScan {
         self.each_region(range, state, |region| append(found, region))
     }
 
-    /// Whether a range of a private mapping has a page that is its own ([`PageState::Own`]).
+    /// Returns true if a range of a private mapping has a page that is its own ([`PageState::Own`]).
     pub fn has_own(&self, range: Range<u64>) -> io::Result<bool> {
         let mut region = PageRegion::default();
         let mut at = range.start;

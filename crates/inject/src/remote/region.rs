@@ -74,9 +74,9 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
 pub(crate) const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// What makes memory readable and writable in a process, and not executable: with READ_IMPLIES_EXEC (personality(2)),
-/// what may be read may be executed. A page that may be written can be read on x86-64, whatever is said of that
-/// (`protection_map` in arch/x86/mm/pgprot.c).
+/// Returns the protection for readable and writable memory in a process that is not executable: with READ_IMPLIES_EXEC
+/// (personality(2)), whatever can be read can be executed. A page that may be written can be read on x86-64, whatever
+/// is said of that (`protection_map` in arch/x86/mm/pgprot.c).
 fn read_write(pid: i32) -> u64 {
     let read = match read_implies_exec(pid) {
         true => 0,
@@ -145,7 +145,8 @@ fn grow_unlocked(
     Ok(())
 }
 
-/// Whether processes that the target forks get a region, too. They could write it, whatever rights they have given up.
+/// Decides whether processes that the target forks get a region, too. They could write it, whatever rights they have
+/// given up.
 pub fn set_inherited(
     held: &mut Held,
     address: RemoteAddress,
@@ -218,7 +219,7 @@ pub(crate) fn add_seals(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// What a memory object is to hold.
+/// Purpose of a memory object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemfdFor {
     /// Data, of a size that can be sealed.

@@ -16,21 +16,21 @@ const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// A call that is not in a futex wait at the deadline may go on for this long.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// How the scratch memory is mapped.
+/// Flags of the scratch memory's mapping.
 const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
 /// The descriptor argument of mmap for memory without a file.
 const NO_FILE: u64 = u64::MAX;
-/// How many times another place is tried because somebody else has taken the first one.
+/// Number of other places that are tried when somebody else has taken the first one.
 const PLACE_TRIES: u32 = 8;
 
-/// How long a thread that is seen to run may make a call that a filter may end its process for: shorter than a process takes
-/// to come to its end, and longer than a store takes to be seen by another processor.
+/// Time for which a thread that is seen to run may make a call that a filter may kill its process for: shorter than a
+/// process takes to end, and longer than another processor takes to see a store.
 const LEAVE: Duration = Duration::from_micros(10);
-/// The same for a thread that may be waiting for this processor: it has to be given that first. Then longer and longer.
+/// Time for a thread that may be waiting for this processor, which has to be given to it first. Then longer and longer.
 const LONGER_LEAVE: Duration = Duration::from_micros(100);
 const LONGEST_LEAVE: Duration = Duration::from_millis(2);
 
-/// How an operation ended.
+/// End of an operation.
 pub(crate) enum Outcome {
     /// It left this in rax.
     Done(u64),

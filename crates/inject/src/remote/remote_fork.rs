@@ -24,10 +24,10 @@ use crate::wait::{self, Pace, Stop};
 use crate::{Error, ptrace};
 use memhook_process::{inner_tid, waits_in};
 
-/// How long a frozen child may take to exit.
+/// Longest time for a frozen child to exit.
 const EXIT_LIMIT: Duration = Duration::from_secs(2);
 
-/// What has to be known for a fork before any thread is held.
+/// Facts that a fork needs before any thread is held.
 pub struct ForkPlan {
     pub(crate) survey: Survey,
 }
@@ -76,9 +76,9 @@ impl Drop for FrozenChild {
 /// The two processes that are being made.
 #[derive(Default)]
 struct Children {
-    /// Whether the thread has set out, and is not known to be back.
+    /// True if the thread has set out, and is not known to be back.
     under_way: bool,
-    /// Whether the first one is to end before it makes the second one.
+    /// True if the first one is to end before it makes the second one.
     are_unwanted: bool,
     child: Option<i32>,
     child_ended: bool,
@@ -87,7 +87,7 @@ struct Children {
 }
 
 impl Children {
-    /// Whether nothing more will come of them.
+    /// Returns true if nothing more will come of them.
     fn are_done(&self) -> bool {
         self.child_ended && (self.frozen || self.grandchild.is_none())
     }
@@ -291,8 +291,8 @@ impl Held {
         }
     }
 
-    /// Whether the thread, or its child, waits until somebody has read of its fork, who may be one of those that are held
-    /// (userfaultfd(2), UFFD_FEATURE_EVENT_FORK).
+    /// Returns true if the thread, or its child, waits until somebody has read of its fork, who may be one of the held
+    /// ones (userfaultfd(2), UFFD_FEATURE_EVENT_FORK).
     fn is_to_be_heard(&self, children: &Children) -> bool {
         let forking = children.child.map_or((self.pid, self.tid), |id| (id, id));
         waits_in(forking.0, forking.1).starts_with("userfaultfd")

@@ -21,7 +21,7 @@ impl Held {
         !open.fold(0, |set, &signal| set | only(signal)) | self.saved.waiting
     }
 
-    /// The same for as long as a function of the target runs.
+    /// Returns the mask of signals while a function of the target runs.
     fn call_mask(&self) -> u64 {
         let answered = self.target.functions.answered;
         self.remote_mask() & !answered.map_or(0, only)
@@ -83,7 +83,7 @@ impl Held {
         Ok(())
     }
 
-    /// Whether this signal stop is the end of the operation.
+    /// Returns true if this signal stop is the end of the operation.
     pub(crate) fn is_bell(&mut self, signal: i32) -> Result<bool, Error> {
         if self.target.bell != Some(signal) {
             return Ok(false);
@@ -97,7 +97,7 @@ impl Held {
 /// si_code of the SIGSYS of syscall user dispatch (asm-generic/siginfo.h).
 const SYS_USER_DISPATCH: i32 = 2;
 
-/// Whether a thread is in the system call by which it has sent SIGABRT, as abort(3) does with one of these.
+/// Returns true if a thread is in the system call by which it has sent SIGABRT, like abort(3) with one of these.
 fn has_aborted(registers: &Registers) -> bool {
     let sent = match registers.orig_rax as i64 {
         libc::SYS_tgkill => registers.rdx,

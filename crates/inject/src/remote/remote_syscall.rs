@@ -58,9 +58,9 @@ impl Held {
         Ok(number)
     }
 
-    /// Whether the descriptor is still open. A thread that we have kept waiting for too long closes it on its way home, and
-    /// then another thread may have its number for a file of the target. As long as the thread is stopped, the answer stays
-    /// true.
+    /// Checks that the descriptor is still open. A thread that we have kept waiting for too long closes it on its way
+    /// home, and then another thread may have its number for a file of the target. As long as the thread is stopped,
+    /// the answer stays true.
     pub(crate) fn check_opened(&self) -> Result<(), Error> {
         let Some(number) = self.work.opened else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What has been done with a held thread so far, and must be undone.
+//! State of a held thread that has changed so far, and must be undone.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -12,9 +12,9 @@ use memhook_process::RemoteAddress;
 type Filters = Option<Option<Vec<Vec<libc::sock_filter>>>>;
 
 pub(crate) struct RemoteWork {
-    /// Whether the registers were changed since the stop.
+    /// True if the registers were changed since the stop.
     pub begun: bool,
-    /// Whether the thread's seccomp filters are suspended.
+    /// True if the thread's seccomp filters are suspended.
     pub filters_suspended: bool,
     /// The filters, once they were looked at; `None` where there are none, and `Some(None)` where they cannot be seen.
     pub filters: Option<Filters>,
@@ -25,7 +25,7 @@ pub(crate) struct RemoteWork {
     /// Where the scratch memory will be, if nobody maps anything there first.
     pub place: Place,
     pub scratch: Option<Scratch>,
-    /// Whether the scratch stack has its guard page.
+    /// True if the scratch stack has its guard page.
     pub guarded: bool,
     /// Marks the result of one operation; begins at a random number.
     pub token: u64,
@@ -39,9 +39,9 @@ pub(crate) struct RemoteWork {
     pub unguarded: Option<u64>,
     /// Device and inode of what is open.
     pub object: Option<(u64, u64)>,
-    /// How many objects of ours the target has loaded already.
+    /// Number of objects of ours that the target has loaded already.
     pub earlier_loads: usize,
-    /// Whether the thread has restored itself and must not be restored again.
+    /// True if the thread has restored itself and must not be restored again.
     pub went_home: bool,
     pub timing: Timing,
 }

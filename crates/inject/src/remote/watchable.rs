@@ -1,4 +1,4 @@
-//! What to watch of a mapping so that it goes on growing as one.
+//! Parts of a mapping to watch so that it continues to grow as one.
 //!
 //! The kernel never joins a mapping that belongs to a userfaultfd with a new one beside it that does not; and once each
 //! of them has pages of its own, it never joins them again, because their pages belong to different `anon_vma`s
@@ -44,12 +44,12 @@ pub struct Watchable {
 pub struct Neighbours {
     /// In order, at least one.
     pub members: Vec<Watchable>,
-    /// What the request has to be for: all of them, with what they may grow or move into.
+    /// Range that the request has to cover: all of them, with what they may grow or move into.
     pub whole: Range<u64>,
 }
 
 impl Neighbours {
-    /// The same in two halves, if there are any: a request for all of them was refused because of one.
+    /// Splits them into two halves, if there are any: a request for all of them was refused because of one.
     pub(super) fn halves(self) -> Option<[Neighbours; 2]> {
         let Neighbours { mut members, whole } = self;
         let second = members.split_off(members.len() / 2);
@@ -62,7 +62,7 @@ impl Neighbours {
     }
 }
 
-/// What to watch of the wanted ones among all mappings of a process, in order.
+/// Returns what to watch of the wanted mappings among all mappings of a process, in order.
 pub fn watchable(
     pages: &PageScan,
     maps: &[Mapping],
@@ -162,8 +162,9 @@ fn room_behind(end: u64, next_start: u64) -> u64 {
     end.saturating_add(ROOM_TO_GROW).min(next_start.max(end))
 }
 
-/// What to let go of the wanted ones among all mappings of a process: each with the free addresses behind it, as it may have
-/// grown since. Where it moves to, it is not watched (`mremap_userfaultfd_prep` of fs/userfaultfd.c).
+/// Returns what to release of the wanted mappings among all mappings of a process: each with the free addresses behind
+/// it, as it may have grown since. Where it moves to, it is not watched (`mremap_userfaultfd_prep` of
+/// fs/userfaultfd.c).
 pub fn to_let_go(maps: &[Mapping], is_wanted: &dyn Fn(&Mapping) -> bool) -> Vec<Range<u64>> {
     let wanted = maps.iter().enumerate().filter(|(_, m)| is_wanted(m));
     let with_room = |(mapping, m): (usize, &Mapping)| {
@@ -173,13 +174,13 @@ pub fn to_let_go(maps: &[Mapping], is_wanted: &dyn Fn(&Mapping) -> bool) -> Vec<
     wanted.map(with_room).collect()
 }
 
-/// Whether this is memory that is kept for the last of these mappings.
+/// Returns true if this memory is reserved for the last of these mappings.
 fn is_reserve_of(m: &Mapping, others: &Neighbours) -> bool {
     let last = others.members.last();
     is_closed(m) && last.is_some_and(|last| last.part.end == m.start)
 }
 
-/// Whether this is a guard beside a stack or the like.
+/// Returns true if this is a guard beside a stack or the like.
 fn is_guard(m: &Mapping) -> bool {
     is_closed(m) && m.end - m.start <= MOST_GUARD_BYTES
 }

@@ -1,5 +1,4 @@
-//! What leads a held thread home if this process is killed. It is written before the thread is made to do
-//! anything.
+//! Way home for a held thread if this process is killed. It is written before the thread is made to do anything.
 
 use crate::gadgets::Gadgets;
 use crate::held::Held;
@@ -9,7 +8,7 @@ use crate::signal_frame::{self, State};
 use crate::{Error, memory, ptrace, regs, restart, restarted, watchdog};
 use memhook_process::RemoteAddress;
 
-/// What leads the thread home if we are killed: frames on its own stack, and code to enter them by.
+/// Way home for the thread if we are killed: frames on its own stack, and code to enter them by.
 #[derive(Clone, Copy)]
 pub(crate) struct WayHome {
     /// The frame that leads home.

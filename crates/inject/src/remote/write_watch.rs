@@ -124,12 +124,12 @@ impl WriteWatch {
         })
     }
 
-    /// How long a thread was held to get here.
+    /// Returns how long a thread was held to get here.
     pub fn held_for(&self) -> Duration {
         self.held
     }
 
-    /// What can be watched of the wanted ones among these mappings of the process, so that they go on growing as one.
+    /// Returns what can be watched of the wanted mappings of the process, so that they continue to grow as one.
     pub fn watchable(
         &self,
         maps: &[Mapping],

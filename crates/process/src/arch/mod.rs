@@ -1,4 +1,4 @@
-//! What depends on the processor of the target: its ELF relocations and its call instructions.
+//! Parts that depend on the processor of the target: its ELF relocations and its call instructions.
 
 #[cfg(any(target_arch = "aarch64", test))]
 pub(crate) mod aarch64;

@@ -37,7 +37,7 @@ const MOST_NOTE_BYTES: u64 = 256 << 20;
 /// Where the addresses of user space end (5-level paging); the page of vsyscall(2) is above.
 const END_OF_ADDRESSES: u64 = 1 << 56;
 
-/// Why a core dump cannot be used.
+/// Reason why a core dump cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
     /// It cannot be read.
@@ -45,10 +45,10 @@ pub enum CoreError {
     Unreadable {
         /// Its name.
         file: String,
-        /// What the kernel answered. It is part of the text, so it is not a source as well.
+        /// Answer of the kernel. It is part of the text, so it is not a source as well.
         cause: io::Error,
     },
-    /// What its first bytes say has two meanings.
+    /// The first bytes have two meanings.
     #[error("{file}: compressed with LZ4, or a saved snapshot")]
     Lz4 {
         /// Its name.
@@ -59,7 +59,7 @@ pub enum CoreError {
     Unusable {
         /// Its name.
         file: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
@@ -71,8 +71,8 @@ pub struct CoreSegment {
     pub mapping: Mapping,
     /// Where its contents are in the file.
     offset: u64,
-    /// How much of it is in the file: nothing of memory that was never written to, or that the process
-    /// left out (`coredump_filter`, `MADV_DONTDUMP`).
+    /// Number of bytes in the file: none of memory that was never written to, or that the process left out
+    /// (`coredump_filter`, `MADV_DONTDUMP`).
     pub file_bytes: u64,
 }
 
@@ -139,10 +139,10 @@ impl ProgramHeader {
     }
 }
 
-/// How a frame of LZ4 begins (doc/lz4_Frame_format.md of its sources).
+/// Beginning of a frame of LZ4 (doc/lz4_Frame_format.md of its sources).
 const LZ4: &[u8] = b"\x04\x22\x4d\x18";
 
-/// What a file is that is no core dump of a 64-bit x86 program.
+/// Returns the kind of a file that is not a core dump of a 64-bit x86 program.
 fn other_kind(start: &[u8]) -> Option<&'static str> {
     const KINDS: [(&[u8], &str); 5] = [
         (

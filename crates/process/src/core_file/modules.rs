@@ -27,20 +27,20 @@ pub struct MissingModule {
     pub end: u64,
     /// Its writable segments.
     pub data: Vec<Range<u64>>,
-    /// Why there is no file.
+    /// Reason why there is no file.
     pub reason: String,
 }
 
 /// The modules that a core dump names.
 #[derive(Default)]
 pub struct CoreModules {
-    /// Those whose files are here.
+    /// Modules whose files are here.
     pub images: Vec<ModuleImage>,
     /// The others.
     pub missing: Vec<MissingModule>,
 }
 
-/// What the first page of a module says.
+/// Contents of the first page of a module.
 #[derive(Default)]
 struct FirstPage {
     loads: LoadSegments,

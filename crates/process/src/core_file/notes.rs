@@ -55,7 +55,7 @@ struct MappedFile {
     file: u64,
 }
 
-/// What may be done with memory.
+/// Permissions of memory.
 #[derive(Clone, Copy)]
 struct Protection {
     read: bool,

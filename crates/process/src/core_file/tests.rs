@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What the builder is to put into a core.
+/// Contents that the builder is to put into a core.
 struct Built {
     bytes: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Whether the process is there, and whether we may trace it.
+//! Checks that the process exists, and that we may trace it.
 
 use super::Check;
 use crate::{living_thread, proc_path, proc_text, process_name, thread_state, threads::in_status};
@@ -123,7 +123,7 @@ fn yama() -> String {
     scope.unwrap_or_default().trim().to_owned()
 }
 
-/// Whether we have a capability, regardless of user namespaces.
+/// Returns true if we have a capability, regardless of user namespaces.
 pub(super) fn have_capability(bit: u32) -> bool {
     let status = proc_text("/proc/self/status").unwrap_or_default();
     in_status(&status, "CapEff:")
@@ -136,7 +136,7 @@ const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_SYS_PTRACE: u32 = 19;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
-/// Whether we may trace it, by which right, and what Yama allows.
+/// Checks that we may trace it, by which right, and what Yama allows.
 pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check> {
     // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access
     // mode checking").

@@ -1,4 +1,4 @@
-//! What kind of program it is: format, linking, libc, allocators.
+//! Checks of the kind of program: format, linking, libc, allocators.
 
 use super::access::Status;
 use super::{Check, Purpose};
@@ -74,8 +74,8 @@ fn head(file: &File) -> Option<Head> {
     Some(found)
 }
 
-/// Whether a process runs a program that attaches to others with these crates: memhook-rs of any version and under any
-/// name, or a profiler of others. `None`: its program cannot be read.
+/// Returns true if a process runs a program that attaches to others with these crates: memhook-rs of any version and
+/// under any name, or a profiler of others. `None`: its program cannot be read.
 pub fn is_attacher(pid: i32) -> Option<bool> {
     let file = File::open(proc_path(pid, "exe")).ok()?;
     Some(head(&file).is_some_and(|head| head.is_attacher))

@@ -41,15 +41,15 @@ pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
     judge_seccomp(pid, status, &Rights::ours())
 }
 
-/// Whether a seccomp filter may end a process for a system call of ours in a held thread.
+/// Returns true if a seccomp filter may kill a process for a system call of ours in a held thread.
 pub fn filter_may_kill(pid: i32) -> bool {
     has_seccomp_filter(pid) && !Rights::ours().may_suspend
 }
 
-/// What decides whether a target with a filter can be traced.
+/// Rights that decide whether a target with a filter can be traced.
 struct Rights {
     may_suspend: bool,
-    /// How many filters apply to us, where the kernel says (since Linux 5.9).
+    /// Number of filters that apply to us, where the kernel says (since Linux 5.9).
     filters: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
     }
 }
 
-/// Whether a process finds /proc in its own file system, by which its loader opens the hook. A sandbox may have
+/// Returns true if a process finds /proc in its own file system, by which its loader opens the hook. A sandbox may have
 /// left it nothing to open: the root of Chromium's renderers is the directory of a process that has ended.
 pub fn has_proc(pid: i32) -> bool {
     match statfs(proc_path(pid, "root/proc").as_str()) {
@@ -111,7 +111,7 @@ pub fn has_proc(pid: i32) -> bool {
     }
 }
 
-/// What is different where the hook cannot be loaded by the loader.
+/// Returns the consequences where the loader cannot load the hook.
 pub(super) fn loading(pid: i32, libc: Option<&CLibrary>, maps: &[Mapping]) -> Option<Check> {
     let reason = if libc.is_some_and(|libc| libc.kind == CLibraryKind::Musl) {
         "on musl, that takes no lock of the process"
@@ -133,7 +133,7 @@ fn has_hook(maps: &[Mapping]) -> bool {
     maps.iter().any(is_hook)
 }
 
-/// What an attach leaves mapped, which the next one uses again.
+/// Returns what an earlier attach left mapped, which the next one uses again.
 pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
     has_hook(maps)
         .then(|| {

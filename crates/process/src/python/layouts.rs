@@ -43,7 +43,7 @@ pub(super) struct Offsets {
     pub code_version: u32,
 }
 
-/// Those of the first version, which the next ones change.
+/// Offsets of the first version, which the next ones change.
 const PYTHON_3_8: Offsets = Offsets {
     key: 1392,
     interpreters: 32,
@@ -150,7 +150,7 @@ const PYTHON_3_14: Offsets = Offsets {
     ..PYTHON_3_13
 };
 
-/// Those of version 3.`minor`.
+/// Returns the offsets of version 3.`minor`.
 pub(super) fn offsets(minor: u32) -> Option<Offsets> {
     Some(match minor {
         8 => PYTHON_3_8,
@@ -164,7 +164,7 @@ pub(super) fn offsets(minor: u32) -> Option<Offsets> {
     })
 }
 
-/// What the beginning of `_PyRuntime` must say, from 3.13 on: word, and what it has to be.
+/// Returns the words at the beginning of `_PyRuntime`, from 3.13 on, with their required values.
 pub(super) fn described(minor: u32, offsets: &Offsets) -> [(usize, u64); 15] {
     let word = u64::from;
     // In the order of `_Py_DebugOffsets`: of a thread state, of a frame, of a code object. 3.14 has more before each.

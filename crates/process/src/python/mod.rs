@@ -24,7 +24,7 @@ const KEY_VALUES: u32 = 0x318;
 /// Frames looked at of one thread, and threads.
 const MOST: usize = 1024;
 
-/// Why no Python functions can be shown of a process that has an interpreter.
+/// Reason why no Python functions can be shown for a process that has an interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PythonError {
@@ -45,7 +45,7 @@ pub enum PythonError {
     OtherLayout(String),
 }
 
-/// What a look at the frames of a running interpreter has found.
+/// Result of a look at the frames of a running interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The layout is right: there are frames of Python functions where it says.
@@ -71,7 +71,7 @@ pub struct Interpreter {
 }
 
 impl Interpreter {
-    /// That of a process with these modules.
+    /// Interpreter of a process with these modules.
     pub fn of(
         pid: i32,
         modules: &[ModuleImage],
@@ -265,7 +265,7 @@ impl Interpreter {
     }
 }
 
-/// Whether the interpreter's own description agrees.
+/// Returns true if the interpreter's own description agrees.
 fn describes_itself(pid: i32, runtime: u64, minor: u32, offsets: &Offsets) -> bool {
     let mut bytes = [0; 48 * 8];
     if read_memory(pid, RemoteAddress(runtime), &mut bytes).is_err() {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Two reads that are this close together count as one.
 const CLOSE: Duration = Duration::from_micros(5);
-/// How often that is tried: on some machines a read of the time takes longer.
+/// Number of attempts: on some machines a read of the time takes longer.
 const TRIES: u32 = 16;
 
 /// Measures how fast the time-stamp counter runs. All processors of a machine count alike if the

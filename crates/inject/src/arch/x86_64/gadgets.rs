@@ -11,7 +11,7 @@ use memhook_process::{CLibrary, Mapping, RemoteAddress};
 pub(crate) struct Gadgets {
     /// `syscall; ret`
     pub syscall: RemoteAddress,
-    /// What makes rt_sigreturn.
+    /// Code that makes rt_sigreturn.
     pub signal_return: SignalReturn,
 }
 
@@ -122,7 +122,7 @@ impl Gadgets {
         })
     }
 
-    /// What a signal frame begins with: the stack of a thread that returns into it.
+    /// Returns the beginning of a signal frame: the stack of a thread that returns into it.
     pub(crate) fn frame_entry(&self) -> Vec<u64> {
         match self.signal_return {
             SignalReturn::Restorer(at) => vec![at.0],
@@ -130,7 +130,7 @@ impl Gadgets {
         }
     }
 
-    /// Whether the code is still there.
+    /// Returns true if the code is still there.
     pub(crate) fn are_intact(&self, mem: &File) -> bool {
         let has = |at: RemoteAddress, code: &[u8]| {
             let mut there = vec![0; code.len()];

@@ -1,4 +1,4 @@
-//! What our code needs of the processor, and a thread may have forbidden itself.
+//! Features of the processor that our code needs, and that a thread may have forbidden itself.
 
 use crate::Error;
 use crate::held::Held;
@@ -54,7 +54,7 @@ pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether access or writing is denied for key 0, which is the key of all memory that was given no other.
+/// Returns true if access or writing is denied for key 0, which is the key of all memory that was given no other.
 fn denies_all(extended: &[u8], offset: usize) -> bool {
     let word = |at: usize| Some(u32::from_le_bytes(*extended.get(at..)?.first_chunk()?));
     let is_there = offset > HEADER && word(HEADER).is_some_and(|set| set & 1 << PKRU != 0);

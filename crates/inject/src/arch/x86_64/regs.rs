@@ -71,8 +71,8 @@ pub(crate) fn write(tid: i32, registers: &Registers) -> io::Result<()> {
     unsafe { write_set(tid, NT_PRSTATUS, values, size_of::<Registers>()) }
 }
 
-/// Whether the stopped thread `tid` uses a shadow stack: only then does the kernel (since 6.6) have
-/// this register set.
+/// Returns true if the stopped thread `tid` uses a shadow stack: only then does the kernel (since 6.6) have this
+/// register set.
 pub(crate) fn has_shadow_stack(tid: i32) -> bool {
     let mut pointer = 0u64;
     let room = (&raw mut pointer).cast();

@@ -19,8 +19,8 @@ pub(crate) const RESTART_BY_BLOCK: i64 = -516;
 /// Missing in the libc crate.
 const SYS_IO_PGETEVENTS: i64 = 333;
 
-/// Whether a result is a kernel code that leads to a restart: ERESTARTSYS, ERESTARTNOINTR,
-/// ERESTARTNOHAND, ERESTART_RESTARTBLOCK (include/linux/errno.h).
+/// Returns true if a result is a kernel code that leads to a restart: ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND,
+/// ERESTART_RESTARTBLOCK (include/linux/errno.h).
 pub(crate) fn is_restart_code(result: i64) -> bool {
     matches!(result, -512 | -513 | -514 | RESTART_BY_BLOCK)
 }
@@ -56,8 +56,8 @@ const NEVER_RESTARTED: &[i64] = &[
     libc::SYS_connect,
 ];
 
-/// Whether a thread blocked in call `nr` is a poor choice, because a stop would end the call. The calls of
-/// the list above that are only sometimes disturbed count as restartable.
+/// Returns true if a thread blocked in call `nr` is a poor choice, because a stop would end the call. The calls of the
+/// list above that are only sometimes disturbed count as restartable.
 pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
     matches!(
         nr,
@@ -78,7 +78,7 @@ pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
 /// ERESTARTNOHAND: the kernel makes the call again, or ends it with EINTR if a handler is to run.
 const RESTART_UNLESS_HANDLED: i64 = -514;
 
-/// Whether the thread was stopped in restart_syscall(2), because an earlier stop had interrupted another call.
+/// Returns true if the thread was stopped in restart_syscall(2), because an earlier stop had interrupted another call.
 pub(crate) fn is_restarted(saved: &Registers) -> bool {
     saved.orig_rax as i64 == libc::SYS_restart_syscall && is_restart_code(saved.rax as i64)
 }
@@ -103,13 +103,13 @@ pub(crate) fn on_the_way(
     })
 }
 
-/// Whether the thread was stopped in a call that is about to return EINTR although it may not.
+/// Returns true if the thread was stopped in a call that is about to return EINTR although it may not.
 pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
     saved.rax as i64 == -i64::from(libc::EINTR)
         && NEVER_RESTARTED.contains(&(saved.orig_rax as i64))
 }
 
-/// Whether a call that must be repeated ends at some time by itself.
+/// Returns true if a call that must be repeated ends by itself at some time.
 pub(crate) fn has_timeout(saved: &Registers) -> bool {
     match saved.orig_rax as i64 {
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait => saved.r10 as i32 > 0,

@@ -22,21 +22,21 @@ const CALLS: [i64; 4] = [
     libc::SYS_clock_nanosleep,
 ];
 
-/// How far before the `syscall` instruction the call's number is looked for.
+/// Distance before the `syscall` instruction within which the call's number is searched.
 const CODE_BYTES: usize = 32;
 /// `mov $number, %eax`
 const LOAD_NUMBER: u8 = 0xb8;
 /// There are fewer clocks than this, and no object has so low an address.
 const CLOCKS: u64 = 64;
 
-/// How many threads are remembered. If there are more, some were seen so long ago that their calls are over.
+/// Number of threads that are remembered. If there are more, some were seen so long ago that their calls are over.
 const MOST_THREADS: usize = 4096;
 
 /// The calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not say where
 /// a thread waits that happens to run when it is asked, as a thread does between two stops in a row.
 static SEEN: LazyLock<Mutex<HashMap<i32, (Call, i64)>>> = LazyLock::new(Mutex::default);
 
-/// What stays the same of a call when it is restarted: where it is made, and its arguments.
+/// Identity of a call that survives a restart: where it is made, and its arguments.
 type Call = [u64; 8];
 
 fn call(saved: &Registers) -> Call {
@@ -119,7 +119,7 @@ fn loaded_number(code: &[u8; CODE_BYTES]) -> Option<i64> {
     code.windows(5).rev().find_map(load)
 }
 
-/// Whether a call that sleeps could have been made with these registers.
+/// Returns true if a sleeping call could have been made with these registers.
 fn has_arguments_of(saved: &Registers, number: i64) -> bool {
     match number {
         libc::SYS_clock_nanosleep => saved.rdi < CLOCKS && saved.rdx != 0,

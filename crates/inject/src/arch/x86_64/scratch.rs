@@ -38,9 +38,9 @@ pub(crate) mod word {
     pub(crate) const RESULT: u64 = 0;
     /// The token, once the result is there.
     pub(crate) const DONE: u64 = 8;
-    /// What to store in [`DONE`].
+    /// Value to store in [`DONE`].
     pub(crate) const TOKEN: u64 = 16;
-    /// How many counts of the time-stamp counter to spin.
+    /// Number of counts of the time-stamp counter to spin.
     pub(crate) const COUNTS: u64 = 24;
     /// Address of the signal frame.
     pub(crate) const FRAME: u64 = 32;
@@ -61,7 +61,7 @@ pub(crate) mod word {
     /// may close it and open a file of the target, which gets the number; that file is not closed.
     pub(crate) const DEVICE: u64 = 96;
     pub(crate) const INODE: u64 = 104;
-    /// What fstat(2) says: on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
+    /// Result of fstat(2): on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
     pub(crate) const STATUS: u64 = 112;
     /// Counts while the thread waits for leave to make a system call; [`TAKEN`] once it has taken it.
     pub(crate) const WAITS: u64 = STATUS + 144;
@@ -386,7 +386,7 @@ impl Scratch {
         self.at(&raw const memhook_inject_stub_fork)
     }
 
-    /// How many bytes there are at [`Scratch::data`].
+    /// Number of bytes at [`Scratch::data`].
     pub(crate) const DATA_BYTES: u64 = PAGE_BYTES - word::END;
 
     /// Entry that makes the system call in the registers.
@@ -432,7 +432,7 @@ impl Scratch {
         self.code() + (label.addr() - begin.addr()) as u64
     }
 
-    /// Whether the program counter is in the code page.
+    /// Returns true if the program counter is in the code page.
     pub(crate) fn runs(self, rip: u64) -> bool {
         (self.code()..self.code() + PAGE_BYTES).contains(&RemoteAddress(rip))
     }

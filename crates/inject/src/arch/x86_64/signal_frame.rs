@@ -13,7 +13,7 @@
 
 use crate::Registers;
 
-/// What a 64-bit kernel sets: UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
+/// Flags of a 64-bit kernel: UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
 const UC_FLAGS: u64 = 0x7;
 
 /// There is no such mode, so do_sigaltstack refuses it, and restore_altstack ignores the refusal: the thread

@@ -24,8 +24,8 @@ pub(crate) const SIGNAL: i32 = libc::SIGURG;
 const RET: u8 = 0xc3;
 /// `endbr64`
 const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-/// How glibc's and other crt1.o begin, and how musl's does: `xor %ebp, %ebp; mov %rdx, %r9`, and
-/// `xor %rbp, %rbp; mov %rsp, %rdi`. Both work at any address, and neither is shorter than a jump.
+/// Beginnings of glibc's and other crt1.o, and of musl's: `xor %ebp, %ebp; mov %rdx, %r9`, and `xor %rbp, %rbp; mov
+/// %rsp, %rdi`. Both work at any address, and neither is shorter than a jump.
 const STARTS: [&[u8]; 2] = [
     &[0x31, 0xed, 0x49, 0x89, 0xd1],
     &[0x48, 0x31, 0xed, 0x48, 0x89, 0xe7],
@@ -67,7 +67,7 @@ impl StopBy {
 
 /// A changed place.
 pub(crate) struct Probe {
-    /// How it stops a thread.
+    /// Way to stop a thread.
     pub stop_by: StopBy,
     /// Where a stopped thread continues once the original code is back.
     pub resume: u64,
@@ -153,7 +153,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Whether a thread that has stopped is at the end of the probe's call.
+    /// Returns true if a thread that has stopped is at the end of the probe's call.
     pub fn is_passed_by(&self, now: &Registers) -> bool {
         // At the entry of a call rax holds -ENOSYS (arch/x86/entry/entry_64.S).
         now.rip == self.after_call && now.rax as i64 != -i64::from(libc::ENOSYS)
@@ -179,8 +179,8 @@ fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
     Some(code)
 }
 
-/// Whether `code` holds only what assemblers fill gaps with: `int3`, and `nop` of any length, even if the last one
-/// reaches beyond the end.
+/// Returns true if `code` holds only what assemblers fill gaps with: `int3`, and `nop` of any length, even if the last
+/// one reaches beyond the end.
 fn is_padding(mut code: &[u8]) -> bool {
     while !code.is_empty() {
         // These are prefixes: operand size, %cs.

@@ -1,4 +1,4 @@
-//! What the looks at a holder come to: starved is not stuck.
+//! Conclusions from looks at a holder: starved is not stuck.
 
 use super::look::Look;
 
@@ -10,7 +10,7 @@ const PATIENCE_NS: u64 = 400_000_000;
 /// let go and could, and has not done so at so many looks. They are counted rather than timed, because nobody is late after
 /// a pause of the whole machine.
 const LOOKS: u32 = 10;
-/// The same where the target has been let go: it takes no harm, and only whoever waits for us wants to know.
+/// Like the constant above, where the target has been released: it takes no harm, and only our own caller waits.
 const FREE_LOOKS: u32 = 600;
 /// A holder that has run for so long without a step of its work has to let its target go.
 const PATIENCE_WITH_RUNNING_NS: u64 = 2_000_000_000;
@@ -19,10 +19,10 @@ const RUNNING_LIMIT_NS: u64 = 10_000_000_000;
 /// Where more threads want to run than there are processors, whoever the holder waits for gets its turn that much more
 /// rarely, and a look counts for that much less: for this share of a look at least.
 const LEAST_SHARE: u32 = 12;
-/// What a look counts for on a machine that is not busy.
+/// Weight of a look on a machine that is not busy.
 const WHOLE_LOOK: u32 = 1 << 16;
 
-/// What is to be done.
+/// Action to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     GoOn,
@@ -34,7 +34,7 @@ pub(super) enum Verdict {
     EndRunning,
 }
 
-/// Whether the target can be let go while the holder lives.
+/// Ways to release the target while the holder lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// Not now: all threads have to stand still for what the holder does, or no signal is free for it.
@@ -62,7 +62,7 @@ pub(super) struct Course {
 /// One look.
 pub(super) struct Seen {
     pub holder: Look,
-    /// How many steps of its work it has done.
+    /// Number of steps of its work that it has done.
     pub steps: u32,
     /// Time since the look before.
     pub elapsed_ns: u64,
@@ -141,7 +141,7 @@ impl Course {
     }
 }
 
-/// What a look without progress counts for, where so many threads run or want to.
+/// Returns the weight of a look without progress, given how many threads run or want to.
 pub(super) fn share(running: u32, processors: u32) -> u32 {
     let least = WHOLE_LOOK / LEAST_SHARE;
     let (Some(share), true) = (

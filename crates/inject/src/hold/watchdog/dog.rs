@@ -1,4 +1,4 @@
-//! What the watchdog process does.
+//! Code of the watchdog process.
 //!
 //! It shares our memory, and with it the thread-local variables of the thread that made it, so it may not call
 //! libc (`errno` is such a variable), allocate, or panic. It makes system calls directly, and for the same
@@ -54,7 +54,7 @@ fn mask(how: i32, set: &u64, before: Option<&mut u64>) {
     unsafe { call(libc::SYS_rt_sigprocmask, arguments) };
 }
 
-/// The same as `libc::clone`, into a cgroup.
+/// Like `libc::clone`, into a cgroup.
 ///
 /// # Safety
 /// The same as for [`spawn`].
@@ -183,7 +183,7 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     }
 }
 
-/// Whether the holder can let go just now.
+/// Returns the way in which the holder can release the target now.
 fn way(shared: &Shared, hold: u32) -> Way {
     if shared.let_go.load(SeqCst) == hold {
         Way::Done

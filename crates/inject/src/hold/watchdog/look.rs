@@ -1,10 +1,10 @@
-//! What the watchdog sees when it looks at a thread, and at those that it may wait for.
+//! Facts that the watchdog sees about a thread, and about those that it may wait for.
 
 use std::ffi::CStr;
 
 use super::raw::{Path, each_thread, leading_number, read};
 
-/// What a look at a thread shows.
+/// Result of a look at a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Look {
     /// The state letter of proc_pid_stat(5).
@@ -26,7 +26,7 @@ impl Look {
         }
     }
 
-    /// Whether the thread, which wanted to run both times, had less than a part of a processor in between.
+    /// Returns true if the thread, which wanted to run both times, had less than a part of a processor in between.
     fn is_starved_since(&self, before: &Look, elapsed_ns: u64) -> bool {
         let ran = |look: &Look| look.turns.map_or(0, |turns| turns[0]);
         ran(self).saturating_sub(ran(before)) < elapsed_ns / STARVED_SHARE
@@ -57,7 +57,7 @@ fn figures_in(text: &[u8; 64]) -> Option<[u64; 3]> {
 /// turn at all would be too much to ask.
 const STARVED_SHARE: u64 = 8;
 
-/// How many threads are remembered that want to run.
+/// Number of threads that want to run and are remembered.
 const MOST: usize = 32;
 
 /// Threads that wanted to run at the last look, with their figures then.
@@ -98,8 +98,8 @@ impl Wanting {
     }
 }
 
-/// How many threads of the machine run or wait for a processor (proc_loadavg(5), the fourth field); 0 if the kernel does
-/// not say.
+/// Returns how many threads of the machine run or wait for a processor (proc_loadavg(5), the fourth field); 0 if the
+/// kernel does not say.
 pub(super) fn running() -> u32 {
     let mut text = [0u8; 128];
     read(c"/proc/loadavg", &mut text);

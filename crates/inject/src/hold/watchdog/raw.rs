@@ -73,7 +73,7 @@ impl Path {
         empty.with(b"/proc/").with_number(pid).with(b"/task")
     }
 
-    /// The same path with more behind it; what has no room is left out.
+    /// Appends text to the path; what has no room is left out.
     pub(super) fn with(mut self, text: &[u8]) -> Path {
         for &byte in text {
             // The last byte stays zero.
@@ -85,7 +85,7 @@ impl Path {
         self
     }
 
-    /// The same path with a number behind it.
+    /// Appends a number to the path.
     pub(super) fn with_number(self, number: i32) -> Path {
         let mut room = [0; 20];
         self.with(decimal(number, &mut room))
@@ -110,7 +110,7 @@ pub(super) fn each_thread(pid: i32, each: impl FnMut(i32)) {
     plain(libc::SYS_close, directory as usize, 0, 0);
 }
 
-/// The same with an open `/proc/PID/task`, which is read from its beginning.
+/// Lists the threads in an open `/proc/PID/task`, which is read from its beginning.
 pub(super) fn each_thread_in(directory: usize, mut each: impl FnMut(i32)) {
     plain(libc::SYS_lseek, directory, 0, libc::SEEK_SET as usize);
     // struct linux_dirent64 (getdents64(2)), which begins with two 64-bit numbers.

@@ -6,7 +6,7 @@ use goblin::elf::{header, reloc};
 /// `e_machine`.
 pub(crate) const MACHINE: u16 = header::EM_AARCH64;
 
-/// What a relocation makes, if that is a slot.
+/// Returns the slot that a relocation makes, if it makes one.
 pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {
     match relocation.r_type {
         reloc::R_AARCH64_JUMP_SLOT => Some(SlotKind::JumpSlot),

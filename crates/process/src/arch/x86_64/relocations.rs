@@ -8,7 +8,7 @@ pub(crate) const MACHINE: u16 = header::EM_X86_64;
 /// The byte that executes as `ret`.
 pub const RETURN: u8 = 0xc3;
 
-/// What a relocation makes, if that is a slot.
+/// Returns the slot that a relocation makes, if it makes one.
 pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {
     match relocation.r_type {
         reloc::R_X86_64_JUMP_SLOT => Some(SlotKind::JumpSlot),
