@@ -5,7 +5,7 @@ use crate::pages::THRESHOLDS_MS;
 
 /// Upper ends of the bands; a last band has what is older.
 pub const AGES_MS: [u32; 6] = [1000, 2000, 4000, 8000, 16_000, 32_000];
-/// How many bands there are.
+/// Number of bands.
 pub const BANDS: usize = AGES_MS.len() + 1;
 /// Points that are kept. When there are more, every second one goes.
 const MOST_POINTS: usize = 1024;

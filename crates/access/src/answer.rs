@@ -5,7 +5,7 @@ use crate::sites::{Site, SiteBlocks, Stratum};
 use crate::survival::Share;
 use rustc_hash::FxHashMap;
 
-/// What is stale at one site.
+/// Stale blocks of one site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteAnswer {
     /// The site.
@@ -35,7 +35,7 @@ pub struct SiteAnswer {
     pub stale_byte_seconds: f64,
 }
 
-/// What a site is, as far as its interval tells.
+/// State of a site, as far as its interval shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Most of its bytes are stale.
@@ -47,7 +47,7 @@ pub enum State {
 }
 
 impl SiteAnswer {
-    /// What the site is: whether its whole interval is on one side of half of its bytes.
+    /// Returns the state of the site: whether its whole interval is on one side of half of its bytes.
     pub fn state(&self) -> State {
         let half = self.live_bytes / 2;
         if self.stale_bytes_low > half {
@@ -60,7 +60,7 @@ impl SiteAnswer {
     }
 }
 
-/// What evidence there is.
+/// Available evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
     /// Words are watched, so that reads are seen.

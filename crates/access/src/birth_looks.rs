@@ -29,14 +29,14 @@ const LASTS_SECONDS: f64 = 0.05;
 const LIVES_NS: u64 = 2_000_000;
 /// So much later the ledger usually knows of an allocation.
 const KNOWN_NS: u64 = 10_000_000;
-/// How long a watchpoint is silent at least, once it has fired.
+/// Least time for which a watchpoint is silent once it has fired.
 const SILENT_NS: u64 = 300_000;
 /// Beyond that, this part of the block's age.
 const SILENT_PART: u64 = 50;
 /// A look is given up when it is so old, and older than a part of the run, so that others get their turn.
 const LONGEST_NS: u64 = 1_000_000_000;
 const LONGEST_PART: u64 = 4;
-/// What a thread waits besides the time that arming takes, about: for our next turn, and to run again.
+/// Approximate wait of a thread beside the time for arming: for our next turn, and to run again.
 const WAIT_NS: f64 = 250_000.0;
 /// A thread waits no longer than this (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
 const LONGEST_WAIT_NS: f64 = 2_000_000.0;
@@ -105,14 +105,14 @@ impl SeenLook {
     }
 }
 
-/// What looks have come to.
+/// Result of looks.
 #[derive(Clone, Debug, Default)]
 pub struct SeenLooks {
     /// All of them.
     pub looks: Vec<SeenLook>,
     /// The share of the time that they have cost the process.
     pub cost: f64,
-    /// What could not be seen.
+    /// Limitations of the looks.
     pub notes: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ pub struct BirthLooks {
     next_follow_ns: u64,
     next_lives_ns: u64,
     next_switches_ns: u64,
-    /// Whether a block was asked for that nobody has named to us yet.
+    /// True if a block was asked for that nobody has named to us yet.
     is_asked: bool,
     asked_ns: u64,
     turned_ns: u64,
@@ -260,7 +260,7 @@ impl BirthLooks {
         self.is_resting = true;
     }
 
-    /// What the threads cost while they are looked at for a short time, going by what they did lately.
+    /// Returns what the threads cost while they are watched for a short time, from what they did lately.
     fn switches_ns(&self) -> f64 {
         self.switches.per_second() * LASTS_SECONDS * switch_ns(self.slots)
     }

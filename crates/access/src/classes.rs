@@ -1,5 +1,5 @@
-//! How long it takes, with four watched words alone, until sites of a simulated server are told apart: those that
-//! are not touched from those that are touched now and then.
+//! Time until sites of a simulated server are told apart with only four watched words: those that are not touched, and
+//! those that are touched now and then.
 
 use crate::answer::{Evidence, State, answer};
 use crate::looks::{Look, Looks, kept_ms};
@@ -15,7 +15,7 @@ const STEP_MS: u32 = 20;
 /// Between two answers.
 const ANSWER_MS: u32 = 15_000;
 
-/// How often each block of a site is touched, in ms (0: never), and what the site is.
+/// Time between touches of each block of a site in ms (0: never), and the state of the site.
 const SITES: [(u32, State); 4] = [
     (0, State::Stale),
     (200, State::InUse),

@@ -8,12 +8,12 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How much of our time slices take in a row.
+/// Time that our slices take in a row.
 const TURN: Duration = Duration::from_millis(3);
 /// All at one go: reading all marks takes about as long, and it must not be longer than this.
 const LONGEST_WHOLE: Duration = Duration::from_millis(5);
 
-/// How far it has come.
+/// Progress of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     UnderWay,
@@ -27,9 +27,9 @@ pub struct Clearing {
     /// `None`: all at one go.
     ranges: Option<RangeMarks>,
     slices: LockSlices,
-    /// What is left to do; the next is the last.
+    /// Remaining ranges; the next is the last.
     left: Vec<Range<u64>>,
-    /// What it would take at one go.
+    /// Time that it would take in one go.
     whole: Duration,
     longest_whole: Duration,
 }
@@ -46,7 +46,7 @@ impl Clearing {
         }
     }
 
-    /// How long the process had to wait at a time.
+    /// Returns the longest time that the process had to wait.
     pub fn longest(&self) -> Duration {
         self.slices.longest().max(self.longest_whole)
     }

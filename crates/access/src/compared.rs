@@ -10,21 +10,21 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::cmp::Reverse;
 use std::hash::Hasher;
 
-/// What the blocks of a process held when it was looked at.
+/// Contents of a process's blocks when it was examined.
 #[derive(Debug, Default)]
 pub struct Contents(FxHashMap<u64, Content>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     bytes: u64,
-    /// Of what was copied; `None`: no page of it was there.
+    /// Fingerprint of what was copied; `None` if no page of it was there.
     fingerprint: Option<u64>,
 }
 
 /// The live blocks of a site, and those of them that hold what they held before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// What they have in common.
+    /// Site that they share.
     pub site: Site,
     /// Number of live blocks.
     pub live_blocks: u64,

@@ -1,20 +1,20 @@
-//! What to look at next: pure decisions, once a second, over what earlier looks have found.
+//! Choice of what to watch next: pure decisions, once a second, over what earlier looks have found.
 
 use crate::pages::{PAGE_BYTES, Pages, THRESHOLDS_MS};
 use crate::random::mixed;
 use crate::spending::Spending;
 use std::ops::Range;
 
-/// What is asked for.
+/// Settings of a watch.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// What nobody has touched for this long is stale.
+    /// Time without a touch after which a block is stale.
     pub older_ms: u32,
     /// The share of the target's time that may be spent.
     pub budget: f64,
 }
 
-/// What one event costs the thread that causes it, in nanoseconds.
+/// Cost of one event for the thread that causes it, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// The first write to a guarded page.
@@ -23,7 +23,7 @@ pub struct Costs {
     pub trap_ns: f64,
 }
 
-/// What to do about pages.
+/// Plan for pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PagePlan {
     /// To be protected.
@@ -44,7 +44,7 @@ const CHUNK_BYTES: u64 = 64 * PAGE_BYTES;
 pub struct Controller {
     settings: Settings,
     costs: Costs,
-    /// What is known of pages.
+    /// Known facts about pages.
     pub pages: Pages,
     faults: Spending,
     traps: Spending,
@@ -66,17 +66,17 @@ impl Controller {
         }
     }
 
-    /// What is asked for.
+    /// Returns the settings.
     pub fn settings(&self) -> Settings {
         self.settings
     }
 
-    /// What an event costs.
+    /// Returns the cost of an event.
     pub fn costs(&self) -> Costs {
         self.costs
     }
 
-    /// What was spent, in nanoseconds.
+    /// Returns what was spent, in nanoseconds.
     pub fn spent_ns(&self) -> f64 {
         self.faults.total_ns() + self.traps.total_ns()
     }
@@ -105,17 +105,17 @@ impl Controller {
         self.traps.spend(now_ms, ns);
     }
 
-    /// What may still be spent on watchpoints, in nanoseconds.
+    /// Returns what may still be spent on watchpoints, in nanoseconds.
     pub fn words_room_ns(&mut self, now_ms: u32) -> f64 {
         self.traps.room_ns(now_ms, 0.0)
     }
 
-    /// What may be spent on them in all, in the time of a window.
+    /// Returns what may be spent on them in all, in the time of a window.
     pub fn all_of_words_ns(&self) -> f64 {
         self.traps.all_ns()
     }
 
-    /// How many more watchpoints may be armed, if so many are already; each counts once for each thread.
+    /// Returns how many more watchpoints may be armed, given those that already are; each counts once for each thread.
     pub fn watchpoint_room(&mut self, armed: usize, now_ms: u32) -> usize {
         let outstanding = armed as f64 * self.costs.trap_ns;
         (self.traps.room_ns(now_ms, outstanding) / self.costs.trap_ns) as usize

@@ -9,7 +9,7 @@ use memhook_inject::{PageScan, PageState};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 
-/// What blocks from before the attach have in common.
+/// Property shared by blocks from before the attach.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// Their class, or what their contents look like: `text`, `pointers`, `zeros`, `data`.
@@ -89,7 +89,7 @@ impl EarlierBlocks {
         found
     }
 
-    /// Whether only pages are known.
+    /// Returns true if only pages are known.
     pub fn are_pages(&self) -> bool {
         !self.pages.is_empty()
     }
@@ -99,12 +99,12 @@ impl EarlierBlocks {
         self.blocks.remove(&address);
     }
 
-    /// What the blocks of a number have in common.
+    /// Returns the property shared by the blocks of a number.
     pub fn kind(&self, number: u32) -> Option<&Kind> {
         self.kinds.get(number as usize)
     }
 
-    /// What the blocks of a site have in common, in words; `None` of those that a trace has seen.
+    /// Describes the property shared by the blocks of a site; `None` for blocks that a trace has seen.
     pub fn name(&self, site: Site) -> Option<String> {
         match site {
             Site::Kind(number) => self.kind(number).map(Kind::name),
@@ -113,7 +113,7 @@ impl EarlierBlocks {
         }
     }
 
-    /// Those that are left.
+    /// Returns the blocks that are left.
     pub fn iter(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         let blocks = self.blocks.iter();
         let blocks = blocks.map(|(&address, &(bytes, kind))| LiveBlock {

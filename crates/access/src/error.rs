@@ -1,6 +1,6 @@
-//! What can go wrong.
+//! Errors of this crate.
 
-/// Why a process cannot be watched.
+/// Reason why a process cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is nothing to watch it with.
@@ -8,7 +8,7 @@ pub enum Error {
     NoEvidence {
         /// Process id.
         pid: i32,
-        /// Why neither pages nor words can be watched.
+        /// Reason why neither pages nor words can be watched.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! How much of a process's memory the kernel is asked to go through at a time. While it does, threads of the process that
+//! Size of the slices in which the kernel goes through a process's memory. While it does, threads of the process that
 //! map or unmap memory wait, so each request should be short. How long one takes depends on the machine and on what is
 //! in memory there, and is measured all the time.
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// After this many slices in a row of the least size that were too long, there is no more: they did not wait for a
 /// processor.
 const MOST_TOO_LONG: u32 = 5;
-/// What one page table covers; huge pages must not be cut.
+/// Bytes covered by one page table; huge pages must not be cut.
 pub const LEAST_SLICE_BYTES: u64 = 2 << 20;
 
 /// Chooses the size of the next slice.
@@ -37,7 +37,7 @@ impl LockSlices {
         (self.too_long < MOST_TOO_LONG).then_some(whole.min(end))
     }
 
-    /// What a slice took.
+    /// Records the time that a slice took.
     pub fn took(&mut self, time: Duration) {
         self.longest = self.longest.max(time);
         let is_least = self.bytes == LEAST_SLICE_BYTES;

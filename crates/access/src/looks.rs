@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 pub struct Look {
     /// The block.
     pub block: LiveBlock,
-    /// What pages told of it.
+    /// Evidence about it from pages.
     pub stratum: Stratum,
     /// Offset of the word.
     pub offset: u64,
@@ -28,7 +28,7 @@ impl Look {
     }
 }
 
-/// What was learnt of the words at one offset.
+/// Knowledge about the words at one offset.
 #[derive(Clone, Copy, Debug, Default)]
 struct Offset {
     looks: u32,
@@ -52,15 +52,15 @@ struct SiteLooks {
     offsets: FxHashMap<u64, Offset>,
     /// Looks at words at `main`: when they ended, and what came of them.
     watched: [Vec<(u32, Watched)>; 2],
-    /// Whether the site's state is known; `None`: looks have ended since that was asked.
+    /// True if the site's state is known; `None` if looks have ended since that was asked.
     is_known: Option<bool>,
 }
 
-/// Of the looks at a site, one in so many explores another place of the block.
+/// Number of looks at a site among which one explores another place of the block.
 const EXPLORING: u64 = 4;
-/// How long a look is expected to last before there was one, in seconds.
+/// Expected length of a look before there was one, in seconds.
 const LOOK_S: f64 = 1.0;
-/// How long a place is explored: whether it is touched within a second is what counts.
+/// Time for which a place is explored: what counts is whether it is touched within a second.
 const EXPLORED_MS: u32 = 2000;
 /// Looks of any length, before they last for the whole time.
 const ENOUGH_SHORT: usize = 8;
@@ -68,13 +68,13 @@ const ENOUGH_SHORT: usize = 8;
 const SOMETIMES_SHORT: u64 = 8;
 /// Looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;
-/// How many standard errors two places must be apart, on each side.
+/// Number of standard errors by which two places must be apart, on each side.
 const APART: f64 = 1.5;
 /// Offsets that are remembered of a site.
 const MOST_OFFSETS: usize = 64;
 /// Looks that are remembered of a part of a site.
 const MOST_LOOKS: usize = 1024;
-/// What a look at a site whose state is known is worth beside another one: the program may change.
+/// Worth of a look at a site whose state is known beside another one: the program may change.
 const WORTH_OF_KNOWN: f64 = 0.05;
 
 /// All looks.
@@ -131,9 +131,9 @@ impl Looks {
         })
     }
 
-    /// How long a look lasts at most. Few short ones tell what is touched all the time. After that, they last for the
-    /// whole time that is asked about: they tell most of what is touched now and then, because such a look ends with
-    /// the touch, which a short one would mostly miss.
+    /// Returns the longest time of a look. Few short ones tell what is touched all the time. After that, they last for
+    /// the whole time that is asked about: they tell most of what is touched now and then, because such a look ends
+    /// with the touch, which a short one would mostly miss.
     fn length_ms(
         &self,
         site: Site,
@@ -176,7 +176,7 @@ impl Looks {
         (bytes as f64 * (share * (1.0 - share) + 0.02) / count / usual_s).sqrt()
     }
 
-    /// Whether a site's state is known, if that was noted after the last look at it has ended.
+    /// Returns whether a site's state is known, if that was noted after the last look at it ended.
     pub(crate) fn is_known(&self, site: Site) -> Option<bool> {
         self.sites.get(&site)?.is_known
     }
@@ -309,7 +309,7 @@ impl SiteLooks {
     }
 }
 
-/// How long looks are remembered.
+/// Returns how long looks are remembered.
 pub fn kept_ms(older_ms: u32) -> u32 {
     older_ms.saturating_mul(4).max(20_000)
 }

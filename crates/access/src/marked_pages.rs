@@ -26,7 +26,7 @@ const MOST_RESIDENT_BYTES: u64 = 4 << 30;
 const LONGEST_READING: Duration = Duration::from_millis(5);
 /// It may also be that we had to wait for a processor. So many in a row, and it was not that.
 const MOST_SLOW_READINGS: u32 = 5;
-/// What a page takes to be read, before any was; it is some 50 to 100 ns.
+/// Time to read a page before any was read; it is some 50 to 100 ns.
 const FIRST_PAGE_NS: f64 = 150.0;
 /// Pages from which on a mean is believed.
 const MANY_PAGES: u64 = 4096;
@@ -53,11 +53,11 @@ pub struct MarkedPages {
     /// Every second piece of the heap belongs to it.
     other: Option<WriteWatch>,
     piece_bytes: u64,
-    /// How many there are.
+    /// Number of pieces.
     piece_count: usize,
     accesses: PageAccesses,
     clearing: Clearing,
-    /// What is protected when the marks under way are cleared.
+    /// Range that is protected when the marks under way are cleared.
     to_flush: Option<Range<u64>>,
     scans: Option<u64>,
     next_look_ms: u32,
@@ -65,7 +65,7 @@ pub struct MarkedPages {
     clears: u64,
     slow_readings: u32,
     page_ns: f64,
-    /// Why the marks were not cleared, and whether they never will be.
+    /// Reason why the marks were not cleared, and whether they never will be.
     problem: Option<String>,
     is_over: bool,
 }
@@ -114,7 +114,7 @@ impl MarkedPages {
         self.problem = Some(why.to_owned());
     }
 
-    /// Why there is no such evidence, if there is none.
+    /// Returns why there is no such evidence, if there is none.
     pub fn given_up(&self) -> Option<String> {
         let why = self.problem.as_ref();
         let why = why.filter(|_| self.is_over || self.clears == 0)?;
@@ -123,7 +123,7 @@ impl MarkedPages {
         ))
     }
 
-    /// How often the marks were cleared, and how long the process had to wait for that at a time.
+    /// Returns how often the marks were cleared, and how long the process had to wait for it at most.
     pub fn clears(&self) -> (u64, Duration) {
         (self.clears, self.clearing.longest())
     }
@@ -133,7 +133,7 @@ impl MarkedPages {
         self.accesses.idle_since(range, older_ms)
     }
 
-    /// What every second piece of the heap belongs to.
+    /// Returns the watch to which every second piece of the heap belongs.
     pub fn other(&self) -> Option<&WriteWatch> {
         self.other.as_ref()
     }
@@ -230,8 +230,8 @@ impl MarkedPages {
         }
     }
 
-    /// Whether a mapping has so much in memory that to read its marks takes too long. To count that is several times as
-    /// fast, and is done in slices.
+    /// Returns true if a mapping has so much in memory that reading its marks takes too long. To count that is several
+    /// times as fast, and is done in slices.
     fn has_larger_mapping(&self) -> bool {
         // The mean is of many mappings, and some pages take longer than others.
         let pages = LONGEST_READING.as_nanos() as f64 / (2.0 * self.page_ns.clamp(20.0, 1e4));
@@ -326,7 +326,7 @@ fn is_private(m: &Mapping) -> bool {
     m.read && m.write && !m.shared && m.file_id.2 == 0
 }
 
-/// How large the pieces of the heap are; `None` if it is too small to be cut, or if there is none.
+/// Returns the size of the pieces of the heap; `None` if it is too small to be cut, or if there is none.
 fn piece_bytes(pid: i32, mappings: &[Mapping]) -> Option<u64> {
     let heap = mappings.iter().filter(|m| m.path == "[heap]");
     let scan = PageScan::open(pid).ok()?;
@@ -345,7 +345,7 @@ fn piece_bytes(pid: i32, mappings: &[Mapping]) -> Option<u64> {
     (bytes > 0).then_some(piece)
 }
 
-/// Whether the kernel makes huge pages of memory that did not ask for them.
+/// Returns true if the kernel makes huge pages of memory that did not ask for them.
 fn always_huge() -> bool {
     std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
         .is_ok_and(|text| text.contains("[always]"))

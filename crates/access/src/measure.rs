@@ -1,4 +1,4 @@
-//! What a fault and a trap cost on this machine, measured on ourselves.
+//! Cost of a fault and of a trap on this machine, measured on ourselves.
 
 use crate::controller::Costs;
 use crate::pages::PAGE_BYTES;
@@ -58,17 +58,17 @@ fn trap_ns(tid: i32, with_kernel: bool) -> io::Result<f64> {
     median(times).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// What was found out about the means of this machine.
+/// Means of this machine.
 pub struct Means {
-    /// What events cost; a cautious guess where they could not be had.
+    /// Costs of events; a cautious guess where they could not be measured.
     pub costs: Costs,
-    /// Why writes to pages cannot be watched.
+    /// Reason why writes to pages cannot be watched.
     pub no_pages: Option<io::Error>,
-    /// Whether watchpoints see accesses of the kernel, or why there are none.
+    /// True if watchpoints see accesses of the kernel, or the reason why there are none.
     pub watchpoints: io::Result<bool>,
 }
 
-/// What a trap costs, and whether watchpoints see accesses of the kernel.
+/// Returns the cost of a trap, and whether watchpoints see accesses of the kernel.
 fn trap() -> (io::Result<f64>, bool) {
     let tid = memhook_inject::own_thread();
     // The kernel's accesses need more permission (perf_event_paranoid 1).
@@ -80,7 +80,7 @@ fn trap() -> (io::Result<f64>, bool) {
     }
 }
 
-/// Whether watchpoints see accesses of the kernel, or why there are none.
+/// Returns whether watchpoints see accesses of the kernel, or why there are none.
 pub fn watchpoints() -> io::Result<bool> {
     let (trap, with_kernel) = trap();
     trap.map(|_| with_kernel)

@@ -26,7 +26,7 @@ pub struct NextAccesses {
 }
 
 impl NextAccesses {
-    /// Of a process; no word is watched yet.
+    /// Starts for a process; no word is watched yet.
     ///
     /// # Errors
     /// [`Error::NoEvidence`] where there are no hardware watchpoints, or they may not be used.
@@ -47,17 +47,17 @@ impl NextAccesses {
         })
     }
 
-    /// How many more words can be watched.
+    /// Returns how many more words can be watched.
     pub fn free_slots(&self) -> usize {
         self.slots.saturating_sub(self.words.len())
     }
 
-    /// Whether accesses are seen that the kernel makes on behalf of the process.
+    /// Returns true if accesses are seen that the kernel makes on behalf of the process.
     pub fn sees_kernel(&self) -> bool {
         self.sees_kernel
     }
 
-    /// Whether any word is watched.
+    /// Returns true if any word is watched.
     pub fn is_watching(&self) -> bool {
         !self.words.is_empty()
     }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// What is known of accesses.
+/// Known accesses.
 #[derive(Clone, Debug, Default)]
 pub struct PageAccesses {
     /// When the marks were cleared last.

@@ -11,7 +11,7 @@ use std::ops::Range;
 pub const PAGE_BYTES: u64 = 4096;
 /// The monitoring thresholds.
 pub const THRESHOLDS_MS: [u32; 4] = [1000, 2000, 5000, 10_000];
-/// Of `written_ms`: no write is known of.
+/// Value of `written_ms` for no known write.
 const NEVER: u32 = u32::MAX;
 
 /// One page.
@@ -23,7 +23,7 @@ pub struct Page {
     written_ms: u32,
     /// Index of its threshold.
     pub level: u8,
-    /// Whether it is guarded.
+    /// True if it is guarded.
     pub is_guarded: bool,
 }
 
@@ -53,7 +53,7 @@ impl Page {
     }
 }
 
-/// What is known of the writes to a range of memory.
+/// Known writes to a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     /// None since this moment.
@@ -132,17 +132,17 @@ impl Pages {
         })
     }
 
-    /// How many are guarded.
+    /// Returns the number of guarded pages.
     pub fn guarded(&self) -> usize {
         self.guarded
     }
 
-    /// How many there are.
+    /// Returns the number of pages.
     pub fn len(&self) -> usize {
         self.areas.iter().map(|area| area.pages.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.areas.is_empty()
     }
@@ -201,7 +201,7 @@ impl Pages {
         self.guarded -= less;
     }
 
-    /// What is known of the writes to a range of memory within the last `older_ms`.
+    /// Returns the known writes to a range of memory within the last `older_ms`.
     pub fn writes(&self, range: Range<u64>, older_ms: u32) -> Writes {
         let index = self.areas.partition_point(|area| area.end() <= range.start);
         let Some(area) = self.areas.get(index) else {
@@ -254,7 +254,7 @@ impl Pages {
         each.max().unwrap_or(self.looked_ms)
     }
 
-    /// How many pages have each threshold.
+    /// Returns how many pages have each threshold.
     pub fn thresholds(&self) -> [u64; THRESHOLDS_MS.len()] {
         let mut counts = [0; THRESHOLDS_MS.len()];
         for (_, page) in self.iter() {

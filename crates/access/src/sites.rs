@@ -8,9 +8,9 @@ use rustc_hash::FxHashMap;
 /// Blocks that are reported together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Site {
-    /// Those that a call stack has allocated, by its id.
+    /// Blocks that a call stack has allocated, by its id.
     Stack(u32),
-    /// Those from before the attach of one type and size, by its number.
+    /// Blocks from before the attach of one type and size, by its number.
     Kind(u32),
     /// Pages from before the attach of which it is not known what blocks they hold.
     Pages,
@@ -29,7 +29,7 @@ pub struct LiveBlock {
     pub allocated_ms: Option<u32>,
 }
 
-/// What page evidence leaves open of a block.
+/// Question that page evidence leaves open about a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stratum {
     /// It was not written for long enough. It may have been read.
@@ -47,7 +47,7 @@ pub const STRATA: [Stratum; 2] = [Stratum::Unwritten, Stratum::Open];
 pub struct Part {
     /// Their bytes.
     pub bytes: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
     /// Bytes times the time for which nothing has been seen of them, in ms.
     pub idle_byte_ms: f64,
@@ -107,7 +107,7 @@ pub struct SiteBlocks {
     pub live_blocks: u64,
     /// Bytes of blocks that were certainly touched within the time.
     pub touched_bytes: u64,
-    /// Those that were certainly neither read nor written within the time; nothing of them is drawn.
+    /// Blocks that were certainly neither read nor written within the time; none of them is drawn.
     pub idle: Part,
     /// The others, by stratum.
     pub parts: [Part; 2],

@@ -1,4 +1,4 @@
-//! What looking costs the target, and a rule by which no five seconds cost more than the budget.
+//! Cost of looking for the target, and a rule by which no five seconds cost more than the budget.
 //!
 //! A protected page costs its writer one fault, and an armed watchpoint one trap a thread; then both are
 //! silent. So what may still be spent is known: it is bounded by what is outstanding. The rule is that what
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 /// The length of the times in which the budget holds.
 pub const WINDOW_MS: u32 = 5000;
 
-/// What was spent lately and in all.
+/// Spending, recently and in all.
 #[derive(Clone, Debug)]
 pub struct Spending {
     share: f64,
@@ -53,13 +53,13 @@ impl Spending {
         }
     }
 
-    /// How much more may become outstanding, in nanoseconds, if so much is already.
+    /// Returns how much more may become outstanding, in nanoseconds, given what already is.
     pub fn room_ns(&mut self, now_ms: u32, outstanding_ns: f64) -> f64 {
         self.forget(now_ms);
         (self.all_ns() - self.recent_ns - outstanding_ns).max(0.0)
     }
 
-    /// What may be spent in the time of a window, in nanoseconds.
+    /// Returns what may be spent in the time of a window, in nanoseconds.
     pub fn all_ns(&self) -> f64 {
         f64::from(WINDOW_MS) * 1e6 * self.share
     }

@@ -11,12 +11,12 @@
 //! (expectation maximization), and the interval is of all `s` whose likelihood is not too much smaller than
 //! that of the best one (Wilks: twice the logarithm of the ratio is about chi-squared). With few observations the interval is wide, as it should be.
 
-/// What has come of watching.
+/// Result of watching.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watched {
-    /// How long, in seconds, until it was touched or given up.
+    /// Seconds until it was touched or given up.
     pub seconds: f64,
-    /// Whether it was touched then.
+    /// True if it was touched then.
     pub is_touched: bool,
 }
 

@@ -1,16 +1,16 @@
-//! What watchpoints cost where a thread is put on a processor and taken off it: the kernel writes the debug registers each
-//! time, which leaves a virtual machine, and has more to do for a thread with events of any kind.
+//! Cost of watchpoints where a thread is put on a processor and taken off it: the kernel writes the debug registers
+//! each time, which leaves a virtual machine, and has more to do for a thread with events of any kind.
 
 use memhook_process::SchedulingFile;
 use std::collections::BTreeMap;
 
-/// Of a thread that has a ring for its accesses, for each time that it is put on a processor. Measured in a virtual
+/// Cost for a thread that has a ring for its accesses, each time that it is put on a processor. Measured in a virtual
 /// machine, where it is dearest: docs/scores-evaluation.md.
 const RING_NS: f64 = 1_000.0;
 /// Beside that, of each watchpoint of the thread.
 const WATCHPOINT_NS: f64 = 500.0;
-/// What a thread that runs pays for an event that is opened, armed and closed again: its processor is interrupted for
-/// each. A thread that sleeps pays nothing.
+/// Cost for a running thread of an event that is opened, armed and closed again: its processor is interrupted for each.
+/// A thread that sleeps pays nothing.
 const EVENT_NS: f64 = 15_000.0;
 
 /// Counts how often threads are put on processors.
@@ -52,19 +52,19 @@ impl Switches {
         self.last_ns = 0;
     }
 
-    /// How often that was in a second, when it was looked at last.
+    /// Returns how often that was in a second at the last look.
     pub fn per_second(&self) -> f64 {
         self.per_second
     }
 }
 
-/// What one time costs a thread with so many watchpoints.
+/// Returns the cost of one time for a thread with this many watchpoints.
 pub fn switch_ns(watchpoints: usize) -> f64 {
     RING_NS + WATCHPOINT_NS * watchpoints as f64
 }
 
-/// What it costs at most that so many threads get an event each, or one of them so many: no more of them run than there are
-/// processors.
+/// Returns an upper bound of the cost when this many threads get an event each, or one of them this many: no more of
+/// them run than there are processors.
 pub fn events_ns(events: usize, processors: usize) -> f64 {
     EVENT_NS * events.min(processors) as f64
 }

@@ -17,7 +17,7 @@ pub struct WatchedWord {
 }
 
 impl WatchedWord {
-    /// How many threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.by_thread.len()
     }
@@ -35,8 +35,8 @@ pub struct WatchedThreads {
 }
 
 impl WatchedThreads {
-    /// Those of a process, as many as a budget (share of its time) allows, and how many watchpoints each has to give; or
-    /// why there are none. What is not seen goes to `notes`.
+    /// Starts for the threads of a process, as many as a budget (share of its time) allows, with the number of
+    /// watchpoints that each has to give; or returns why that is impossible. What is not seen goes to `notes`.
     pub fn within(
         pid: i32,
         means: &Means,
@@ -70,7 +70,7 @@ impl WatchedThreads {
         Ok((threads, slots))
     }
 
-    /// Of this process; none is looked at yet.
+    /// Starts for this process; no thread is watched yet.
     pub(crate) fn of(pid: i32, with_kernel: bool, most: usize) -> WatchedThreads {
         WatchedThreads {
             pid,
@@ -82,7 +82,7 @@ impl WatchedThreads {
         }
     }
 
-    /// How many watchpoints a thread has to give: fewer where a debugger or the program itself uses some.
+    /// Returns how many watchpoints a thread has to give: fewer where a debugger or the program itself uses some.
     pub(crate) fn slots(&self) -> io::Result<usize> {
         let mut taken = Vec::new();
         for _ in 0..MOST_SLOTS {
@@ -101,7 +101,7 @@ impl WatchedThreads {
         (self.watched, self.all)
     }
 
-    /// Those that are watched now.
+    /// Returns the threads that are watched now.
     pub fn tids(&self) -> Vec<i32> {
         self.rings.keys().copied().collect()
     }
@@ -225,7 +225,7 @@ impl WatchedThreads {
         }
     }
 
-    /// What was recorded since the last time.
+    /// Returns what was recorded since the last time.
     pub fn take(&mut self) -> Vec<Access> {
         let mut found = Vec::new();
         for ring in self.rings.values_mut().flatten() {
@@ -248,7 +248,7 @@ impl WatchedThreads {
         fired
     }
 
-    /// How many threads without a ring have touched a word.
+    /// Returns how many threads without a ring have touched a word.
     pub fn touched_unrecorded(&self, word: &WatchedWord) -> usize {
         let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
         let fired = word.by_thread.iter();

@@ -52,7 +52,7 @@ pub(crate) struct WordWatch {
 }
 
 impl WordWatch {
-    /// Of this process, or why there is none. What is not seen goes to `notes`.
+    /// Starts for this process, or returns why that is impossible. What is not seen goes to `notes`.
     pub fn start(
         pid: i32,
         means: &Means,
@@ -74,7 +74,7 @@ impl WordWatch {
         })
     }
 
-    /// That words are not watched all the time, if they have been for `watched_ms`.
+    /// Returns the note that words are not watched all the time, if they have been watched for `watched_ms`.
     pub fn rest_note(&self, watched_ms: u32, now_ms: u32) -> Option<String> {
         let since = self.resting_since_ms;
         let rested_ms = self.rested_ms + since.map_or(0, |at| now_ms.saturating_sub(at));
@@ -89,7 +89,7 @@ impl WordWatch {
         })
     }
 
-    /// That not all threads are watched.
+    /// Returns the note that not all threads are watched.
     pub fn threads_note(&self) -> Option<String> {
         let (watched, all) = self.threads.counts();
         (watched < all).then(|| {

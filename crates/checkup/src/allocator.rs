@@ -7,12 +7,12 @@ use memhook_process::{
 };
 use std::time::Duration;
 
-/// How long to wait for a thread at a safe point.
+/// Time limit for finding a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
-/// How long a call may take before the thread is left alone with it.
+/// Longest time of a call before the thread is left alone with it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why an allocator was not called.
+/// Reason why an allocator was not called.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -78,7 +78,7 @@ impl Callable {
         })
     }
 
-    /// What it says of itself.
+    /// Asks for its own figures.
     pub fn ask(&self) -> Result<AllocatorStatistics, CallError> {
         let mut hold = || {
             self.safe_points
@@ -97,7 +97,7 @@ impl Callable {
     }
 }
 
-/// What an allocator other than glibc's says of itself, if it is one that can.
+/// Returns the figures of an allocator other than glibc's, if it can report any.
 pub fn said_by_allocator(pid: i32) -> Result<Option<AllocatorStatistics>, CallError> {
     let found = callable_allocator(pid)?;
     let Some((allocator, images)) = found.filter(|(found, _)| found.has_statistics()) else {

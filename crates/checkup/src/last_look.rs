@@ -71,7 +71,7 @@ impl LastLook {
         }
     }
 
-    /// What a verdict needs to know of the blocks.
+    /// Returns the facts about the blocks that a verdict needs.
     pub fn blocks(self, ledger: &Ledger, finds_possible: bool) -> Reached {
         let (memory, search) = self.memory(finds_possible);
         traced_blocks(ledger, memory, search)
@@ -92,7 +92,7 @@ impl LastLook {
     }
 }
 
-/// What nothing reaches in a copy, or why there is none.
+/// Unreachable blocks in a copy, or the reason why there is none.
 pub struct Searched(Result<FoundLeaks, String>);
 
 impl Searched {

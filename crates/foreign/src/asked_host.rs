@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Whether a request with this Host is meant for a server of ours that goes by these names.
+/// Returns true if a request with this Host is meant for a server of ours that goes by these names.
 ///
 /// A page from elsewhere can have a name of its own that leads to us, and its browser would let it read what it asks
 /// for by that name (DNS rebinding). An address is nobody else's name, and `localhost` is always this machine.

@@ -1,8 +1,8 @@
-//! What the fuzzer calls of this crate (`fuzz/README.md`).
+//! Functions that the fuzzer calls (`fuzz/README.md`).
 
 use crate::http_server::parsed_request;
 
-/// What became of a request, or of the beginning of one.
+/// Result of a request, or of the beginning of one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     /// There has to come more.

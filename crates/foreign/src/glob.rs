@@ -1,11 +1,11 @@
 //! Patterns for names: the one meaning of `*` and `?` in options, rules, suppressions and selectors.
 
-/// Whether the whole text is what the pattern says: `*` stands for anything, `?` for one byte.
+/// Returns true if the pattern matches the whole text: `*` stands for anything, `?` for one byte.
 pub fn glob(pattern: &str, text: &str) -> bool {
     matches(pattern.as_bytes(), text.as_bytes(), true)
 }
 
-/// The same where only `*` is special.
+/// Like [`glob`], where only `*` is special.
 pub fn star_glob(pattern: &str, text: &str) -> bool {
     matches(pattern.as_bytes(), text.as_bytes(), false)
 }

@@ -36,7 +36,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What was asked for.
+    /// Makes the answer to a successful request.
     pub fn ok(content_type: &'static str, body: impl Into<Arc<[u8]>>) -> Answer {
         Answer {
             status: "200 OK",
@@ -87,13 +87,13 @@ impl Answer {
 /// A function of a request.
 type Respond<T> = Box<dyn Fn(&Request) -> T + Send + Sync>;
 
-/// What answers, and to whom.
+/// Server, with its handler and its names.
 pub struct HttpServer {
     /// Names by which this machine may be asked, beside its addresses and `localhost`.
     pub names: Vec<String>,
     /// Answers that are made or written at the same time.
     pub most_clients: usize,
-    /// The same for one address.
+    /// Limit for one address.
     pub most_of_one: usize,
     /// For the end of an answer, from the end of its request.
     pub answer_within: Duration,
@@ -221,7 +221,7 @@ fn refined(request: &Request, answer: Answer) -> Answer {
     }
 }
 
-/// What can be read now.
+/// Connections that can be read now.
 struct Ready {
     has_new: bool,
     clients: Vec<bool>,

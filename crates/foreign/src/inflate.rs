@@ -2,7 +2,7 @@
 
 use std::io::{Read, Result};
 
-/// How a section is compressed (gABI, "Section Compression").
+/// Compression of a section (gABI, "Section Compression").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// ELFCOMPRESS_ZLIB.
@@ -17,7 +17,7 @@ const MOST_TIMES: u64 = 64;
 const ALWAYS_BYTES: u64 = 1 << 20;
 const MOST_BYTES: u64 = 2 << 30;
 
-/// Whether a section that is stored in so many bytes may have so many.
+/// Returns true if a section that is stored in this many bytes may expand to that many.
 pub fn is_believable(stored_bytes: u64, bytes: u64) -> bool {
     bytes <= MOST_BYTES && bytes <= stored_bytes.saturating_mul(MOST_TIMES).max(ALWAYS_BYTES)
 }

@@ -45,7 +45,7 @@ fn find_below(root: &Path, path: &Path) -> nix::Result<OwnedFd> {
     }
 }
 
-/// How often a look-up is tried again that a rename made uncertain (openat2(2), EAGAIN).
+/// Number of further look-ups when a rename made one uncertain (openat2(2), EAGAIN).
 const TRIES: usize = 16;
 
 fn by_kernel(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {

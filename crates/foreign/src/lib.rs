@@ -1,4 +1,4 @@
-//! What others had a hand in: a target, its files, the directory that an output goes to.
+//! Input that others can influence: a target, its files, the directory of an output.
 //!
 //! Files that a target names are opened as regular files of its own file system or not at all
 //! ([`open_regular`]), and what they say of their sizes is compared with what the disk holds

@@ -1,11 +1,11 @@
-//! Why an output cannot be made.
+//! Reasons why an output cannot be made.
 
 use std::{
     io::{Error, ErrorKind},
     path::{Path, PathBuf},
 };
 
-/// Why an output cannot be made.
+/// Reason why an output cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// There is a file already, and it may not be replaced.
@@ -25,7 +25,7 @@ pub enum OutputError {
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// Kind of the existing thing.
         what: &'static str,
     },
     /// It is read, too, and would be lost.

@@ -44,7 +44,7 @@ pub fn check_output<P: AsRef<Path>>(
     Ok(())
 }
 
-/// Whether there is a regular file that somebody may execute.
+/// Returns true if there is a regular file that somebody may execute.
 pub fn is_program(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
 }
@@ -58,7 +58,8 @@ pub fn unnamed_file() -> Result<File> {
     unnamed_file_in(&std::env::temp_dir())
 }
 
-/// The same in another directory. File systems that have no such files get one whose name is removed at once.
+/// Like [`unnamed_file`], in another directory. File systems that have no such files get one whose name is removed at
+/// once.
 ///
 /// # Errors
 /// Those of open(2), with the directory.
@@ -228,13 +229,13 @@ impl OutputFile {
         &self.file
     }
 
-    /// Whether no file was at the path before.
+    /// Returns true if no file was at the path before.
     pub fn is_new(&self) -> bool {
         matches!(self.standing, Standing::New | Standing::Unnamed)
     }
 }
 
-/// What was not kept is removed.
+/// Removes a file that was not kept.
 impl Drop for OutputFile {
     fn drop(&mut self) {
         let path = match &self.standing {
@@ -246,7 +247,7 @@ impl Drop for OutputFile {
     }
 }
 
-/// Whether nothing is at a path whose directory is there.
+/// Returns true if nothing is at a path whose directory exists.
 fn is_free(path: &Path) -> bool {
     let found = std::fs::symlink_metadata(path);
     path.file_name().is_some() && found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -290,7 +291,7 @@ fn own_user() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Whether everybody may write into the directory that a path is in.
+/// Returns true if everybody may write into the directory of a path.
 fn is_in_public_directory(path: &Path) -> bool {
     let metadata = std::fs::metadata(directory_of(path));
     metadata.is_ok_and(|metadata| metadata.mode() & 0o002 != 0)

@@ -9,17 +9,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Whether it is a directory of this user that not everybody can write to.
+/// Returns true if it is a directory of this user that not everybody can write to.
 pub(crate) fn is_of(found: &Metadata, user: u32) -> bool {
     found.is_dir() && found.uid() == user && found.mode() & 0o002 == 0
 }
 
-/// Whether it is a directory of ours that nobody else can write to.
+/// Returns true if it is a directory of ours that nobody else can write to.
 fn is_own(found: &Metadata) -> bool {
     is_of(found, nix::unistd::geteuid().as_raw()) && found.mode() & 0o020 == 0
 }
 
-/// Whether this is a directory of ours that is not reached through a link.
+/// Returns true if this is a directory of ours that is not reached through a link.
 pub(crate) fn is_ours(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory).is_ok_and(|found| is_own(&found))
 }
@@ -144,7 +144,7 @@ impl OwnDirectory {
         written
     }
 
-    /// Whether a file has this name while it is not whole.
+    /// Returns true if a file has this name while it is incomplete.
     pub fn is_part(name: &str) -> bool {
         name.ends_with(PART)
     }
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// What its path leads to later is another directory.
+    /// Checks that the directory stays the same when its path later leads to another one.
     #[test]
     fn it_stays_the_one_that_was_looked_at() {
         let scratch = Scratch::new("moved");

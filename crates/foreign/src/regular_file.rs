@@ -60,7 +60,7 @@ pub fn not_regular() -> Error {
     Error::new(ErrorKind::InvalidInput, "not a regular file")
 }
 
-/// Whether this error of [`open_regular`] is about something else than the kind of the file.
+/// Returns true if this error of [`open_regular`] is not about the kind of the file.
 pub fn is_regular(error: &Error) -> bool {
     error.kind() != ErrorKind::InvalidInput
 }
@@ -72,17 +72,17 @@ const MOST_TIMES_THE_DISK: u64 = 16;
 /// And so much in any case: some file systems count the blocks of a new file later.
 const ALWAYS_BYTES: u64 = 64 << 20;
 
-/// How long a file is, and how much of it there really is.
+/// Length of a file, and how much of it really exists.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Its length.
     pub bytes: u64,
-    /// What it takes on the disk.
+    /// Bytes that it takes on the disk.
     pub disk_bytes: u64,
 }
 
 impl Extent {
-    /// That of an open file.
+    /// Extent of an open file.
     ///
     /// # Errors
     /// Those of stat(2).
@@ -90,8 +90,8 @@ impl Extent {
         Ok(Extent::from(&file.metadata()?))
     }
 
-    /// Whether so many bytes of it may be read into memory. A file with holes is of any length at no
-    /// cost to who made it, and would cost us all of it.
+    /// Returns true if this many bytes of it may be read into memory. A file with holes is of any length at no cost to
+    /// who made it, and would cost us all of it.
     pub fn may_hold(&self, bytes: u64) -> bool {
         bytes <= self.believable_bytes()
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What cannot be read, by what should be there.
+/// Error in a value, with what was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// No size.

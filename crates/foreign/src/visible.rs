@@ -50,7 +50,7 @@ fn is_layout(c: char) -> bool {
     matches!(c, '\n' | '\t')
 }
 
-/// Whether a character does something, or hides, instead of being seen.
+/// Returns true if a character acts, or hides, instead of being visible.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c,

@@ -14,13 +14,13 @@ use crate::{Bounded, Ledger, Observer};
 
 /// A ledger's memory cannot be bounded below this: less would leave too few blocks for a sample of them.
 pub const LEAST_BYTES: usize = 4 << 20;
-/// What reports take for a site while they are made, besides its sums: rows, names of rows, order.
+/// Memory that reports use for a site while they are made, beside its sums: rows, names of rows, order.
 const REPORT_BYTES: usize = 192;
-/// What an entry takes at most, right after the table was made as large as it has to be.
+/// Greatest size of an entry, right after the table was made as large as it has to be.
 const ENTRY_BYTES: usize = 48;
 
 impl<O: Observer> Ledger<O> {
-    /// What is no longer known because of the bound on memory; `None`: everything is.
+    /// Returns what is no longer known because of the limit of memory; `None` if everything is.
     pub fn bounded(&self) -> Option<Bounded> {
         let all = self.others.iter().filter_map(Ledger::own_bounded);
         all.fold(self.own_bounded(), |all, of_shard| {
@@ -49,7 +49,7 @@ impl<O: Observer> Ledger<O> {
         })
     }
 
-    /// How many blocks of this size a kept one stands for; 1 while all are kept.
+    /// Returns how many blocks of this size a kept one stands for; 1 while all are kept.
     pub fn weight(&self, size: u64) -> f64 {
         self.map.thinning().weight(size)
     }
@@ -126,7 +126,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Whether a block that was just allocated is kept. If not, it still ends the life of the one that was
+    /// Returns true if a block that was just allocated is kept. If not, it still ends the life of the one that was
     /// known at its address, as any allocation there does.
     #[inline(never)]
     pub(crate) fn admit(&mut self, address: u64, sequence: u32, size: u64) -> bool {

@@ -1,4 +1,4 @@
-//! What the allocator takes, by call stack: sums of the calls that were timed.
+//! Time in the allocator, by call stack: sums of the calls that were timed.
 
 use rustc_hash::FxHashMap;
 use std::ops::AddAssign;
@@ -9,17 +9,17 @@ const MAX_STACKS: usize = 100_000;
 /// Calls that were timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallTime {
-    /// How many.
+    /// Number of calls.
     pub calls: u64,
-    /// How many allocations they stand for, as far as sampling goes.
+    /// Number of allocations that they stand for, as far as sampling is concerned.
     pub weight: f64,
-    /// What they took in counts or nanoseconds, weighted.
+    /// Time in counts or nanoseconds, weighted.
     time: f64,
     /// Squares of that, weighted.
     squares: f64,
 }
 
-/// What allocations took, an estimate.
+/// Time that allocations took, as an estimate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TimeTaken {
     /// All of it, in the unit of the time.
@@ -75,7 +75,7 @@ impl CallTime {
         (mean, error)
     }
 
-    /// What so many allocations took.
+    /// Returns the time that this many allocations took.
     pub fn of(&self, allocations: f64) -> TimeTaken {
         let (mean, error) = self.mean();
         TimeTaken {
@@ -85,8 +85,8 @@ impl CallTime {
         }
     }
 
-    /// What these calls stand for among so many allocations, whose timed calls are `all`: where it is not known how many
-    /// of the allocations are of this kind.
+    /// Returns the share of these calls in so many allocations, whose timed calls are `all`: where it is not known how
+    /// many of the allocations are of this kind.
     pub fn share_of(&self, all: &CallTime, allocations: f64) -> TimeTaken {
         if self.weight <= 0.0 || all.weight <= 0.0 {
             return TimeTaken::default();
@@ -127,7 +127,7 @@ impl CallTime {
     }
 }
 
-/// The same by the stack of the allocation.
+/// Times of calls by the stack of the allocation.
 #[derive(Clone, Debug, Default)]
 pub struct CallTimes {
     by_stack: FxHashMap<u32, CallTime>,
@@ -169,22 +169,22 @@ impl CallTimes {
         }
     }
 
-    /// What was timed of each stack.
+    /// Returns the timed calls of each stack.
     pub fn stacks(&self) -> impl Iterator<Item = (u32, CallTime)> + '_ {
         self.by_stack.iter().map(|(&stack, &time)| (stack, time))
     }
 
-    /// What was timed of one; `None` if nothing was.
+    /// Returns the timed calls of one stack; `None` if there are none.
     pub fn get(&self, stack: u32) -> Option<CallTime> {
         self.by_stack.get(&stack).copied()
     }
 
-    /// What was timed of all stacks.
+    /// Returns the timed calls of all stacks.
     pub fn all(&self) -> CallTime {
         self.all
     }
 
-    /// Whether no call was timed.
+    /// Returns true if no call was timed.
     pub fn is_empty(&self) -> bool {
         self.all.calls == 0
     }

@@ -15,7 +15,7 @@ struct Contest {
     pass: u32,
 }
 
-/// What was given up.
+/// Events that were given up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub unknown_releases: u64,

@@ -30,7 +30,7 @@ pub(crate) const AGED_PASSES: i16 = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry(u64, u64, u64);
 
-/// What stands for an address in an entry, and what places are found by.
+/// Returns the stand-in for an address in an entry, by which places are found.
 #[inline]
 pub(crate) fn key_of(address: u64) -> u64 {
     address >> 3 & ADDRESS_MASK
@@ -66,8 +66,8 @@ impl Entry {
         )
     }
 
-    /// The same event's entry when its block is known to be gone, though no release has come: it protects
-    /// what it did, for as long.
+    /// Turns an event's entry into one of a block that is known to be gone, though no release has come: it continues to
+    /// protect what it protected.
     #[inline]
     pub fn dead(self) -> Self {
         Self(self.0 & (ADDRESS_MASK | AGED), self.1 & !SITE_MASK, 0)
@@ -166,34 +166,34 @@ impl Entry {
         pass.wrapping_sub((self.1 >> 48) as u16) as i16
     }
 
-    /// Whether everything that arrives in `pass` happened after this entry's event, because all
-    /// that happened before it had to arrive by the end of the pass after its own.
+    /// Returns true if everything that arrives in `pass` happened after this entry's event, because all that happened
+    /// before it had to arrive by the end of the pass after its own.
     #[inline]
     pub fn precedes_all_of(self, pass: u16) -> bool {
         self.0 & AGED != 0 || self.age(pass) >= 2
     }
 
-    /// Whether its number is too old to be compared with those of this pass.
+    /// Returns true if its number is too old to be compared with those of this pass.
     #[inline]
     pub fn is_old(self, pass: u16) -> bool {
         self.0 & AGED != 0 || self.age(pass) > 4
     }
 
-    /// Whether this entry's event happened before a release of the same address that arrived in
-    /// `pass` with number `release`.
+    /// Returns true if this entry's event happened before a release of the same address that arrived in `pass` with
+    /// number `release`.
     #[inline]
     pub fn is_before_release(self, release: u32, pass: u16) -> bool {
         self.precedes_all_of(pass) || sequence_before(self.sequence(), release)
     }
 
-    /// Whether this entry's event happened before an allocation of the same address that arrived in
-    /// `pass` with this number.
+    /// Returns true if this entry's event happened before an allocation of the same address that arrived in `pass` with
+    /// this number.
     #[inline]
     pub fn is_before_allocation(self, sequence: u32, pass: u16) -> bool {
         self.precedes_all_of(pass) || !sequence_before(sequence, self.sequence())
     }
 
-    /// Whether this tombstone protects nothing any more.
+    /// Returns true if this tombstone protects nothing any more.
     #[inline]
     pub fn is_expired(self, pass: u16) -> bool {
         !self.is_alive() && self.precedes_all_of(pass)

@@ -1,4 +1,4 @@
-//! What recorded blocks stand for when allocations are sampled: the only estimator of the workspace.
+//! Meaning of recorded blocks when allocations are sampled: the only estimator of the workspace.
 //!
 //! An allocation is recorded if a Poisson process over all requested bytes hits it, so a block of
 //! `size` bytes is recorded with probability p = 1 - exp(-size / mean). Horvitz and Thompson ("A
@@ -46,7 +46,7 @@ impl Estimate {
         }
     }
 
-    /// What a block of `size` bytes stands for that was chosen with the probability 1 / `weight`.
+    /// Returns the estimate for a block of `size` bytes that was chosen with the probability 1 / `weight`.
     #[inline]
     pub fn weighted(weight: f64, size: u64) -> Estimate {
         let bytes = size as f64;
@@ -58,7 +58,7 @@ impl Estimate {
         }
     }
 
-    /// The same of several blocks of one kind.
+    /// Returns the estimate for several blocks of one kind.
     pub fn times(self, count: u64) -> Estimate {
         let count = count as f64;
         Estimate {
@@ -119,7 +119,7 @@ pub struct Estimator {
 }
 
 impl Estimator {
-    /// How many allocations one recorded allocation of `size` bytes stands for: 1 / p.
+    /// Returns how many allocations one recorded allocation of `size` bytes stands for: 1 / p.
     #[inline]
     pub fn weight(&self, size: u64) -> f64 {
         match self.sample_bytes {
@@ -128,7 +128,7 @@ impl Estimator {
         }
     }
 
-    /// What a recorded block of `size` bytes stands for.
+    /// Returns the estimate for a recorded block of `size` bytes.
     #[inline]
     pub fn block(&self, size: u64) -> Estimate {
         if self.sample_bytes.is_none() {
@@ -156,7 +156,7 @@ pub struct SampledAllocations {
     pub exact_until_ns: Option<u64>,
     /// The highest level that was announced, or that a sample has.
     coarsest: u8,
-    /// What the samples stand for.
+    /// Estimate from the samples.
     estimated: Estimate,
     /// The samples.
     samples: u64,
@@ -238,7 +238,7 @@ impl SampledAllocations {
         self.with_unhit(all)
     }
 
-    /// What a recorded block of this level and size stands for.
+    /// Returns the estimate for a recorded block of this level and size.
     #[inline]
     pub fn block(&self, level: u8, size: u64) -> Estimate {
         self.with_unhit(match level {
@@ -247,8 +247,8 @@ impl SampledAllocations {
         })
     }
 
-    /// What a live block stands for that was kept with the probability 1 / `kept_weight`: two samples, of which neither
-    /// knows of the other.
+    /// Returns the estimate for a live block that was kept with the probability 1 / `kept_weight`: two independent
+    /// samples.
     #[inline]
     pub fn live(&self, block: &LiveBlock, kept_weight: f64) -> Estimate {
         self.with_unhit(Estimate::weighted(
@@ -266,13 +266,13 @@ impl SampledAllocations {
         }
     }
 
-    /// How many blocks this one stands for by the samples.
+    /// Returns how many blocks this one stands for by the samples.
     #[inline]
     pub fn weight(&self, block: &LiveBlock) -> f64 {
         self.weight_of(block.sampling, block.size)
     }
 
-    /// How many blocks one of this level and size stands for.
+    /// Returns how many blocks one of this level and size stands for.
     pub fn weight_of(&self, level: u8, size: u64) -> f64 {
         match level {
             0 => 1.0,
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(estimator.block(40).error_bytes(), None);
     }
 
-    /// What was recorded without sampling stays exact beside samples.
+    /// Checks that exact counts stay exact beside samples.
     #[test]
     fn exact_counts_and_samples_add_up() {
         let mut counts = SampledAllocations::new(Some(1000), false);

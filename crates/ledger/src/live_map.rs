@@ -23,7 +23,7 @@ const SEGMENT_PLACES: usize = 10240;
 const FIRST_SEGMENTS: usize = 8;
 /// Places of a segment, at least.
 const LEAST_PLACES: usize = 32;
-/// The same for the only segment of a small table.
+/// Least number of places for the only segment of a small table.
 const LEAST_PLACES_ALONE: usize = 1024;
 /// As long as the table has fewer places than this, it gets some for each entry (`ROOMY_PERCENT`): what it
 /// takes is little, and searches are shorter.
@@ -115,13 +115,13 @@ impl LiveMap {
         self.thinning
     }
 
-    /// Whether not all blocks are kept.
+    /// Returns true if not all blocks are kept.
     #[inline(always)]
     pub fn is_thinned(&self) -> bool {
         self.thinning.is_on()
     }
 
-    /// What keeps about `room` entries of those that are there.
+    /// Returns the thinning that keeps about `room` of the present entries.
     pub fn thinning_for(&self, room: f64, pass: u16) -> Thinning {
         let mut census = Census::default();
         for &entry in self.segments.iter().flat_map(Segment::places) {
@@ -264,8 +264,8 @@ impl LiveMap {
         }
     }
 
-    /// Of the segment at a position of a walk: how many places it has, its live entries, and the position
-    /// behind it; `None` at the end, which is the only position that is no `u32`.
+    /// Returns the segment at a position of a walk: how many places it has, its live entries, and the position behind
+    /// it; `None` at the end, which is the only position that is not a `u32`.
     ///
     /// The order of a walk is that of the window hashes, read from their lowest bit on. Both halves of a
     /// segment that is split stay in its part of that order, so a walk sees no entry twice. Nor does it where the table
@@ -328,7 +328,7 @@ impl LiveMap {
         }
     }
 
-    /// How many places a segment gets for so many entries, and how many of them may be used.
+    /// Returns how many places a segment gets for this many entries, and how many of them may be used.
     fn places_for(&self, segment: usize, entries: usize) -> (usize, usize) {
         let roomy = entries * ROOMY;
         if self.capacity + roomy <= ROOMY_PLACES {

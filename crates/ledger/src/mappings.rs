@@ -67,7 +67,7 @@ struct Unmapping {
 pub struct MappingLedger {
     ledger: Ledger,
     pieces: BTreeMap<u64, Piece>,
-    /// Those of the pass before, and those of this one.
+    /// Unmappings of the pass before, and of this one.
     waiting: [Vec<Unmapping>; 2],
     /// A number in the order of the ledger's events, which come in order.
     order: u32,
@@ -79,7 +79,7 @@ pub struct MappingLedger {
     changes: Option<Vec<MappingChange>>,
 }
 
-/// Whether number `a` is below `b`; they wrap around.
+/// Returns true if number `a` is below `b`; they wrap around.
 fn is_before(a: u32, b: u32) -> bool {
     (b.wrapping_sub(a) as i32) > 0
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 /// Gets a call for each block that comes, goes or is reallocated, in the order in which the ledger learns of it.
 pub trait Blocks {
-    /// What follows happened at this time, nanoseconds since the attach.
+    /// Sets the time of the following events, in nanoseconds since the attach.
     fn at(&mut self, _time_ns: u64) {}
     /// This many allocations of this size were counted at a site, blocks included of which no other method hears.
     fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
@@ -31,7 +31,7 @@ pub trait Blocks {
 /// An observer that joins what `realloc` has done to a block, and hands everything to [`Blocks`].
 pub struct Moves<B> {
     blocks: B,
-    /// Whether a stack is one of `realloc`.
+    /// Returns true if a stack is one of `realloc`.
     is_realloc: Box<dyn FnMut(u32) -> bool + Send>,
     /// Blocks that `realloc` has released, by thread, while that thread has allocated nothing since.
     open: HashMap<u16, (BlockOf, ReleaseBy)>,
@@ -50,17 +50,17 @@ impl<B: Blocks> Moves<B> {
         }
     }
 
-    /// What was told, when nothing more will come.
+    /// Returns the observer when nothing more will come.
     pub fn into_blocks(self) -> B {
         self.blocks
     }
 
-    /// What is told.
+    /// Returns the observer.
     pub fn blocks(&self) -> &B {
         &self.blocks
     }
 
-    /// The same, to be changed.
+    /// Returns the observer, to be changed.
     pub fn blocks_mut(&mut self) -> &mut B {
         &mut self.blocks
     }
@@ -74,7 +74,7 @@ impl<B: Blocks> Moves<B> {
         }
     }
 
-    /// What this thread had reallocated is no more than a release.
+    /// Turns what this thread had reallocated into a mere release.
     fn close(&mut self, thread: u16) {
         if let Some((old, by)) = self.open.remove(&thread) {
             self.tell_released(&old, Some(by));

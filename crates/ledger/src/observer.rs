@@ -24,7 +24,7 @@ pub struct CountedSite {
     pub index: u32,
     /// Its call stack; 0 for those that are counted together.
     pub stack: u32,
-    /// How its allocations are sampled: the level of [`SampledAllocations`](crate::SampledAllocations).
+    /// Level of sampling of its allocations, as in [`SampledAllocations`](crate::SampledAllocations).
     pub level: u8,
 }
 
@@ -35,10 +35,10 @@ pub struct ReleaseBy {
     pub stack: u32,
     /// Index of the releasing thread.
     pub thread: u16,
-    /// Whether `realloc` has released it, to return another block in its place.
+    /// True if `realloc` has released it, to return another block in its place.
     pub by_realloc: bool,
-    /// What the event of the release carried in its place for a size: the reader's number of what was read and
-    /// written of the block; 0: nothing is known.
+    /// Number that the event of the release carried in place of a size: the reader's number of the block's reads and
+    /// writes; 0 if nothing is known.
     pub accesses: u32,
 }
 
@@ -46,9 +46,9 @@ pub struct ReleaseBy {
 ///
 /// `()` observes nothing and costs nothing.
 pub trait Observer {
-    /// Whether it observes nothing, so that nobody can tell in which order the ledger learns of blocks.
+    /// True if it observes nothing, so that nobody can see in which order the ledger learns of blocks.
     const IS_NONE: bool = false;
-    /// What follows happened at `time_ns`, nanoseconds since the attach.
+    /// Sets the time of the following events to `time_ns`, nanoseconds since the attach.
     #[inline(always)]
     fn at(&mut self, _time_ns: u64) {}
     /// So many allocations of this size were counted at a site. Comes also for blocks of which the ledger, at its bound,
@@ -84,11 +84,11 @@ pub trait Observer {
     /// At this moment more bytes live than before in this pass.
     #[inline(always)]
     fn maximum(&mut self) {}
-    /// What was read and written of a block; its release, which comes later, carries this number
+    /// Reports the reads and writes of a block; its release, which comes later, carries this number
     /// ([`ReleaseBy::accesses`]).
     #[inline(always)]
     fn accesses(&mut self, _number: u32, _accesses: &Accesses) {}
-    /// What was read and written of a block that is live at the end.
+    /// Reports the reads and writes of a block that is live at the end.
     #[inline(always)]
     fn live_accesses(&mut self, _accesses: &Accesses) {}
     /// A pass is over. `most_bytes`: the most live bytes of the pass, counted as for

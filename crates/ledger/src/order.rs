@@ -83,7 +83,7 @@ pub struct Ledger<O = ()> {
     pub(crate) is_sampled: bool,
     /// When the bound on memory was reached, and how many blocks lived.
     pub(crate) bound_reached: Option<(u64, u64)>,
-    /// What lives, once not all blocks are kept.
+    /// Estimate of the live blocks, once not all of them are kept.
     pub(crate) estimate: Estimate,
     /// Without `live_*`, which are derived.
     pub(crate) totals: Totals,
@@ -175,9 +175,9 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// How the allocations that follow of this ring are sampled: the level of
-    /// [`SampledAllocations`](crate::SampledAllocations), 0: every one is recorded. At the beginning of a ring
-    /// it is 0, or 1 if all allocations are samples.
+    /// Sets how the following allocations of this ring are sampled: the level of
+    /// [`SampledAllocations`](crate::SampledAllocations), or 0 if every one is recorded. At the beginning of a ring it
+    /// is 0, or 1 if all allocations are samples.
     pub fn set_sampling(&mut self, level: u8) {
         self.apply_batch();
         self.sites.set_sampling(level);
@@ -235,7 +235,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// The same, for one shard.
+    /// Ends a pass for one shard.
     pub(crate) fn end_own_pass(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.apply_batch();
@@ -274,7 +274,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Of all shards.
+    /// Returns the live bytes of all shards.
     pub(crate) fn live_bytes(&self) -> u64 {
         let others = self.others.iter().map(Ledger::own_live_bytes);
         // What forged events come to fits into one shard, not into all.

@@ -66,7 +66,7 @@ impl Item {
         }
     }
 
-    /// Whether it is a block, and this the release that was told of it.
+    /// Returns true if it is a block, and this the release that was reported for it.
     fn is_told(&self, number: u32) -> bool {
         self.told().is_some_and(|told| told.0 == number)
     }
@@ -106,7 +106,7 @@ const FILTER_BITS: u64 = 1 << 14;
 /// Releases and blocks of the last passes.
 pub(crate) struct Partners {
     is_on: bool,
-    /// Of this pass and the one before it.
+    /// Taken events of this pass and the one before it.
     taken: [Vec<Taken>; 2],
     contested: FxHashMap<u64, Vec<Item>>,
     /// Bits of contested addresses.

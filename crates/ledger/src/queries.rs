@@ -16,7 +16,7 @@ impl<O: Observer> Ledger<O> {
         all
     }
 
-    /// Those of one shard.
+    /// Returns the totals of one shard.
     pub(crate) fn own_totals(&self) -> Totals {
         let live_bytes = self.own_live_bytes();
         if self.map.is_thinned() {
@@ -42,13 +42,13 @@ impl<O: Observer> Ledger<O> {
         self.walked(SiteWalk::new(None)).into_sites()
     }
 
-    /// The same, with the samples of a stack at each distance as sites of their own
+    /// Like [`Ledger::sites`], with the samples of a stack at each distance as sites of their own
     /// ([`SiteTotals::sampling`](crate::SiteTotals::sampling)).
     pub fn sites_by_sampling(&self) -> Vec<SiteTotals> {
         self.walked(SiteWalk::new(None)).into_sites_by_sampling()
     }
 
-    /// Whether some allocations were samples of others, which are not known.
+    /// Returns true if some allocations were samples of others, which are not known.
     pub fn is_sampled(&self) -> bool {
         self.is_sampled || self.options.all_are_samples
     }

@@ -31,7 +31,7 @@ use crate::order::Release;
 use crate::{Ledger, Observer, ReleaseBy};
 use memhook_abi::{Op, RawEvent};
 
-/// How to take back an announcement that was applied.
+/// Way to take back an announcement that was applied.
 pub(crate) enum Undo {
     /// It released this block of this size in bytes.
     Block(Entry, u64),
@@ -58,9 +58,9 @@ struct RingRealloc {
 pub(crate) struct RingReallocs {
     rings: Vec<RingRealloc>,
     current: usize,
-    /// Whether the current ring has one.
+    /// True if the current ring has one.
     open_here: bool,
-    /// How many are not applied yet.
+    /// Number of announcements that are not applied yet.
     unapplied: usize,
 }
 
@@ -114,7 +114,7 @@ impl RingReallocs {
         }
     }
 
-    /// What was applied provisionally.
+    /// Returns what was applied provisionally.
     pub fn provisional(&self) -> impl Iterator<Item = &Undo> {
         let announced = self.rings.iter().filter_map(|ring| ring.announced.as_ref());
         announced.filter_map(|announced| announced.undo.as_ref())

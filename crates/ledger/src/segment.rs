@@ -5,7 +5,7 @@
 
 use crate::entry::Entry;
 
-/// How far a look-up often goes.
+/// Usual length of a look-up.
 const PLACES_AHEAD: usize = 1;
 
 #[derive(Default)]
@@ -66,7 +66,7 @@ impl Segment {
             .filter(|entry| !entry.is_empty())
     }
 
-    /// Whether there must be more places before something is put here.
+    /// Returns true if more places are needed before something is put here.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.room == 0

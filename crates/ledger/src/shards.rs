@@ -37,7 +37,7 @@ pub(crate) fn shard_of(address: u64, shards: usize) -> usize {
     ((hash * shards as u64) >> 32) as usize
 }
 
-/// What is said between the events of a bucket.
+/// Message between the events of a bucket.
 #[derive(Clone, Copy, Debug)]
 enum Mark {
     /// Events of this ring follow, sampled at this level, at this time.
@@ -109,7 +109,7 @@ pub struct Router {
     level: u8,
     always_level: u8,
     time_ns: u64,
-    /// Of this ring, as in [`OpenReallocs`].
+    /// State of this ring, as in [`OpenReallocs`].
     waits: u8,
 }
 
@@ -205,13 +205,13 @@ impl Router {
         }
     }
 
-    /// What was to be read has been read.
+    /// Marks that reading has ended.
     pub fn end_reading(&mut self) {
         self.keep_waiting();
         self.run = 0;
     }
 
-    /// What it distributed has been applied.
+    /// Marks that everything distributed has been applied.
     pub fn clear(&mut self) {
         self.buckets.iter_mut().for_each(Bucket::clear);
     }
@@ -287,8 +287,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// What a shard may take back or release was counted here: it gets the sums of that, so that none of its sums
-    /// falls below zero.
+    /// Hands over the sums of events that were counted here and that a shard may take back or release, so that none of
+    /// its sums falls below zero.
     fn hand_over_sums(&mut self, other: &mut Ledger) {
         for entry in other.map.iter_live() {
             let size = other.map.size_of(entry);
@@ -396,7 +396,7 @@ impl<O: Observer> Ledger<O> {
         self.others = others;
     }
 
-    /// What one shard has learned at the end of a pass and all must know.
+    /// Shares what one shard has learned at the end of a pass and all must know.
     pub(crate) fn agree(&mut self) {
         if self.is_sampled || self.others.iter().any(|other| other.is_sampled) {
             self.learn_of_samples();

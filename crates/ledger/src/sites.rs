@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 #[repr(align(64))]
 pub(crate) struct SiteSums {
     pub stack: u32,
-    /// How its allocations were sampled ([`crate::Ledger::set_sampling`]). Those of the same stack that were
+    /// Level of sampling of its allocations ([`crate::Ledger::set_sampling`]). Those of the same stack that were
     /// sampled otherwise are another site.
     pub level: u8,
     pub allocated_blocks: u64,
@@ -48,7 +48,7 @@ pub(crate) struct SiteTable {
     /// Index + 1 by stack id, in chunks that exist when one of their ids was seen: ids are dense,
     /// since they are places in an arena. One for each way of sampling, which exists when it is used.
     by_stack: [Vec<Option<Box<[u32; CHUNK]>>>; LEVELS],
-    /// How the allocations that come now are sampled.
+    /// Level of sampling of the allocations that come now.
     level: u8,
     /// The last stack looked up and its index: one call site often allocates many times in a row.
     last: Option<(u32, u32)>,
@@ -58,7 +58,7 @@ pub(crate) struct SiteTable {
 }
 
 impl SiteTable {
-    /// The same sites, at which nothing has been counted.
+    /// Returns the same sites with nothing counted.
     pub fn without_sums(&self) -> SiteTable {
         let sites = self.sites.iter();
         SiteTable {
@@ -94,7 +94,7 @@ impl SiteTable {
         }
     }
 
-    /// How the allocations of this site were sampled.
+    /// Returns the level of sampling of this site's allocations.
     pub fn level_of(&self, index: u32) -> u8 {
         self.sites[index as usize].level
     }
@@ -277,7 +277,7 @@ impl ReleaseSites {
         }
     }
 
-    /// Of all shards.
+    /// Returns the sites of all shards.
     pub fn all_of<'a>(shards: impl Iterator<Item = &'a Self>) -> Vec<(u32, u64, u64)> {
         let mut sums = FxHashMap::<u32, (f64, f64)>::default();
         for (&stack, &(blocks, bytes)) in shards.flat_map(|shard| &shard.sums) {

@@ -12,14 +12,14 @@ use crate::{Ledger, LiveBlock, Observer, SampledAllocations, SiteLive, SiteTotal
 /// Places of the table that one slice looks at; a single segment may have more.
 const SLICE_PLACES: usize = 1 << 16;
 
-/// How far a walk has come.
+/// Progress of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveWalk {
     /// In the order that `LiveMap::live_from` describes.
     position: u64,
     /// The shard that is walked over.
     shard: usize,
-    /// How many there were at the last slice.
+    /// Number of shards at the last slice.
     shards: usize,
     /// Where the walk begins in each shard but the first: it had come so far when the ledger was divided.
     from: u64,
@@ -30,7 +30,7 @@ pub struct LiveWalk {
 pub struct SiteWalk {
     walk: LiveWalk,
     older_than_ns: Option<u64>,
-    /// What samples stand for, if that is asked for.
+    /// Meaning of samples, if that is asked for.
     samples: Option<SampledAllocations>,
     has_begun: bool,
     /// By the dense index of the site, as of the first slice; of one shard after the other.
@@ -38,8 +38,8 @@ pub struct SiteWalk {
     /// Where those of each shard begin, and how many they are. If the ledger was divided later, indexes mean the same in
     /// all shards.
     of_shard: Vec<(usize, usize)>,
-    /// What was counted of each on the way: blocks and bytes, estimates if not all blocks are kept. Empty if
-    /// the sums of the first slice say it all.
+    /// Counts of each site on the way: blocks and bytes, which are estimates if not all blocks are kept. Empty if the
+    /// sums of the first slice say it all.
     counted: Vec<(f64, f64)>,
 }
 
@@ -76,7 +76,7 @@ impl SiteWalk {
         sites
     }
 
-    /// The same, with the samples of a stack as sites of their own.
+    /// Like [`LiveWalk::into_sites`], with the samples of a stack as sites of their own.
     pub fn into_sites_by_sampling(mut self) -> Vec<SiteTotals> {
         for (site, (blocks, bytes)) in self.sites.iter_mut().zip(self.counted) {
             (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);
@@ -249,7 +249,7 @@ impl<O: Observer> Ledger<O> {
     }
 }
 
-/// Whether nothing of the shard is left.
+/// Returns true if nothing of the shard is left.
 fn is_over(walk: &LiveWalk) -> bool {
     walk.position > u64::from(u32::MAX)
 }

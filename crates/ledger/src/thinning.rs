@@ -13,12 +13,12 @@
 //! addresses are left out: one in 2^`shift` remains, and what happens to the others is forgotten at
 //! once.
 
-/// What is kept.
+/// Rule for the blocks that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Thinning {
     /// Blocks of at least so many bytes are all kept; 0: all are.
     pub threshold: u64,
-    /// Of the addresses, one in 2^shift is looked at.
+    /// Bits of the choice of addresses: one in 2^shift is kept.
     pub shift: u32,
 }
 
@@ -49,7 +49,7 @@ impl Thinning {
         self.threshold > 0 || self.shift > 0
     }
 
-    /// Whether nothing is known of this address.
+    /// Returns true if nothing is known of this address.
     pub fn excludes(self, address: u64) -> bool {
         mix(address >> 3) & ((1 << self.shift) - 1) != 0
     }
@@ -60,7 +60,7 @@ impl Thinning {
         !self.excludes(address) && scaled < u128::from(size.max(1))
     }
 
-    /// How many blocks of this size a kept one stands for.
+    /// Returns how many blocks of this size a kept one stands for.
     pub fn weight(self, size: u64) -> f64 {
         let one_in = (self.threshold as f64 / size.max(1) as f64).max(1.0);
         one_in * (1u64 << self.shift) as f64
@@ -86,7 +86,7 @@ impl Thinning {
     }
 }
 
-/// What a table holds.
+/// Contents of a table.
 pub(crate) struct Census {
     /// Kept blocks and their bytes, by significant bits of the size.
     pub classes: [(u64, u64); 65],

@@ -1,4 +1,4 @@
-//! What the ledger answers.
+//! Answers of the ledger.
 
 /// Sums over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Totals {
 pub struct SiteTotals {
     /// Stack id of the allocations.
     pub stack: u32,
-    /// How they were sampled, 0: every one was recorded, or these are all of the stack.
+    /// Level of sampling; 0 if every one was recorded, or if these are all of the stack.
     pub sampling: u8,
     /// Live bytes.
     pub bytes: u64,
@@ -85,7 +85,7 @@ impl SiteTotals {
     }
 }
 
-/// What a ledger no longer knows because it reached [`LedgerOptions::max_bytes`].
+/// Facts that a ledger no longer knows because it reached [`LedgerOptions::max_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounded {
     /// The bound.
@@ -101,16 +101,16 @@ pub struct Bounded {
     /// Blocks of at least so many bytes are kept, smaller ones with a probability of their size
     /// divided by this; 0: all sizes are kept.
     pub all_from_bytes: u64,
-    /// Of the addresses, one in so many is looked at.
+    /// Number of addresses of which one is kept.
     pub one_address_in: u64,
     /// Allocations counted without their stack, because there were too many stacks before.
     pub unattributed_allocations: u64,
-    /// Whether releases of unknown blocks, and releases that were not seen, are no longer counted.
+    /// True if releases of unknown blocks, and releases that were not seen, are no longer counted.
     pub ignores_unknown_releases: bool,
 }
 
 impl Bounded {
-    /// Of two shards of a ledger.
+    /// Combines two shards of a ledger.
     pub(crate) fn and(self, other: &Bounded) -> Bounded {
         Bounded {
             max_bytes: self.max_bytes + other.max_bytes,
@@ -141,8 +141,7 @@ pub struct LiveBlock {
     pub time_ns: u64,
     /// Allocating thread (target's pid namespace); 0 if more than 65,535 threads were seen.
     pub tid: u32,
-    /// How it was sampled, 0: every allocation was recorded
-    /// ([`Ledger::set_sampling`](crate::Ledger::set_sampling)).
+    /// Level of sampling; 0 if every allocation was recorded ([`Ledger::set_sampling`](crate::Ledger::set_sampling)).
     pub sampling: u8,
 }
 
@@ -159,7 +158,7 @@ pub struct SiteLive {
     pub oldest_ns: u64,
 }
 
-/// How a ledger counts.
+/// Options of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LedgerOptions {
     /// Keep sums by the backtrace of the release too.

@@ -24,20 +24,20 @@ pub const MAIN_HEAP: &str = "malloc";
 pub struct AllocatorFunction {
     /// Which function it is.
     pub selector: FunctionSelector,
-    /// What it does; its heap is that of its allocator.
+    /// Effect of the function; its heap is that of its allocator.
     pub does: DescribedFunction,
 }
 
 /// An allocator: a heap with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocator {
-    /// What reports call the heap.
+    /// Name of the heap in reports.
     pub name: String,
     /// Its functions.
     pub functions: Vec<AllocatorFunction>,
 }
 
-/// What the descriptions of an allocator's functions have to say.
+/// Returns the form of descriptions of an allocator's functions.
 fn form(role: DescribedRole) -> &'static str {
     match role {
         DescribedRole::Allocates => {
@@ -50,7 +50,7 @@ fn form(role: DescribedRole) -> &'static str {
     }
 }
 
-/// What stands between the parentheses.
+/// Parts between the parentheses.
 #[derive(Default)]
 struct Parts {
     size: Option<Size>,
@@ -283,7 +283,7 @@ impl Allocator {
     }
 }
 
-/// Whether there is room for all of them, and each can be told from the others.
+/// Checks that there is room for all of them, and that they can be told apart.
 pub fn check_allocators(all: &[Allocator]) -> Result<(), String> {
     for (number, allocator) in all.iter().enumerate() {
         let name = &allocator.name;

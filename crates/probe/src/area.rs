@@ -25,18 +25,18 @@ const MOST_ENTRIES: u32 = 1 << 20;
 pub struct JournalEntry {
     /// Where (avma).
     pub at: u64,
-    /// What was there.
+    /// Bytes that were there.
     pub original: [u8; LONGEST_PATCH],
-    /// What was written.
+    /// Bytes that were written.
     pub jump: [u8; LONGEST_PATCH],
 }
 
-/// What is known of an area, and of the memory that belongs to it.
+/// Header of an area, with the memory that belongs to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AreaHeader {
     /// Who made it.
     pub attacher: u32,
-    /// How many exchanges the journal holds.
+    /// Number of exchanges in the journal.
     pub entries: u32,
     /// Bytes of the area.
     pub bytes: u64,
@@ -51,7 +51,7 @@ pub struct AreaHeader {
 }
 
 impl AreaHeader {
-    /// How many bytes of an area have to be read for its header.
+    /// Number of bytes that have to be read for the header of an area.
     pub const BYTES: usize = HEADER_BYTES as usize;
 
     fn write(&self) -> [u8; Self::BYTES] {
@@ -89,7 +89,7 @@ impl AreaHeader {
         (is_ours && header.entries <= MOST_ENTRIES).then_some(header)
     }
 
-    /// How many bytes behind the header the journal takes.
+    /// Returns the size of the journal behind the header, in bytes.
     pub fn journal_bytes(&self) -> usize {
         self.entries as usize * ENTRY_BYTES as usize
     }
@@ -123,13 +123,13 @@ impl JournalEntry {
 /// One place of a function where a jump leads to a pad.
 #[derive(Clone, Copy, Debug)]
 pub struct AreaFunction<'p> {
-    /// What is displaced.
+    /// Displaced instructions.
     pub plan: &'p Plan,
     /// Load bias of the module.
     pub bias: u64,
     /// Number of the probe.
     pub probe: usize,
-    /// What the pad does.
+    /// Role of the pad.
     pub role: Role,
 }
 
@@ -145,7 +145,7 @@ pub struct AreaPlan<'p> {
 pub struct Area {
     /// All bytes.
     pub bytes: Vec<u8>,
-    /// What will be exchanged.
+    /// Exchanges that will be made.
     pub journal: Vec<JournalEntry>,
     /// The pads, in the order in which the functions were added, or why there is none.
     pub pads: Vec<Result<Pad, Refusal>>,
@@ -170,7 +170,7 @@ impl<'p> AreaPlan<'p> {
         (HEADER_BYTES + 16 + self.functions.len() as u64 * ENTRY_BYTES).next_multiple_of(64)
     }
 
-    /// How many bytes it takes: whole pages.
+    /// Returns its size in bytes: whole pages.
     pub fn bytes(&self) -> u64 {
         let most = |one: &AreaFunction<'_>| {
             one.role

@@ -48,7 +48,7 @@ impl Assembler {
         self.code.len()
     }
 
-    /// The same instructions as at their own place, decoded again to be sure.
+    /// Puts the instructions so that they do the same as at their own place, and decodes them again to be sure.
     pub(crate) fn put_relocated(&mut self, instructions: &[Instruction]) -> Result<(), Refusal> {
         let code = relocated(instructions, self.here())?;
         if !is_same(instructions, &code, self.here()) {

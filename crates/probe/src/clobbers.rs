@@ -1,4 +1,4 @@
-//! Whether callers can know which registers a function leaves alone.
+//! Decision whether callers can know which registers a function leaves alone.
 //!
 //! GCC's -fipa-ra keeps values across a call in registers that the psABI gives to the callee, if it has seen all code
 //! that the call can reach: a function of the same file that calls only functions of the same file. What a call of
@@ -13,8 +13,8 @@ use std::ops::Range;
 /// Functions that are looked at; with more, some call was not looked at.
 const MOST_FUNCTIONS: usize = 4096;
 
-/// Whether a function, or one that it calls or jumps to directly, calls code that nobody knew when it was compiled.
-/// `functions` are those of the module, sorted by address.
+/// Returns true if a function, or one that it calls or jumps to directly, calls code that nobody knew when it was
+/// compiled. `functions` are those of the module, sorted by address.
 pub fn calls_unknown_code(
     code: &Code<'_>,
     function: &Range<u64>,

@@ -143,7 +143,7 @@ impl<'a> Code<'a> {
         (found.to < range.end).then_some(found.from)
     }
 
-    /// Whether code in `function` jumps to one of these addresses.
+    /// Returns true if code in `function` jumps to one of these addresses.
     pub(crate) fn branch_within(&self, function: &Range<u64>, to: Range<u64>) -> bool {
         let first = self.branches.partition_point(|b| b.to < to.start);
         let mut into = self.branches[first..].iter().take_while(|b| b.to < to.end);
@@ -158,7 +158,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// What is in the part with this address, from there on.
+/// Returns the rest of the part with this address, from there on.
 fn part_at<'p>(parts: &[(u64, &'p [u8])], address: u64) -> Option<&'p [u8]> {
     parts.iter().find_map(|(start, bytes)| {
         let offset = usize::try_from(address.checked_sub(*start)?).ok()?;

@@ -1,6 +1,6 @@
 //! Conditions on integer arguments: what they say, and the instructions that check them.
 
-/// How an argument is compared.
+/// Comparison of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
     Equal,

@@ -19,13 +19,13 @@ use memhook_abi::{ProbeThread, STACK_PLACES, VALUE_TABLE_BYTES};
 /// The sizes of the counting memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountsLayout {
-    /// How many probes there are.
+    /// Number of probes.
     pub probes: usize,
-    /// Whether blocks have room for entries that wait for their exits, and for histograms.
+    /// True if blocks have room for entries that wait for their exits, and for histograms.
     pub has_latency: bool,
-    /// Of how many arguments of each function blocks have tables.
+    /// Number of arguments of each function for which blocks have tables.
     pub arguments: usize,
-    /// Whether blocks have room for call stacks.
+    /// True if blocks have room for call stacks.
     pub has_stacks: bool,
 }
 
@@ -66,7 +66,7 @@ impl CountsLayout {
         self.used_bytes().next_multiple_of(PAGE_BYTES)
     }
 
-    /// Whether pads call code that looks at arguments or stacks.
+    /// Returns true if pads call code that examines arguments or stacks.
     pub fn has_events(&self) -> bool {
         self.arguments > 0 || self.has_stacks
     }
@@ -159,7 +159,7 @@ impl CountsLayout {
         8 + 8 * probe as u64
     }
 
-    /// What the words behind the entries of the table hold at first; the rest is zero.
+    /// Returns the initial words behind the entries of the table; the rest is zero.
     pub fn table_words(shared_at: u64) -> [u8; 16] {
         let mut words = [0; 16];
         words[0] = 1;
@@ -167,12 +167,12 @@ impl CountsLayout {
         words
     }
 
-    /// What the shared memory holds at first; the rest is zero. Block 0 counts as taken.
+    /// Returns the initial words of the shared memory; the rest is zero. Block 0 counts as taken.
     pub fn shared_words() -> [u8; 8] {
         1u64.to_le_bytes()
     }
 
-    /// How many blocks there are to read, by the first word of the shared memory.
+    /// Returns how many blocks there are to read, by the first word of the shared memory.
     pub fn blocks_to_read(taken: u64) -> u64 {
         taken.clamp(1, BLOCKS)
     }

@@ -19,7 +19,7 @@ pub fn assembly(instruction: &Instruction) -> String {
     text
 }
 
-/// Whether an instruction does the same at any address, once its operands are adapted.
+/// Checks that an instruction does the same at any address, once its operands are adapted.
 pub(crate) fn check_movable(instruction: &Instruction) -> Result<(), Refusal> {
     let immovable = || Refusal::Immovable {
         instruction: assembly(instruction),
@@ -69,7 +69,7 @@ fn refers_to_stack_pointer(instruction: &Instruction) -> bool {
             && instruction.op0_register() == Register::RSP)
 }
 
-/// Whether the next instruction is never executed after this one.
+/// Returns true if the next instruction is never executed after this one.
 pub(crate) fn ends_here(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -77,7 +77,7 @@ pub(crate) fn ends_here(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether an instruction is a call.
+/// Returns true if an instruction is a call.
 pub(crate) fn is_call(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -105,8 +105,8 @@ pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Ve
     Ok(code)
 }
 
-/// Whether code at `address` is what `relocated` should have made of these instructions: it is decoded again, and each
-/// instruction must have the same operands, address the same memory, and branch to the same place.
+/// Returns true if code at `address` is what `relocated` should have made of these instructions: it is decoded again,
+/// and each instruction must have the same operands, address the same memory, and branch to the same place.
 pub(crate) fn is_same(instructions: &[Instruction], code: &[u8], address: u64) -> bool {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     for original in instructions {

@@ -107,7 +107,7 @@ fn plan_exit(code: &Code<'_>, until: &[Instruction], entry_end: u64) -> Result<P
     })
 }
 
-/// Whether these bytes are where instructions that do nothing begin, all of them.
+/// Returns true if the bytes are padding: nothing but instructions that do nothing.
 fn is_padding(code: &Code<'_>, range: Range<u64>) -> bool {
     // The last one may reach further.
     let longer = (0..16)

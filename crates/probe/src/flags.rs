@@ -1,4 +1,4 @@
-//! Whether a pad has to preserve the arithmetic flags.
+//! Decision whether a pad has to preserve the arithmetic flags.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register, RflagsBits};
 
@@ -10,11 +10,11 @@ const ARITHMETIC: u32 = RflagsBits::OF
     | RflagsBits::CF
     | RflagsBits::PF;
 
-/// How far to look.
+/// Number of instructions that are examined.
 const MOST_INSTRUCTIONS: usize = 32;
 
-/// Whether the code at `address` overwrites all arithmetic flags before anything can look at them. The ABI does not
-/// preserve flags across calls, but code that is not bound by it (assembly; calls between functions of one file,
+/// Returns true if the code at `address` overwrites all arithmetic flags before anything can read them. The ABI does
+/// not preserve flags across calls, but code that is not bound by it (assembly; calls between functions of one file,
 /// whose registers GCC's -fipa-ra tracks) might.
 pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
     let mut live = ARITHMETIC;
@@ -36,9 +36,10 @@ pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
     false
 }
 
-/// What an instruction leaves undefined, processors mostly leave as it is: after `bt`, SF is what it was before. Nobody
-/// should rely on that, but nobody should be able to tell a pad by it either. AF is the exception, as it is undefined
-/// after every logical operation, and only LAHF and PUSHF can read it.
+/// Returns the flags that an instruction overwrites. Flags that it leaves undefined do not count, because processors
+/// mostly leave them as they are: after `bt`, SF is what it was before. Nobody should rely on that, but nobody should
+/// be able to tell a pad by it either. AF is the exception, as it is undefined after every logical operation, and only
+/// LAHF and PUSHF can read it.
 fn overwritten(instruction: &Instruction) -> u32 {
     let defined =
         instruction.rflags_written() | instruction.rflags_cleared() | instruction.rflags_set();

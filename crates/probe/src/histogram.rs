@@ -5,7 +5,7 @@ pub const MOST_LATENCIES: usize = 256;
 /// Classes of a histogram.
 pub(crate) const CLASSES: usize = 512;
 
-/// How long calls took, in counts of the time-stamp counter.
+/// Latency of calls, in counts of the time-stamp counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     classes: Vec<u64>,
@@ -30,7 +30,7 @@ fn shortest(class: usize) -> u64 {
 }
 
 impl Histogram {
-    /// How many words of memory it takes: the longest duration, then the classes.
+    /// Number of words of memory that it takes: the longest duration, then the classes.
     pub(crate) const WORDS: usize = CLASSES + 1;
 
     /// Adds what a thread has counted: the longest duration, and the classes.
@@ -44,7 +44,7 @@ impl Histogram {
         }
     }
 
-    /// How many calls there are.
+    /// Returns the number of calls.
     pub fn calls(&self) -> u64 {
         self.classes.iter().sum()
     }
@@ -54,7 +54,7 @@ impl Histogram {
         self.longest
     }
 
-    /// What so many of a thousand calls do not exceed, at most an eighth too much.
+    /// Returns a bound that this many of a thousand calls do not exceed; it is at most an eighth too large.
     pub fn quantile(&self, of_thousand: u64) -> u64 {
         let wanted = (self.calls() * of_thousand).div_ceil(1000).max(1);
         let mut seen = 0;

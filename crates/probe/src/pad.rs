@@ -22,9 +22,9 @@ pub struct Pad {
     pub displaced: Vec<String>,
     /// Where the jump is that leads to it.
     pub from: u64,
-    /// What is there before.
+    /// Bytes that were there before.
     pub original: [u8; JUMP_BYTES],
-    /// What the function will hold there.
+    /// Bytes that the function will have there.
     pub jump: [u8; JUMP_BYTES],
 }
 
@@ -50,12 +50,12 @@ pub enum Role {
     Ends,
 }
 
-/// What one pad does.
+/// Task of one pad.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task<'p> {
-    /// What is displaced.
+    /// Displaced instructions.
     pub plan: &'p Plan,
-    /// What to add to the plan's addresses for those in the process.
+    /// Difference between addresses in the process and those of the plan.
     pub bias: u64,
     /// The number of the probe, whose counter it is.
     pub probe: usize,
@@ -69,9 +69,9 @@ pub(crate) struct Task<'p> {
 
 /// More than any pad takes, without its conditions.
 const MOST_PAD_BYTES: u64 = 320;
-/// What the call takes of code that looks at arguments and stacks.
+/// Size of the call of code that examines arguments and stacks.
 const HIT_BYTES: u64 = 96;
-/// What one condition takes.
+/// Size of one condition.
 const CONDITION_BYTES: u64 = 19;
 /// Conditions that a pad can check.
 pub const MOST_CONDITIONS: usize = 6;

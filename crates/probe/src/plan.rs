@@ -1,4 +1,4 @@
-//! What of a function a jump displaces.
+//! Code of a function that a jump displaces.
 
 use crate::displaced::{self, check_movable, ends_here, is_call};
 use crate::{Code, Refusal, flags};
@@ -11,12 +11,12 @@ pub const JUMP_BYTES: usize = 5;
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// Whether a function begins with a mark for indirect calls.
+/// Returns true if a function begins with a mark for indirect calls.
 pub(crate) fn has_endbr64(function: &[u8]) -> bool {
     function.starts_with(&ENDBR64)
 }
 
-/// What of a function a jump displaces. Addresses are those of the code that it was made from.
+/// Code of a function that a jump displaces. Addresses are those of the code that it was made from.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where the jump goes.
@@ -26,11 +26,11 @@ pub struct Plan {
     /// The displaced instructions; none if the jump takes the place of padding that was left for that
     /// (`-fpatchable-function-entry`).
     pub(crate) displaced: Vec<Instruction>,
-    /// How many bytes they, or the padding, have.
+    /// Number of bytes of the instructions, or of the padding.
     pub displaced_bytes: usize,
-    /// Whether the pad jumps back behind them. A relocated call returns there by itself.
+    /// True if the pad jumps back behind them. A relocated call returns there by itself.
     pub(crate) goes_on: bool,
-    /// Whether the arithmetic flags at the entry have no reader.
+    /// True if the arithmetic flags at the entry have no reader.
     pub(crate) flags_are_dead: bool,
 }
 

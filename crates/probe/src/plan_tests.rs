@@ -1,4 +1,4 @@
-//! What is planned and what is refused, by the bytes of functions.
+//! Plans and refusals, by the bytes of functions.
 
 use super::*;
 use crate::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Pad, Role};

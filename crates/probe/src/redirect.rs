@@ -26,7 +26,7 @@ const MOST_ENTRIES: u64 = 1 << 16;
 /// A function to be led elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub struct Redirected<'p> {
-    /// What is displaced.
+    /// Displaced instructions.
     pub plan: &'p Plan,
     /// Load bias of its module.
     pub bias: u64,
@@ -40,7 +40,7 @@ pub struct Redirected<'p> {
 pub struct RedirectEntry {
     /// Where the jump is, or is to be (avma).
     pub at: u64,
-    /// What is there without it.
+    /// Bytes that are there without it.
     pub original: [u8; JUMP_BYTES],
     /// The jump.
     pub jump: [u8; JUMP_BYTES],
@@ -60,10 +60,10 @@ pub struct Redirects {
     pub entries: Vec<Result<RedirectEntry, Refusal>>,
 }
 
-/// How many bytes are to be read to find out how long a journal is.
+/// Number of bytes to read to find out how long a journal is.
 pub const REDIRECT_HEADER_BYTES: usize = HEADER_BYTES as usize;
 
-/// How many bytes the pads of so many functions take: whole pages.
+/// Returns the size of the pads of this many functions: whole pages.
 pub fn redirect_bytes(functions: usize) -> u64 {
     (code_offset(functions as u64) + functions as u64 * CODE_BYTES).next_multiple_of(PAGE_BYTES)
 }
@@ -176,7 +176,7 @@ impl RedirectEntry {
         }
     }
 
-    /// Whether the jump leads into this memory; what a process says of itself is not believed without that.
+    /// Returns true if the jump leads into this memory; without that, what a process says about itself is not believed.
     pub fn leads_into(&self, memory: &Range<u64>) -> bool {
         let [0xe9, distance @ ..] = self.jump else {
             return false;
@@ -187,7 +187,7 @@ impl RedirectEntry {
     }
 }
 
-/// How many bytes behind the header the journal takes; `None` if this is not the header of such memory.
+/// Returns the size of the journal behind the header in bytes; `None` if this is not the header of such memory.
 pub fn redirect_journal_bytes(header: &[u8]) -> Option<usize> {
     let words = header.as_chunks::<8>().0;
     let word = |n: usize| words.get(n).map(|w| u64::from_le_bytes(*w));

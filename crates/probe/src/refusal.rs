@@ -1,18 +1,18 @@
-//! Why a function gets no pad.
+//! Reason why a function gets no pad.
 
-/// Why a function gets no pad.
+/// Reason why a function gets no pad.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// There is no room for the jump.
     #[error("it is too short: a jump takes 5 bytes, and it has {bytes}")]
     TooShort {
-        /// How many bytes can be displaced.
+        /// Number of bytes that can be displaced.
         bytes: usize,
     },
     /// The jump would reach into the code behind an instruction after which nothing follows.
     #[error("it leaves after {bytes} bytes, and a jump takes 5")]
     LeavesTooEarly {
-        /// How many bytes there are up to and with that instruction.
+        /// Number of bytes up to and including that instruction.
         bytes: usize,
     },
     /// The jump would be written in two pieces.

@@ -2,7 +2,7 @@
 
 use memhook_foreign::glob;
 
-/// What of a module is wanted.
+/// Functions of a module that are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The function of this name, mangled or not, with its parameters or without.
@@ -80,7 +80,7 @@ impl FunctionSelector {
         })
     }
 
-    /// Whether a module of this file name is meant: `libc.so.6` is also `libc` and `libc.so`, and
+    /// Returns true if a module of this file name is meant: `libc.so.6` is also `libc` and `libc.so`, and
     /// `libstdc++.so.6.0.30` is also `libstdc++.so.6`.
     pub fn is_in(&self, module: &str) -> bool {
         self.module.as_deref().is_none_or(|wanted| {
@@ -94,7 +94,7 @@ impl FunctionSelector {
         })
     }
 
-    /// Whether the function with this symbol is meant. `demangle` is only called where it matters.
+    /// Returns true if the function with this symbol is meant. `demangle` is only called where it matters.
     pub fn is_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
         let matches: &dyn Fn(&str) -> bool = match &self.wanted {
             Wanted::Offset(_) => return false,
@@ -115,8 +115,8 @@ impl FunctionSelector {
         }
     }
 
-    /// Whether a function is meant whose scopes were left out, as reports leave out `(anonymous namespace)::`: `f` is also
-    /// `ns::f`. To be asked where no function has the whole name.
+    /// Returns true if a function is meant whose scopes were left out, as reports leave out `(anonymous namespace)::`:
+    /// `f` is also `ns::f`. To be asked where no function has the whole name.
     pub fn is_unscoped_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
         let Wanted::Name(wanted) = &self.wanted else {
             return false;
@@ -134,8 +134,8 @@ impl FunctionSelector {
     }
 }
 
-/// Of the symbol of a copy that a compiler calls instead of a function, the symbol of that function: gcc makes them for
-/// some arguments (`-fipa-sra`, `-fipa-cp`), clang to make a name unique (`-flto=thin`).
+/// Returns the symbol of the function of which this is a copy that a compiler calls instead: gcc makes them for some
+/// arguments (`-fipa-sra`, `-fipa-cp`), clang to make a name unique (`-flto=thin`).
 pub fn original_of(symbol: &str) -> &str {
     let mut original = symbol;
     while let Some((rest, number)) = original.rsplit_once('.')
@@ -187,7 +187,7 @@ pub fn nearest<'n>(
     found.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
-/// How many letters have to be changed, left out or added, or neighbours exchanged (optimal string alignment).
+/// Returns how many letters have to be changed, left out or added, or neighbours exchanged (optimal string alignment).
 fn edits(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];

@@ -1,4 +1,4 @@
-//! Whether a function reads arguments that its caller has left on the stack.
+//! Decision whether a function reads arguments that its caller has left on the stack.
 //!
 //! Who calls such a function from somewhere else would have to know how many there are. The stack pointer is followed
 //! through the function, and so is the frame pointer where it is one; an access at or above the first argument's place
@@ -13,14 +13,14 @@ use std::ops::Range;
 const MOST_INSTRUCTIONS: usize = 100_000;
 const LONGEST_INSTRUCTION: u64 = 15;
 
-/// How far stack pointer and frame pointer are below the stack pointer at the entry, where that is known.
+/// Distances of stack pointer and frame pointer below the stack pointer at the entry, where they are known.
 #[derive(Clone, Copy)]
 struct Depths {
     stack: Option<i64>,
     frame: Option<i64>,
 }
 
-/// Whether the function, or one that it jumps to at its end, may read arguments on the stack.
+/// Returns true if the function, or one that it jumps to at its end, may read arguments on the stack.
 pub fn may_take_stack_arguments(code: &Code<'_>, function: &Range<u64>) -> bool {
     let at_entry = Depths {
         stack: Some(0),

@@ -9,10 +9,10 @@ use std::ops::Range;
 
 /// Functions that are looked at; with more, nothing is known.
 const MOST_FUNCTIONS: usize = 512;
-/// How many instructions may lie between the computation of a jump table's entry and the jump.
+/// Number of instructions that may lie between the computation of a jump table's entry and the jump.
 const NEAR: usize = 4;
 
-/// What of a module this is about. All addresses are of one kind, usually svma.
+/// Code of a module that is examined. All addresses are of one kind, usually svma.
 pub struct JumpingCode<'a> {
     /// Its pieces of code, sorted by address: functions, and parts of them that were moved out of the way.
     pub functions: &'a [Range<u64>],

@@ -1,4 +1,4 @@
-//! What threads have counted of values and of call stacks.
+//! Counts of values and of call stacks by threads.
 
 use memhook_abi::{STACK_PLACES, VALUE_BOUNDS, VALUE_CLASSES, VALUE_PLACES, VALUE_TABLE_BYTES};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ pub struct ValueClass {
     pub from: i64,
     /// The highest.
     pub to: i64,
-    /// How often.
+    /// Number of calls.
     pub calls: u64,
 }
 
@@ -63,7 +63,7 @@ impl Values {
         }
     }
 
-    /// How many calls were looked at.
+    /// Returns how many calls were examined.
     pub fn calls(&self) -> u64 {
         self.classes
             .values()
@@ -97,7 +97,7 @@ impl Values {
     }
 }
 
-/// What values a class has: 64 + the bits of a value that is not negative, or 63 - the bits of its complement.
+/// Returns the values of a class: 64 + the bits of a value that is not negative, or 63 - the bits of its complement.
 fn bounds_of(class: usize) -> (i64, i64) {
     let range = |bits: usize| match bits {
         0 => (0u64, 0u64),
@@ -115,7 +115,7 @@ fn bounds_of(class: usize) -> (i64, i64) {
     }
 }
 
-/// How often a probed function was called on which call stack.
+/// Number of calls of a probed function by call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackCounts {
     /// By number of the probe and id of the stack.

@@ -1,15 +1,15 @@
-//! What can go wrong.
+//! Errors of recordings.
 
 use std::path::PathBuf;
 
-/// Why a recording cannot be written or read.
+/// Reason why a recording cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused an operation on the file.
     #[error("cannot {action} {}: {cause}", path.display())]
     Io {
-        /// What was tried: "open", "read", "create", ...
+        /// Action that was tried: "open", "read", "create", ...
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -51,7 +51,7 @@ pub enum Error {
     Damaged {
         /// Offset of the chunk in the file, if it is known.
         offset: Option<u64>,
-        /// What does not fit.
+        /// Part that does not fit.
         what: &'static str,
     },
     /// A time window with nothing in it.
@@ -72,9 +72,9 @@ pub enum Error {
     /// The recording holds intervals instead of events, or the other way round.
     #[error("the recording holds {holds}, not {wanted}")]
     Mode {
-        /// What it holds.
+        /// Contents of the recording.
         holds: &'static str,
-        /// What was asked for.
+        /// Contents that were asked for.
         wanted: &'static str,
     },
     /// Sites cannot be scored by what the recording holds.
@@ -123,7 +123,7 @@ impl Error {
     }
 }
 
-/// What a recording lacks that scores need.
+/// Contents that scores need and a recording lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WhyNoScores {
     /// Blocks one by one.
@@ -132,7 +132,7 @@ pub enum WhyNoScores {
     /// All blocks.
     #[error("holds samples of the allocations")]
     Samples,
-    /// What is read and written.
+    /// Reads and writes are missing.
     #[error("does not say which bytes are read and written")]
     NoAccesses,
 }

@@ -1,5 +1,5 @@
-//! What was read and written of blocks, as the hook counts it: in ring words before a release, and in the records of
-//! the blocks that are live.
+//! Reads and writes of blocks, as the hook counts them: in ring words before a release, and in the records of the
+//! blocks that are live.
 
 use crate::memory::tally;
 use crate::{Region, TickTime};
@@ -55,7 +55,7 @@ impl AccessWords {
 }
 
 impl Region {
-    /// Whether reads and writes are counted.
+    /// Returns true if reads and writes are counted.
     pub fn counts_accesses(&self) -> bool {
         self.flags() & flags::ACCESSES != 0
     }
@@ -94,7 +94,7 @@ impl Region {
         }
     }
 
-    /// What was counted of the blocks that are live. `time`: what the times in it mean.
+    /// Returns the counts of the blocks that are live. `time`: what the times in it mean.
     pub fn live_accesses(&self, time: TickTime) -> Vec<Accesses> {
         if !self.counts_accesses() {
             return Vec::new();

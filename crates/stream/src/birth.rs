@@ -8,7 +8,7 @@ use std::sync::atomic::{
     AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// What has become of a region that was made for a fork child.
+/// State of a region that was made for a fork child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Birth {
     /// It was not made for one.
@@ -49,7 +49,7 @@ impl Region {
         self.copy_slots(parent)
     }
 
-    /// What is not patched in the parent is not in the child, and is left out.
+    /// Copies the slots; those that are not patched in the parent are not in the child, and are left out.
     fn copy_slots(&self, parent: &Region) -> Result<(), Error> {
         let slots = parent.slots().into_iter();
         for slot in slots.filter(|slot| slot.state == slot_state::PATCHED) {
@@ -86,7 +86,7 @@ impl Region {
             .is_ok()
     }
 
-    /// What has become of it.
+    /// Returns its state.
     pub fn birth(&self) -> Birth {
         match self.birth_word().load(Acquire) {
             birth::OFFERED => Birth::Offered,
@@ -97,7 +97,7 @@ impl Region {
         }
     }
 
-    /// How many children of the region's process have found none to claim.
+    /// Returns how many children of the region's process have found none to claim.
     pub fn births_missed(&self) -> u64 {
         self.counted(tally!(births_missed))
     }
@@ -110,7 +110,7 @@ impl Region {
         self.memory.tell64(offset, sweeps.wrapping_add(1), Release);
     }
 
-    /// How full the fullest ring is, in events of a thousand.
+    /// Returns the level of the fullest ring, in thousandths of its events.
     pub fn fullest_ring(&self) -> u64 {
         let share = |ring: crate::RingView| {
             ring.waiting.saturating_mul(1000) / (self.ring_mask(ring.index) + 1)

@@ -1,4 +1,4 @@
-//! What the attacher orders of a hook that keeps to a budget, and what the hook has measured.
+//! Orders of the attacher to a hook that keeps to a budget, and the measurements of the hook.
 
 use crate::Region;
 use crate::memory::tally;
@@ -9,17 +9,17 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct TimedCalls {
     /// Recordings of allocations.
     pub allocations: u64,
-    /// What they took.
+    /// Counts for them.
     pub allocation_counts: u64,
     /// Recordings of releases.
     pub releases: u64,
-    /// What they took.
+    /// Counts for them.
     pub release_counts: u64,
-    /// What the time stamps took, one for each recording.
+    /// Counts for the time stamps, one for each recording.
     pub stamp_counts: u64,
     /// Calls passed by.
     pub passes: u64,
-    /// What they took.
+    /// Counts for them.
     pub pass_counts: u64,
     /// Nanoseconds that all threads waited for room in rings.
     pub waited_ns: u64,
@@ -33,7 +33,7 @@ impl Region {
         self.memory.u64(offset).store(mean_bytes, Relaxed);
     }
 
-    /// What has been timed until now.
+    /// Returns what has been timed until now.
     pub fn timed_calls(&self) -> TimedCalls {
         let of = |offset| self.counted(offset);
         TimedCalls {

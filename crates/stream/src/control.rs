@@ -47,7 +47,7 @@ pub struct Config {
     pub main_stack: Range<u64>,
     /// Memory is charged when it is mapped ([`Control::charges_mappings`]).
     pub charges_mappings: bool,
-    /// What it may take of memory.
+    /// Memory that it may take.
     pub plan: Plan,
     /// The process's CPython interpreter, if it has one whose frames can be found.
     pub python: Option<PythonConfig>,
@@ -208,7 +208,7 @@ impl Region {
         Ok(())
     }
 
-    /// What was told for an earlier attach, or an earlier child, is told no more.
+    /// Clears what was written for an earlier attach, or for an earlier child.
     fn clear_guide(&self) {
         self.memory
             .tell_u64s(0, std::iter::repeat_n(0, SLOTS_OFFSET / 8));
@@ -234,7 +234,7 @@ impl Region {
             .tell32(offset_of!(Control, attacher_pid), 0, Relaxed);
     }
 
-    /// How many modules the target's loader had loaded and unloaded when the hook last looked. Ask before
+    /// Returns how many modules the target's loader had loaded and unloaded when the hook last looked. Ask before
     /// looking at the target's mappings, and hand it to [`Region::set_loader_count_seen`] afterwards.
     pub fn loader_count_now(&self) -> u64 {
         let offset = tally!(loader_count_now);
@@ -249,7 +249,7 @@ impl Region {
         self.memory.tell64(offset, count, Release);
     }
 
-    /// Whether the hook was told that a seccomp filter looks at its system calls.
+    /// Returns true if the hook knows that a seccomp filter checks its system calls.
     pub fn syscalls_filtered(&self) -> bool {
         self.control32(offset_of!(Control, syscalls_filtered)) != 0
     }
@@ -277,7 +277,7 @@ impl Region {
         self.reported64(tally!(clock_ns))
     }
 
-    /// How often the target has loaded or unloaded modules.
+    /// Returns how often the target has loaded or unloaded modules.
     pub fn module_requests(&self) -> u32 {
         self.memory.u32(tally!(module_requests)).load(Acquire)
     }
@@ -296,8 +296,8 @@ impl Region {
         self.memory.wake_all(offset);
     }
 
-    /// Whether the hook has switched tracing off because it took this attacher for dead; if so, the clock word
-    /// that stood still: what was recorded has that time or an earlier one.
+    /// Returns the clock word that stood still, if the hook has switched tracing off because it took this attacher for
+    /// dead: what was recorded has that time or an earlier one.
     pub fn abandoned_at_ns(&self) -> Option<u64> {
         // Acquire: the time was stored before.
         let abandoned = self.memory.u32(tally!(abandoned));

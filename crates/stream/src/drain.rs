@@ -36,10 +36,10 @@ pub trait Sink {
     /// are ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of
     /// each ring all are. The number comes from the target.
     fn set_sampling(&mut self, _mean_bytes: u64) {}
-    /// What was read and written of the block that a release that follows at once on this ring is about.
+    /// Takes the reads and writes of the block that a release is about which follows at once on this ring.
     fn access(&mut self, _accesses: Accesses) {}
-    /// What the allocator took for an allocation of `size` bytes, whose own event follows or is lost: counts of the time
-    /// stamp counter, `u32::MAX` for so many or more. The numbers come from the target.
+    /// Takes the time in the allocator for an allocation of `size` bytes, whose own event follows or is lost: counts of
+    /// the time stamp counter, `u32::MAX` for that many or more. The numbers come from the target.
     fn call_time(&mut self, _stack: u32, _size: u64, _counts: u32) {}
     /// One event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the requested size in bytes with any
     /// extension resolved; `time_ns` is the time of the ring's last tick.
@@ -50,7 +50,7 @@ pub trait Sink {
     fn end_pass(&mut self);
 }
 
-/// What one pass did.
+/// Result of one pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassStats {
     /// Events handed to the sink.
@@ -59,7 +59,7 @@ pub struct PassStats {
     pub rings: usize,
     /// Ring entries that made no sense or were skipped because the ring's counters did not.
     pub damaged: u64,
-    /// How full the fullest ring was, in thousandths.
+    /// Level of the fullest ring, in thousandths.
     pub fullest: u32,
     /// Events that are there and are left for the next pass, at least.
     pub left: u64,
@@ -78,7 +78,7 @@ impl PassStats {
     }
 }
 
-/// What the value of a tick means.
+/// Meaning of the value of a tick.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TickTime {
     /// Nanoseconds since the attach (the coarse clock).
@@ -116,7 +116,7 @@ pub struct Drain {
     /// The rings freed when `emptied` was noted: in a ring that was freed since, the same head is that of other
     /// events. `None`: one was being freed.
     freed: Option<u64>,
-    /// Of the rings that had events in this pass.
+    /// Spans of the rings that had events in this pass.
     spans: Vec<Span>,
     /// When events were last claimed.
     claimed_at: Option<Instant>,
@@ -184,13 +184,13 @@ impl Drain {
         self.look_at_heads(region, folds)
     }
 
-    /// The same for the last pass.
+    /// Like the function above, for the last pass.
     pub fn look_at_rest(&mut self, region: &Region) -> u64 {
         self.look_at_heads(region, false)
     }
 
-    /// What was found, in so many parts of about the same number of events, or fewer: each but the last has more than its
-    /// share of all.
+    /// Divides what was found into at most this many parts with about the same number of events: each but the last has
+    /// more than its share of all.
     pub fn parts(&mut self, count: usize) -> impl Iterator<Item = Part<'_>> {
         let each = self.to_take() / count.max(1) as u64 + 1;
         let tick_time = self.tick_time;

@@ -1,6 +1,6 @@
-//! What can go wrong with a region.
+//! Errors of a region.
 
-/// Why a region cannot be used.
+/// Reason why a region cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// More unwind rows than the region holds.
@@ -46,7 +46,7 @@ pub enum Error {
     /// The region does not begin with the magic number.
     #[error("not a memhook region (it begins with {found:#x})")]
     Magic {
-        /// What was found there.
+        /// Value that was found there.
         found: u64,
     },
     /// The region belongs to another version.
@@ -66,7 +66,7 @@ pub enum Error {
         what: &'static str,
         /// Its value.
         found: u64,
-        /// What it must be (an upper bound for counts).
+        /// Value that it must have (an upper bound for counts).
         expected: u64,
     },
     /// The old contents could not be discarded.

@@ -4,10 +4,10 @@
 /// Nanoseconds since the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// What was recorded before has this time or an earlier one.
+    /// Latest time of what was recorded before.
     pub from_ns: u64,
-    /// What was recorded afterwards has this time or a later one. A whole number of milliseconds, to which the
-    /// times of live blocks are known.
+    /// Earliest time of what was recorded afterwards. A whole number of milliseconds, to which the times of live blocks
+    /// are known.
     pub to_ns: u64,
 }
 

@@ -39,7 +39,7 @@ const MANY_UNWINDINGS: u64 = 128;
 /// aims at, so that it is more room that helps.
 const FULL: u64 = 300;
 
-/// How much memory an attach may take, in bytes.
+/// Memory that an attach may take, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// All together.
@@ -52,19 +52,19 @@ pub struct Plan {
     pub stacks: u64,
     /// Threads that there are.
     pub threads: usize,
-    /// What the target itself may be charged, where its accesses are counted: for the index of its blocks.
+    /// Memory that the target itself may be charged where its accesses are counted: for the index of its blocks.
     pub access_index: u64,
 }
 
 impl Plan {
-    /// What a ring takes at first, with `first_ring` bytes of events. One page more than we touch: the
-    /// kernel's, that says where the ring's pages are.
+    /// Returns the initial size of a ring with `first_ring` bytes of events. One page more than we touch: the kernel's,
+    /// that says where the ring's pages are.
     pub const fn small_ring(first_ring: u64) -> u64 {
         SMALL_PREFIX_BYTES as u64 + first_ring + PAGE as u64
     }
 
-    /// What any attach takes, besides rings: control block, sequence words, a first piece of the stack
-    /// table, and the pages of the kernel that say where all this is.
+    /// Memory of any attach beside rings: control block, sequence words, a first piece of the stack table, and the
+    /// pages of the kernel that say where all this is.
     pub const FIXED: u64 =
         (16 * PAGE + SEQUENCE_WORDS * 4 + INDEX_FIRST_ENTRIES * 8 + ARENA_AHEAD) as u64;
 
@@ -114,7 +114,7 @@ impl Default for Plan {
     }
 }
 
-/// What has been granted.
+/// Granted memory.
 pub(crate) struct Accounts {
     /// Bytes that may be granted.
     allowance: u64,

@@ -20,7 +20,7 @@ pub struct NewBlock {
 }
 
 impl Region {
-    /// Whether the hook draws blocks to be watched ([`flags::LOOKS`]).
+    /// Returns true if the hook draws blocks to be watched ([`flags::LOOKS`]).
     pub fn draws_looks(&self) -> bool {
         self.flags() & flags::LOOKS != 0
     }
@@ -62,7 +62,7 @@ impl Region {
         self.change_look(look::ASKED, look::CLOSED)
     }
 
-    /// Whether nobody was asked for a block, or whoever was has given up.
+    /// Returns true if no block is asked for, or whoever was asked has given up.
     pub fn is_no_block_asked(&self) -> bool {
         self.look_state().load(Relaxed) == look::CLOSED
     }

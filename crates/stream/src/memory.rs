@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::Rel
 
 const PAGE: usize = 4096;
 
-/// What keeps a file at its size: nobody can make it shorter or longer, nor take that back
-/// (memfd_create(2), fcntl(2)). Holes can be punched all the same.
+/// Seals that keep a file at its size: nobody can make it shorter or longer, nor take that back (memfd_create(2),
+/// fcntl(2)). Holes can be punched all the same.
 pub const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// Makes a memory file of this size with those seals, as the target makes one for an attach.
@@ -41,7 +41,7 @@ pub enum Guide {
     Mapped(MmapRaw),
     /// The target's private memory, written through its /proc/PID/mem, and where it is (avma).
     Private(File, u64),
-    /// Of a region that was found: a copy of its beginning. Nothing is told any more.
+    /// Copy of the beginning of a region that was found. Nothing is told any more.
     Copied(Vec<u8>),
 }
 
@@ -122,7 +122,7 @@ impl Memory {
         self.tell(offset, &value.to_ne_bytes());
     }
 
-    /// The same for 32 bits.
+    /// Like [`Self::tell`], for 32 bits.
     pub(crate) fn tell32(&self, offset: usize, value: u32, order: Ordering) {
         self.guide32(offset).store(value, order);
         self.tell(offset, &value.to_ne_bytes());
@@ -147,7 +147,7 @@ impl Memory {
         self.guide64(offset).load(Relaxed)
     }
 
-    /// The same of 32 bits.
+    /// Like [`Self::told`], for 32 bits.
     pub(crate) fn told32(&self, offset: usize) -> u32 {
         self.guide32(offset).load(Relaxed)
     }
@@ -162,7 +162,7 @@ impl Memory {
         self.tell_all(offset, &values, |value| value.to_ne_bytes());
     }
 
-    /// The same for 32 bits each.
+    /// Like [`Self::tell_all`], for 32 bits each.
     pub(crate) fn tell_u32s(&self, offset: usize, values: &[u32]) {
         assert!(offset.is_multiple_of(4) && self.is_guide(offset, values.len(), 4));
         // SAFETY: as in `word32`, for every word of the range; `AtomicU32` has the layout of `u32`.
@@ -175,7 +175,7 @@ impl Memory {
         self.tell_all(offset, values, |value| value.to_ne_bytes());
     }
 
-    /// The same for 16 bits each.
+    /// Like [`Self::tell_all`], for 16 bits each.
     pub(crate) fn tell_u16s(&self, offset: usize, values: &[u16]) {
         assert!(offset.is_multiple_of(2) && self.is_guide(offset, values.len(), 2));
         // SAFETY: as in `word32`, for every word of the range; `AtomicU16` has the layout of `u16`.
@@ -277,7 +277,7 @@ impl Memory {
         self.discard(GUIDE_BYTES, self.map.len() - GUIDE_BYTES)
     }
 
-    /// The same for a part of it: whole pages. Of a guide that nobody else can write, the kernel gives none back.
+    /// Discards a part of it: whole pages. Of a guide that nobody else can write, the kernel gives none back.
     pub(crate) fn discard(&self, offset: usize, bytes: usize) -> Result<(), Error> {
         assert!(offset >= GUIDE_BYTES);
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));

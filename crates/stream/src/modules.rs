@@ -21,7 +21,7 @@ pub struct ModuleSpec {
     pub base: u64,
     /// Its first unwind row.
     pub first_row: u32,
-    /// How many it has.
+    /// Number of its rows.
     pub row_count: u32,
     /// Code of it that no row covers keeps frame pointers.
     pub keeps_frame_pointers: bool,

@@ -17,13 +17,13 @@ const BATCH_EVENTS: usize = 4096;
 const EVENTS_AHEAD: usize = 64;
 const EVENTS_OF_A_LINE: usize = 64 / size_of::<RawEvent>();
 
-/// What a pass takes of a ring.
+/// Events of a ring that a pass takes.
 pub(crate) struct Span {
     pub ring: usize,
     pub tail: u64,
     pub end: u64,
     pub head: u64,
-    /// How far it has been taken.
+    /// Position up to which it has been taken.
     pub at: u64,
     pub state: RingState,
 }
@@ -77,7 +77,7 @@ impl Part<'_> {
         }
     }
 
-    /// Whether events are left.
+    /// Returns true if events are left.
     pub fn has_more(&self) -> bool {
         self.next < self.spans.len()
     }
@@ -91,7 +91,7 @@ pub(crate) struct RingState {
     extension: Option<u64>,
     /// Mean number of bytes between its samples; 0: all allocations are recorded.
     mean_bytes: u64,
-    /// What came of the words about a block.
+    /// Result of the words about a block.
     accesses: AccessWords,
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 /// A CPython interpreter, for the hook and for the merging of its frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PythonConfig {
-    /// What the hook has to know.
+    /// Facts that the hook needs.
     pub layout: PythonLayout,
     /// The code of the function that evaluates Python functions: its frames are replaced by theirs.
     pub evaluation: Range<u64>,
@@ -34,13 +34,13 @@ pub struct PythonLocation {
 /// The low bits of the address of a Python frame: locations are granules apart.
 const GRANULE_BITS: u32 = GRANULE_BYTES.trailing_zeros();
 
-/// What stands for a location in [`Stack::frames`](crate::Stack::frames): no address of a process has this
+/// Returns the stand-in for a location in [`Stack::frames`](crate::Stack::frames): no address of a process has this
 /// form.
 fn address_of(location: u32) -> u64 {
     PYTHON_FRAME | u64::from(location) << GRANULE_BITS
 }
 
-/// Whether it is the address of a Python function's location, not one of code.
+/// Returns true if it is the address of a Python function's location, not one of code.
 pub fn is_python(address: u64) -> bool {
     address & PYTHON_FRAME != 0
 }
@@ -114,7 +114,7 @@ impl Region {
         self.memory.tell32(offset, state, Release);
     }
 
-    /// How the hook looks for Python frames: one of [`memhook_abi::python_state`].
+    /// Returns how the hook looks for Python frames: one of [`memhook_abi::python_state`].
     pub(crate) fn python_state(&self) -> u32 {
         let offset = PYTHON_OFFSET + offset_of!(PythonLayout, state);
         self.memory.told32(offset)
@@ -232,7 +232,7 @@ pub(crate) fn merge(native: &[u64], python: &[u64], evaluation: &Range<u64>) -> 
     merged
 }
 
-/// Whether a layout can be handed to the hook: it reads only so far into frames and code objects.
+/// Returns true if a layout can be handed to the hook: it reads only to a limit into frames and code objects.
 pub(crate) fn is_possible(config: &PythonLayout) -> bool {
     let in_frame = [
         config.frame_code,

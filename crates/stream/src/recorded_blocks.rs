@@ -20,7 +20,7 @@ const STORES_ARRIVE: Duration = Duration::from_millis(10);
 /// Passes after the one that has taken the last event: what looks impossible is held back for one.
 const PASSES_BEHIND: u32 = 3;
 
-/// How far a renewal has come.
+/// Stage of a renewal.
 #[derive(Clone, Debug, Default)]
 enum Stage {
     #[default]
@@ -44,7 +44,7 @@ pub struct MarkRenewal {
 }
 
 impl MarkRenewal {
-    /// Whether none is under way.
+    /// Returns true if none is under way.
     pub fn is_at_rest(&self) -> bool {
         matches!(self.stage, Stage::AtRest)
     }
@@ -133,7 +133,7 @@ fn marks_set_in(phase: u64, first: u8) -> u64 {
 
 /// A word with the lowest bit of each of its eight pages.
 const EACH_PAGE: u64 = 0x0101_0101_0101_0101;
-/// How often a word is tried that changes meanwhile. A process that means harm could change it for ever.
+/// Number of attempts on a word that changes at the same time. A process that means harm could change it for ever.
 const MOST_TRIES: u32 = 64;
 /// A word of the table without the bits of its blocks.
 const TAG: u64 = !0 << 32;

@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 
 /// membarrier(2): commands of `<linux/membarrier.h>`.
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
-/// What a process calls to be reached by [`barrier`].
+/// Command of membarrier(2) by which a process can be reached by [`barrier`].
 pub const REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 
-/// How long one pass waits for a thread to end its recording, many times what a running thread needs.
+/// Longest wait of one pass for a thread to end its recording, many times what a running thread needs.
 const RECORDING: Duration = Duration::from_micros(50);
 
-/// How a thread of the target finds its number without a system call.
+/// Way in which a thread of the target finds its id without a system call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadNumbers {
     /// Where its C library keeps it, in bytes from the thread pointer.
     pub offset: u32,
-    /// What is kept so for a thread that it is not the number of, or 0: see `Control::stale_number`.
+    /// Id that is stored for another thread, or 0: see `Control::stale_number`.
     pub stale: u32,
-    /// That thread's number.
+    /// That thread's id.
     pub instead: u32,
 }
 

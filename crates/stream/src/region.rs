@@ -29,15 +29,15 @@ pub struct Region {
     /// changed by the target.
     pub(crate) places: Vec<AtomicU64>,
     accounts: Mutex<Accounts>,
-    /// How many rings were, or are being, given to a next owner, and of how many this is done.
+    /// Number of rings that were, or are being, given to a next owner, and of those for which this is done.
     freeing: [AtomicU64; 2],
     /// Threads that are inside of a wrapper, with a ring of the region that this one is to replace.
     inside_before: Mutex<Vec<Mark>>,
-    /// What is not read from the region, because the target, and what it forks, can write that.
+    /// Values that are not read from the region, because the target, and what it forks, can write there.
     own: Own,
 }
 
-/// What this process has written into the region, of which it trusts only its own copy.
+/// Values that this process has written into the region, of which it trusts only its own copy.
 struct Own {
     /// The journal of slots, but for what the hook changes.
     journal: Mutex<Vec<SlotSpec>>,
@@ -169,7 +169,7 @@ impl Region {
         locked(&self.accounts)
     }
 
-    /// How many rings have been freed; `None` while one is being freed.
+    /// Returns how many rings have been freed; `None` while one is being freed.
     pub(crate) fn rings_freed(&self) -> Option<u64> {
         let [begun, done] = &self.freeing;
         // In this order: equal numbers then mean that at the second load none was under way.
@@ -201,7 +201,7 @@ impl Region {
         self.ring_bytes
     }
 
-    /// Whether it has no control block: never initialized, or not to the end.
+    /// Returns true if it has no control block: never initialized, or not completely.
     pub fn is_blank(&self) -> bool {
         self.control64(offset_of!(Control, magic)) == 0
     }

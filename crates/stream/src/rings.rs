@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const EVENT_BYTES: u64 = size_of::<RawEvent>() as u64;
 
-/// What was not recorded, and how backtraces were made. All counts only ever grow during an attach.
+/// Losses of events, and how backtraces were made. All counts only ever grow during an attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Events dropped because a ring was full.
@@ -26,7 +26,7 @@ pub struct Losses {
     pub unwound: u64,
     /// Remembered backtraces that were unwound again to check them.
     pub memo_checked: u64,
-    /// Those that were wrong.
+    /// Backtraces among them that were wrong.
     pub memo_wrong: u64,
     /// Backtraces that did not fit into the stack table.
     pub stacks_dropped: u64,
@@ -65,7 +65,7 @@ impl Region {
         (used as usize).min(MAX_RINGS)
     }
 
-    /// What tells the owners of all rings at this moment from those of another one; `None` if an event waits in a ring.
+    /// Returns a value that identifies the owners of all rings at this moment; `None` if an event waits in a ring.
     pub fn owners_at_rest(&self) -> Option<u64> {
         let mut owners = 0u64;
         for ring in 0..self.rings_used() {
@@ -111,7 +111,7 @@ impl Region {
         self.set_stack_of(ring, low, high, 0);
     }
 
-    /// The same of a thread whose number the hook compares with its own.
+    /// Like [`Self::set_stack`], for a thread whose id the hook compares with its own.
     pub fn set_stack_of(&self, ring: usize, low: u64, high: u64, tid: u64) {
         // The hook reads without the kernel's help if low <= sp < high, so the pair must never
         // look wider than it is: close the range, move one end, open it with the other.
@@ -162,7 +162,7 @@ impl Region {
         Op::from_code(word0 >> 45 & 7)
     }
 
-    /// Whether a thread is inside a wrapper, as far as that can be seen.
+    /// Returns true if a thread is inside a wrapper, as far as that can be seen.
     pub fn awaits_threads(&self) -> bool {
         !self.marked_inside().is_empty()
     }
@@ -279,14 +279,14 @@ impl Region {
         }
     }
 
-    /// The same for all rings.
+    /// Like [`Self::retire_loss`], for all rings.
     pub(crate) fn retire_losses(&self) {
         for ring in 0..self.rings_used() {
             self.retire(ring);
         }
     }
 
-    /// What was lost since the attach.
+    /// Returns what was lost since the attach.
     pub fn losses(&self) -> Losses {
         let mut sums = [0u64; LOSS_FIELDS.len()];
         for (i, sum) in sums.iter_mut().enumerate() {
@@ -329,8 +329,8 @@ pub(crate) const fn bounds_offset(ring_offset: usize) -> usize {
     BOUNDS_OFFSET + (ring_offset >> BOUNDS_SHIFT) * size_of::<StackBounds>()
 }
 
-/// What a target says that it has counted, but no more than anything can count: whoever adds such numbers up, those of
-/// thousands of processes even, gets no sum that does not fit.
+/// Returns a count from the target, limited to what is possible, so that a sum of such counts, even over thousands of
+/// processes, never overflows.
 fn believable(count: u64) -> u64 {
     const MOST: u64 = 1 << 48;
     count.min(MOST)

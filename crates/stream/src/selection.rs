@@ -1,4 +1,4 @@
-//! What the hook needs when it does not record every allocation.
+//! Values that the hook needs when it does not record every allocation.
 
 use crate::Region;
 use memhook_abi::{FILTER_WORDS, LEAST_FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};

@@ -17,7 +17,7 @@ pub struct SlotSpec {
     pub address: u64,
     /// Address of the function that the wrapper calls and the detach puts back (avma).
     pub original: u64,
-    /// What the slot holds now: `original`, or the PLT stub that lazy binding starts from.
+    /// Present value of the slot: `original`, or the PLT stub that lazy binding starts from.
     pub expected: u64,
     /// Base of the slot's module (avma).
     pub module_base: u64,
@@ -40,9 +40,9 @@ pub struct SlotView {
     pub index: usize,
     /// Address of the slot (avma).
     pub address: u64,
-    /// What the detach puts back (avma).
+    /// Value that the detach restores (avma).
     pub original: u64,
-    /// What the slot held before patching (avma).
+    /// Value of the slot before patching (avma).
     pub expected: u64,
     /// Base of the slot's module (avma).
     pub module_base: u64,

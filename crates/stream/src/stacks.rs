@@ -8,7 +8,7 @@ use memhook_abi::{PYTHON_LOCATION, StackEntry};
 pub struct Stack {
     /// Function id of the hooked call.
     pub function: u8,
-    /// Whether the walk ended before the outermost frame.
+    /// True if the walk ended before the outermost frame.
     pub truncated: bool,
     /// Return addresses (avma), innermost first; for a Python function what [`Region::python_location`]
     /// knows ([`is_python`](crate::is_python)).

@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"MHKSYMS1";
 /// The most memory that a sound bundle takes.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Why a bundle cannot be written or read.
+/// Reason why a bundle cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The operating system refused it.
@@ -49,7 +49,7 @@ pub enum BundleError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// Reason why it does not fit.
         reason: String,
     },
 }
@@ -124,7 +124,7 @@ impl Bundle {
         merged
     }
 
-    /// How many addresses have a name, and how many there are.
+    /// Returns how many addresses have a name, and how many there are.
     pub fn counts(&self) -> (usize, usize) {
         let all = || self.modules.iter().flat_map(|module| &module.frames);
         let named = all().filter(|(_, frames)| !frames.is_empty());

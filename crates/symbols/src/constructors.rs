@@ -33,7 +33,7 @@ struct ModuleCode {
 }
 
 impl<'a> Constructors<'a> {
-    /// Of these modules.
+    /// Constructors of these modules.
     pub fn new(symbols: &'a Symbolizer) -> Self {
         let modules = RefCell::default();
         Constructors { symbols, modules }
@@ -116,7 +116,7 @@ pub fn class_of_constructor(function: &str) -> Option<String> {
     (of_class == of_function && !of_class.is_empty()).then(|| class.to_owned())
 }
 
-/// What holds the result of the call.
+/// Places that hold the result of the call.
 #[derive(Default)]
 struct Holders {
     registers: Vec<Register>,

@@ -24,7 +24,7 @@ const MAX_FILE_BYTES: u64 = 16 << 30;
 /// For how long it is remembered that no server has a file.
 const ABSENCE: Duration = Duration::from_secs(600);
 
-/// How long servers may take.
+/// Time limits for servers.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeLimits {
     /// To look up the name, to connect, and between two pieces of an answer.
@@ -53,7 +53,7 @@ pub struct Debuginfod {
     failed: Arc<Mutex<Vec<bool>>>,
 }
 
-/// Why a server gave no file.
+/// Reason why a server gave no file.
 enum Refusal {
     /// It has none.
     Absent,

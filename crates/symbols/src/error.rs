@@ -1,8 +1,8 @@
-//! Why symbol files are not used.
+//! Reasons why symbol files are not used.
 
 use std::{io::ErrorKind, path::PathBuf};
 
-/// Why a file was not used.
+/// Reason why a file was not used.
 #[derive(Debug, thiserror::Error)]
 pub enum SymbolError {
     /// It could not be read.
@@ -18,7 +18,7 @@ pub enum SymbolError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason.
         reason: String,
     },
     /// It belongs to another build than the mapped one.
@@ -46,19 +46,19 @@ pub enum SymbolError {
     Download {
         /// The address that was asked for.
         url: String,
-        /// What went wrong.
+        /// Reason.
         reason: String,
     },
 }
 
 impl SymbolError {
-    /// Whether there is no such file.
+    /// Returns true if there is no such file.
     pub(crate) fn is_of_missing_file(&self) -> bool {
         matches!(self, SymbolError::Read { error, .. }
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
 
-    /// The same error about a file that the user knows by another name.
+    /// Returns the error about a file that the user knows by another name.
     pub(crate) fn about(mut self, place: &str) -> SymbolError {
         match &mut self {
             SymbolError::Read { path, .. }

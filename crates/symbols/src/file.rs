@@ -22,7 +22,7 @@ pub(crate) enum Image {
         cache: ReadCache<File>,
         file: File,
         extent: Extent,
-        /// How many bytes may still be read in large parts: the tables of a damaged file may all name the same
+        /// Number of bytes that may still be read in large parts: the tables of a damaged file may all name the same
         /// part of it.
         left: Cell<u64>,
     },
@@ -93,7 +93,7 @@ impl Image {
         })
     }
 
-    /// The same open file, with nothing read of it.
+    /// Returns the open file with nothing read of it.
     pub fn unread(self) -> std::io::Result<Image> {
         match self {
             Image::Bytes(bytes) => Ok(Image::Bytes(bytes)),
@@ -239,7 +239,7 @@ pub(crate) fn image(
     given
 }
 
-/// The same file with an offset of its own: another thread may be reading it too.
+/// Opens the file again with an offset of its own: another thread may be reading it, too.
 fn open_again(file: &File) -> std::io::Result<File> {
     open_regular(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
 }

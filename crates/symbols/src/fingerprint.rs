@@ -1,4 +1,4 @@
-//! What distinguishes files that claim the same build-id.
+//! Fingerprint that distinguishes files with the same build-id.
 
 use crate::file::Image;
 use ring::digest::{Context, SHA256};

@@ -15,7 +15,7 @@ pub struct FunctionSymbol {
     pub name: String,
     /// Address (svma).
     pub start: u64,
-    /// How many bytes of code it names; 0 if that is not stated.
+    /// Number of bytes of code that it names; 0 if that is not stated.
     pub bytes: u64,
     /// Not the function itself, but what chooses one when the program is loaded (STT_GNU_IFUNC).
     pub is_indirect: bool,

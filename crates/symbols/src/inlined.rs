@@ -109,8 +109,8 @@ fn reference(
     }
 }
 
-/// Whether an entry is about this function. A definition outside of its class refers to the declaration, which has the
-/// name and comes first.
+/// Returns true if an entry is about this function. A definition outside of its class refers to the declaration, which
+/// has the name and comes first.
 fn is_called<'s>(
     dwarf: &Dwarf<Slice<'s>>,
     unit: &Unit<Slice<'s>>,

@@ -27,7 +27,7 @@ const LONGEST_NAME: u64 = 1024;
 /// A file that has more records is read no further.
 const MOST_RECORDS: u64 = 4_000_000;
 
-/// What was read of such a file.
+/// Contents that were read of such a file.
 #[derive(Clone, Debug, Default)]
 pub struct JitDump {
     names: PerfMap,
@@ -147,7 +147,7 @@ impl JitDump {
     }
 }
 
-/// How long the header is, if it is one.
+/// Returns the length of the header, if it is one.
 fn header(read: Read<'_>) -> Option<u64> {
     let mut bytes = [0; HEADER_BYTES as usize];
     if !read(0, &mut bytes) {

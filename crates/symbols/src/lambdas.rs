@@ -1,5 +1,5 @@
-//! What the function of a lambda is called. GCC gives it no linkage name, so that its debug information says only
-//! `operator()`; the function that it is written in is found by where its entry is.
+//! Name of a lambda's function. GCC gives it no linkage name, so that its debug information says only `operator()`; the
+//! function that it is written in is found by where its entry is.
 
 use crate::demangle;
 use gimli::{AttributeValue, DebuggingInformationEntry, DwAt, EndianSlice, LittleEndian};
@@ -14,7 +14,7 @@ const MOST_REFERENCES: usize = 4;
 /// No name is longer: a damaged file may nest scopes without end, all of one long name.
 const LONGEST: usize = 1 << 16;
 
-/// Whether a name in debug information is that of any function object.
+/// Returns true if a name in debug information could be that of any function object.
 pub(crate) fn says_nothing(name: &str) -> bool {
     name == "operator()" || name.starts_with("operator()<")
 }

@@ -1,10 +1,10 @@
-//! What is in no file, as modules and frames of call stacks: Python functions, and code that was made at run time.
+//! Code that is in no file, as modules and frames of call stacks: Python functions, and code that was made at run time.
 
 use crate::{Frame, Location, ModuleFile, NamedCode};
 use memhook_abi::PYTHON_FRAME;
 use std::sync::Arc;
 
-/// What stands in the place of a module for Python functions.
+/// Pseudo-module for Python functions.
 pub const PYTHON: &str = "python";
 
 /// The module that the addresses of Python functions are in.

@@ -8,7 +8,7 @@ use memhook_foreign::{Extent, read_exactly};
 use std::collections::BTreeMap;
 use std::fs::File;
 
-/// What stands in the place of a module for such code.
+/// Pseudo-module for such code.
 pub const MADE_CODE: &str = "[jit]";
 /// Bytes of a file that are read.
 const MOST_BYTES: u64 = 256 << 20;
@@ -69,12 +69,12 @@ impl PerfMap {
         self.code.insert(start, (end, name));
     }
 
-    /// How many pieces of code have names.
+    /// Returns how many pieces of code have names.
     pub fn len(&self) -> usize {
         self.code.len()
     }
 
-    /// Whether none has.
+    /// Returns true if none has.
     pub fn is_empty(&self) -> bool {
         self.code.is_empty()
     }

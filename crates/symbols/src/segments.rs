@@ -39,7 +39,7 @@ impl Segment {
         self.svma.wrapping_sub(self.offset).wrapping_add(offset)
     }
 
-    /// Whether a mapping may be of this segment alone.
+    /// Returns true if a mapping may be of this segment alone.
     fn holds(&self, offset: u64, bytes: u64) -> bool {
         let end = self.svma.saturating_add(self.memory_bytes);
         let all = end.saturating_sub(self.page()).saturating_add(PAGE - 1) & !(PAGE - 1);

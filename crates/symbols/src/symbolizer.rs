@@ -20,9 +20,9 @@ struct Known {
     requested: Instant,
     frames: HashMap<u64, Vec<Frame>>,
     symbols: Option<ModuleSymbols>,
-    /// How many requests its thread has not answered.
+    /// Number of requests that its thread has not answered.
     pending: usize,
-    /// Whether its files have made the thread panic: then there are no more names.
+    /// True if its files have made the thread panic: then there are no more names.
     dead: bool,
 }
 
@@ -84,7 +84,7 @@ impl Symbolizer {
         }
     }
 
-    /// Whether it looks for names in files.
+    /// Returns true if it looks for names in files.
     pub fn reads_files(&self) -> bool {
         self.reads_files
     }
@@ -136,7 +136,7 @@ impl Symbolizer {
         }
     }
 
-    /// What the bundles say about a module.
+    /// Returns what the bundles have about a module.
     fn bundled(&self, file: &ModuleFile) -> (HashMap<u64, Vec<Frame>>, Option<ModuleSymbols>) {
         let mut frames = HashMap::new();
         let mut source = None;
@@ -286,7 +286,7 @@ impl Symbolizer {
         }
     }
 
-    /// What is known about a return address. Does not wait: see [`Symbolizer::request`].
+    /// Returns what is known about a return address. Does not wait: see [`Symbolizer::request`].
     pub fn location(&self, return_address: u64) -> Location {
         let Some((number, svma)) = self.place(return_address) else {
             return Location::default();
@@ -309,13 +309,13 @@ impl Symbolizer {
         self.location(return_address)
     }
 
-    /// Why files were not used that are there; those that are missing are no news.
+    /// Returns why existing files were not used; missing ones are no news.
     pub fn refused(&self) -> impl Iterator<Item = &SymbolError> {
         let problems = self.sources().flat_map(|module| &module.problems);
         problems.filter(|problem| !problem.is_of_missing_file())
     }
 
-    /// How the modules were read whose addresses were asked for.
+    /// Returns how the modules were read whose addresses were asked for.
     pub fn sources(&self) -> impl Iterator<Item = &ModuleSymbols> {
         self.modules.iter().filter_map(|m| m.symbols.as_ref())
     }

@@ -13,7 +13,7 @@ pub struct CodeRange {
     pub is_signal_frame: bool,
 }
 
-/// What `.eh_frame` describes, in address order. What cannot be parsed is left out.
+/// Returns what `.eh_frame` describes, in address order. What cannot be parsed is left out.
 pub fn code_ranges(sections: &Sections<'_>) -> Vec<CodeRange> {
     let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
     frames.set_address_size(8);

@@ -19,7 +19,7 @@ pub struct UnwindTable {
     pub row_rules: Vec<u16>,
     /// The distinct rules, as in [`memhook_abi::unwind_rule`]. Number 0 is the stop.
     pub rules: Vec<u64>,
-    /// How many rows cannot be expressed by rules and are therefore stops.
+    /// Number of rows that rules cannot express and that are therefore stops.
     pub inexpressible: usize,
 }
 

@@ -1,6 +1,6 @@
-//! What can be wrong with a module.
+//! Errors in a module.
 
-/// Why a module has no table.
+/// Reason why a module has no table.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not an ELF file that can be read.

@@ -15,7 +15,7 @@ pub type Registers = [Option<u64>; native::REGISTERS];
 /// Reads a word of the unwound memory at an address (avma).
 pub type ReadWord<'a> = &'a dyn Fn(u64) -> Option<u64>;
 
-/// Why an unwinding ended.
+/// Reason why an unwinding ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// At the thread's outermost frame.
@@ -32,7 +32,7 @@ pub enum End {
 pub struct Backtrace {
     /// Program counters (avma).
     pub frames: Vec<u64>,
-    /// Why there are no more of them.
+    /// Reason why there are no more of them.
     pub end: End,
 }
 
@@ -41,7 +41,7 @@ pub struct Backtrace {
 pub struct Start {
     /// Where the outermost function goes on (avma).
     pub pc: u64,
-    /// That function's code (avma).
+    /// Code of that function (avma).
     pub function: Range<u64>,
     /// The lowest stack pointer of all frames. It is not always that of the innermost: a signal handler may run on a
     /// stack of its own that lies above what it has interrupted.
@@ -56,7 +56,7 @@ struct Module {
     index: Option<Index>,
 }
 
-/// What is kept of a module's sections.
+/// Index of a module's sections.
 struct Index {
     eh_frame: Vec<u8>,
     bases: BaseAddresses,

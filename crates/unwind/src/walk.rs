@@ -25,7 +25,7 @@ pub struct Frame {
     pub pc: u64,
     /// The stack pointer in this frame.
     pub sp: u64,
-    /// Whether the thread stands at `pc`, or was interrupted there by a signal, so that `pc` is not the return address
+    /// True if the thread stands at `pc`, or was interrupted there by a signal, so that `pc` is not the return address
     /// of a call.
     pub is_exact: bool,
 }

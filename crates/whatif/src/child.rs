@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 const REPLAYER: &[u8] = include_bytes!(env!("MEMHOOK_REPLAYER"));
 /// Bytes of operations that are written at a time.
 const BATCH_BYTES: usize = 1 << 18;
-/// How often it is asked whether the child has ended.
+/// Time between two looks for the end of the child.
 const TURN: Duration = Duration::from_millis(5);
 
-/// How much of each block a replay writes to.
+/// Part of each block that a replay writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
     /// Its first and its last page.
@@ -31,14 +31,14 @@ pub(crate) enum Touch {
     All,
 }
 
-/// What a replay may take.
+/// Limits of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub resident_bytes: u64,
     pub time: Duration,
 }
 
-/// What a replay measured.
+/// Measurements of a replay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     /// Nanoseconds since the attach in the recording, and resident anonymous bytes.
@@ -47,7 +47,7 @@ pub(crate) struct Measured {
     pub allocator_ns: u64,
     pub page_faults: u64,
     pub failed_calls: u64,
-    /// Why it did not come to its end.
+    /// Reason why it did not come to its end.
     pub problem: Option<String>,
 }
 
@@ -161,7 +161,7 @@ fn write(
     Ok(())
 }
 
-/// What the child wrote.
+/// Output of the child.
 #[derive(Default)]
 struct Lines {
     library: String,

@@ -1,4 +1,4 @@
-//! What replays say about other allocators, as text and JSON.
+//! Comparison of replays with other allocators, as text and JSON.
 
 use crate::child::Measured;
 use crate::operations::{MOST_THREADS, Sums};
@@ -13,7 +13,7 @@ use std::fmt::Write;
 const SCHEMA: &str = "memhook-rs/what-if/1";
 /// Columns where nothing has a width.
 const COLUMNS: usize = 100;
-/// What is said of each replay.
+/// Heads of the columns for each replay.
 pub(crate) const COLUMN_HEADS: [&str; 5] = [
     "peak RSS",
     "at the end",
@@ -22,7 +22,7 @@ pub(crate) const COLUMN_HEADS: [&str; 5] = [
     "in the allocator",
 ];
 
-/// What a run would take under other allocators.
+/// Memory that a run would need with other allocators.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// Name of the schema.
@@ -39,15 +39,15 @@ pub struct Comparison {
     pub peak_live_bytes: u64,
     /// The allocator of the recorded process.
     pub recorded_allocator: String,
-    /// What each block was written to: `ends`, its first and its last page; `all` of its pages.
+    /// Part of each block that was written to: `ends`, its first and its last page; `all` of its pages.
     pub touched: &'static str,
-    /// How the replay under the recorded allocator compares with the recorded process; `None` if that cannot be known.
+    /// Comparison of the replay with the recorded allocator and the recorded process; `None` if it is not possible.
     pub truth: Option<Truth>,
     /// All replays; that under the recorded allocator first.
     pub rows: Vec<ReplayRow>,
-    /// What would take less; `None` if nothing would, or the replays are not right.
+    /// Recommendation; `None` if nothing would need less, or the replays are not right.
     pub recommendation: Option<Recommendation>,
-    /// What limits what these numbers say.
+    /// Limitations of these numbers.
     pub notes: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct Truth {
     pub median_error: f64,
     /// The error of the peak.
     pub peak_error: f64,
-    /// Whether both are small enough.
+    /// Returns true if both are small enough.
     pub holds: bool,
 }
 
@@ -84,7 +84,7 @@ pub struct ReplayRow {
     pub settings: String,
     /// Its library; `None`: that of the C library.
     pub library: Option<String>,
-    /// Whether this is what the recorded process used.
+    /// True if this is what the recorded process used.
     pub is_recorded: bool,
     /// Most resident bytes.
     pub peak_rss_bytes: u64,
@@ -100,13 +100,13 @@ pub struct ReplayRow {
     pub allocator_ms: f64,
     /// Calls that returned no memory.
     pub failed_calls: u64,
-    /// Why it did not come to its end.
+    /// Reason why it did not come to its end.
     pub problem: Option<String>,
     /// Resident bytes over time: nanoseconds since the attach, bytes.
     pub curve: Vec<(u64, u64)>,
 }
 
-/// What would take less memory.
+/// Recommendation of what would need less memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recommendation {
     /// The allocator.
@@ -157,7 +157,7 @@ impl Comparison {
         }
     }
 
-    /// What was done.
+    /// Returns what was done, as a heading.
     pub(crate) fn heading(&self) -> String {
         let touched = match self.touched {
             "all" => "all of its pages were",
@@ -173,7 +173,7 @@ impl Comparison {
         )
     }
 
-    /// What limits what the numbers say.
+    /// Returns all limitations of the numbers.
     pub(crate) fn all_notes(&self) -> impl Iterator<Item = String> + '_ {
         let failed = self.rows.iter().filter(|row| row.failed_calls > 0);
         let failed = failed.map(|row| {
@@ -248,7 +248,7 @@ impl ReplayRow {
         }
     }
 
-    /// What it is called.
+    /// Returns its name.
     pub(crate) fn name(&self) -> String {
         let recorded = if self.is_recorded {
             " (as recorded)"

@@ -1,8 +1,8 @@
-//! Why a recording is not replayed.
+//! Reasons why a recording is not replayed.
 
 use std::io;
 
-/// Why there is no replay.
+/// Reason why there is no replay.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -11,12 +11,12 @@ pub(crate) const MOST_THREADS: u16 = 64;
 /// No allocator is asked for a larger alignment: which one the program wanted is not recorded, only where the block
 /// came to lie.
 const LARGEST_ALIGNMENT: u8 = 12;
-/// What comes after a time takes longer than this in all allocators.
+/// Time in all allocators after which a step of the clock is recorded.
 const CLOCK_STEP_NS: u64 = 5_000_000;
 /// Places of the table; blocks beyond them are left out.
 const MOST_SLOTS: u32 = u32::MAX - 1;
 
-/// What the replayer does; as in `replayer.cc`.
+/// Operation of the replayer; as in `replayer.cc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Reallocate = 5,
     /// As many blocks as `slot` says, each released at once.
     Pairs = 6,
-    /// How much is resident; `value` is the time.
+    /// Resident memory; `value` is the time.
     Sample = 7,
     /// The time is now `value`, for allocators that do something after a time.
     Clock = 8,
@@ -55,7 +55,7 @@ impl Operation {
     }
 }
 
-/// How a block is asked for.
+/// Way in which a block is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Zeroed,
@@ -80,7 +80,7 @@ pub(crate) struct Encoder<W> {
     next_moment: usize,
     until_sample: u64,
     now_ns: u64,
-    /// What the replay was last told.
+    /// Time that the replay was last given.
     clock_ns: u64,
     /// The index of the process's first thread.
     pub main_thread: u16,
@@ -92,7 +92,7 @@ pub(crate) struct Encoder<W> {
     pub sums: Sums,
 }
 
-/// What a replay takes.
+/// Memory that a replay needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub operations: u64,
@@ -105,7 +105,7 @@ pub(crate) struct Sums {
     pub unknown_releases: u64,
     /// All releases, known only by what came later included.
     pub releases: u64,
-    /// Those of them whose own event is not in the recording.
+    /// Releases among them whose own event is not in the recording.
     pub unseen_releases: u64,
     pub allocations: u64,
     pub end_ns: u64,

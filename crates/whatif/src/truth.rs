@@ -1,4 +1,4 @@
-//! Whether a replay is right: the recorded process's own memory beside that of its replay.
+//! Check whether a replay is right: the recorded process's own memory beside that of its replay.
 
 use crate::comparison::Truth;
 use memhook_recording::ResidentSample;

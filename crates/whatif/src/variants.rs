@@ -8,7 +8,7 @@ const DIRECTORIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr
 /// An allocator of which distributions have a library.
 struct Known {
     name: &'static str,
-    /// How the file names of its library begin.
+    /// Prefix of the file names of its library.
     module: &'static str,
     files: &'static [&'static str],
 }
@@ -37,7 +37,7 @@ pub(crate) const MODULES: [&str; 3] = [KNOWN[0].module, KNOWN[1].module, KNOWN[2
 /// An allocator with settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// What it is called in reports.
+    /// Name in reports.
     pub allocator: String,
     /// Its settings, as variables of the environment; with spaces in between in reports.
     pub settings: Vec<(&'static str, &'static str)>,
@@ -72,7 +72,7 @@ impl Variant {
     }
 }
 
-/// What the recorded process used, by the module of its allocator, and all others that are there.
+/// Returns what the recorded process used, by the module of its allocator, and all others that are installed.
 ///
 /// `None` for the first if its library is not on this machine.
 pub(crate) fn all(recorded: Option<&str>) -> (Option<Variant>, Vec<Variant>) {

@@ -13,16 +13,16 @@ use std::time::Duration;
 
 /// About how many points a curve has.
 const POINTS: u64 = 2000;
-/// What an allocator may take beside the blocks themselves, as a share of them, before a replay is refused.
+/// Share of the blocks that an allocator may need beside them before a replay is refused.
 const OVERHEAD: f64 = 0.25;
-/// What is kept here for each block that lives, in the ledger and beside it.
+/// Memory that is used here for each live block, in the ledger and beside it.
 const BYTES_PER_BLOCK: u64 = 160;
 /// The share of the memory that is left which a replay may take.
 const SHARE_OF_MEMORY: f64 = 0.8;
-/// What somebody gains who changes the allocator has to be more than chance.
+/// Least gain from a change of the allocator, which has to be more than chance.
 const LEAST_GAIN: f64 = 0.10;
 
-/// What is asked for.
+/// Request for a replay.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
     /// More allocators, as libraries.
@@ -94,7 +94,7 @@ pub fn what_if(recording: &Recording, wanted: &WhatIf) -> Result<Comparison, Err
     Ok(comparison)
 }
 
-/// How much a replay may take. Fails if it will need more.
+/// Returns how much a replay may take. Fails if it will need more.
 fn room(sums: &Sums, wanted: Option<u64>) -> Result<u64, Error> {
     let level = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
     let available = level.map_or(u64::MAX, |level| level.free);
@@ -133,8 +133,8 @@ impl Job<'_> {
             .replay(self.recording, sums, moments, variant, touch, self.bounds)
     }
 
-    /// How much of its blocks a program writes to is not recorded, so both are tried, and what comes closer to the
-    /// recorded process is taken for all other replays.
+    /// Replays the recorded allocator with both assumptions about how much of its blocks the program writes to, which
+    /// is not recorded, and returns the one closer to the recorded process for all other replays.
     fn same(&self, variant: &Variant, resident: &[ResidentSample]) -> Result<Checked, Error> {
         let with = |touch| -> Result<Checked, Error> {
             let measured = self.replay(variant, touch)?;

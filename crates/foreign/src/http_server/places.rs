@@ -25,7 +25,7 @@ impl Silent {
     }
 }
 
-/// Those that are answered, the oldest first.
+/// Connections that are answered, the oldest first.
 #[derive(Default)]
 pub(super) struct Places {
     taken: Mutex<Vec<Answered>>,
@@ -112,7 +112,7 @@ fn yields(
         .and_then(first)
 }
 
-/// What counts as one address: who has one of IPv6 has 2^64 of them.
+/// Returns what counts as one address: the owner of one IPv6 address has 2^64 of them.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => {

@@ -7,7 +7,7 @@ use crate::asks_for_us;
 pub(super) const MOST_BYTES: usize = 64 << 10;
 const MOST_HEADERS: usize = 64;
 
-/// What is asked for.
+/// A request.
 pub struct Request {
     pub(super) method: String,
     /// Without a query.
@@ -17,7 +17,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether the client means to ask a server of these names.
+    /// Returns true if the client means to ask a server of these names.
     pub(crate) fn is_for(&self, names: &[String]) -> bool {
         let is_own = |host: &String| asks_for_us(host, names.iter().map(String::as_str));
         self.hosts.len() <= 1 && self.hosts.iter().all(is_own)

@@ -9,7 +9,7 @@ mod print;
 
 use crate::bounded_name::Bounded;
 
-/// What is written.
+/// Style of the output.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
     /// Return types, and the types of literals.

@@ -2,7 +2,7 @@
 
 use Form::*;
 
-/// What an operator does in an expression.
+/// Form of an operator in an expression.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Form {
     Prefix,

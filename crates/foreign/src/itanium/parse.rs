@@ -50,14 +50,14 @@ struct Parser<'a> {
     forward: Vec<Id>,
     takes_forward: bool,
     takes_arguments: bool,
-    /// How many lambdas' parameters are being read.
+    /// Number of lambdas whose parameters are being read.
     lambdas: usize,
     /// After `sr` stands one type, not a list of scopes.
     scopes_are_types: bool,
     depth: usize,
 }
 
-/// What an encoding needs to know of its name.
+/// Facts about its name that an encoding needs.
 #[derive(Default)]
 struct NameState {
     has_no_result: bool,

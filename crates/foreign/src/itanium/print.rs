@@ -46,7 +46,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         pack.get(at).copied()
     }
 
-    /// What stands for this part.
+    /// Returns the part that this one stands for.
     fn resolved(&mut self, mut id: Id) -> Id {
         for _ in 0..MOST_DEPTH {
             id = match &self.tree[id] {
@@ -77,7 +77,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         )
     }
 
-    /// Whether something of the type stands behind the name.
+    /// Returns true if a part of the type stands behind the name.
     fn has_right(&mut self, id: Id) -> bool {
         let mut id = self.resolved(id);
         for _ in 0..MOST_DEPTH {
@@ -437,7 +437,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         }
     }
 
-    /// What stands between a type and the sign of its pointer.
+    /// Writes what stands between a type and the sign of its pointer.
     fn open(&mut self, of: Id) -> Option<()> {
         match self.is_compound(of) {
             (true, _) => self.put(" ("),

@@ -19,7 +19,7 @@ const CELLS_OF_SITE: usize = 2;
 /// A block that covers so many cells whole is an entry of its own.
 const LEAST_RUN: u64 = 2;
 
-/// What lives of a site in a cell, or in several of them.
+/// Live blocks of a site in a cell, or in several of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressCell {
     /// The number of the cell: its first address over the size of a cell.
@@ -43,7 +43,7 @@ pub struct AddressMap {
     pub at_ns: u64,
     /// The size of a cell is this power of two.
     pub shift: u32,
-    /// What lives, ordered by cell and site. Cells in which nothing does are left out.
+    /// Live blocks, ordered by cell and site. Cells in which nothing does are left out.
     pub cells: Vec<AddressCell>,
 }
 
@@ -229,7 +229,7 @@ impl AddressMaps {
         }
     }
 
-    /// Whether there is one to be drawn now.
+    /// Returns true if one has to be drawn now.
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
         self.due_ns.last().is_some_and(|&due_ns| now_ns >= due_ns)

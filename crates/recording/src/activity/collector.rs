@@ -15,7 +15,7 @@ use memhook_abi::Accesses;
 use memhook_ledger::{BlockOf, Estimate, Observer, ReleaseBy, SampledAllocations};
 use rustc_hash::FxHashMap;
 
-/// What recorded blocks stand for.
+/// Meaning of recorded blocks.
 #[derive(Clone, Default)]
 pub(crate) struct Samples {
     pub counts: SampledAllocations,
@@ -33,7 +33,7 @@ impl Samples {
         self.of_id.get(&id).copied().unwrap_or((id, 0))
     }
 
-    /// What a block stands for.
+    /// Returns the estimate for a block.
     #[inline]
     pub fn block(&self, id: u32, size: u64) -> Estimate {
         self.counts.block(self.of(id).1, size)
@@ -178,7 +178,7 @@ impl Collector {
         index
     }
 
-    /// What a block of a site stands for.
+    /// Returns the estimate for a block of a site.
     #[inline]
     fn amount_at(&self, index: u32, size: u64) -> Estimate {
         self.samples.block(self.sites[index as usize].stack, size)
@@ -304,7 +304,7 @@ impl Collector {
         }
     }
 
-    /// What recorded blocks stand for.
+    /// Returns the meaning of recorded blocks.
     pub fn samples(&self) -> &Samples {
         &self.samples
     }

@@ -1,4 +1,4 @@
-//! What each site and thread did in a window: the numbers of every view of a recording.
+//! Activity of each site and thread in a window: the numbers of every view of a recording.
 
 mod addresses;
 mod collector;
@@ -25,7 +25,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// hexadecimal digits, with spaces in between.
 pub const ACCESS_NOTE: &str = "access_modules";
 
-/// What one allocation site did on one thread.
+/// Activity of one allocation site on one thread.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SiteActivity {
     /// Stack id.
@@ -36,7 +36,7 @@ pub struct SiteActivity {
     pub before: Estimate,
     /// Live at the end.
     pub live: Estimate,
-    /// Of those, allocated before a gap and not released since: they may have been released in it.
+    /// Blocks among those that were allocated before a gap and not released since: they may have been released in it.
     pub unseen: Estimate,
     /// Live when most bytes were live.
     pub peak: Estimate,
@@ -44,7 +44,7 @@ pub struct SiteActivity {
     pub allocated: Estimate,
     /// Its blocks that were released in the window.
     pub released: Estimate,
-    /// Those of them that the allocating thread released before its next allocation.
+    /// Blocks among them that the allocating thread released before its next allocation.
     pub temporary: Estimate,
     /// Time of the oldest live block's allocation, nanoseconds since the attach, to the
     /// millisecond; `u64::MAX` if none lives.
@@ -63,7 +63,7 @@ pub struct ReleaseFlow {
     pub allocated_by: u32,
     /// Stack id of the releases; 0 if it is not known.
     pub released_by: u32,
-    /// How much.
+    /// Amount.
     pub amount: Estimate,
 }
 
@@ -135,19 +135,19 @@ pub struct Activity {
     pub timeline: Vec<HeapAt>,
     /// The sites over time, ordered by point.
     pub changes: Vec<SiteChange>,
-    /// How well the sites use the heap; `None` unless that was asked for.
+    /// Scores of the sites; `None` unless they were asked for.
     pub scored: Option<ScoredRun>,
     /// Where what lives lies, at the moments that were asked for; the last one is the end. Sites are those of
     /// [`Activity::sites`]. Where allocations were sampled, these are the samples themselves.
     pub addresses: Vec<AddressMap>,
 }
 
-/// What is asked for of a window.
+/// Request about a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ActivityOptions {
-    /// How many points the timeline has at most, about.
+    /// Approximate number of points of the timeline, at most.
     pub points: usize,
-    /// Whether and how sites are scored.
+    /// Options of scores; `None` for no scores.
     pub scores: Option<ScoreOptions>,
     /// At how many moments it is told where blocks live; the last one is the end.
     pub moments: usize,
@@ -156,7 +156,7 @@ pub struct ActivityOptions {
 }
 
 impl Activity {
-    /// What was recorded in the window: sums minus those before, live blocks and peak as they are.
+    /// Returns what was recorded in the window: sums minus those before, live blocks and peak as they are.
     pub fn window_totals(&self) -> Totals {
         let (now, before) = (&self.totals, &self.totals_before);
         let delta = |field: fn(&Totals) -> u64| field(now).saturating_sub(field(before));
@@ -217,7 +217,7 @@ impl Watch<Collector> for Count {
 }
 
 impl Recording {
-    /// How a ledger has to count for this recording: as the recorder's did.
+    /// Returns the options with which the recorder's ledger counted.
     pub fn ledger_options(&self) -> LedgerOptions {
         LedgerOptions {
             track_release_stacks: self.has_release_stacks(),
@@ -228,7 +228,7 @@ impl Recording {
         }
     }
 
-    /// Whether stacks of releases were recorded.
+    /// Returns true if stacks of releases were recorded.
     pub fn has_release_stacks(&self) -> bool {
         self.meta().flags & flags::RELEASE_STACKS != 0
     }
@@ -309,8 +309,8 @@ impl Recording {
         stacks.ids().filter(is_of_kind).collect()
     }
 
-    /// What happened from `from_ns` (or the begin) to `to_ns` (or the end), nanoseconds since the
-    /// attach. `points`: how many points the timeline has at most, about.
+    /// Returns what happened from `from_ns` (or the beginning) to `to_ns` (or the end), nanoseconds since the attach.
+    /// `points`: how many points the timeline has at most, about.
     ///
     /// In a recording of sums the ends are moved to those of intervals. Fails if the window has no length or
     /// lies outside of what the file covers, and at damage.
@@ -323,7 +323,7 @@ impl Recording {
         self.scored_activity(from_ns, to_ns, points, None)
     }
 
-    /// The same, with the sites scored if `scores` are asked for.
+    /// Like [`Recording::activity`], with scores if `scores` are asked for.
     ///
     /// Fails also if scores are asked for of a recording that does not have every allocation; see
     /// [`Recording::check_scores`].
@@ -342,7 +342,7 @@ impl Recording {
         self.activity_with(from_ns, to_ns, &options)
     }
 
-    /// The same, with all that can be asked for. A recording of sums has no addresses.
+    /// Like [`Recording::activity`], with everything that can be asked for. A recording of sums has no addresses.
     ///
     /// Fails as [`Recording::scored_activity`] does.
     pub fn activity_with(
@@ -421,7 +421,7 @@ impl Recording {
     }
 }
 
-/// What the live blocks of a site on a thread tell.
+/// Facts from the live blocks of a site on a thread.
 #[derive(Default)]
 struct LiveOfSite {
     oldest_ns: Option<u64>,

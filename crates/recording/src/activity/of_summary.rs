@@ -15,7 +15,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// What lives from before belongs to the first point.
+    /// Adds what lives from before to the first point.
     fn begin(&mut self) {
         let sites = self.activity.sites.iter().enumerate();
         let changes = sites.map(|(index, site)| SiteChange {
@@ -27,7 +27,7 @@ impl Sums {
         self.activity.changes.extend(changes);
     }
 
-    /// What the interval did to each site.
+    /// Adds what happened to each site in the interval.
     fn add(&mut self, interval: &Interval, in_window: bool) {
         for of_site in &interval.sites {
             let sites = &mut self.activity.sites;
@@ -89,7 +89,7 @@ impl Sums {
     }
 }
 
-/// Of two exact amounts.
+/// Returns the smaller of two exact amounts.
 fn smaller(one: Estimate, other: Estimate) -> Estimate {
     Estimate {
         blocks: one.blocks.min(other.blocks),

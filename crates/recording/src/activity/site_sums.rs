@@ -1,4 +1,4 @@
-//! What one site did on one thread, as it is counted.
+//! Counters of one site on one thread.
 
 use crate::activity::SiteActivity;
 use memhook_ledger::Estimate;
@@ -6,7 +6,7 @@ use memhook_ledger::Estimate;
 /// A number that no site carries.
 pub(crate) const NEVER: u32 = u32::MAX;
 
-/// What one site did on one thread. What every block changes is in the first cache line.
+/// Counters of one site on one thread. What every block changes is in the first cache line.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Sums {

@@ -110,7 +110,7 @@ impl Timeline {
         self.changes = kept;
     }
 
-    /// Whether points got new numbers since the last call.
+    /// Returns true if points got new numbers since the last call.
     pub fn was_thinned(&mut self) -> bool {
         std::mem::take(&mut self.thinned)
     }

@@ -1,4 +1,4 @@
-//! What was read and written of blocks: behind the columns of a frame.
+//! Reads and writes of blocks: behind the columns of a frame.
 
 use crate::Error;
 use crate::file::decode::Visitor;
@@ -12,9 +12,9 @@ const BY_SEVERAL: u64 = 2;
 /// Collects the entries of a frame.
 #[derive(Default)]
 pub(crate) struct AccessWriter {
-    /// Of blocks that the frame releases, each after the number of releases without an entry before it.
+    /// Accesses of blocks that the frame releases, each after the number of releases without an entry before it.
     released: Vec<u8>,
-    /// Of blocks that are live at the end of the run, each after its address.
+    /// Accesses of blocks that are live at the end of the run, each after its address.
     live: Vec<u8>,
     without: u64,
     last_ns: [u64; 2],
@@ -122,7 +122,7 @@ pub(crate) struct AccessReader<'a> {
 }
 
 impl<'a> AccessReader<'a> {
-    /// What is behind the columns; nothing in most frames.
+    /// Reads what is behind the columns; nothing in most frames.
     pub fn of(mut rest: Cursor<'a>) -> Result<Self, Error> {
         let mut of_length = [Cursor::new(&[]), Cursor::new(&[])];
         if !rest.is_empty() {

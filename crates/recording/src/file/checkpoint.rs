@@ -10,7 +10,7 @@ use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 /// Blocks in one chunk.
 pub(crate) const PART_BLOCKS: usize = 1 << 18;
 
-/// What a ledger knows at the end of a pass.
+/// Knowledge of a ledger at the end of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     pub time_ns: u64,

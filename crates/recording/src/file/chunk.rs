@@ -8,7 +8,7 @@ use crate::file::format::{
 /// The lowest level: the next ones hardly make files smaller (docs/measurements.md).
 const ZSTD_LEVEL: i32 = 1;
 
-/// What a chunk header says.
+/// Contents of a chunk header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkHeader {
     pub kind: Kind,

@@ -54,7 +54,7 @@ impl ChunkFile {
         ChunkFile::of(File::open(path).map_err(failed("open"))?, path)
     }
 
-    /// Of a file that is open. `path`: what it is called in errors.
+    /// Reads a file that is open. `path`: what it is called in errors.
     pub fn of(file: File, path: &Path) -> Result<Self, Error> {
         let failed = |action| {
             move |cause| Error::Io {

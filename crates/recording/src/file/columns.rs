@@ -1,4 +1,4 @@
-//! How a frame of events is laid out: the meaning of the tag byte, and the columns.
+//! Layout of a frame of events: the meaning of the tag byte, and the columns.
 
 /// Events in a full frame.
 pub(crate) const FRAME_EVENTS: usize = 1 << 18;

@@ -9,7 +9,7 @@ use crate::file::reader::MAX_TOTAL_BYTES;
 use crate::file::varint::{Cursor, RUNS_PAST_THE_END, Short};
 use memhook_abi::{Accesses, Event, MAX_RINGS, Op, RawEvent, sequence_before};
 
-/// What the count of a pair event can hold.
+/// Greatest count of a pair event.
 const MAX_PAIRS: u32 = 0xffff;
 /// No request above the user half of the address space can have been granted.
 const MAX_SIZE: u64 = 1 << 47;
@@ -19,9 +19,9 @@ const MAX_SIZE: u64 = 1 << 47;
 pub trait Visitor {
     /// Events of this ring follow, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
-    /// What was read and written of the block that the next event releases.
+    /// Reports the reads and writes of the block that the next event releases.
     fn access(&mut self, _accesses: &Accesses) {}
-    /// What was read and written of a block that is live at the end.
+    /// Reports the reads and writes of a block that is live at the end.
     fn live_access(&mut self, _accesses: &Accesses) {}
     /// One event. `size` is the requested size in bytes, 0 for a release; `time_ns` nanoseconds
     /// since the attach.
@@ -31,8 +31,8 @@ pub trait Visitor {
     fn end_pass(&mut self, now_ns: u64, passes: u64);
 }
 
-/// What makes no sense. It is smaller than an [`Error`], which the innermost loop would write to memory and
-/// read back for every event.
+/// Description of damage. It is smaller than an [`Error`], which the innermost loop would write to memory and read back
+/// for every event.
 struct Damage(&'static str);
 
 impl From<Short> for Damage {

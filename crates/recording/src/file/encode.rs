@@ -32,7 +32,7 @@ pub(crate) struct Frame {
     pub to_ns: u64,
     /// Ring and thread, if the frame begins in the middle of a ring's events.
     pub continued: Option<(u64, u32)>,
-    /// What was read and written of the blocks.
+    /// Reads and writes of the blocks.
     pub accesses: AccessWriter,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Encoder {
     ring: Option<(u64, u32)>,
     empty_passes: u64,
     empty_until_ns: u64,
-    /// Of the block that the next release is about.
+    /// Accesses of the block that the next release is about.
     pending: Option<Accesses>,
 }
 
@@ -221,12 +221,12 @@ impl Encoder {
         std::mem::replace(&mut self.frame, next)
     }
 
-    /// What was read and written of the block that the next release is about.
+    /// Records the reads and writes of the block that the next release is about.
     pub fn access(&mut self, accesses: &Accesses) {
         self.pending = Some(*accesses);
     }
 
-    /// What was read and written of a block that is live at the end.
+    /// Records the reads and writes of a block that is live at the end.
     pub fn live_access(&mut self, accesses: &Accesses, now_ns: u64) {
         self.flush_empty_passes();
         if !self.started {

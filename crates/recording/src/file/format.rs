@@ -54,7 +54,7 @@ pub const TRAILER_BYTES: usize = 16;
 
 macro_rules! kinds {
     ($($(#[$meta:meta])* $name:ident = $value:literal,)*) => {
-        /// What a chunk holds.
+        /// Kind of a chunk's contents.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Kind { $($(#[$meta])* $name = $value,)* }

@@ -1,6 +1,6 @@
 //! Notes of a recording of the heap of a described allocator.
 
-/// What the heap is called.
+/// Name of the heap.
 pub const HEAP_NOTE: &str = "heap";
 /// Its functions: a line for each, its number on call stacks, a space, and its name.
 pub const FUNCTIONS_NOTE: &str = "functions";

@@ -1,4 +1,4 @@
-//! How far a recording has been read, for those who wait for it.
+//! Progress of reading a recording, for those who wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ struct State {
 }
 
 impl Meter {
-    /// Of a file of this size.
+    /// Meter for a file of this size.
     pub(crate) fn of(bytes: u64) -> Meter {
         let meter = Meter::default();
         meter.0.bytes.store(bytes, Relaxed);

@@ -1,4 +1,4 @@
-//! What the coder of events remembers within one frame, to predict the next event.
+//! Memory of the coder of events within one frame, to predict the next event.
 //!
 //! Encoder and decoder run the same model over the same events, so a prediction that comes true
 //! needs no bytes of its own. Every frame starts with an empty model: frames can be read alone.

@@ -1,9 +1,9 @@
-//! What is recorded, and within which limits.
+//! Contents of a recording, and its limits.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is recorded.
+/// Kind of contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Every event.

@@ -20,7 +20,7 @@ const INDEX_ENTRY_BYTES: u64 = 40;
 /// In place of a path: the recording goes to standard output, which is a pipe or a socket.
 pub const STREAM: &str = "-";
 
-/// Why no more can be written.
+/// Reason why no more can be written.
 pub(crate) enum Stop {
     SizeLimit,
     LowDisk(u64),

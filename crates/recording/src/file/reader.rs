@@ -190,7 +190,7 @@ impl Recording {
         &self.clock
     }
 
-    /// What was not recorded, as last counted.
+    /// Returns what was not recorded, as last counted.
     pub fn losses(&self) -> &Losses {
         &self.losses
     }
@@ -205,7 +205,7 @@ impl Recording {
         &self.gaps
     }
 
-    /// Why the recording ended; `None` if the recorder died or the end of the file is missing.
+    /// Returns why the recording ended; `None` if the recorder died or the end of the file is missing.
     pub fn end(&self) -> Option<&RecordingEnd> {
         self.file.end.as_ref()
     }
@@ -215,7 +215,7 @@ impl Recording {
         self.file.part
     }
 
-    /// Whether it holds sums of intervals instead of events.
+    /// Returns true if it holds sums of intervals instead of events.
     pub fn is_summary(&self) -> bool {
         self.file.chunks.iter().any(|c| c.kind == Kind::Summary)
     }

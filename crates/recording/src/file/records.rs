@@ -82,7 +82,7 @@ pub struct Module {
     pub unloaded_ns: Option<u64>,
 }
 
-/// What is written: a module came, or the one at a base went.
+/// Change of modules: one came, or the one at a base went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModuleChange {
     Loaded(Module),
@@ -147,7 +147,7 @@ pub(crate) fn apply_change(modules: &mut Vec<Module>, change: ModuleChange) {
 /// The name of a frame that is in no module: a function of an interpreter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedFrame {
-    /// What stands for it in backtraces.
+    /// Address that stands for it in backtraces.
     pub address: u64,
     /// The function.
     pub function: String,
@@ -265,7 +265,7 @@ pub(crate) fn read_losses(cursor: &mut Cursor<'_>) -> Result<Losses, Error> {
     })
 }
 
-/// Why a recording ended.
+/// Reason why a recording ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordingEnd {

@@ -14,7 +14,7 @@ const HIGHEST: u32 = (1 << 26) - 1;
 /// The ids of samples that a writer has given.
 #[derive(Default)]
 pub(crate) struct SampledStacks {
-    /// How the allocations that come are sampled; 0: not at all.
+    /// Level of sampling of the allocations that come; 0 for none.
     level: u8,
     by_stack: FxHashMap<(u32, u8), u32>,
     /// Stack and level, by `HIGHEST` minus the id.
@@ -28,7 +28,7 @@ impl SampledStacks {
         self.level = level.min(MOST_LEVELS);
     }
 
-    /// Whether the allocations that come are samples.
+    /// Returns true if the allocations that come are samples.
     #[inline]
     pub fn are_next(&self) -> bool {
         self.level != 0

@@ -1,4 +1,4 @@
-//! What samples of changing distances stand for, as a note of [`Meta`](crate::Meta).
+//! Meaning of samples of changing distances, as a note of [`Meta`](crate::Meta).
 
 use memhook_ledger::{MOST_LEVELS, SampledAllocations};
 
@@ -12,7 +12,7 @@ pub fn samples_text(counts: &SampledAllocations) -> String {
     format!("{first} {}", counts.sample_bytes().unwrap_or(0))
 }
 
-/// What the samples of such a value stand for. `levels`: those that the file has samples of.
+/// Returns the meaning of the samples in such a value. `levels`: those that the file has samples of.
 pub(crate) fn samples_of(text: &str, levels: impl Iterator<Item = u8>) -> SampledAllocations {
     let number = |text: &str| text.parse().ok().filter(|&bytes: &u64| bytes > 0);
     let mut numbers = text.split(' ').map(number);

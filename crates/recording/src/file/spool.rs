@@ -19,7 +19,7 @@ const LEAD_IN_PASSES: u64 = 4;
 pub(crate) enum Job {
     Frame(Box<Frame>),
     Chunk(ChunkJob),
-    /// What a later part repeats at its begin.
+    /// A chunk that later parts repeat at their beginnings.
     Lasting(ChunkJob),
     Checkpoint(Checkpoint),
     NextPart,
@@ -155,7 +155,7 @@ impl Spool {
         end.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether part `number` should be followed by another one.
+    /// Returns true if part `number` should be followed by another one.
     pub fn is_full(&self, number: u32) -> bool {
         self.shared.full_part.load(Relaxed) == number + 1
     }
@@ -183,7 +183,7 @@ struct Worker {
     options: Options,
     shared: Arc<Shared>,
     returned: Sender<Frame>,
-    /// What every part begins with.
+    /// Chunks with which every part begins.
     lasting: Vec<ChunkJob>,
     /// Frames of the last passes: how many passes, and a copy of the payload.
     lead_in: Vec<(u64, ChunkJob)>,

@@ -88,7 +88,7 @@ struct Entry {
 pub struct StackView<'a> {
     /// Function id of the hooked call, an index into [`memhook_abi::HOOKED_FUNCTIONS`].
     pub function: u8,
-    /// Whether the walk ended before the outermost frame.
+    /// True if the walk ended before the outermost frame.
     pub truncated: bool,
     /// Return addresses (avma), innermost first.
     pub frames: &'a [u64],
@@ -116,8 +116,8 @@ impl Stacks {
         })
     }
 
-    /// What an id of an event stands for: a stack, and how allocations with this id were sampled, as a level of
-    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); 0: not at all, and the id is that of the stack.
+    /// Returns the meaning of an id of an event: a stack, and how allocations with this id were sampled, as a level of
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); 0 if they were not, and the id is that of the stack.
     pub fn sampled(&self, id: u32) -> (u32, u8) {
         self.samples.get(&id).copied().unwrap_or((id, 0))
     }
@@ -132,7 +132,7 @@ impl Stacks {
         self.by_id.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 /// ... bytes.
 pub const HISTOGRAM_BUCKETS: usize = 65;
 
-/// What one allocation site did in an interval.
+/// Activity of one allocation site in an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SiteInterval {
     /// Stack id.

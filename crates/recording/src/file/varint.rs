@@ -43,7 +43,7 @@ pub(crate) struct Cursor<'a> {
 #[derive(Debug)]
 pub(crate) struct Short;
 
-/// What [`Short`] means.
+/// Message for [`Short`].
 pub(crate) const RUNS_PAST_THE_END: &str = "a number or text runs past the end of its chunk";
 
 impl From<Short> for Error {
@@ -105,7 +105,7 @@ impl<'a> Cursor<'a> {
         Ok(head)
     }
 
-    /// What [`put_bytes`] wrote.
+    /// Reads what [`put_bytes`] wrote.
     pub fn bytes(&mut self) -> Result<&'a [u8], Short> {
         let len = usize::try_from(self.varint()?).map_err(|_| Short)?;
         self.take(len)

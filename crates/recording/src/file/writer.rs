@@ -25,7 +25,7 @@ const LIVE_OF_A_FRAME: usize = 1 << 17;
 /// Nothing waits longer than this for its frame to fill up.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
 
-/// Whether a recording goes on.
+/// State of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterState {
     /// Events are taken.
@@ -50,7 +50,7 @@ pub struct Writer {
     part: u32,
     /// Stack ids that the file has, a bit each.
     known_stacks: Vec<u64>,
-    /// The same of the ids of samples, by their index.
+    /// Ids of samples that are known, by their index.
     known_samples: Vec<bool>,
     sampled_stacks: SampledStacks,
     /// All allocations are samples of one distance, which [`Meta`] tells.
@@ -102,7 +102,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// What is known about the run by now; readers take the last.
+    /// Writes what is known about the run by now; readers take the last.
     pub fn meta(&self, meta: &Meta) {
         let mut payload = Vec::new();
         meta.write(&mut payload);
@@ -162,7 +162,7 @@ impl Writer {
         self.lasting(Kind::Clock, point.time_ns, payload);
     }
 
-    /// What was lost since the attach, as counted now. Written only if it has changed.
+    /// Writes what was lost since the attach, as counted now. Written only if it has changed.
     pub fn losses(&mut self, losses: &Losses, now_ns: u64) {
         if self.last_losses == Some(*losses) {
             return;
@@ -182,7 +182,7 @@ impl Writer {
         }
     }
 
-    /// How the allocations that follow of this ring are sampled: a level of
+    /// Sets how the following allocations of this ring are sampled: a level of
     /// [`SampledAllocations`](memhook_ledger::SampledAllocations); at the beginning of a ring they are not. What a
     /// level means is said by the note [`SAMPLES_NOTE`](crate::SAMPLES_NOTE).
     pub fn set_sampling(&mut self, level: u8) {
@@ -191,14 +191,14 @@ impl Writer {
         }
     }
 
-    /// What was read and written of the block that the next release is about.
+    /// Writes the reads and writes of the block that the next release is about.
     pub fn access(&mut self, accesses: &Accesses) {
         if self.active && self.mode == Mode::Events {
             self.encoder.access(accesses);
         }
     }
 
-    /// What was read and written of the blocks that are live at the end; after the last pass.
+    /// Writes the reads and writes of the blocks that are live at the end; after the last pass.
     pub fn live_accesses(&mut self, all: &[Accesses]) {
         if !self.active || self.mode != Mode::Events {
             return;
@@ -366,8 +366,8 @@ impl Writer {
         self.send_stacks();
     }
 
-    /// Whether [`checkpoint`](Writer::checkpoint) should be called now, at the end of a pass:
-    /// enough was recorded since the last one, a file is full, or an interval is over.
+    /// Returns true if [`checkpoint`](Writer::checkpoint) should be called now, at the end of a pass: enough was
+    /// recorded since the last one, a file is full, or an interval is over.
     pub fn wants_checkpoint(&self, live_blocks: u64) -> bool {
         if !self.active {
             return false;
@@ -463,7 +463,7 @@ impl Writer {
         );
     }
 
-    /// Whether events are still taken.
+    /// Returns whether events are still taken.
     pub fn state(&self) -> WriterState {
         match self.spool.end() {
             None => WriterState::Running,
@@ -481,7 +481,7 @@ impl Writer {
         self.events
     }
 
-    /// Whether sums of intervals are recorded, not events.
+    /// Returns true if sums of intervals are recorded, not events.
     pub fn is_summary(&self) -> bool {
         self.mode != Mode::Events
     }

@@ -28,7 +28,7 @@ pub struct Replay<O = ()> {
     options: LedgerOptions,
     restored: Option<Restored>,
     now_ns: u64,
-    /// What is known of the block that the next event releases.
+    /// Accesses of the block that the next event releases, if they are known.
     accesses: Option<Accesses>,
     /// The last number that such knowledge was given.
     access_number: u32,
@@ -173,7 +173,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// What each site did in the window, ordered by stack id; sites that did nothing are left out,
+    /// Returns the activity of each site in the window, ordered by stack id; sites that did nothing are left out,
     /// `sizes` is empty.
     pub fn sites(&self) -> Vec<SiteInterval> {
         let before: FxHashMap<u32, &SiteTotals> =

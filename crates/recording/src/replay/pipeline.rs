@@ -45,7 +45,7 @@ struct Batcher {
     batch: Batch,
     full: Sender<Batch>,
     spare: Receiver<Batch>,
-    /// Of the last event.
+    /// Time of the last event.
     time_ns: u64,
     is_over: bool,
 }
@@ -153,7 +153,7 @@ pub(crate) fn run(
     })
 }
 
-/// What earlier events say about the next one.
+/// Facts from earlier events about the next one.
 #[derive(Default)]
 struct Unpacker {
     time_ns: u64,

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Latest {
     pub sequence: u32,
     pub is_release: bool,
-    /// Whether it is of the last pass, not of the one before.
+    /// True if it is of the last pass, not of the one before.
     pub of_last_pass: bool,
     /// Stack of the event.
     pub stack: u32,
@@ -51,7 +51,7 @@ impl Visitor for LastPasses {
     }
 }
 
-/// What those passes left behind.
+/// Remains of those passes.
 #[derive(Default)]
 pub(crate) struct Recent {
     pub latest: FxHashMap<u64, Latest>,

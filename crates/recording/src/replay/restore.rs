@@ -17,10 +17,10 @@ use rustc_hash::FxHashMap;
 /// Passes after which what arrives is younger than everything before the checkpoint.
 const FRESH_PASSES: u64 = 2;
 
-/// How the ledger's sums are to be corrected.
+/// Corrections of the ledger's sums.
 pub(crate) struct Restored {
     base: Checkpoint,
-    /// What the ledger said right after the feeding.
+    /// Totals of the ledger right after the feeding.
     fed: Totals,
     fed_sites: FxHashMap<u32, SiteTotals>,
     fed_releases: FxHashMap<u32, (u64, u64)>,
@@ -145,7 +145,7 @@ impl Restored {
         })
     }
 
-    /// Whether events from before the checkpoint may still arrive.
+    /// Returns true if events from before the checkpoint may still arrive.
     #[inline]
     pub fn is_fresh(&self) -> bool {
         self.passes < FRESH_PASSES

@@ -20,7 +20,7 @@ use memhook_ledger::Observer;
 /// After so many passes that end behind a mark, all events from before it have arrived.
 const LATEST_PASSES: u64 = 3;
 
-/// What is kept of a pass until its time is known.
+/// Contents of a pass that are kept until its time is known.
 enum Item {
     Ring(usize, u32),
     Access(Accesses),
@@ -29,7 +29,7 @@ enum Item {
 
 /// Looks at a replay at its begin and after each pass.
 pub(crate) trait Watch<O> {
-    /// What is kept of the state at the begin.
+    /// State that is kept of the beginning.
     type Begin;
     /// The begin is reached: what came before it has been replayed.
     fn begin(&mut self, replay: &mut Replay<O>) -> Self::Begin;
@@ -99,7 +99,7 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         self.pending = later;
     }
 
-    /// Whether the time of a pass decides about it.
+    /// Returns true if the time of a pass decides about it.
     #[inline]
     fn keeps_passes(&self) -> bool {
         self.begin.is_none() || self.to_ns != u64::MAX
@@ -116,13 +116,13 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         }
     }
 
-    /// What was kept of the begin; if the file ends before it, of the end.
+    /// Returns the state at the beginning, or at the end if the file ends before it.
     pub fn begin_or_now(&mut self) -> W::Begin {
         let begin = self.begin.take();
         begin.unwrap_or_else(|| self.watch.begin(&mut self.replay))
     }
 
-    /// What was kept because more could have come from before a mark.
+    /// Handles what was kept because more could have come from before a mark.
     fn end_of_file(&mut self) {
         let is_kept = self.is_exact.0 && self.begin.is_none() && self.behind.0 > 0;
         if !is_kept {

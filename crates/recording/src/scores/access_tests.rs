@@ -19,7 +19,7 @@ struct Block {
 }
 
 impl Block {
-    /// What a target tells of it.
+    /// Returns the accesses that a target reports.
     fn told(&self, address: u64) -> Accesses {
         let all = || self.accesses.iter();
         let writes = all().filter(|access| access.3).count() as u64;

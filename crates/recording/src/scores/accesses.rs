@@ -1,5 +1,5 @@
-//! What reads and writes say of the chunks of a site: the usage and useful lifetime scores of Byma and Larus, and what
-//! else stands out about them.
+//! Usage and useful lifetime scores of Byma and Larus from the reads and writes of a site's chunks, and further
+//! findings from them.
 //!
 //! The *access interval* of a chunk reaches from the lowest to the highest byte accessed; a chunk that was never read
 //! or never written has none. Who reads a chunk whose allocator does not zero it reads what somebody has written, be it
@@ -38,7 +38,7 @@ pub struct AccessSums {
     pub furthest: u64,
     /// Chunks that several threads accessed.
     pub by_several: u64,
-    /// How often a thread wrote into a cache line that another one wrote last, but other bytes.
+    /// Number of times that a thread wrote into a cache line just after another thread wrote to other bytes of it.
     pub false_shares: u64,
     /// The sum of the lifetimes of the chunks that were touched, in nanoseconds.
     pub lifetimes_ns: u128,
@@ -46,7 +46,7 @@ pub struct AccessSums {
     pub before_ns: u128,
     /// The sum of the times from the last access to the release, or the end.
     pub after_ns: u128,
-    /// The same times, each multiplied by the size of the chunk: what could be saved, in byte nanoseconds.
+    /// The same times, each multiplied by the size of the chunk: possible savings, in byte nanoseconds.
     pub before_byte_ns: f64,
     /// See [`AccessSums::before_byte_ns`].
     pub after_byte_ns: f64,
@@ -108,7 +108,7 @@ impl AccessSums {
     }
 }
 
-/// What was told of blocks whose release has not been counted.
+/// Reports about blocks whose release has not been counted.
 #[derive(Default)]
 pub(super) struct Known {
     /// By the number that the release carries.
@@ -133,7 +133,7 @@ impl Known {
         self.live.insert(accesses.address, *accesses);
     }
 
-    /// What is known of the block whose release carries this number.
+    /// Returns what is known of the block whose release carries this number.
     pub fn of_release(&mut self, number: u32) -> Option<Accesses> {
         if self.released.is_empty() {
             return None;
@@ -141,7 +141,7 @@ impl Known {
         self.released.remove(&number)
     }
 
-    /// What is known of a block that is live at the end.
+    /// Returns what is known of a block that is live at the end.
     pub fn of_live(&self, address: u64) -> Option<Accesses> {
         self.live.get(&address).copied()
     }

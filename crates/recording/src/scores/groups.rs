@@ -22,7 +22,7 @@ struct Group {
     end_ns: u64,
     lifetimes_ns: u128,
     chunks: u64,
-    /// Of those, the ones that were exchanged for a larger one.
+    /// Blocks among those that were exchanged for a larger one.
     outgrown: u64,
     outgrown_lifetimes_ns: u128,
     live: u64,

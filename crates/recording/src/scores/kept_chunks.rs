@@ -2,7 +2,7 @@
 
 use memhook_abi::Accesses;
 
-/// What was read and written of a chunk.
+/// Reads and writes of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkAccesses {
     /// Time of the first access, nanoseconds since the attach; without any that of the allocation.
@@ -30,13 +30,13 @@ pub struct Chunk {
     pub size: u64,
     /// It was live at the end.
     pub is_live: bool,
-    /// What was read and written of it; `None` if that is not known. Most recordings know it of no chunk, and there are
-    /// many chunks.
+    /// Its reads and writes; `None` if they are not known. Most recordings know it of no chunk, and there are many
+    /// chunks.
     pub accesses: Option<Box<ChunkAccesses>>,
 }
 
 impl ChunkAccesses {
-    /// Of a chunk that lived from one time to another.
+    /// Accesses of a chunk that lived from one time to another.
     pub(super) fn new(accesses: &Accesses, (start_ns, end_ns): (u64, u64)) -> Self {
         // Clocks of two processors may disagree by a little.
         let first_ns = accesses.first_ns.clamp(start_ns, end_ns);
@@ -68,7 +68,7 @@ impl KeptChunks {
         }
     }
 
-    /// Whether the chunk with this number is kept.
+    /// Returns true if the chunk with this number is kept.
     pub(super) fn keeps(&self, number: u64) -> bool {
         self.step > 0 && number.is_multiple_of(self.step)
     }
@@ -88,7 +88,7 @@ impl KeptChunks {
         before - self.chunks.len()
     }
 
-    /// What was read and written of them turns out not to be known.
+    /// Forgets reads and writes that turn out not to be known.
     pub(super) fn forget_accesses(&mut self) {
         let chunks = self.chunks.iter_mut();
         chunks.for_each(|chunk| chunk.accesses = None);

@@ -24,7 +24,7 @@
 
 use std::fmt::Write;
 
-/// What a look's note is called.
+/// Name of a look's note.
 pub const LOOKS_NOTE: &str = "looks";
 
 /// Bytes of a word.
@@ -125,7 +125,7 @@ fn look_of(line: &str) -> Option<Look> {
     })
 }
 
-/// What a look says of a block: between which bounds its numbers are.
+/// Bounds of a block's numbers from a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) size: f64,
@@ -145,7 +145,7 @@ fn part_of(size: u64, part: usize, parts: usize) -> u64 {
     size.min(begin(part + 1)) - size.min(begin(part))
 }
 
-/// Of a block of `size` bytes that lived from `start_ns` to `end_ns`.
+/// Returns the outcome for a block of `size` bytes that lived from `start_ns` to `end_ns`.
 pub(super) fn outcome(look: &Look, size: u64, (start_ns, end_ns): (u64, u64)) -> Option<Outcome> {
     let lifetime = end_ns.saturating_sub(start_ns).max(1);
     let watched_ns = look.until_ns.min(end_ns);
@@ -220,12 +220,12 @@ impl SampledScore {
     }
 }
 
-/// What looks say of a site.
+/// Findings about a site from looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampledAccesses {
     /// Blocks that were looked at.
     pub looks: u64,
-    /// Those that were watched until the end and not touched.
+    /// Blocks that were watched until the end and not touched.
     pub untouched: u64,
     /// The usage score.
     pub usage: SampledScore,
@@ -252,7 +252,7 @@ pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
     })
 }
 
-/// What two kinds of looks leave open, of which one says too little, if anything, and one too much.
+/// Returns the range that two kinds of looks leave open, of which one shows too little, if anything, and one too much.
 fn between(little: Bounds, much: Bounds) -> SampledScore {
     let least = little.least.min(much.most);
     let most = much.most.max(little.least);
@@ -332,7 +332,7 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// Of a note.
+    /// Parses a note.
     pub fn of(text: &str) -> Looks {
         let mut by_address: rustc_hash::FxHashMap<u64, Vec<Look>> = Default::default();
         for look in looks_of(text) {

@@ -1,13 +1,13 @@
-//! What looks show of simulated programs, against all that these do.
+//! Looks at simulated programs, compared with everything that these do.
 
 use super::looks::*;
 use proptest::prelude::*;
 
-/// What a program does with a word: nanoseconds since the allocation.
+/// Accesses of a program to a word: nanoseconds since the allocation.
 type Program = Vec<Vec<u64>>;
 
-/// What the watcher sees of a word: a watchpoint fires, is silent for a time that grows with the age, and is put
-/// back. The allocator writes into the first two words at the release.
+/// Returns what the watcher sees of a word: a watchpoint fires, is silent for a time that grows with the age, and is
+/// put back. The allocator writes into the first two words at the release.
 fn watched(accesses: &[u64], release: u64, frees_into: bool) -> Vec<(u64, u64)> {
     let mut touches = Vec::new();
     let mut armed = 0;
@@ -152,7 +152,8 @@ fn programs(words: impl Strategy<Value = usize>) -> impl Strategy<Value = (Progr
 }
 
 proptest! {
-    /// Of a block that is seen whole, the truth is always within the bounds, also if the look is given up.
+    /// Checks that the truth about a block that is seen whole is always within the bounds, even if the look is given
+    /// up.
     #[test]
     fn bounds_hold_the_truth((program, release) in programs(1..5usize), until in 0..300_000_000u64) {
         let all: Vec<usize> = (0..program.len()).collect();
@@ -171,7 +172,8 @@ proptest! {
         }
     }
 
-    /// Of a larger block, usage is never estimated above the truth by more than the part that a word stands for.
+    /// Checks that the usage of a larger block is never estimated above the truth by more than the part that a word
+    /// stands for.
     #[test]
     fn a_part_never_shows_more((program, release) in programs(5..40usize), seed in any::<u64>()) {
         let quarter = |n: u64| {

@@ -1,5 +1,5 @@
-//! How well the heap is used, by allocation site: the lifetime score of Byma and Larus ("Detailed Heap
-//! Profiling", ISMM 2018, section 4.1), and what else the order of allocations and releases tells.
+//! Use of the heap by allocation site: the lifetime score of Byma and Larus ("Detailed Heap Profiling", ISMM 2018,
+//! section 4.1), and further findings from the order of allocations and releases.
 //!
 //! The blocks of one call stack are its *chunks*. Sorted by the time of their allocation, they fall into
 //! *groups*: a chunk belongs to the group of the one before it unless more than a threshold lies between
@@ -52,7 +52,7 @@ pub enum GroupLimit {
     Nanoseconds(u64),
 }
 
-/// How sites are scored.
+/// Options of scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreOptions {
     /// The largest distance in time between two allocations of one group.
@@ -81,7 +81,7 @@ impl ScoreOptions {
     }
 }
 
-/// What was found out about all sites that allocated in a window.
+/// Findings about all sites that allocated in a window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScoredRun {
     /// The largest distance in time between two allocations of one group, in nanoseconds.
@@ -121,7 +121,7 @@ impl ScoredRun {
     }
 }
 
-/// What was found out about one site.
+/// Findings about one site.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScoredSite {
     /// Stack id.
@@ -148,10 +148,10 @@ pub struct ScoredSite {
     pub loops: Loops,
     /// Blocks that were outgrown by the next one.
     pub runs: GrowingRuns,
-    /// What was read and written of its chunks; `None` if that is not known: the module that allocates them does
-    /// not tell.
+    /// Reads and writes of its chunks; `None` if they are not known, because the module that allocates them does not
+    /// report them.
     pub accesses: Option<AccessSums>,
-    /// What looks at some of its chunks say of reads and writes, if there were any.
+    /// Findings from looks at some of its chunks, if there were any.
     pub sampled: Option<SampledAccesses>,
     /// The chunks one by one, as far as that was asked for.
     pub kept: KeptChunks,
@@ -171,7 +171,7 @@ pub struct Loops {
     /// Summed over the groups: the most chunks that were live at a time. As many would have been enough, had
     /// they been used again.
     pub most_live: u64,
-    /// How long the groups lasted together, in nanoseconds.
+    /// Sum of the lengths of the groups, in nanoseconds.
     pub lasted_ns: u128,
 }
 
@@ -180,6 +180,6 @@ impl Loops {
     pub const LEAST_CHUNKS: u64 = 100;
     /// A tenth of the chunks, or fewer, is live at a time.
     pub const HIGHEST_SCORE: f64 = 0.1;
-    /// What lives longer is not short-lived, as a part of the run time.
+    /// Longest lifetime of a short-lived block, as a part of the run time.
     pub const LONGEST: f64 = 0.01;
 }

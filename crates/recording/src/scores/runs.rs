@@ -15,7 +15,7 @@ pub struct GrowingRuns {
     pub steps: u64,
     /// Bytes of the outgrown blocks: what was copied, at most.
     pub outgrown_bytes: u64,
-    /// Of those, the ones in runs that grow by less than [`GrowingRuns::FACTOR`] a step.
+    /// Bytes among those in runs that grow by less than [`GrowingRuns::FACTOR`] a step.
     pub slow_bytes: u64,
     /// Steps of the longest run.
     pub longest: u64,
@@ -79,7 +79,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Of a block that is about to be outgrown.
+    /// Chain of a block that is about to be outgrown.
     pub fn of(size: u64) -> Chain {
         Chain {
             first_size: size,
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// What is exchanged once or twice is no run, and no more sites than a few are told apart.
+    /// Checks that one or two exchanges are not a run, and that only a few sites are told apart.
     #[test]
     fn chains_have_bounds() {
         let mut short = Chain::of(10);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(sites, MOST_SITES);
     }
 
-    /// Of these, each is larger than the last, but none takes the place of another.
+    /// Checks that blocks are not a run if each is larger than the last, but none takes the place of another.
     #[test]
     fn blocks_that_only_happen_to_grow_are_none() {
         let mut kept = Site::default();

@@ -83,7 +83,7 @@ impl Scorer {
         self.kept = 0;
     }
 
-    /// What follows happened at this time.
+    /// Sets the time of the following events.
     #[inline]
     pub fn at(&mut self, time_ns: u64) {
         // No run is so long; a damaged file may hold any number.
@@ -104,12 +104,12 @@ impl Scorer {
         self.add(Happening::Released(*block, by));
     }
 
-    /// What was read and written of a block; its release will carry this number.
+    /// Takes the reads and writes of a block; its release will carry this number.
     pub fn accesses(&mut self, number: u32, accesses: &Accesses) {
         self.known.will_be_released(number, accesses);
     }
 
-    /// What was read and written of a block that is live at the end.
+    /// Takes the reads and writes of a block that is live at the end.
     pub fn live_accesses(&mut self, accesses: &Accesses) {
         self.known.is_live(accesses);
     }

@@ -1,4 +1,4 @@
-//! What is known of a site while its blocks come and go, and the numbers that it ends with.
+//! State of a site while its blocks come and go, and its final numbers.
 
 use super::ScoredSite;
 use super::accesses::AccessSums;
@@ -8,7 +8,7 @@ use super::looks::{Outcome, sampled};
 use super::runs::GrowingRuns;
 use rustc_hash::FxHashSet;
 
-/// What has to be known of stacks besides their ids.
+/// Facts about stacks beside their ids.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StackKinds {
     /// Stacks of calls of `realloc`.
@@ -51,7 +51,7 @@ pub(super) struct Site {
     /// Its allocator writes zeros.
     pub is_zeroed: bool,
     pub accesses: AccessSums,
-    /// Of those that were looked at.
+    /// Outcomes of the blocks that were watched.
     pub outcomes: Vec<Outcome>,
     pub kept: KeptChunks,
 }

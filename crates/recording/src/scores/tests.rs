@@ -49,7 +49,8 @@ fn reference(blocks: &[Block], site: u32, group_ns: u64) -> (f64, u64) {
     )
 }
 
-/// What the ledger tells of these blocks: pass by pass, in each of them thread by thread, or the other way round.
+/// Returns the scores for these blocks, reported pass by pass, and in each pass thread by thread, or the other way
+/// round.
 fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
     let mut scorer = Scorer::new(options, END_NS, Default::default());
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
@@ -210,7 +211,7 @@ fn reallocated(steps: impl Iterator<Item = (u32, u64)>) -> ScoredRun {
     exchanged(steps, true)
 }
 
-/// The same, or `free` and `realloc` of nothing instead of one `realloc`.
+/// Like the function above, with `free` and `realloc` of nothing instead of one `realloc`.
 fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> ScoredRun {
     let stacks = StackKinds {
         reallocs: [100, 101].into_iter().collect(),

@@ -29,13 +29,13 @@ struct Events {
     unsettled: Option<Release>,
 }
 
-/// Those of all threads.
+/// Events of all threads.
 #[derive(Default)]
 pub(super) struct Threads(Vec<Events>);
 
 impl Threads {
-    /// What the next event of a thread tells of the release before it. `reallocated`: the event is that `realloc` has
-    /// returned a block of this size.
+    /// Takes what the next event of a thread shows about the release before it. `reallocated`: the event is that
+    /// `realloc` has returned a block of this size.
     pub fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> Option<Settled> {
         let thread = usize::from(thread);
         if thread >= self.0.len() {

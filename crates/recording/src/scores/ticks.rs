@@ -1,13 +1,13 @@
-//! What happens between two steps of the target's clock has one time. It is spread evenly over the tick.
+//! Handling of events between two steps of the target's clock, which have one time. It is spread evenly over the tick.
 
 use memhook_ledger::{BlockOf, ReleaseBy};
 
 /// The clock advances about once a millisecond, unless its resolution is higher.
 pub(super) const LONGEST_TICK_NS: u64 = 1_000_000;
-/// What is collected is counted when it has come to this number, whatever follows.
+/// Limit of the collected events, at which they are counted.
 const MOST: usize = 1 << 16;
 
-/// What the ledger tells of blocks.
+/// Report of the ledger about blocks.
 #[derive(Clone, Copy)]
 pub(super) enum Happening {
     Allocated(BlockOf, u32),
@@ -24,7 +24,7 @@ impl Happening {
     }
 }
 
-/// What happened at one time.
+/// Events with one time.
 #[derive(Default)]
 pub(super) struct Tick {
     time_ns: u64,
@@ -39,7 +39,7 @@ impl Tick {
         self.time_ns
     }
 
-    /// What follows happened at this time.
+    /// Sets the time of the following events.
     pub fn begin(&mut self, time_ns: u64) {
         (self.time_ns, self.next_ns) = (time_ns, time_ns);
     }
@@ -82,7 +82,7 @@ impl Tick {
     }
 }
 
-/// What happened in a tick, one after the other.
+/// Events of a tick, one after the other.
 pub(super) struct Spread {
     pub happenings: Vec<Happening>,
     /// The time of the first event.

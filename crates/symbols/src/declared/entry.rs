@@ -27,7 +27,7 @@ pub(super) struct OpenUnit<'s> {
     pub unit: Unit<Slice<'s>>,
 }
 
-/// What types need of an entry.
+/// Attributes of an entry that types need.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Entry<'s> {
     pub name: Option<&'s [u8]>,

@@ -32,7 +32,7 @@ pub(super) struct Definition {
     has_rival: bool,
 }
 
-/// What the pass has found.
+/// Result of the pass.
 #[derive(Default)]
 pub(super) struct Index {
     /// By address.
@@ -41,7 +41,7 @@ pub(super) struct Index {
     definitions: FxHashMap<u64, Definition>,
     /// The types that others begin with.
     pub beginnings: Vec<TypeRef>,
-    /// Whether the pass has seen everything.
+    /// True if the pass has seen everything.
     pub is_whole: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct NameHash(u64);
 impl NameHash {
     pub const START: NameHash = NameHash(0);
 
-    /// That of a name inside of this one.
+    /// Returns the hash of a name inside this one.
     pub fn then(self, name: &[u8]) -> NameHash {
         let mut hasher = FxHasher::default();
         hasher.write_u64(self.0);
@@ -69,13 +69,13 @@ impl NameHash {
         NameHash(hasher.finish() | 1)
     }
 
-    /// That of a name with all that it is in.
+    /// Returns the hash of a name with everything that it is in.
     pub fn of_path(path: &str) -> NameHash {
         pieces(path).fold(NameHash::START, |hash, piece| hash.then(piece.as_bytes()))
     }
 }
 
-/// What a name consists of, without the colons between.
+/// Returns the pieces of a name, without the colons between.
 fn pieces(path: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(path);
     std::iter::from_fn(move || {
@@ -98,7 +98,7 @@ fn pieces(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What a namespace without a name is called.
+/// Name of a namespace without a name.
 pub(super) const NAMELESS: &[u8] = b"(anonymous namespace)";
 
 pub(super) fn is_structure(tag: DwTag) -> bool {

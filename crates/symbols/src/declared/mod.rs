@@ -23,7 +23,7 @@ pub struct DeclaredFiles {
     modules: Vec<(ModuleFile, Files)>,
 }
 
-/// What is read of them.
+/// Sections that are read.
 pub struct DeclaredSections<'f> {
     /// Load bias of each module, and its sections.
     modules: Vec<(u64, Sections<'f>)>,
@@ -47,7 +47,7 @@ impl DeclaredFiles {
         }
     }
 
-    /// Whether no module has debug information.
+    /// Returns true if no module has debug information.
     pub fn is_empty(&self) -> bool {
         self.modules.is_empty()
     }

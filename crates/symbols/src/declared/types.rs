@@ -36,15 +36,15 @@ pub struct DeclaredType {
     pub name: String,
     /// Bytes that it takes; 0 if not known.
     pub bytes: u64,
-    /// What addresses of it are multiples of, if that is said.
+    /// Alignment of its addresses, if it is given.
     pub alignment: Option<u64>,
-    /// What it is.
+    /// Kind of the type.
     pub kind: DeclaredKind,
     /// Its template arguments that are types; the other ones are `None`.
     pub arguments: Vec<Option<TypeRef>>,
 }
 
-/// What a type is.
+/// Kind of a type.
 #[derive(Clone, Debug)]
 pub enum DeclaredKind {
     /// A number, a letter, a constant.
@@ -55,7 +55,7 @@ pub enum DeclaredKind {
     Array(TypeRef, Option<u64>),
     /// Members at fixed places, base classes among them.
     Structure(Vec<Field>),
-    /// What nothing is known of: unions, functions.
+    /// A type about which nothing is known: unions, functions.
     Opaque,
 }
 
@@ -68,7 +68,7 @@ pub struct Field {
     pub of: TypeRef,
 }
 
-/// Why not everything was read.
+/// Reason why not everything was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypesUnread {
     /// There was no more time.
@@ -104,7 +104,7 @@ impl<'s> DeclaredTypes<'s> {
         }
     }
 
-    /// Why something was not read.
+    /// Returns why something was not read.
     pub fn unread(&self) -> Option<TypesUnread> {
         (!self.index.is_whole).then_some(TypesUnread::Time)
     }
@@ -125,8 +125,8 @@ impl<'s> DeclaredTypes<'s> {
         self.resolve(at)
     }
 
-    /// Whether some structure begins with one of this name, so that a pointer to the latter may be one to the former. Only
-    /// the last part of the name counts.
+    /// Returns true if some structure begins with one of this name, so that a pointer to the latter may be one to the
+    /// former. Only the last part of the name counts.
     pub fn is_beginning(&mut self, id: TypeId) -> bool {
         let beginnings = self.beginnings.take().unwrap_or_else(|| {
             let places = self.index.beginnings.iter();
@@ -151,7 +151,7 @@ impl<'s> DeclaredTypes<'s> {
         is_structure(tag).then(|| entry.name.or(alias)).flatten()
     }
 
-    /// What is behind typedefs and qualifiers; and the last typedef's name.
+    /// Returns the type behind typedefs and qualifiers, and the last typedef's name.
     fn peeled(&self, at: TypeRef) -> Option<(DwTag, Entry<'s>, TypeRef, Option<&'s [u8]>)> {
         let (mut at, mut alias) = (at, None);
         for _ in 0..MOST_NAMES {
@@ -380,7 +380,7 @@ impl<'s> DeclaredTypes<'s> {
         names
     }
 
-    /// What names of a unit are in.
+    /// Returns the scopes of a unit's names.
     fn scopes_of(&self, unit: u32) -> Vec<(u32, u32)> {
         let mut scopes: Vec<(u32, u32)> = Vec::new();
         let mut open: Vec<(isize, u32)> = Vec::new();

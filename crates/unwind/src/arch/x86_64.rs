@@ -6,7 +6,7 @@ pub(crate) use gimli::X86_64;
 pub(crate) const RBP: usize = X86_64::RBP.0 as usize;
 pub(crate) const RSP: usize = X86_64::RSP.0 as usize;
 pub(crate) const RETURN_ADDRESS: usize = X86_64::RA.0 as usize;
-/// How many registers call frame information covers.
+/// Number of registers in call frame information.
 pub(crate) const REGISTERS: usize = 17;
 
 /// Where a `call` leaves the return address, from the CFA.
