@@ -122,7 +122,7 @@ impl Memory {
         self.tell(offset, &value.to_ne_bytes());
     }
 
-    /// Like [`Self::tell`], for 32 bits.
+    /// Like [`Self::tell64`], for 32 bits.
     pub(crate) fn tell32(&self, offset: usize, value: u32, order: Ordering) {
         self.guide32(offset).store(value, order);
         self.tell(offset, &value.to_ne_bytes());
@@ -147,7 +147,7 @@ impl Memory {
         self.guide64(offset).load(Relaxed)
     }
 
-    /// Like [`Self::told`], for 32 bits.
+    /// Like [`Self::told64`], for 32 bits.
     pub(crate) fn told32(&self, offset: usize) -> u32 {
         self.guide32(offset).load(Relaxed)
     }
@@ -162,7 +162,7 @@ impl Memory {
         self.tell_all(offset, &values, |value| value.to_ne_bytes());
     }
 
-    /// Like [`Self::tell_all`], for 32 bits each.
+    /// Like [`Self::tell_u64s`], for 32 bits each.
     pub(crate) fn tell_u32s(&self, offset: usize, values: &[u32]) {
         assert!(offset.is_multiple_of(4) && self.is_guide(offset, values.len(), 4));
         // SAFETY: as in `word32`, for every word of the range; `AtomicU32` has the layout of `u32`.
@@ -175,7 +175,7 @@ impl Memory {
         self.tell_all(offset, values, |value| value.to_ne_bytes());
     }
 
-    /// Like [`Self::tell_all`], for 16 bits each.
+    /// Like [`Self::tell_u64s`], for 16 bits each.
     pub(crate) fn tell_u16s(&self, offset: usize, values: &[u16]) {
         assert!(offset.is_multiple_of(2) && self.is_guide(offset, values.len(), 2));
         // SAFETY: as in `word32`, for every word of the range; `AtomicU16` has the layout of `u16`.

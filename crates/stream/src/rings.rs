@@ -111,7 +111,7 @@ impl Region {
         self.set_stack_of(ring, low, high, 0);
     }
 
-    /// Like [`Self::set_stack`], for a thread whose id the hook compares with its own.
+    /// Like [`Self::set_stack_bounds`], for a thread whose id the hook compares with its own.
     pub fn set_stack_of(&self, ring: usize, low: u64, high: u64, tid: u64) {
         // The hook reads without the kernel's help if low <= sp < high, so the pair must never
         // look wider than it is: close the range, move one end, open it with the other.
@@ -279,7 +279,7 @@ impl Region {
         }
     }
 
-    /// Like [`Self::retire_loss`], for all rings.
+    /// Like [`Self::retire`], for all rings.
     pub(crate) fn retire_losses(&self) {
         for ring in 0..self.rings_used() {
             self.retire(ring);
