@@ -6,7 +6,7 @@ use memhook_foreign::OwnDirectory;
 use std::io::{ErrorKind, Result};
 use std::time::SystemTime;
 
-/// How their names begin and end, so that no file of others is ever taken for one of ours.
+/// Prefix and suffix of their names, so that no file of others is ever mistaken for one of ours.
 const BEGIN: &str = "memhook-";
 const END: &str = ".advice.json";
 

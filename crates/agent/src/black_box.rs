@@ -1,4 +1,4 @@
-//! What is kept of a process whose memory is about to run out: a profile of that moment, and how the process ended.
+//! Evidence about a process whose memory is about to run out: a profile of that moment, and how the process ended.
 //!
 //! One thread looks at each control group, however many processes are in it, and wakes only those that have something to do.
 
@@ -34,7 +34,7 @@ struct Shared {
 /// A control group with processes that have a black box.
 struct Group {
     alarms: Arc<Alarms>,
-    /// How many alarms were passed on.
+    /// Number of alarms that were passed on.
     answered: u64,
     kills: Option<u64>,
     processes: Vec<Arc<Process>>,
@@ -172,7 +172,7 @@ impl Shared {
     }
 }
 
-/// That of one process.
+/// Black box of one process.
 pub struct BlackBox {
     shared: Arc<Shared>,
     process: Arc<Process>,
@@ -184,7 +184,7 @@ pub struct BlackBox {
 }
 
 impl BlackBox {
-    /// Whether a profile has to be kept now, and why. `is_gone`: the process has just ended.
+    /// Returns whether a profile has to be kept now, and why. `is_gone`: the process has just ended.
     pub fn look(&mut self, is_gone: bool) -> Option<Alarm> {
         let pid = self.process.pid;
         if is_gone {
@@ -196,7 +196,8 @@ impl BlackBox {
         alarm
     }
 
-    /// How the process has ended, if that is worth a profile: it was killed, or its memory was about to run out.
+    /// Returns how the process has ended, if that is worth a profile: it was killed, or its memory was about to run
+    /// out.
     pub fn end(&mut self) -> Option<String> {
         self.look(true);
         let pid = self.process.pid;

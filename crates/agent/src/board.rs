@@ -1,4 +1,4 @@
-//! What is known of the agent and its targets right now: written by those who do the work, read by those who are asked.
+//! State of the agent and its targets: written by those who do the work, read by those who are asked.
 
 use crate::budget::{OwnUse, Scarce};
 use crate::config::{Destination, Mode};
@@ -73,13 +73,13 @@ pub struct Numbers {
     /// Searches for them, and how long all threads were held for all of them, in seconds.
     pub scans: u64,
     pub scan_held: f64,
-    /// What reclaiming has achieved; `None` unless the rule asks for it.
+    /// Result of reclaiming; `None` unless the rule asks for it.
     pub reclaimed: Option<Reclaimed>,
     /// The advice on it; `None` unless the rule asks for it.
     pub advised: Option<Advised>,
     /// Mean bytes between the samples that are taken now; 0: every allocation is recorded.
     pub sample_bytes: u64,
-    /// How long the attach took, and how long a thread was held for it, in seconds.
+    /// Time that the attach took, and for which a thread was held for it, in seconds.
     pub attach: (f64, f64),
     /// Profiles that were made.
     pub profiles: u64,
@@ -93,7 +93,7 @@ pub struct Numbers {
     pub limit: (u64, u64),
 }
 
-/// What reclaiming a target has achieved.
+/// Result of reclaiming a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
     /// The value of the rule's key.
@@ -104,13 +104,13 @@ pub struct Reclaimed {
     pub reclaimable: (u64, u64),
     /// Bytes and blocks freed by all of them.
     pub freed: (u64, u64),
-    /// How often one thread was held for that, for how long in all, and for how long at most.
+    /// Number of holds of one thread for it, their sum, and the longest.
     pub holds: u64,
     pub held: Duration,
     pub longest_hold: Duration,
     /// Attempts in which nothing, or not all of it, could be freed, by the reason.
     pub refusals: BTreeMap<&'static str, u64>,
-    /// Why that was so in the last attempt.
+    /// Reason for that in the last attempt.
     pub refused: Option<String>,
 }
 
@@ -121,15 +121,15 @@ pub struct Advised {
     pub every: Duration,
     /// Attempts of this agent.
     pub attempts: u64,
-    /// Those that led to advice.
+    /// Number of attempts that led to advice.
     pub given: u64,
     /// The last advice, by this agent or by one before it.
     pub last: Option<Arc<Given>>,
-    /// How long one thread was held for the attaches, in all.
+    /// Sum of the times for which one thread was held for the attaches.
     pub held: Duration,
     /// Attempts that led to no advice, by the reason.
     pub refusals: BTreeMap<&'static str, u64>,
-    /// Why the last attempt did not.
+    /// Reason why the last attempt did not.
     pub refused: Option<String>,
 }
 
@@ -138,7 +138,7 @@ pub struct Advised {
 pub struct Pin {
     /// Their type or their size.
     pub name: String,
-    /// How many.
+    /// Number of blocks.
     pub own_blocks: u64,
     /// Their usable bytes.
     pub own_bytes: u64,
@@ -146,7 +146,7 @@ pub struct Pin {
     pub pinned_bytes: u64,
 }
 
-/// What a target is doing.
+/// Activity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It will be attached to, now or when there is room for it.
@@ -192,9 +192,9 @@ impl Phase {
 pub struct Row {
     /// Who it is.
     pub identity: Arc<Identity>,
-    /// How it is traced.
+    /// Mode of its trace.
     pub mode: Mode,
-    /// What it is doing.
+    /// Its present activity.
     pub phase: Phase,
     /// Its numbers, once it is traced.
     pub numbers: Option<Numbers>,
@@ -244,7 +244,7 @@ impl Link {
         self.call();
     }
 
-    /// Whether the thread was asked to detach.
+    /// Returns true if the thread was asked to detach.
     pub fn is_asked_back(&self) -> bool {
         self.is_wanted_back.load(Relaxed)
     }
@@ -254,7 +254,7 @@ impl Link {
         let _ = self.attached.set(Instant::now());
     }
 
-    /// Whether that is so.
+    /// Returns true if it is attached.
     pub fn is_attached(&self) -> bool {
         self.attached.get().is_some()
     }
@@ -269,7 +269,7 @@ impl Link {
         self.has_left.store(true, Relaxed);
     }
 
-    /// Whether that is so.
+    /// Returns true if it has left.
     pub fn has_left(&self) -> bool {
         self.has_left.load(Relaxed)
     }
@@ -328,9 +328,9 @@ impl Deliveries {
 /// The state of the agent as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct AgentState {
-    /// What it has used.
+    /// Use of processors and memory so far.
     pub used: OwnUse,
-    /// What holds it back.
+    /// Limits that hold it back.
     pub held_back: BTreeSet<Scarce>,
     /// Attaches that failed.
     pub failures: u64,
@@ -340,7 +340,7 @@ pub struct AgentState {
     pub has_refused_configuration: bool,
     /// Configurations that were refused.
     pub refused_configurations: u64,
-    /// Whether the kernel reports new processes.
+    /// True if the kernel reports new processes.
     pub has_events: bool,
     /// Profiles that were kept because memory was about to run out, or had, by that.
     pub kept_profiles: BTreeMap<&'static str, u64>,
@@ -349,7 +349,7 @@ pub struct AgentState {
     pub hung_readers: u64,
     /// Pods that are known; `None`: nobody asks the kubelet.
     pub pods: Option<u64>,
-    /// How often the kubelet has listed its pods, and how often that has failed.
+    /// Number of times that the kubelet has listed its pods, and that this has failed.
     pub pod_lists: u64,
     pub pod_list_failures: u64,
 }
@@ -391,7 +391,7 @@ impl Board {
         lock(&self.agent)
     }
 
-    /// Of this destination.
+    /// Returns the deliveries to this destination.
     pub fn deliveries(&self, to: Destination) -> &Deliveries {
         let found = self
             .deliveries
@@ -401,7 +401,7 @@ impl Board {
         found.map_or(&self.deliveries[0].1, |(_, deliveries)| deliveries)
     }
 
-    /// Of all destinations.
+    /// Returns the deliveries to all destinations.
     pub fn all_deliveries(&self) -> impl Iterator<Item = &(Destination, Deliveries)> {
         self.deliveries.iter()
     }
@@ -427,7 +427,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How fast a number of bytes grows.
+/// Growth of a number of bytes.
 #[derive(Debug, Default)]
 pub struct Growth {
     points: VecDeque<(Duration, u64)>,

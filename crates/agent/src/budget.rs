@@ -1,4 +1,4 @@
-//! What the agent itself may take of its machine: a share of the processors, and memory.
+//! Budget of the agent itself: a share of the processors, and memory.
 
 use memhook_process::proc_text;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl Scarce {
     }
 }
 
-/// What the agent may do next.
+/// Decision about what the agent may do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It may attach to another process.
@@ -52,7 +52,7 @@ pub enum Verdict {
     Shed(Scarce),
 }
 
-/// What the agent has used so far.
+/// Resources that the agent has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OwnUse {
     /// Processor time of all threads, in seconds.
@@ -62,7 +62,7 @@ pub struct OwnUse {
 }
 
 impl OwnUse {
-    /// Of this process, now.
+    /// Returns the present use of this process.
     pub fn now() -> OwnUse {
         let stat = proc_text("/proc/self/stat").unwrap_or_default();
         let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
@@ -111,7 +111,7 @@ impl Budget {
         }
     }
 
-    /// The same bucket with other bounds.
+    /// Sets other bounds of the same bucket.
     pub fn set(&mut self, rate: f64, memory: u64) {
         (self.rate, self.memory) = (rate, memory);
     }

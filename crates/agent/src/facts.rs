@@ -1,4 +1,4 @@
-//! What is known of a process when rules choose: from /proc, at the price of one file a process and look once it is
+//! Facts about a process for the choice of rules: from /proc, at the price of one file per process and look once it is
 //! known.
 
 use crate::kubernetes::{Place, Pods, pod_uid};
@@ -45,9 +45,9 @@ pub struct Facts {
     pub pod: Option<String>,
     /// The namespace of that pod: by the kubelet, or else by a file that Kubernetes puts there.
     pub namespace: Option<String>,
-    /// What the kubelet says of it.
+    /// Place in Kubernetes, as the kubelet reports it.
     pub place: Place,
-    /// What its files say, once they were read.
+    /// Contents of its files, once they were read.
     pub files: ItsFiles,
 }
 
@@ -60,7 +60,7 @@ pub struct Owner {
     pub process: Option<i32>,
 }
 
-/// What is known of what the files of a process say.
+/// Known contents of a process's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ItsFiles {
     /// Nobody has asked.
@@ -74,7 +74,7 @@ pub enum ItsFiles {
     Say(Inside),
 }
 
-/// What the files of a process say. To read them may take for ever.
+/// Contents of a process's files. To read them may take for ever.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inside {
     /// Its program is memhook-rs, or a profiler made of it.
@@ -122,8 +122,8 @@ impl Stat {
         })
     }
 
-    /// That of a process, if any thread of it lives. Name and start are those of the initial thread; one that has ended
-    /// before the others (pthread_exit(3)) has no memory any more.
+    /// Reads the state of a process, if any thread of it lives. Name and start are those of the initial thread; one
+    /// that has ended before the others (pthread_exit(3)) has no memory any more.
     fn of(pid: i32, page: u64) -> Option<Stat> {
         let read = |path: String| Stat::parse(&proc_text(path).ok()?, page);
         let stat = read(format!("/proc/{pid}/stat"))?;
@@ -146,7 +146,7 @@ pub fn executable_of(pid: i32) -> Option<String> {
     Some(executable.trim_end_matches(" (deleted)").to_owned())
 }
 
-/// Whether this user may not learn what a process executes.
+/// Returns true if this user may not learn what a process executes.
 pub fn is_hidden(pid: i32) -> bool {
     let denied = std::io::ErrorKind::PermissionDenied;
     std::fs::read_link(proc_path(pid, "exe")).is_err_and(|error| error.kind() == denied)
@@ -195,7 +195,7 @@ impl Facts {
         }
     }
 
-    /// Whether it runs memhook-rs, or a profiler made of it, as far as its files were read.
+    /// Returns true if it runs memhook-rs, or a profiler made of it, as far as its files were read.
     pub fn attaches_to_others(&self) -> bool {
         matches!(&self.files, ItsFiles::Say(inside) if inside.attaches)
     }
@@ -270,7 +270,7 @@ impl Machine {
         self.pods = Some(pods);
     }
 
-    /// Whether a process is in a pod that is not known.
+    /// Returns true if a process is in a pod that is not known.
     pub fn has_unknown_pods(&self) -> bool {
         self.processes().any(|facts| facts.place == Place::Unknown)
     }
@@ -304,7 +304,7 @@ impl Machine {
         }
     }
 
-    /// Whether the files of a process were read; if not, they will be.
+    /// Returns true if the files of a process were read; if not, they will be.
     pub fn has_read(&mut self, pid: i32) -> bool {
         let Some((mut facts, read)) = self.known.remove(&pid) else {
             return false;
@@ -365,7 +365,7 @@ impl Machine {
         found
     }
 
-    /// What was read since the last call. What it says of processes is in their facts now.
+    /// Returns what was read since the last call. What it says of processes is in their facts now.
     pub fn heard(&mut self) -> Vec<Heard> {
         let heard = self.reads.heard();
         for one in &heard {
@@ -441,7 +441,7 @@ impl Machine {
         }
     }
 
-    /// Those that are there.
+    /// Returns the present processes.
     pub fn processes(&self) -> impl Iterator<Item = &Facts> {
         self.known.values().map(|(facts, _)| facts)
     }

@@ -17,24 +17,24 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// A file with a secret or certificates is not larger.
 const MOST_OF_A_FILE: u64 = 1 << 20;
 
-/// What a server answered.
+/// Answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It has taken the request.
     Taken {
-        /// What it says to that.
+        /// Body of the answer.
         body: Vec<u8>,
     },
     /// It may take it later, not before this time.
     Later {
-        /// Why, in one line.
+        /// Reason, in one line.
         why: String,
         /// If it says when.
         after: Option<Duration>,
     },
     /// It will never take it.
     Refused {
-        /// Why, in one line.
+        /// Reason, in one line.
         why: String,
     },
 }
@@ -51,11 +51,11 @@ pub struct Server<'a> {
     pub secret: Option<Secret>,
     /// A file with the certificates to trust, in place of those of the system.
     pub ca: Option<&'a Path>,
-    /// Whether its certificate has to be one that is trusted.
+    /// True if its certificate has to be trusted.
     pub verify: bool,
     /// For one request, in all.
     pub timeout: Duration,
-    /// Whether a request that was answered with this status may be taken later.
+    /// Returns true if a request that was answered with this status may be accepted later.
     pub comes_back: fn(u16) -> bool,
 }
 
@@ -68,7 +68,7 @@ pub struct Client {
     secret: Option<Secret>,
 }
 
-/// What proves who we are. Read anew for each request, because tokens are replaced in their files.
+/// Credentials. Read anew for each request, because tokens are replaced in their files.
 pub enum Secret {
     /// A name, and the file with the password.
     Basic {
@@ -81,7 +81,7 @@ pub enum Secret {
     Bearer(PathBuf),
 }
 
-/// Why a server cannot be asked.
+/// Reason why a server cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// A file that the configuration names cannot be read.
@@ -89,7 +89,7 @@ pub enum ClientError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },
@@ -108,7 +108,7 @@ pub enum ClientError {
     /// The address is none.
     #[error("{host} is no address: http:// or https:// and a host are expected")]
     Host {
-        /// What it is.
+        /// The host as it was given.
         host: String,
     },
 }
@@ -146,7 +146,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, ClientError> {
     Ok(found)
 }
 
-/// What is wrong with files that a configuration names: those with a secret, and those with certificates.
+/// Returns the faults of files that a configuration names: those with a secret, and those with certificates.
 pub fn unusable_files<'a>(
     secrets: impl IntoIterator<Item = &'a PathBuf>,
     ca: Option<&Path>,
@@ -256,7 +256,7 @@ impl Client {
         }
     }
 
-    /// What a status means that is no success.
+    /// Returns the meaning of a status that is not a success.
     fn failure(&self, status: u16, after: Option<&str>, to: Option<&str>, said: &[u8]) -> Answer {
         match status {
             300..=399 => later(format!(

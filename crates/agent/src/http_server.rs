@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A supervisor that has not come by for so long hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
-/// Why nobody can be answered.
+/// Reason why nobody can be answered.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 pub struct ListenError {
     /// Where.
     address: SocketAddr,
-    /// Why.
+    /// Reason.
     #[source]
     source: std::io::Error,
 }
@@ -56,8 +56,8 @@ fn names(configured: &[String]) -> Vec<String> {
     configured.iter().cloned().chain([own]).collect()
 }
 
-/// Whether the supervisor gets on, by the time since it last did. This needs neither a lock nor a thread, so that nothing
-/// but the supervisor itself makes the agent look as if it hung.
+/// Returns whether the supervisor makes progress, by the time since it last did. This needs neither a lock nor a
+/// thread, so that nothing but the supervisor itself makes the agent look as if it hung.
 fn health(silent: Duration) -> Answer {
     if silent > HANGS_AFTER {
         let why = format!("the agent has done nothing for {} s", silent.as_secs());

@@ -1,4 +1,4 @@
-//! What the agent has attached to, on disk: written before each attach, so that an agent that was killed finds all
+//! Journal of attached processes on disk: written before each attach, so that an agent that was killed finds everything
 //! that it left behind when it is started again.
 
 use memhook_foreign::OwnDirectory;
@@ -17,7 +17,7 @@ const RESERVE: &str = "reserve";
 /// as the journal is written anew beside itself.
 const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
-/// Why the directory of the agent's state cannot be used.
+/// Reason why the directory of the agent's state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The directory cannot be made or written to.
@@ -25,7 +25,7 @@ pub enum StateError {
     Unusable {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },
@@ -163,13 +163,13 @@ impl Drop for State {
     }
 }
 
-/// Whether a write failed because the disk, or the user's part of it, is full.
+/// Returns true if a write failed because the disk, or the user's part of it, is full.
 pub fn is_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-/// What is no journal, a link for example, is replaced by one.
+/// Reads the journal; anything else in its place, such as a link, is replaced by one.
 fn read(directory: &OwnDirectory) -> BTreeMap<i32, u64> {
     let mut bytes = Vec::new();
     if let Ok(file) = directory.read(JOURNAL) {

@@ -10,14 +10,14 @@ use std::io::{Read, Result};
 
 /// Name of the directory below that of the state.
 const DIRECTORY: &str = "advice";
-/// How the names of its files end, behind the process id.
+/// Suffix of the names of its files, behind the process id.
 const END: &str = ".json";
 /// Most files: no agent has more targets.
 const MOST_FILES: usize = 1000;
 /// Longest file.
 const MOST_BYTES: usize = 256 << 10;
 
-/// What is kept of one process.
+/// Kept advice about one process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     process: ProcessIdentity,
@@ -34,7 +34,7 @@ pub struct Kept {
 pub struct Given {
     /// When it was made.
     pub made: Moment,
-    /// What to do in a line; `None` if there was nothing to do.
+    /// The advice in a line; `None` if there was nothing to do.
     pub answer: Option<String>,
     /// Bytes that would come back and bytes an hour that would not be added, by the kind of finding.
     pub gains: BTreeMap<String, (u64, u64)>,
@@ -57,7 +57,7 @@ impl Kept {
         })
     }
 
-    /// The same with this advice.
+    /// Replaces the advice.
     pub fn with(self, given: &Given) -> Kept {
         Kept {
             given: Some(given.clone()),
@@ -71,7 +71,7 @@ impl Kept {
         bytes.filter(|bytes| bytes.len() <= MOST_BYTES)
     }
 
-    /// Whether it is about the process that has its id now.
+    /// Returns true if it is about the process that has its id now.
     fn is_of_now(&self) -> bool {
         ProcessIdentity::of(self.process.pid).as_ref() == Some(&self.process)
     }
@@ -99,14 +99,14 @@ impl KeptAdvice {
         Ok(kept)
     }
 
-    /// What is kept of a process that executes this file.
+    /// Returns what is kept of a process that executes this file.
     pub fn of(&self, pid: i32, executable: Option<&str>) -> Option<Kept> {
         let found = self.read(pid)?;
         let is_meant = found.executable.as_deref() == executable && found.is_of_now();
         is_meant.then_some(found)
     }
 
-    /// What a file has, which may be anything.
+    /// Reads a file, which may contain anything.
     fn read(&self, pid: i32) -> Option<Kept> {
         let mut bytes = Vec::new();
         let file = self.0.read(&name_of(pid)).ok()?;

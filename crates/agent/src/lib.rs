@@ -41,7 +41,7 @@ use memhook_report::AgentPlan;
 use std::path::{Path, PathBuf};
 use supervisor::Supervisor;
 
-/// How the agent ended.
+/// End of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every target was left as it was.
@@ -50,7 +50,7 @@ pub enum Outcome {
     NotRestored,
 }
 
-/// Why the agent cannot work.
+/// Reason why the agent cannot work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -74,7 +74,7 @@ pub enum AgentError {
         "no thread can be started: too many of them run, or a limit of this process is too low (ulimit -u)"
     )]
     Thread(#[source] std::io::Error),
-    /// What cannot change while the agent runs.
+    /// Settings that cannot change while the agent runs.
     #[error("{}: state, [http], [files], [pyroscope], [otlp], [kubernetes] (but for its namespaces), [labels] and redact change with a restart only, over which profiles that wait are kept", path.display())]
     NeedsRestart {
         /// The configuration.
@@ -84,14 +84,14 @@ pub enum AgentError {
 
 pub use config::{ConfigError, Experiments};
 
-/// What a check of a configuration has found.
+/// Result of a check of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// How many rules it has.
+    /// Number of its rules.
     pub rules: usize,
-    /// What is hardly meant, one line each, with its place.
+    /// Warnings about what was probably not meant, one line each, with its place.
     pub warnings: Vec<String>,
-    /// What it frees, what it advises on, and what pods and namespaces have to say in it, one line each.
+    /// Notes about what it frees, what it advises on, and what pods and namespaces decide, one line each.
     pub notes: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigErr
     })
 }
 
-/// What an agent with this configuration would trace now. Nothing is attached to, sent or written.
+/// Returns what an agent with this configuration would trace now. Nothing is attached to, sent or written.
 pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigError> {
     memhook_process::see_groups_as_init();
     config::read(path, experiments).map(|file| plan::plan(&file))

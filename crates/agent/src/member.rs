@@ -7,12 +7,12 @@ use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What may pass by itself within moments, a loader at work above all, is tried again after this time.
+/// Pause before another attempt where an obstacle may pass within moments, above all a loader at work.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// What did not pass within this time is a failure.
+/// Time after which an obstacle counts as a failure.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What was found out before is not true for ever.
+/// Time for which an earlier finding counts.
 const CLEARED_FOR: Duration = Duration::from_secs(1);
 /// However often it has failed, it is tried again after this time.
 const LONGEST_RETRY: Duration = Duration::from_secs(3600);
@@ -32,11 +32,11 @@ pub struct Member {
     /// It is to be left: why.
     leaves: Option<Why>,
     failures: u32,
-    /// What was told about it.
+    /// Message that was logged about it.
     told: Option<String>,
 }
 
-/// Whether its files say that it can be attached to.
+/// Finding of its files on whether it can be attached to.
 enum Clearance {
     Unasked,
     Asked,
@@ -71,7 +71,7 @@ impl Member {
         }
     }
 
-    /// Whether it is time to attach to it.
+    /// Returns true if it is time to attach to it.
     pub fn is_due(&self, now: Instant) -> bool {
         self.next_attempt().is_some_and(|next| next <= now)
     }
@@ -84,7 +84,7 @@ impl Member {
         }
     }
 
-    /// Whether it is being found out if it can be attached to.
+    /// Returns true while it is being found out whether it can be attached to.
     pub fn is_asked(&self) -> bool {
         matches!(self.clearance, Clearance::Asked)
     }
@@ -99,7 +99,7 @@ impl Member {
         self.clearance = Clearance::Given(now);
     }
 
-    /// Whether that was found out just before.
+    /// Returns true if that was found out just before.
     pub fn is_cleared(&self, now: Instant) -> bool {
         matches!(self.clearance, Clearance::Given(at) if now.duration_since(at) < CLEARED_FOR)
     }
@@ -136,7 +136,7 @@ impl Member {
         is_new
     }
 
-    /// Whether it is to be left.
+    /// Returns true if it is to be left.
     pub fn is_leaving(&self) -> bool {
         self.leaves.is_some()
     }
@@ -206,7 +206,7 @@ impl Member {
         self.state = State::LetBe(why.to_owned());
     }
 
-    /// What the board shows of it.
+    /// Returns its row on the board.
     pub fn row(&self) -> Row {
         let phase = match &self.state {
             State::Waiting { why: None, .. } => Phase::Waiting,
@@ -247,7 +247,7 @@ mod tests {
         Member::new(Identity::default(), rule, false, now)
     }
 
-    /// The same failure is reported once; pauses between attempts grow.
+    /// Checks that the same failure is reported once, and that pauses between attempts grow.
     #[test]
     fn failures_are_told_once_and_space_out() {
         let mut now = Instant::now();

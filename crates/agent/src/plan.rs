@@ -1,4 +1,4 @@
-//! What an agent would do now, without doing it: which processes it would attach to, and what each would take.
+//! Preview of an agent: which processes it would attach to now, and what each would take.
 
 use crate::budget::{machine_memory, processors};
 use crate::config::{File, Mode, Reclaim, Rule};
@@ -133,7 +133,7 @@ pub fn plan(file: &File) -> AgentPlan {
     plan
 }
 
-/// What keeps a process waiting of whose namespace as many are traced as may be.
+/// Returns why a process waits of whose namespace as many are traced as may be.
 fn full_namespace(
     file: &File,
     targets: &[PlannedTarget],

@@ -1,8 +1,8 @@
-//! What has to be read of the file systems of targets. Those may never answer: a server that is gone, or a program of the
-//! target itself behind FUSE. No deadline ends a read, nor the open before it, so threads that nobody waits for do all of
-//! them, and answers come when they come. A thread whose read takes too long is given up and replaced. Until it has come
-//! back, nothing of the same owner is read, which is the pod or the container of the process, or the process itself where it is
-//! in none: so no owner costs more than one thread.
+//! Reads of the file systems of targets. Those may never answer: a server that is gone, or a program of the target
+//! itself behind FUSE. No deadline ends a read, nor the open before it, so threads that nobody waits for do all of
+//! them, and answers come when they come. A thread whose read takes too long is given up and replaced. Until it has
+//! come back, nothing of the same owner is read, which is the pod or the container of the process, or the process
+//! itself where it is in none: so no owner costs more than one thread.
 //!
 //! A thread ends with its work. One that lived on would keep what it has released last of each size (glibc's caches of
 //! threads), wherever in the heap that is, and with it the pages around.
@@ -24,28 +24,29 @@ const THREADS: usize = 4;
 /// Threads that may hang. Beyond that, nothing is read until one of them has come back.
 const MOST_HUNG: usize = 64;
 
-/// Those of them for one pod, container or control group.
+/// Limit of them for one pod, container or control group.
 const MOST_HUNG_IN_REALM: usize = 8;
 /// Questions about the processes of one owner that a thread takes before those of others have their turn.
 const MOST_LEFT: usize = 64;
 
-/// What is asked about a process.
+/// Question about a process.
 pub enum Question {
-    /// What its files say of it.
+    /// Contents of its files.
     Inside {
         /// It is in a pod, whose files name that.
         is_pod: bool,
     },
-    /// Whether it can be attached to like this.
+    /// Whether it can be attached to in this way.
     Obstacle(Box<TraceConfig>),
-    /// The same, and whether somebody traces it already. An attach finds that out by itself.
+    /// Whether it can be attached to in this way, and whether somebody traces it already. An attach finds that out by
+    /// itself.
     ObstacleNow(Box<TraceConfig>),
 }
 
-/// What was read.
+/// Answer of a read.
 pub enum Answer {
     Inside(Inside),
-    /// Why it cannot be attached to, if so.
+    /// Obstacle to an attach, if there is one.
     Obstacle(Option<String>),
     /// Nothing yet, and perhaps never. The answer may come later.
     None,
@@ -71,7 +72,7 @@ struct Desk {
     /// Nothing is left to do, and the thread ends.
     is_done: bool,
     left: VecDeque<Asked>,
-    /// What is being read now, and since when.
+    /// Present read, with its beginning.
     reads: Option<(Instant, (i32, u64))>,
     is_given_up: bool,
 }
@@ -185,7 +186,7 @@ impl Reads {
         started.map(drop)
     }
 
-    /// What was answered since the last call, and what was given up.
+    /// Returns what was answered since the last call, and what was given up.
     pub fn heard(&mut self) -> Vec<Heard> {
         if let Some(bell) = &self.bell {
             let _ = rustix::io::read(bell, &mut [0; 8]);
@@ -219,7 +220,7 @@ impl Reads {
         silent.chain(self.answers.1.try_iter()).collect()
     }
 
-    /// How many threads hang.
+    /// Returns how many threads hang.
     pub fn hung(&self) -> usize {
         let desks = self.desks.iter().map(|desk| lock(desk));
         desks
@@ -227,13 +228,13 @@ impl Reads {
             .count()
     }
 
-    /// What is readable when there is an answer.
+    /// Returns a descriptor that is readable when there is an answer.
     pub fn bell(&self) -> Option<BorrowedFd<'_>> {
         self.bell.as_ref().map(|bell| bell.as_fd())
     }
 }
 
-/// What became of a question.
+/// Fate of a question.
 enum Handed {
     Over,
     /// Its owner does not answer.

@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 const SETTLING: Duration = Duration::from_secs(60);
 /// Searches that would begin together are spread over this part of the interval.
 const SPREAD: f64 = 0.25;
-/// How long a search waits for the agent to be within its budget.
+/// Longest wait of a search for the agent to be within its budget.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why nothing is freed: a word for metrics, and a sentence.
+/// Reason why nothing is freed: a word for metrics, and a sentence.
 type Why = (&'static str, String);
 
 /// Reports or frees the unreachable blocks of one process.
@@ -258,7 +258,7 @@ fn reason(error: &HeapError) -> &'static str {
     }
 }
 
-/// What a configuration frees, one line for each rule.
+/// Describes what a configuration frees, one line for each rule.
 pub fn notes(file: &File) -> Vec<String> {
     let rules = file.rule.iter().map(toml::Spanned::get_ref);
     let notes = rules.filter_map(|rule| {

@@ -29,7 +29,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Those of this configuration.
+    /// Rules of this configuration.
     pub fn new(file: &File) -> Rules {
         let rules = file.rule.iter().map(|rule| {
             let rule = Arc::new(rule.get_ref().clone());
@@ -61,7 +61,7 @@ impl Rules {
         (!facts.attaches_to_others()).then(|| Arc::clone(rule))
     }
 
-    /// Why no rule chooses this process.
+    /// Returns why no rule chooses this process.
     pub fn why_not(&self, facts: &Facts) -> &'static str {
         if self.is_never(facts) {
             "never attached to"
@@ -82,7 +82,7 @@ impl Rules {
         }
     }
 
-    /// Whether it is a program that is never attached to.
+    /// Returns true for a program that is never attached to.
     pub fn is_never(&self, facts: &Facts) -> bool {
         let names = [
             facts.name.as_str(),
@@ -103,7 +103,8 @@ impl Rules {
     }
 }
 
-/// Why its pod keeps a process from being traced, whatever rules say. Where a pod has not been heard, it is left alone.
+/// Returns why its pod keeps a process from being traced, whatever rules say. Where a pod has not been heard, it is
+/// left alone.
 fn refusal(facts: &Facts) -> Option<&'static str> {
     match &facts.place {
         Place::NoPod => None,
@@ -121,7 +122,7 @@ fn opts_in(facts: &Facts) -> bool {
     pod.is_some_and(|pod| pod.consent == Consent::In)
 }
 
-/// Whether all that a rule says is true of a process, but for what its pod has to say.
+/// Returns true if a rule fits a process, apart from what its pod decides.
 fn chooses(rule: &Rule, group: Option<&ControlGroup>, facts: &Facts) -> bool {
     let is = |pattern: &Option<crate::config::Pattern>, text: Option<&str>| {
         pattern

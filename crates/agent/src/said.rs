@@ -15,7 +15,7 @@ static LATELY: Mutex<Repeats> = Mutex::new(Repeats(BTreeMap::new()));
 struct Repeats(BTreeMap<String, (Instant, u64)>);
 
 impl Repeats {
-    /// Whether a warning is to be logged; otherwise it is counted.
+    /// Returns true if a warning is to be logged; otherwise it is counted.
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
         if let Some((_, again)) = self.0.get_mut(text) {
             *again += 1;

@@ -26,12 +26,12 @@ const MOST_PINS: usize = 10;
 const TURN: Duration = Duration::from_millis(100);
 /// Time between two checks whether the process is still the same.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the waits of a process are measured before it is touched.
+/// Time for which the waits of a process are measured before it is touched.
 const WAITS_FOR: Duration = Duration::from_secs(1);
 /// Advice on processes that would be due together is spread over no more than a part of this.
 const LONGEST_SPREAD: Duration = Duration::from_secs(3600);
 
-/// What one process at a time may have.
+/// Resource that one process at a time may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// A copy of its memory.
@@ -40,14 +40,14 @@ pub enum Queue {
     Advice,
 }
 
-/// What the agent spares for searches and advice.
+/// Resources of the agent for searches and advice.
 #[derive(Clone, Debug, Default)]
 pub struct Means {
     /// Bytes that a copy may take.
     pub memory: u64,
     /// Where recordings are that have no name and are gone at once.
     pub directory: PathBuf,
-    /// Whether the agent looks up names.
+    /// True if the agent looks up names.
     pub has_names: bool,
     /// Where files go, if there is such a place.
     pub files: Option<Files>,
@@ -187,7 +187,7 @@ impl Searches {
         self.turn_in(Queue::Copies)
     }
 
-    /// The same without waiting.
+    /// Like [`Self::turn`], without waiting.
     pub fn try_turn(&self) -> Option<MutexGuard<'_, ()>> {
         taken(&self.shared.one_scan)
     }
@@ -229,7 +229,7 @@ impl Searches {
         }
     }
 
-    /// Whether its threads get next to no processor time now. Takes a second.
+    /// Returns true if its threads get next to no processor time now. Takes a second.
     pub fn is_starved(&self) -> Result<bool, Ended> {
         let pid = self.identity.pid;
         let before = Waits::of(pid);
@@ -237,7 +237,7 @@ impl Searches {
         Ok(Waits::of(pid).show_starvation_since(&before))
     }
 
-    /// What each of two copies may take that are there at the same time.
+    /// Returns the limits of each of two copies that exist at the same time.
     pub fn halved_limits(&self) -> Limits {
         let limits = self.request().limits;
         Limits {
@@ -251,7 +251,7 @@ impl Searches {
         Some(self.rule.overhead.as_ref()?.get_ref().0)
     }
 
-    /// What was read of the files of targets.
+    /// Returns the files of targets that were read.
     pub fn files(&self) -> &SharedFiles {
         &self.shared.files
     }
@@ -283,7 +283,7 @@ impl Searches {
         self.means.has_names.then_some(&self.shared.names)
     }
 
-    /// Whether the process has ended, or executes another program, which may fall under another rule.
+    /// Returns true if the process has ended, or executes another program, which may fall under another rule.
     pub fn has_gone(&self) -> bool {
         let pid = self.identity.pid;
         let is_the_same = thread_start_time(pid, pid) == Some(self.identity.started);
@@ -353,7 +353,8 @@ impl Searches {
         numbers.scan_held += captured.snapshot.meta.held_ms / 1e3;
     }
 
-    /// What is resident of a process that was copied, and which blocks hold it, where the rule asks for that.
+    /// Returns the resident memory of a process that was copied, and the blocks that hold it, where the rule asks for
+    /// that.
     fn account(
         &self,
         captured: &Captured,

@@ -1,4 +1,4 @@
-//! What each call stack of a target has live and has allocated, exact or estimated.
+//! Live and allocated sums of each call stack of a target, exact or estimated.
 
 use memhook_attach::Consumer;
 use memhook_ledger::{CountedSite, Estimate, LiveWalk, Observer, SampledAllocations, SiteWalk};

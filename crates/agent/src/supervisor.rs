@@ -39,12 +39,12 @@ use std::time::{Duration, Instant};
 
 /// The longest time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
-/// The same while targets are being left: each that has been makes room for the next.
+/// Length of a round while targets are being left: each that has been makes room for the next.
 const LEAVING_ROUND: Duration = Duration::from_millis(20);
 /// Time between two checks of what the agent itself uses.
 const JUDGE_PERIOD: Duration = Duration::from_secs(1);
-/// How often free memory is given back. What names are found in is released in many arenas, each of which would keep
-/// it.
+/// Time between two times that free memory is returned. What names are found in is released in many arenas, each of
+/// which would keep it.
 const TRIM_PERIOD: Duration = Duration::from_secs(30);
 /// Time after which one round leaves the processor to others.
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
@@ -52,7 +52,7 @@ const LEAST_PAUSE: Duration = Duration::from_millis(5);
 const ATTACH_IS_LATE: Duration = Duration::from_secs(10);
 /// Time that what an agent before this one has left in a process gets to be put right.
 const RECOVERY: Duration = Duration::from_secs(20);
-/// Why a process is not traced whose files cannot be read.
+/// Reason why a process is not traced if its files cannot be read.
 pub const SILENT: &str = "its files do not answer";
 /// Smallest ledger with enough blocks for an estimate.
 const LEAST_LEDGER: u64 = 4 << 20;
@@ -458,18 +458,18 @@ impl Supervisor {
     }
 }
 
-/// Why a process is not attached to that the next agent would not find.
+/// Returns why a process is not attached to that the next agent would not find.
 fn unwritten(error: &impl std::fmt::Display) -> String {
     format!("the list of attached processes cannot be written: {error}")
 }
 
-/// What may be read for names at one time, of the memory that the agent may use: targets that are attached to meanwhile
-/// need the rest.
+/// Returns the part of the agent's memory that may be read for names at one time: targets that are attached to
+/// meanwhile need the rest.
 fn names_memory(memory: u64) -> u64 {
     memory / 2
 }
 
-/// What the ledger of one target may take, so that all together stay below the bound.
+/// Returns the limit of one target's ledger, so that all together stay below the bound.
 pub fn ledger_bytes(file: &File) -> u64 {
     let (_, memory) = bounds(file);
     let targets = u64::from(*file.agent.max_targets.get_ref());

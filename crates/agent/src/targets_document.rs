@@ -1,4 +1,4 @@
-//! What `/targets` answers: a document of memhook-rs/targets/1 (docs/schemas/targets-1.json).
+//! Document that `/targets` serves: memhook-rs/targets/1 (docs/schemas/targets-1.json).
 
 use crate::board::{Advised, Board, Phase, Pin, Reclaimed};
 use serde::Serialize;

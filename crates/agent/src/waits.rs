@@ -1,4 +1,4 @@
-//! How long a target's threads wait for a processor. One that gets next to none, such as in a control group whose quota is
+//! Waits of a target's threads for a processor. One that gets next to none, such as in a control group whose quota is
 //! used up, has no time to give away.
 
 use memhook_process::{SchedulingFile, sleeps, thread_ids, thread_state};
@@ -14,24 +14,24 @@ const TELLING: Duration = Duration::from_millis(200);
 /// Threads that are looked at.
 const MOST_THREADS: usize = 256;
 
-/// How a thread has fared in its life.
+/// Scheduling of a thread in its life.
 #[derive(Clone, Copy, Default)]
 struct Life {
     ran: Duration,
     waited: Duration,
     turns: u64,
-    /// How often it has slept, if it does not sleep now.
+    /// Number of times that it has slept, if it does not sleep now.
     awake_after: Option<u64>,
 }
 
-/// How each thread has fared.
+/// Scheduling of each thread.
 pub struct Waits {
     at: Instant,
     threads: BTreeMap<i32, Life>,
 }
 
 impl Waits {
-    /// Those of a process so far. Nothing where the kernel keeps no such figures.
+    /// Scheduling of a process's threads so far. Nothing where the kernel keeps no such figures.
     pub fn of(pid: i32) -> Waits {
         let threads = thread_ids(pid).unwrap_or_default().into_iter();
         let figures = threads.take(MOST_THREADS).filter_map(|tid| {
@@ -52,7 +52,7 @@ impl Waits {
         }
     }
 
-    /// Whether the threads that were there before have waited for too long since then.
+    /// Returns true if the threads that were there before have waited for too long since then.
     pub fn show_starvation_since(&self, before: &Waits) -> bool {
         let mut all = Life::default();
         for (tid, now) in &self.threads {

@@ -33,17 +33,17 @@ pub enum Ended {
 pub struct Shared {
     /// Looks after quiet targets.
     pub lookout: Lookout,
-    /// What was read of the files of targets.
+    /// Files of targets that were read.
     pub files: SharedFiles,
     /// Readers of names.
     pub names: SharedReaders,
-    /// Those of processes that are watched for the end of their memory.
+    /// Black boxes of processes that are watched for the end of their memory.
     pub black_boxes: BlackBoxes,
     /// Held by the one whose memory is being copied and searched.
     pub one_scan: Mutex<()>,
     /// Held by the one that is traced for advice.
     pub one_examination: Mutex<()>,
-    /// Whether the agent is over its budget, so that searches which can wait do so.
+    /// True if the agent is over its budget, so that searches which can wait do so.
     pub is_held_back: AtomicBool,
 }
 
@@ -98,7 +98,7 @@ impl Worker {
         Ok(Worker { thread, link })
     }
 
-    /// Whether nothing is left to do.
+    /// Returns true if nothing is left to do.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }

@@ -1,4 +1,4 @@
-//! What holds between keys.
+//! Rules between keys.
 
 use super::Fault;
 use super::keys::{Destination, File, Kubernetes, Mode, Reclaim, Rule, Store};
@@ -9,9 +9,9 @@ use std::time::Duration;
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=128;
 /// Shortest interval of profiles: shorter ones cost more than they show.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
-/// The same where memory is copied and searched each time.
+/// Shortest interval where memory is copied and searched each time.
 const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
-/// The same where blocks are freed, or could be.
+/// Shortest interval where blocks are freed, or could be.
 const SHORTEST_RECLAIM_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest time from one advice on a process to the next.
 const SHORTEST_ADVICE_INTERVAL: Duration = Duration::from_secs(600);
@@ -32,7 +32,7 @@ const OWN_LABELS: [&str; 9] = [
 /// Shortest time between two questions to a kubelet that nothing new asks for.
 const SHORTEST_REFRESH: Duration = Duration::from_secs(5);
 
-/// What holds between keys, which the type of no single one says.
+/// Checks rules between keys, which the type of no single one expresses.
 pub(super) fn check(file: &File) -> Result<(), Fault> {
     let most = &file.agent.max_targets;
     if !(1..=MOST_TARGETS).contains(most.get_ref()) {
@@ -199,7 +199,7 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Of a rule by which nothing is traced.
+/// Checks a rule by which nothing is traced.
 fn check_scans(spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     let rule = spanned.get_ref();
     let sample = rule.sample.as_ref().map(toml::Spanned::span);
@@ -215,7 +215,7 @@ fn check_scans(spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Of a rule that frees blocks, or reports which could be freed.
+/// Checks a rule that frees blocks, or reports which could be freed.
 fn check_reclaim(rule: &Rule, reclaim: &toml::Spanned<Reclaim>) -> Result<(), Fault> {
     let name = reclaim.get_ref().name();
     if rule.mode != Mode::Scan {
@@ -243,7 +243,7 @@ fn check_reclaim(rule: &Rule, reclaim: &toml::Spanned<Reclaim>) -> Result<(), Fa
     Ok(())
 }
 
-/// Of a rule that says what to do about the memory of its processes.
+/// Checks a rule that says what to do about the memory of its processes.
 fn check_advise(rule: &Rule, advise: &toml::Spanned<Every>) -> Result<(), Fault> {
     if rule.mode != Mode::Scan {
         let why = "advise needs mode = \"scan\", because it traces a process in its own way for a minute, and none is traced twice: choose that mode, or leave advise out";

@@ -7,7 +7,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What begins a variable; `$${` is this text itself.
+/// Beginning of a variable; `$${` is this text itself.
 const BEGIN: &str = "${";
 
 /// The value of a variable.

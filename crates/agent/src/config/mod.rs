@@ -27,14 +27,14 @@ pub const SAMPLE_BYTES: u64 = 512 << 10;
 /// Default interval where memory is copied and searched each time.
 const SCAN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What is permitted beside what a configuration says.
+/// Experiments that are permitted beside what a configuration says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Experiments {
     /// Profiles are sent by OTLP.
     pub otlp: bool,
 }
 
-/// Why a configuration is refused.
+/// Reason why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -43,7 +43,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },
@@ -56,7 +56,7 @@ pub enum ConfigError {
         line: usize,
         /// The character in the line, from 1 on.
         column: usize,
-        /// What is wrong, and what would be right.
+        /// Mistake, and its correction.
         why: String,
     },
 }

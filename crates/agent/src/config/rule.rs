@@ -1,4 +1,4 @@
-//! What a rule means for a trace, and when two rules mean the same.
+//! Meaning of a rule for a trace, and equality of rules.
 
 use super::SAMPLE_BYTES;
 use super::keys::{Mode, Reclaim, Rule};
@@ -38,8 +38,8 @@ impl Rule {
         }
     }
 
-    /// What becomes of the unreachable blocks of a process. `is_inherited`: only its parent fits this rule, which does not
-    /// name its program then, so nothing of it is freed.
+    /// Returns the treatment of a process's unreachable blocks. `is_inherited`: only its parent fits this rule, which
+    /// does not name its program then, so nothing of it is freed.
     pub fn reclaim_of(&self, is_inherited: bool) -> Option<Reclaim> {
         let reclaim = *self.reclaim.as_ref()?.get_ref();
         Some(match is_inherited {
@@ -48,7 +48,8 @@ impl Rule {
         })
     }
 
-    /// Whether a process that is traced by one of the two rules may go on to be traced by the other without a new attach.
+    /// Returns true if a process that is traced by one of the two rules may go on to be traced by the other without a
+    /// new attach.
     pub fn is_same(&self, other: &Rule) -> bool {
         format!("{:?}", Unplaced(self)) == format!("{:?}", Unplaced(other))
     }

@@ -13,7 +13,7 @@ pub struct Size(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period(pub Duration);
 
-/// How often: `"daily"`, `"hourly"`, or a time as of [`Period`].
+/// Frequency: `"daily"`, `"hourly"`, or a time like that of [`Period`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Every(pub Duration);
 
@@ -84,7 +84,7 @@ impl MemoryLimit {
 }
 
 impl Pattern {
-    /// Whether a text is what the pattern says.
+    /// Returns true if the pattern matches a text.
     pub fn matches(&self, text: &str) -> bool {
         glob(&self.0, text)
     }

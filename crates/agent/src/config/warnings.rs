@@ -1,4 +1,4 @@
-//! What is right in a configuration, and hardly what was meant.
+//! Warnings about what is right in a configuration, and probably not what was meant.
 
 use super::{Fault, File, Kubernetes, Pattern, Rule, Store};
 use crate::http_client::unusable_files;
@@ -106,7 +106,7 @@ fn of_kubernetes(file: &File, spanned: &toml::Spanned<Kubernetes>, found: &mut V
     }
 }
 
-/// Whether every process that the second rule fits is one that the first fits.
+/// Returns true if the first rule fits every process that the second one fits.
 fn covers(first: &Rule, second: &Rule) -> bool {
     let pattern = |first: &Option<Pattern>, second: &Option<Pattern>| match (first, second) {
         (None, _) => true,
@@ -136,8 +136,8 @@ fn covers(first: &Rule, second: &Rule) -> bool {
         && first.uid.is_none_or(|uid| second.uid == Some(uid))
 }
 
-/// Whether all that one pattern matches is matched by the other, where that is easy to see. A star of the first can
-/// only be taken by a star of the other: where that has none but question marks, only equal ones count.
+/// Returns true if one pattern matches everything that the other matches, where that is easy to see. A star of the
+/// first can only be taken by a star of the other: where that has none but question marks, only equal ones count.
 fn is_within(one: &Pattern, other: &Pattern) -> bool {
     let is_plain = !one.0.contains('*') || !other.0.contains('?');
     one == other || (is_plain && other.matches(&one.0))

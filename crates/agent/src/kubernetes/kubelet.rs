@@ -30,7 +30,7 @@ struct Asked {
 #[derive(Default)]
 struct State {
     pods: Arc<Pods>,
-    /// How often the list was read.
+    /// Number of times that the list was read.
     lists: u64,
     /// Somebody waits for a pod that is not in it.
     is_wanted: bool,
@@ -43,7 +43,7 @@ pub fn ask(configured: &Kubernetes) -> Result<Pods, String> {
     Ok(Pods::default().with(list(&client)?, Instant::now()))
 }
 
-/// Whether both ask the same kubelet in the same way.
+/// Returns true if both ask the same kubelet in the same way.
 pub fn is_same_server(one: Option<&Kubernetes>, other: Option<&Kubernetes>) -> bool {
     let server = |of: &Kubernetes| {
         let of = of.clone();

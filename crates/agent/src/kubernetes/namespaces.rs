@@ -1,4 +1,4 @@
-//! What the targets of each namespace may take: how many there are, and how much of the processors tracing them uses.
+//! Shares of namespaces: the number of their targets, and the processor time of tracing them.
 
 use crate::budget::{Budget, OwnUse, Verdict, processors};
 use crate::config::{File, Namespace};
@@ -36,7 +36,7 @@ struct Spending {
 #[derive(Default)]
 pub struct Namespaces {
     of: BTreeMap<String, Spending>,
-    /// What the threads of each target had used when that was looked at last.
+    /// Processor time of each target's threads at the last look.
     before: HashMap<i32, Duration>,
 }
 
@@ -90,13 +90,14 @@ impl Namespaces {
         });
     }
 
-    /// Whether another process of a namespace may be attached to, as far as its share of the processors goes.
+    /// Returns true if another process of a namespace may be attached to, as far as its share of the processors is
+    /// concerned.
     pub fn is_free(&self, namespace: &str) -> bool {
         let spending = self.of.get(namespace);
         spending.is_none_or(|spending| spending.verdict == Verdict::Free)
     }
 
-    /// Those that use so much that a target has to be given up.
+    /// Returns the namespaces that use so much that a target has to be given up.
     pub fn to_shed(&self) -> Vec<String> {
         let shed = self
             .of

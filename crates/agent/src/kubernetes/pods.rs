@@ -12,7 +12,7 @@ const KEPT: Duration = Duration::from_secs(300);
 /// Longest id of a pod: those of static pods are hashes of 32 digits, all others UUIDs.
 const MOST_OF_A_UID: usize = 64;
 
-/// What a pod says about being traced.
+/// Consent of a pod to being traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consent {
     /// Nothing.
@@ -39,7 +39,7 @@ pub struct Pod {
     pub workload_type: String,
     /// The name of that object.
     pub workload: String,
-    /// What it says.
+    /// Its consent.
     pub consent: Consent,
     /// Names of its containers by their ids.
     pub containers: Vec<(String, String)>,
@@ -89,12 +89,12 @@ impl Pods {
         Pods { by_uid }
     }
 
-    /// How many there are.
+    /// Returns the number of pods.
     pub fn count(&self) -> usize {
         self.by_uid.len()
     }
 
-    /// Whether a pod is known.
+    /// Returns true if a pod is known.
     pub fn has(&self, uid: &str) -> bool {
         self.by_uid.contains_key(uid)
     }

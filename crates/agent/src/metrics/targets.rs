@@ -177,7 +177,7 @@ fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> 
     Ok(())
 }
 
-/// What is resident, of those of which that is asked.
+/// Writes the resident parts of the targets for which they are asked.
 fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
     let mut parts: BTreeMap<Labels, f64> = BTreeMap::new();
     for (labels, numbers) in shown {
@@ -199,7 +199,7 @@ fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> R
     )
 }
 
-/// What keeps memory from being given back, of those of which that is asked.
+/// Writes what keeps memory from going back, for the targets for which that is asked.
 fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
     let mut sums: BTreeMap<Labels, [f64; 2]> = BTreeMap::new();
     for (labels, numbers) in shown {
@@ -233,7 +233,7 @@ fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Re
     Ok(())
 }
 
-/// What searches have found, of those that are searched.
+/// Writes the results of searches, for the targets that are searched.
 fn scans(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
     // By labels: bytes, blocks, searches, seconds.
     let mut sums: BTreeMap<&Labels, [f64; 4]> = BTreeMap::new();

@@ -1,20 +1,21 @@
-//! How fast a backlog is sent. A store that comes back after an hour is not to get that hour from all hosts at once.
+//! Speed at which a backlog is sent. A store that comes back after an hour is not to get that hour from all hosts at
+//! once.
 
 use std::time::Duration;
 
-/// How many times as fast as it grew a backlog is sent.
+/// Factor by which a backlog is sent faster than it grew.
 const SPEED: u32 = 10;
 /// And takes at most so long.
 const LONGEST: Duration = Duration::from_secs(300);
-/// What waits for less than this is none.
+/// Age below which a request is not part of a backlog.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// What waits in a queue.
+/// Contents of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// How many requests.
+    /// Number of requests.
     pub count: usize,
-    /// How long the oldest has waited.
+    /// Age of the oldest one.
     pub oldest: Duration,
     /// When the oldest and the newest were put there: the newest is the larger.
     pub stamps: (u64, u64),

@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::time::SystemTime;
 
-/// How their names end.
+/// Suffix of their names.
 const END: &str = ".pb.gz";
-/// How their names begin, so that no file of others is ever taken for one of ours.
+/// Prefix of their names, so that no file of others is ever mistaken for one of ours.
 const BEGIN: &str = "memhook-";
-/// What go tool pprof shows of a heap, in its order.
+/// Shape of a heap profile as go tool pprof shows it, in its order.
 const SHAPE: PprofShape = PprofShape {
     values: &[
         "alloc_objects",
@@ -50,7 +50,7 @@ impl Directory {
         Directory::of(own, files.keep, files.max_bytes.0).map_err(failed)
     }
 
-    /// The same of one that is open.
+    /// Opens the files in a directory that is open.
     pub fn of(own: OwnDirectory, keep: u32, max_bytes: u64) -> std::io::Result<Directory> {
         let mut found: Vec<(SystemTime, String, u64)> = Vec::new();
         for entry in own.entries()? {
@@ -93,7 +93,7 @@ impl Directory {
         self.put_for("", profile, identity)
     }
 
-    /// The same with the reason in the name.
+    /// Like [`Self::put`], with the reason in the name.
     pub fn put_for(
         &mut self,
         reason: &str,
@@ -149,7 +149,7 @@ fn write(directory: &OwnDirectory, name: &str, profile: &Profile) -> std::io::Re
     Ok(packed.len() as u64)
 }
 
-/// What may be in the name of a file.
+/// Replaces what may not be in the name of a file.
 fn plain(character: char) -> char {
     if character.is_ascii_alphanumeric() || "-_.".contains(character) {
         character

@@ -23,8 +23,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use store::{Encode, Store};
 
-/// What profiles that wait to be encoded may take, as [`weight`] has it. All targets may make one at the same moment, and
-/// most of them have some dozens of sites; the largest are a thousand times as large.
+/// Limit of the memory of profiles that wait to be encoded, as [`weight`] computes it. All targets may make one at the
+/// same moment, and most of them have some dozens of sites; the largest are a thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
 /// The directory of profiles that are kept because memory was about to run out, below that of the state; how many are
@@ -37,7 +37,7 @@ const MOST_KEPT_BYTES: u64 = 32 << 20;
 pub struct Made {
     /// The profile.
     pub profile: Profile,
-    /// Of whom.
+    /// Identity of the process.
     pub identity: Arc<Identity>,
     /// Where it goes.
     pub to: Vec<Destination>,
@@ -45,7 +45,7 @@ pub struct Made {
     pub kept_for: Option<&'static str>,
 }
 
-/// What every profile of this host is sent with.
+/// Labels that every profile of this host has.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
     /// The name of the host.
@@ -98,7 +98,7 @@ pub struct Senders {
     posters: Vec<JoinHandle<()>>,
 }
 
-/// Why profiles cannot be sent as the configuration says.
+/// Reason why profiles cannot be sent as the configuration says.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// A directory cannot be used.
@@ -106,7 +106,7 @@ pub enum SendError {
     Directory {
         /// The directory.
         path: std::path::PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },

@@ -94,7 +94,7 @@ fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What a collector did not take of a request that it answered well.
+/// Returns what a collector did not take of a request that it answered with success.
 pub fn refused(answer: &[u8]) -> Option<String> {
     let partial = Response::decode(answer).ok()?.partial_success?;
     (partial.rejected_profiles > 0).then(|| {

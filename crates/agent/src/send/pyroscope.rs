@@ -27,7 +27,7 @@ const fn shape(values: &'static [&'static str]) -> PprofShape {
     }
 }
 
-/// What lives at the end of the interval, and what was allocated within it.
+/// Live blocks at the end of the interval, and allocations within it.
 const SHAPES: [PprofShape; 2] = [
     shape(&["inuse_objects", "inuse_space"]),
     shape(&["alloc_objects", "alloc_space"]),
@@ -89,7 +89,7 @@ pub fn push(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> 
     gzip(&request.encode_to_vec())
 }
 
-/// What is sent of a profile, within the bounds of a store: what is too much is summed up, not left out.
+/// Returns a profile within the limits of a store: what is too much is summed up, not left out.
 pub(super) fn bounded<const N: usize>(
     profile: &Profile,
     most_samples: usize,

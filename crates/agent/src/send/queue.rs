@@ -9,7 +9,7 @@ use std::io::{Error, ErrorKind, Read};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How the names of its files end.
+/// Suffix of the names of its files.
 const END: &str = ".push";
 
 /// Where the queues are, below the state directory.
@@ -37,7 +37,7 @@ pub struct Queue {
     bytes: u64,
 }
 
-/// What went wrong while something was put there, and what was given up for it.
+/// Result of putting something there: errors, and what was given up for it.
 #[derive(Debug, Default)]
 pub struct Put {
     /// Requests that were given up because there was no room.
@@ -143,7 +143,7 @@ impl Queue {
         given_up
     }
 
-    /// Whether the disk has room for so many bytes, beside what is to stay free. True where it does not say.
+    /// Returns true if the disk has room for this many bytes, beside what is to stay free. True where it does not say.
     fn disk_has(&self, bytes: u64) -> bool {
         let Ok(disk) = rustix::fs::statvfs(self.directory.name(".")) else {
             return true;
@@ -159,7 +159,7 @@ impl Queue {
         self.bytes
     }
 
-    /// What waits.
+    /// Returns what waits.
     pub fn queued(&self) -> Option<Queued> {
         let (oldest, newest) = (self.waiting.front()?.stamp, self.waiting.back()?.stamp);
         Some(Queued {

@@ -19,12 +19,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 /// At the end, so long is given to what still waits.
 const LAST_SENDS: Duration = Duration::from_secs(3);
 
-/// What requests look like.
+/// Encoding of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encode {
-    /// Those of Pyroscope.
+    /// Requests of Pyroscope.
     Pyroscope,
-    /// Those of OpenTelemetry collectors.
+    /// Requests of OpenTelemetry collectors.
     Otlp,
 }
 
@@ -69,7 +69,7 @@ impl Encode {
         }
     }
 
-    /// What it did not take, although it says that all is well.
+    /// Returns what it did not take, although it reported success.
     fn refused(self, answer: &[u8]) -> Option<String> {
         match self {
             Encode::Pyroscope => None,
@@ -284,7 +284,7 @@ impl Store {
     }
 }
 
-/// How long to wait before each further attempt.
+/// Pauses before further attempts.
 struct Pauses {
     next: Duration,
     random: u64,

@@ -6,12 +6,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long the end of the agent waits for one target.
+/// Longest wait for one target at the end of the agent.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How much longer it waits for each further one: many times what leaving takes.
+/// Additional wait for each further one: many times what leaving takes.
 const PATIENCE_EACH: Duration = Duration::from_millis(200);
 
-/// Why a target is left.
+/// Reason why a target is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Its time by the rule is over.
@@ -46,7 +46,7 @@ impl Departures {
         self.waiting.pop_front()
     }
 
-    /// Whether no target waits.
+    /// Returns true if no target waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -45,7 +45,7 @@ impl Supervisor {
             .count()
     }
 
-    /// Whether targets are being left or wait for it.
+    /// Returns true if targets are being left or wait for it.
     pub(super) fn is_leaving(&self) -> bool {
         !self.departures.is_empty() || self.under_way() > 0
     }

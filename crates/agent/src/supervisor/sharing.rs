@@ -1,4 +1,4 @@
-//! What the targets of one namespace may take, so that others have their part.
+//! Share of one namespace's targets, so that others have their part.
 
 use super::Supervisor;
 use super::departures::Why;
@@ -59,7 +59,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether the namespace of a process has all that it may have.
+    /// Returns true if the namespace of a process has all that it may have.
     pub(super) fn is_shared_out(&self, pid: i32) -> bool {
         let Some(member) = self.members.get(&pid) else {
             return false;
