@@ -69,7 +69,7 @@ pub struct Args {
     sources: sources::Args,
 }
 
-/// What the rows of a comparison are.
+/// Kind of rows of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum DiffBy {
     /// The call stack of an allocation
@@ -221,7 +221,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
     Ok((profile, report::code_of(&recording)))
 }
 
-/// Whether a file begins as JSON reports do; a recording begins with a byte that no text has.
+/// Returns true if a file begins like a JSON report; a recording begins with a byte that no text has.
 fn is_json(path: &Path) -> bool {
     let is_regular = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let mut first = [0];

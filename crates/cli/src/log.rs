@@ -20,19 +20,19 @@ use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::Subscriber
 
 /// The variable with a filter: `debug`, `memhook_heap=trace,info`, ...
 const FILTER: &str = "MEMHOOK_LOG";
-/// What the names of our crates, and with them those of the places that log, begin with.
+/// Prefix of the names of our crates, and so of the places that log.
 const OURS: &str = "memhook";
 /// The crate whose events are its command's own.
 const AGENT: &str = "memhook_agent";
 /// Lines that wait to be written; more are lost.
 const MOST_WAITING: usize = 1024;
-/// How long a command waits at its end for a reader of its log.
+/// Longest wait of a command at its end for a reader of its log.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 static VERBOSITY: AtomicU8 = AtomicU8::new(0);
 static QUEUE: OnceLock<Queue> = OnceLock::new();
 
-/// How the lines of a log look.
+/// Format of the lines of a log.
 #[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Lines for people
@@ -47,7 +47,7 @@ pub fn set_verbosity(count: u8) {
     VERBOSITY.store(count, Relaxed);
 }
 
-/// Whether reports leave nothing out.
+/// Returns true if reports leave nothing out.
 pub fn is_verbose() -> bool {
     VERBOSITY.load(Relaxed) > 0
 }
@@ -57,7 +57,7 @@ pub fn start(format: Format, least: LevelFilter) -> anyhow::Result<()> {
     begin(format, least, None)
 }
 
-/// The same for a command whose screen the log would cover.
+/// Like [`start`], for a command whose screen the log would cover.
 pub fn start_beside_screen() -> anyhow::Result<()> {
     let wanted = is_verbose() || std::env::var_os(FILTER).is_some_and(|filter| !filter.is_empty());
     anyhow::ensure!(
@@ -123,7 +123,8 @@ fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Resu
     Ok(())
 }
 
-/// Whether standard error leads to the journal, which notes the time of each line (systemd.exec(5), JOURNAL_STREAM).
+/// Returns true if standard error leads to the journal, which notes the time of each line (systemd.exec(5),
+/// JOURNAL_STREAM).
 fn has_times_already() -> bool {
     std::env::var_os("JOURNAL_STREAM").is_some()
 }
@@ -143,7 +144,7 @@ enum Message {
     End(Sender<()>),
 }
 
-/// What leads to the thread that writes.
+/// Queue to the thread that writes.
 struct Queue {
     lines: SyncSender<Message>,
     lost: AtomicU64,

@@ -23,7 +23,7 @@ mod target;
 mod tracing;
 mod view;
 
-/// What needs `memhook-attach`, which has to be written for each processor. A command that holds or traces a
+/// Commands that need `memhook-attach`, which has to be written for each processor. A command that holds or traces a
 /// process is a module there, and has a line in `not_ported.rs` too.
 #[cfg(target_arch = "x86_64")]
 mod live;
@@ -236,7 +236,7 @@ fn best_tip_first(error: &mut clap::Error) {
     }
 }
 
-/// What the standard library says of numbers, in words for people.
+/// Translates what the standard library says of numbers into words for people.
 fn in_words(message: &str) -> String {
     message
         .replace("invalid digit found in string", "it must be a whole number")

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// What follows the name of such a command.
+/// Words behind the name of such a command.
 #[derive(clap::Args)]
 pub struct Words {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]

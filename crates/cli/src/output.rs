@@ -14,7 +14,7 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// How text looks in a file, or else on a standard stream.
+/// Returns the style of text in a file, or else on a standard stream.
 pub fn style(path: Option<&Path>, stream: ReportStream, color: Color) -> Style<'static> {
     let (is_terminal, size) = match stream {
         _ if path.is_some() => (false, None),
@@ -36,14 +36,14 @@ pub fn width() -> Option<usize> {
     columns(terminal_size_of(stdout()).map(|(width, _)| width))
 }
 
-/// What the user wants, else what the terminal says.
+/// Returns the width that the user wants, or else that of the terminal.
 fn columns(terminal: Option<Width>) -> Option<usize> {
     let wanted = std::env::var("COLUMNS").ok();
     let wanted = wanted.and_then(|columns| columns.parse().ok());
     wanted.or(terminal.map(|Width(columns)| usize::from(columns)))
 }
 
-/// Whether to use colours (<https://no-color.org>). A dumb terminal would show their codes.
+/// Returns true if colours are used (<https://no-color.org>). A dumb terminal would show their codes.
 pub fn is_colored(color: Color, terminal: bool) -> bool {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb");

@@ -1,4 +1,4 @@
-//! What to type when something is refused: libraries say what is wrong, and do not know the options of a command.
+//! Remedies for refusals: libraries say what is wrong, and do not know the options of a command.
 
 use memhook_foreign::OutputError;
 use memhook_heap::Error as HeapError;
@@ -20,7 +20,7 @@ pub fn in_words(error: &(dyn Error + 'static)) -> String {
     text + &what_to_do.unwrap_or_default()
 }
 
-/// What follows the words for an error, with the sign that it begins with.
+/// Returns what follows the words for an error, with the sign that it begins with.
 fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
     let error = shown(error);
     of_output(error)

@@ -5,7 +5,7 @@ use memhook_foreign::units;
 use memhook_recording::{GroupLimit, ScoreOptions};
 use memhook_report::{AccessSource, Formula, Profile};
 
-/// What makes for scores, for options that need one of them.
+/// Group of options that make scores, for options that need one of them.
 const SCORING: &str = "scoring";
 
 fn scoring() -> clap::ArgGroup {
@@ -87,12 +87,12 @@ impl CustomArgs {
 }
 
 impl Args {
-    /// Whether scores were requested, be it those that users make.
+    /// Returns true if scores were requested, including those that users define.
     pub fn are_wanted(&self) -> bool {
         self.scores || !self.custom.score.is_empty()
     }
 
-    /// How sites are scored, if scores were requested.
+    /// Returns the options of scores, if scores were requested.
     pub fn options(&self) -> Option<ScoreOptions> {
         self.are_wanted().then(|| with_group(self.group))
     }

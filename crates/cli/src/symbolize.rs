@@ -10,9 +10,9 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// How the names of profiles end.
+/// Suffix of the names of profiles.
 const END: &str = ".pb.gz";
-/// How those with added names end, if the user gives no other name.
+/// Suffix for those with added names, if the user gives no other name.
 const NAMED_END: &str = ".named.pb.gz";
 /// Most bytes of a file that is read.
 const MOST_BYTES: u64 = 64 << 20;

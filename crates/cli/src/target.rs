@@ -75,7 +75,7 @@ impl Target {
         }
     }
 
-    /// What all processes have in common that are meant.
+    /// Returns the properties shared by all processes that are meant.
     pub fn selector(&self) -> Result<Selector, SelectionError> {
         Selector::of(self.process(), self.choice.cgroup.as_deref())
     }

@@ -241,7 +241,7 @@ fn allocators_file(path: &str) -> Result<AllocatorFile, String> {
 }
 
 impl Allocators {
-    /// Whether there is any.
+    /// Returns true if there is any.
     pub fn is_used(&self) -> bool {
         !self.alloc.is_empty()
             || !self.free.is_empty()
@@ -325,12 +325,12 @@ impl Tracing {
         }
     }
 
-    /// Whether a thread whose ring is nearly full takes samples.
+    /// Returns true if a thread whose ring is nearly full takes samples.
     pub fn adapts(&self) -> bool {
         self.on_full == Some(OnFull::Adapt)
     }
 
-    /// Whether allocations are left out by size or by chance.
+    /// Returns true if allocations are left out by size or by chance.
     pub fn is_selective(&self) -> bool {
         let is_filtered =
             self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty();

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// How often it is looked whether Ctrl-C has come.
+/// Time between two checks for Ctrl-C.
 const TURN: Duration = Duration::from_millis(200);
 
 /// Options of `view`.
@@ -144,7 +144,7 @@ fn check_scores(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     recording.check_scores().context("--score")
 }
 
-/// What the page has beside the sites. Sites are scored as the user wants it, where that is possible.
+/// Returns the contents of the page beside the sites. Sites are scored as the user wants it, where that is possible.
 fn contents(args: &Args, recording: &Recording) -> Contents {
     let mut contents = report::page_contents(&Html, recording);
     if let (Some(scores), Some(group)) = (&mut contents.scores, args.group) {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// The first bytes of an LZ4 frame, which a snapshot is (lz4_Frame_format.md, "Magic Number").
 const LZ4: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 
-/// Whether a file begins as snapshots do.
+/// Returns true if a file begins like a snapshot.
 pub fn is_snapshot(path: &Path) -> bool {
     let is_regular = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let mut first = [0; LZ4.len()];

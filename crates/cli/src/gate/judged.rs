@@ -6,7 +6,7 @@ use memhook_gate::{
     Evidence, Exceptions, Judgement, Limits, NotJudged, Outputs, judge_each, outcome,
 };
 
-/// What the verdict is measured by, read before anything starts.
+/// Measure of the verdict, read before anything starts.
 pub struct Measure {
     limits: Limits,
     exceptions: Exceptions,
@@ -28,7 +28,7 @@ impl Measure {
         })
     }
 
-    /// Whether known findings are left out.
+    /// Returns true if known findings are left out.
     pub fn has_baseline(&self) -> bool {
         self.exceptions.baseline.is_some()
     }
@@ -39,7 +39,7 @@ impl Measure {
         self.limits.leaked_blocks = None;
     }
 
-    /// Whether single sites are limited: then every live block's backtrace matters.
+    /// Returns true if single sites are limited: then every live block's backtrace matters.
     pub fn needs_all_sites(&self) -> bool {
         !self.limits.sites.is_empty()
     }

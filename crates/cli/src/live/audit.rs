@@ -16,7 +16,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, UNIX_EPOCH};
 
 const SCHEMA: &str = "memhook-rs/audit/1";
-/// How long a command waits at its end until its lines are written.
+/// Longest wait of a command at its end until its lines are written.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks whether a thread is held.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -1,4 +1,4 @@
-//! What commands that copy the memory of a process may take.
+//! Limits of commands that copy the memory of a process.
 
 use crate::options::HoldLimit;
 use crate::remedies::in_words;
@@ -8,7 +8,7 @@ use memhook_foreign::units::size;
 use memhook_heap::{Error as HeapError, Limits, Request};
 use memhook_ledger::Observer;
 
-/// What a copy of the memory may cost.
+/// Limits of the cost of a copy of the memory.
 #[derive(clap::Args, Clone, Copy)]
 #[group(skip)]
 pub struct CopyLimits {
@@ -55,7 +55,7 @@ pub fn last_look<O: Observer + Send>(
     LastLook::take(pid, consumer, hold.to_search(), words_of_a_search)
 }
 
-/// Why a copy that was to be searched was not made, with the option that helps if there is one.
+/// Describes why a copy for a search was not made, with the option that helps if there is one.
 pub fn words_of_a_search(error: &HeapError) -> String {
     match error {
         // What else may be allowed is not an option of the commands that look.

@@ -126,7 +126,7 @@ impl Emit<'_> {
         .to_string()
     }
 
-    /// How to listen.
+    /// Returns instructions for listeners.
     fn advice(&self) -> String {
         let path = self.listening.path.display();
         // Not with -p: bpftrace then looks for the probe's arguments in /proc/PID/root, where no memory object is. The file

@@ -15,7 +15,7 @@ pub fn of_trace(end: &End, pid: i32) -> u8 {
     }
 }
 
-/// What could not be put back, in one line.
+/// Describes in one line what could not be put back.
 pub fn fault(end: &End, pid: i32) -> Option<String> {
     match end {
         End::Detached(Detached::SlotsLeft(left)) => Some(format!(
@@ -39,7 +39,7 @@ pub fn end_as(status: i32) -> ExitCode {
     ExitCode::from(of_program(status))
 }
 
-/// What a shell would say of a program: its exit status, or 128 and the signal that ended it.
+/// Returns the code that a shell would give for a program: its exit status, or 128 and the signal that ended it.
 pub fn of_program(status: i32) -> u8 {
     if libc::WIFSIGNALED(status) {
         128 | libc::WTERMSIG(status) as u8

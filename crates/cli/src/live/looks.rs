@@ -81,7 +81,7 @@ impl Looks {
     }
 }
 
-/// The same with times since the attach.
+/// Converts the times of a look to times since the attach.
 fn on_trace(look: SeenLook, origin_ns: u64) -> Look {
     let at = |ns: u64| match ns {
         u64::MAX => ns,

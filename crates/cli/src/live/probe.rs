@@ -86,7 +86,7 @@ pub struct Args {
     output: OutputArgs,
 }
 
-/// What calls must meet to be counted.
+/// Conditions on calls that are counted.
 #[derive(Clone)]
 struct Conditions(Vec<Condition>);
 
@@ -255,7 +255,7 @@ fn refused_rows(refused: &[RefusedFunction]) -> Vec<RefusedRow> {
     refused.iter().map(row).collect()
 }
 
-/// How long one look for names takes; then signals are looked for.
+/// Length of one look for names, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// The call stacks with names, if they were requested. Calls of which no stack is known have one without callers.

@@ -1,4 +1,4 @@
-//! What commands do that may only look at a process.
+//! Work of commands that may only read a process.
 
 use memhook_heap::Limits;
 
@@ -16,7 +16,7 @@ pub struct ReadOnly {
 }
 
 impl ReadOnly {
-    /// The same limits for a copy of the process's memory.
+    /// Returns the limits for a copy of the process's memory.
     pub fn of(self, limits: Limits) -> Limits {
         Limits {
             only_looks: self.read_only,

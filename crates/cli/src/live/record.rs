@@ -16,7 +16,7 @@ use std::{
 /// A file, if there is one.
 type Output = Option<PathBuf>;
 
-/// What a recording holds.
+/// Contents of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum What {
     /// Every event
@@ -54,7 +54,7 @@ pub struct Args {
 const MIN_FILE_BYTES: u64 = 1 << 20;
 
 impl Args {
-    /// Whether sums are recorded rather than events.
+    /// Returns true if sums are recorded rather than events.
     pub fn is_summary(&self) -> bool {
         self.record == Some(What::Summary)
     }

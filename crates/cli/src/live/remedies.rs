@@ -1,4 +1,4 @@
-//! What to type when an attach is refused.
+//! Remedies for a refused attach: what to type.
 
 use memhook_attach::{ConfigError, Error as AttachError, ProbeError, ReclaimError};
 use std::error::Error;
@@ -18,7 +18,7 @@ pub fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) 
     }
 }
 
-/// What follows the words for an error, with the sign that it begins with.
+/// Returns what follows the words for an error, with the sign that it begins with.
 pub fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(error) = error.downcast_ref() {
         return match error {

@@ -100,7 +100,7 @@ fn launch(
 struct Started<'a> {
     args: &'a Args,
     config: TraceConfig,
-    /// How a process is recorded.
+    /// Options of a process's recording.
     options: memhook_recording::Options,
     first: i32,
     reports: Arc<Reports>,

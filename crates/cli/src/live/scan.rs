@@ -182,7 +182,7 @@ fn address(text: &str) -> Result<u64, String> {
 }
 
 impl Args {
-    /// Whether it scans a process and not a file.
+    /// Returns true if it scans a process and not a file.
     fn is_live(&self) -> bool {
         self.from.is_none() && self.core.is_none()
     }

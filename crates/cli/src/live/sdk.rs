@@ -66,8 +66,8 @@ fn object_in(directory: &Path) -> String {
     visible(&directory.join(OBJECT_NAME).to_string_lossy()).to_string()
 }
 
-/// What pkg-config(1) reports about the object in this directory. The flags for compilers are variables, because they
-/// differ.
+/// Returns the file for pkg-config(1) about the object in this directory. The flags for compilers are variables,
+/// because they differ.
 fn pkg_config(directory: &Path) -> String {
     // A space or a quote in it would end the word.
     let directory = directory.to_string_lossy();

@@ -4,7 +4,7 @@
 pub use memhook_inject::{catch_stops, stops};
 use std::time::{Duration, Instant};
 
-/// Whether one has come.
+/// Returns true if a signal has come.
 pub fn stop_requested() -> bool {
     stops() > 0
 }
@@ -36,8 +36,8 @@ impl NameWait {
         }
     }
 
-    /// Whether a signal asks for the report as it is: one that came during the wait, or a second one; or it has
-    /// lasted too long.
+    /// Returns true if a signal asks for the report as it is (one that came during the wait, or a second one), or if it
+    /// has lasted too long.
     pub fn is_over(&self) -> bool {
         let now = stops();
         now > self.before || now > 1 || self.begin.elapsed() > LONGEST_WAIT

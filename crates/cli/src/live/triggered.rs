@@ -1,4 +1,4 @@
-//! What `--when` and `--then` ask for while a process is traced.
+//! Requests of `--when` and `--then` while a process is traced.
 
 use anyhow::bail;
 use memhook_attach::{Action, Again, Condition, Trace, Triggers};
@@ -74,7 +74,7 @@ pub fn check_pressure<'a>(mut all: impl Iterator<Item = &'a Condition>) -> anyho
     Ok(())
 }
 
-/// What the job of a trace has to do.
+/// Requests to the job of a trace.
 #[derive(Default)]
 pub struct Asked {
     /// Write a report.

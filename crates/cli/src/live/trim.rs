@@ -12,7 +12,7 @@ use memhook_report::{Progress, TrimReport};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long to wait for a thread at a safe point.
+/// Time limit for finding a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Options of `trim`.

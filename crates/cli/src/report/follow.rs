@@ -10,13 +10,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often we look for the first complete piece of a recording.
+/// Time between two looks for the first complete piece of a recording.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Where the recording comes from.
 struct Source {
     path: PathBuf,
-    /// What comes through the pipe is copied into a file without a name.
+    /// Thread that copies the pipe into a file without a name.
     copier: Option<JoinHandle<std::io::Result<u64>>>,
     /// Closed when the pipe has ended.
     end: Option<Receiver<()>>,
@@ -61,7 +61,7 @@ impl Source {
         }
     }
 
-    /// Why the pipe ended, if it was not its end.
+    /// Returns why the pipe ended, if it was not its end.
     fn finish(self) -> anyhow::Result<()> {
         if let Some(copier) = self.copier {
             let copied = copier.join().ok().context("the copying failed")?;
@@ -106,7 +106,7 @@ pub fn follow(
     source.finish()
 }
 
-/// Whether a file is there that is empty or has only begun.
+/// Returns true if a file is there that is empty or has only begun.
 fn may_come(path: &Path) -> bool {
     const BEGIN: u64 = 64 << 10;
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() < BEGIN)

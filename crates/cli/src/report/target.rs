@@ -33,7 +33,7 @@ pub fn open(path: &Path) -> anyhow::Result<Recording> {
     })
 }
 
-/// What happened in a window of a recording, with names. The error names the file.
+/// Reads what happened in a window of a recording, with names. The error names the file.
 pub fn read(
     recording: &Recording,
     path: &Path,
@@ -155,7 +155,7 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// How text is written.
+    /// Returns the style of text.
     pub fn style(&self) -> memhook_report::Style<'static> {
         let path = self.output.as_deref();
         crate::output::style(path, ReportStream::Out, self.color.color)
@@ -175,7 +175,7 @@ impl OutputArgs {
     }
 }
 
-/// What may be written to a terminal of these bytes.
+/// Returns the part of these bytes that may be written to a terminal.
 pub fn presentable<'a>(bytes: &'a [u8], nature: Nature, style: Style) -> Cow<'a, [u8]> {
     let shown = match (nature, std::str::from_utf8(bytes)) {
         (Nature::Text, Ok(text)) => memhook_report::shown(text, style),

@@ -23,15 +23,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a reader may read nothing at the end, while records wait for it.
+/// Longest time that a reader may read nothing at the end, while records wait for it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Observer of a trace whose events are written.
 type Told = Moves<EventTap>;
-/// What has changed since it was taken last.
+/// Changes since they were taken last.
 type NewModules = Arc<Mutex<Option<(Vec<ModuleFile>, OwnCode)>>>;
 
-/// Whether the events go to standard output.
+/// Returns true if the events go to standard output.
 pub fn is_standard_output(path: &Path) -> bool {
     path == Path::new("-")
 }

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// What a trace is to be exported as.
+/// Export of a trace.
 pub struct Export {
     format: &'static dyn Format<Profile>,
     to: Option<OutputFile>,

@@ -85,7 +85,7 @@ struct Several<'a> {
     /// The process that was named, if one was.
     head: i32,
     config: &'a TraceConfig,
-    /// How each process is recorded.
+    /// Options of each process's recording.
     recording: Option<memhook_recording::Options>,
     reports: Arc<Reports>,
     has_refused: bool,

@@ -5,7 +5,7 @@ use memhook_foreign::{OutputFile, visible, visible_lines};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// What the file holds, for those who are about to send it.
+/// Contents of the file, for those who are about to send it.
 pub const CONTENTS: &str = "versions, the kernel and its settings, the limits and the state of the process, its modules with their paths, \
      what is printed above, and the log; no contents of memory, no arguments and no environment. Read it before you send it";
 

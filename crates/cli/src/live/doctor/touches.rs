@@ -1,4 +1,4 @@
-//! What each command would do to the process, as a table: which threads it stops, what it has them call, what it maps and
+//! Table of what each command would do to the process: which threads it stops, what it has them call, what it maps and
 //! writes.
 
 use memhook_attach::Touches;

@@ -65,7 +65,7 @@ fn program_name(pid: i32) -> String {
     name.trim_start_matches('-').to_owned()
 }
 
-/// What becomes known about one process: by its thread, or because it is not traced.
+/// Finding about one process: by its thread, or because it is not traced.
 #[derive(Clone, Default)]
 struct Finding(Arc<Mutex<Slot>>);
 
@@ -92,7 +92,7 @@ struct Trial {
     command: String,
     first: i32,
     needs_all_sites: bool,
-    /// How sites are scored, if scores are limited.
+    /// Options of scores, if scores are limited.
     scores: Option<ScoreOptions>,
     config: TraceConfig,
     finds_possible: bool,
@@ -120,21 +120,21 @@ impl Trial {
         }
     }
 
-    /// Whether a process is judged by the program that it executes.
+    /// Returns true if a process is judged by the program that it executes.
     fn judges(&self, pid: i32) -> bool {
         let arguments = arguments(pid);
         // What the kernel does not say is not passed over.
         executable(pid).is_none_or(|program| self.chosen.judges(&program, &arguments))
     }
 
-    /// Whether another program than the command's is judged.
+    /// Returns true if another program than the command's is judged.
     fn has_users(&self) -> bool {
         self.results
             .iter()
             .any(|finding| finding.with(|slot| !slot.is_commands))
     }
 
-    /// What was found of the processes that are judged, and what was not judged.
+    /// Returns the evidence about judged processes, and the processes that were not judged.
     fn evidence(self) -> (Vec<Evidence>, Vec<NotJudged>) {
         let has_users = self.has_users();
         let mut not_judged = self.not_judged;
@@ -269,15 +269,15 @@ struct Judging {
     needs_all_sites: bool,
     finds_possible: bool,
     finding: Finding,
-    /// What it is recorded into, if scores are limited.
+    /// Recording for scores, if they are limited.
     scored: Option<ScoreRecording>,
     /// Addresses of its modules before any constructor ran, if it was traced from there.
     began_with: Option<HashSet<u64>>,
 }
 
 impl Judging {
-    /// Whether all that the program has allocated was traced: constructors of a library that is opened later run
-    /// before its slots are patched.
+    /// Returns true if everything that the program has allocated was traced: constructors of a library that is opened
+    /// later run before its slots are patched.
     fn is_complete(&self, session: &Session) -> bool {
         let now = session.modules().iter();
         session.gone_modules().is_empty()

@@ -41,7 +41,7 @@ impl Reports {
         finished.is_ok()
     }
 
-    /// Whether nobody reads them any more.
+    /// Returns true if the reader has gone.
     pub fn is_closed(&self) -> bool {
         self.output().is_closed()
     }
@@ -55,7 +55,7 @@ impl Reports {
         code
     }
 
-    /// Whether a process went on untraced for a time.
+    /// Returns true if a process went on untraced for a time.
     pub fn has_gaps(&self) -> bool {
         self.has_gaps.load(Relaxed)
     }
@@ -65,7 +65,7 @@ impl Reports {
         self.is_incomplete.store(true, Relaxed);
     }
 
-    /// Whether a recording is not complete.
+    /// Returns true if a recording is not complete.
     pub fn is_incomplete(&self) -> bool {
         self.is_incomplete.load(Relaxed)
     }

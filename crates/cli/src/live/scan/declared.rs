@@ -26,7 +26,7 @@ impl Args {
         DeclaredFiles::open(modules, &SearchPath::from(roots))
     }
 
-    /// What may be spent on types.
+    /// Returns the limits of the search for types.
     pub(super) fn declared_limits(&self) -> DeclaredLimits {
         let usual = DeclaredLimits::default();
         DeclaredLimits {

@@ -62,7 +62,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is released has to be searched for with care.
+/// Refuses options with which a search is not careful enough for a release.
 pub(super) fn needs_interior(args: &Args) -> anyhow::Result<()> {
     if matches!(args.pointers, PointerRule::Start) {
         bail!("--reclaim needs --pointers interior: blocks in use may have no other pointers");
@@ -106,7 +106,7 @@ fn show(args: &Args, found: &Candidates) {
         .write_all(visible_lines(&text).as_bytes());
 }
 
-/// Whether to go on. Only a terminal can answer.
+/// Asks the user whether to go on. Only a terminal can answer.
 fn ask(args: &Args, found: &Candidates) -> bool {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return false;

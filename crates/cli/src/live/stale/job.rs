@@ -14,21 +14,21 @@ use std::time::Duration;
 
 /// Outputs and their times.
 pub struct Output {
-    /// How long the process is watched.
+    /// Length of the watch.
     pub duration: Duration,
     /// Time between two reports.
     pub interval: Option<Duration>,
     /// Sites in a report.
     pub top: usize,
-    /// Whether the report includes what nothing reaches.
+    /// True if the report includes unreachable blocks.
     pub leaks: bool,
-    /// How the memory is copied.
+    /// Request for the copy of the memory.
     pub search: Request,
     /// As JSON.
     pub is_json: bool,
     /// No status lines.
     pub is_quiet: bool,
-    /// How text looks.
+    /// Style of text.
     pub style: Style<'static>,
 }
 
@@ -42,7 +42,7 @@ pub struct StaleJob {
     last: Option<Summary>,
     /// The memory at the end, and when it was copied.
     captured: Option<(u32, Captured)>,
-    /// Why it could not be done.
+    /// Reason why it could not be done.
     pub failure: Option<anyhow::Error>,
 }
 

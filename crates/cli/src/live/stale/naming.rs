@@ -9,7 +9,7 @@ use memhook_report::{Backtraces, CaughtAccess, Progress, StaleSite, frames_at};
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
 
-/// How long one look for names takes; then signals are looked for.
+/// Length of one look for names, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// Knows names.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Between two looks whether the time is over.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What this evidence cannot show.
+/// Limitation of this evidence.
 const BOUND: &str = "contents were compared, which shows neither reads nor writes of the same bytes: what is unchanged \
                      is the most that can be stale, and it is not known which call stacks it comes from";
 

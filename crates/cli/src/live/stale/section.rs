@@ -1,4 +1,4 @@
-//! What nobody touches, as a section of the last report of `attach`.
+//! Untouched blocks, as a section of the last report of `attach`.
 
 use super::watching::{Summary, Watching, now_ms};
 use memhook_access::Settings;

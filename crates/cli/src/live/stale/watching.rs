@@ -20,7 +20,7 @@ const CENSUS_MS: u32 = 1000;
 /// One part in this many of our time may go into them.
 const CENSUS_SHARE: u32 = 10;
 
-/// What a census came to, before it has names.
+/// Result of a census, before it has names.
 pub struct Summary {
     sites: Vec<(SiteAnswer, Option<Caught>)>,
     report: StaleReport,
@@ -84,7 +84,7 @@ impl Watching {
         Ok(())
     }
 
-    /// Whether it has begun and not ended.
+    /// Returns true if it has begun and not ended.
     pub fn is_on(&self) -> bool {
         self.watcher.is_some()
     }
@@ -94,7 +94,7 @@ impl Watching {
         self.watcher = None;
     }
 
-    /// How long the process has been watched, in ms.
+    /// Returns how long the process has been watched, in ms.
     pub fn watched_ms(&self, now_ms: u32) -> u32 {
         let watcher = self.watcher.as_ref();
         watcher.map_or(0, |watcher| watcher.watched_ms(now_ms))
@@ -179,7 +179,7 @@ impl Watching {
         Some(of_stack.collect())
     }
 
-    /// What the last census came to. `None` if nothing is watched.
+    /// Returns the result of the last census. `None` if nothing is watched.
     pub fn summary(&self, session: &Session, now: u32, is_final: bool) -> Option<Summary> {
         let watcher = self.watcher.as_ref()?;
         let answers = watcher.answers(now);
@@ -279,7 +279,7 @@ impl Watching {
     }
 }
 
-/// How live bytes aged.
+/// Returns the age of live bytes over time.
 fn history(watcher: &Watcher) -> Option<StaleHistory> {
     let points = watcher.history();
     let seconds = |ms: u32| f64::from(ms) / 1e3;

@@ -39,7 +39,7 @@ enum State {
     Open(Receiver<Option<String>>, LentKeys),
 }
 
-/// What has changed on the screen.
+/// Change on the screen.
 pub enum Told {
     Nothing,
     /// Everything is to be drawn anew, with this message if there is one.

@@ -39,7 +39,7 @@ const FORMS: [(&[&str], Form); 3] = [
     ),
 ];
 
-/// How a line is passed.
+/// Way to pass a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// `+LINE FILE`: vi, vim, nvim, nano, emacs, emacsclient, micro, kak, and most others.
@@ -126,7 +126,7 @@ impl Editor {
         form.map_or(Form::Plus, |(_, form)| *form)
     }
 
-    /// Whether there is anything but the name of a program: git's rule (`prepare_shell_cmd` in run-command.c).
+    /// Returns true if there is anything but the name of a program: git's rule (`prepare_shell_cmd` in run-command.c).
     fn is_for_a_shell(&self) -> bool {
         self.0
             .contains(|c: char| "|&;<>()$`\\\"' \t\n*?[#~=%".contains(c))

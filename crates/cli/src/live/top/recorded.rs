@@ -94,7 +94,7 @@ struct View {
     reports: Vec<String>,
 }
 
-/// What becomes of a report that a thread writes.
+/// Result of a report that a thread writes.
 type Written = Receiver<anyhow::Result<PathBuf>>;
 
 /// Writes a report of what has been read on a thread of its own: names take their time.

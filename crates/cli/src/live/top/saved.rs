@@ -59,7 +59,7 @@ impl ReportKey {
     }
 }
 
-/// What the screen says about it, and, if it was written, what is said once the terminal has been restored.
+/// Returns the message for the screen and, if the report was written, the message after the terminal has been restored.
 pub fn told(saved: anyhow::Result<PathBuf>) -> (String, Option<String>) {
     match saved {
         Ok(path) => {

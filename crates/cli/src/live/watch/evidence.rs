@@ -119,7 +119,7 @@ impl Evidence {
     }
 }
 
-/// What the writer knows.
+/// State of the writer.
 struct Shelf {
     directory: PathBuf,
     keep: usize,

@@ -19,16 +19,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often names are looked up in advance, so that they are there when a report is due.
+/// Time between two look-ups of names in advance, so that they are there when a report is due.
 const NAMES_PERIOD: Duration = Duration::from_secs(2);
 /// Seconds between two moments of the history in the reports, and how many of them are kept: ten minutes.
 const HISTORY_PAUSE: f64 = 5.0;
 const HISTORY_MOMENTS: usize = 120;
-/// How long an urgent report waits for names that are not there yet.
+/// Longest wait of an urgent report for names that are not there yet.
 const URGENT_WAIT: Duration = Duration::from_millis(20);
 /// Reports that wait for their names; those before them keep what they have.
 const MOST_UNNAMED: usize = 16;
-/// How long one look for names takes at the end; then signals are looked for.
+/// Length of one look for names at the end, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// A report that was written before its names were there.
@@ -44,7 +44,7 @@ pub(super) struct Watch {
     pid: i32,
     watched: Arc<Watched>,
     alarm: Arc<Alarms>,
-    /// How many alarms it has answered.
+    /// Number of alarms that it has answered.
     answered: u64,
     own: Alarms,
     own_answered: u64,
@@ -63,7 +63,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Of a process that is about to be traced.
+    /// Job of a process that is about to be traced.
     pub(super) fn new(pid: i32, watched: &Arc<Watched>, view: &View, depth: u32) -> Watch {
         let alarm = watched.crowd().alarm_of(pid);
         watched.crowd().begins(pid);
@@ -85,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// Whether a report is due.
+    /// Returns the alarm if a report is due.
     fn alarmed(&mut self) -> Option<Alarm> {
         let of_group = self.alarm.check(&mut self.answered);
         // Of many processes in a group, the smaller ones are not what fills it.

@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(watched.finish()))
 }
 
-/// What is resident, with the heap split.
+/// Returns the account of resident memory, with the heap split.
 fn account(args: &Args, pid: i32) -> Result<RssReport, memhook_heap::Error> {
     let limits = args.read_only.of(Limits::default());
     let Looked { mut account, meta } = look_at_memory(pid, limits, false)?;

@@ -1,4 +1,5 @@
-//! What the watches of all processes share: where reports go, when memory is scarce, whom the kernel has killed.
+//! State that the watches of all processes share: where reports go, when memory is scarce, which processes the kernel
+//! has killed.
 
 use super::Args;
 use super::evidence::Evidence;
@@ -39,7 +40,7 @@ impl Watched {
         }))
     }
 
-    /// What is watched of all of them.
+    /// Returns what is watched of all of them.
     pub(super) fn crowd(&self) -> &Crowd {
         &self.crowd
     }
