@@ -119,7 +119,7 @@ mod tests {
         assert!(root.open(Path::new("/etc/passwd")).is_ok());
     }
 
-    /// Nothing is known about a process that does not exist, so our root is not taken for its root.
+    /// Checks that our root is not mistaken for that of a process that does not exist.
     #[test]
     fn an_unknown_root_is_not_ours() {
         let root = TargetRoot::of(i32::MAX);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Pseudo-module for Python functions.
 pub const PYTHON: &str = "python";
 
-/// The module that the addresses of Python functions are in.
+/// Pseudo-module for Python frames.
 pub fn python_module(names: Arc<dyn NamedCode>) -> ModuleFile {
     ModuleFile {
         path: PYTHON.to_owned(),
