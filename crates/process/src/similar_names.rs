@@ -8,7 +8,8 @@ const MOST: usize = 3;
 /// Returns the known names that are like this one, in alphabetical order: those that begin with it, and those that differ
 /// in a letter or two.
 pub(crate) fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let allowed = (name.chars().count() / 3).min(2);
+    // Two from five letters on: neighbours that were exchanged count as two.
+    let allowed = ((name.chars().count() + 1) / 3).min(2);
     let is_similar = |other: &&str| {
         (name.len() >= 3 && other.starts_with(name)) || distance(name, other) <= allowed
     };
