@@ -19,7 +19,7 @@ const MOST_APART: usize = 2048;
 const REST_SHARE: u32 = 4;
 const REST_MS: std::ops::RangeInclusive<u32> = 1_000..=30_000;
 
-/// What sees writes to pages of a process.
+/// Watch of writes to pages of a process.
 pub(crate) struct PageWatch {
     pid: i32,
     watch: WriteWatch,
@@ -28,12 +28,12 @@ pub(crate) struct PageWatch {
     registered: Vec<Range<u64>>,
     /// The last page of the heap, and since when it is that.
     open_edge: Option<(u64, u32)>,
-    /// How many mappings are apart that would be one.
+    /// Number of mappings that are apart and would otherwise be one.
     apart: usize,
 }
 
 impl PageWatch {
-    /// Of this process, or why there is none.
+    /// Starts for this process, or returns why that is impossible.
     pub fn start(pid: i32, means: &Means) -> Result<PageWatch, String> {
         let none = |why: &dyn std::fmt::Display| format!("writes to pages are not seen: {why}");
         if let Some(error) = &means.no_pages {
@@ -95,8 +95,8 @@ impl PageWatch {
         Ok(begin.elapsed())
     }
 
-    /// What is watched, without huge pages: the first write to one that is protected would split it, so they are never
-    /// protected, and nothing is known of them.
+    /// Returns the watched ranges without huge pages: the first write to a protected one would split it, so they are
+    /// never protected, and nothing is known about them.
     fn without_huge_pages(&self) -> Vec<Range<u64>> {
         let (mut huge, mut pace) = (Vec::new(), Pace::default());
         for range in with_gaps(self.registered.iter().cloned()) {
@@ -227,7 +227,7 @@ fn apart(maps: &[Mapping], before: &[Range<u64>]) -> Vec<u64> {
     may.filter(is_apart).map(|m| m.start).collect()
 }
 
-/// Whether heap blocks may be in a mapping.
+/// Returns true if heap blocks may be in a mapping.
 fn may_have_blocks(m: &Mapping) -> bool {
     let is_memory = m.path.is_empty() || m.path == "[heap]" || m.path.starts_with("[anon");
     let is_own = m.read && m.write && !m.shared && m.file_id.2 == 0 && is_memory;
@@ -246,7 +246,8 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     found
 }
 
-/// Whether one of these, which are in order and apart, begins where a range ends, or ends where it begins.
+/// Returns true if one of these ranges, which are in order and apart, begins where a range ends, or ends where it
+/// begins.
 fn touches(range: &Range<u64>, others: &[Range<u64>]) -> bool {
     let first = others.partition_point(|one| one.end < range.start);
     let near = others[first..].iter().take(2);
@@ -254,7 +255,7 @@ fn touches(range: &Range<u64>, others: &[Range<u64>]) -> bool {
         .any(|one| one.end == range.start || one.start == range.end)
 }
 
-/// What of a range is in none of these, which are in order and apart.
+/// Returns the parts of a range that are in none of these, which are in order and apart.
 fn uncovered(range: Range<u64>, covered: &[Range<u64>]) -> Vec<Range<u64>> {
     let (mut at, mut found) = (range.start, Vec::new());
     let first = covered.partition_point(|one| one.end <= range.start);

@@ -90,7 +90,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// What is not seen, and why.
+    /// Returns what is not seen, with the reasons.
     pub fn notes(&self, now_ms: u32) -> Vec<String> {
         let mut notes = self.notes.clone();
         let words = self.words.as_ref();
@@ -105,17 +105,17 @@ impl Watcher {
         &self.controller
     }
 
-    /// Whether words are watched.
+    /// Returns true if words are watched.
     pub fn has_watchpoints(&self) -> bool {
         self.words.is_some()
     }
 
-    /// Whether pages are watched.
+    /// Returns true if pages are watched.
     pub fn has_pages(&self) -> bool {
         self.pages.is_some()
     }
 
-    /// How often the marks of accesses in the page tables were cleared, and how long the longest of these took.
+    /// Returns how often the marks of accesses in the page tables were cleared, and how long the longest of these took.
     pub fn clears(&self) -> (u64, Duration) {
         self.marks()
             .map_or((0, Duration::ZERO), MarkedPages::clears)
@@ -125,7 +125,7 @@ impl Watcher {
         self.pages.as_ref().map(|pages| &pages.marks)
     }
 
-    /// How long the process has been watched, in ms.
+    /// Returns how long the process has been watched, in ms.
     pub fn watched_ms(&self, now_ms: u32) -> u32 {
         now_ms.saturating_sub(self.began_ms)
     }
@@ -256,7 +256,8 @@ impl Watcher {
         }
     }
 
-    /// What is stale, by site, as of the last census: the most bytes for the longest time first, as far as is known.
+    /// Returns the stale blocks by site, as of the last census: the most bytes for the longest time first, as far as is
+    /// known.
     pub fn answers(&self, now_ms: u32) -> Vec<SiteAnswer> {
         let older_ms = self.controller.settings().older_ms;
         let evidence = Evidence {
@@ -306,7 +307,7 @@ fn key(block: &LiveBlock) -> LiveKey {
     (block.address, block.allocated_ms)
 }
 
-/// How long a process should be watched, if nobody says: what becomes stale meanwhile is seen, too.
+/// Returns how long to watch a process if nobody says: long enough to see what becomes stale in that time.
 pub fn usual_duration(older: Duration) -> Duration {
     older * 2 + Duration::from_secs(5)
 }

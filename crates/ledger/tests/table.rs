@@ -1,4 +1,4 @@
-//! What the table of blocks takes while it grows and afterwards, wherever the blocks are.
+//! Memory of the table of blocks while it grows and afterwards, wherever the blocks are.
 
 use memhook_abi::{Event, Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};

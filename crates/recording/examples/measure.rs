@@ -1,4 +1,4 @@
-//! What a recording costs: bytes and time for each event, time to replay and to open a window.
+//! Cost of a recording: bytes and time for each event, time to replay and to open a window.
 //!
 //! ```text
 //! cargo run --release -p memhook-recording --example measure -- [FILE.mhk | EVENTS [BLOCKS]]

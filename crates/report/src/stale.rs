@@ -1,4 +1,4 @@
-//! What nobody touches, by allocation site; serialized as is, this is the JSON schema `memhook-rs/stale/1`.
+//! Untouched blocks, by allocation site. Serialized as is, this is the JSON schema `memhook-rs/stale/1`.
 
 mod text;
 
@@ -22,9 +22,9 @@ pub struct StaleReport {
     pub budget: f64,
     /// The share that it has taken: events, times what each was measured to cost.
     pub cost: f64,
-    /// How long the process has been watched, in seconds.
+    /// Time for which the process has been watched, in seconds.
     pub watched_s: f64,
-    /// What was watched, and how much came of it.
+    /// Evidence that was collected, and its amount.
     pub evidence: StaleEvidence,
     /// Sums of all sites.
     pub totals: StaleTotals,
@@ -48,13 +48,12 @@ impl StaleReport {
     pub const SCHEMA: &str = "memhook-rs/stale/1";
 }
 
-/// How live bytes aged over time.
+/// Age of live bytes over time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StaleHistory {
     /// The upper ends of all bands of `untouched_bytes` but the last one, in seconds.
     pub ages_s: Vec<f64>,
-    /// How long a page is left alone after a write before it is watched again, in seconds: one for each number of
-    /// `pages`.
+    /// Seconds for which a page is left alone after a write before it is watched again: one for each number of `pages`.
     pub thresholds_s: Vec<f64>,
     /// In the order of time.
     pub points: Vec<StalePoint>,
@@ -125,7 +124,7 @@ pub struct StaleTotals {
 pub struct StaleSite {
     /// The allocating function; of blocks from before the attach, their type and size.
     pub kind: String,
-    /// Whether they are from before the attach.
+    /// True if they are from before the attach.
     pub before_attach: bool,
     /// The stack goes on, but could not be followed.
     pub truncated: bool,
@@ -153,12 +152,12 @@ pub struct StaleSite {
     pub unaccessed_bytes: u64,
     /// Looks at a word of one of the blocks that have ended, lately.
     pub looks: u64,
-    /// How many of these words were touched.
+    /// Number of these words that were touched.
     pub touched: u64,
     /// A block that is probably stale: `scan --why` says who holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stale_block: Option<String>,
-    /// What nothing reaches, and what is reachable, if that was asked for.
+    /// Unreachable and reachable blocks, if they were asked for.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub reachability: Option<StaleReachability>,
     /// The last access that a watched word has caught.

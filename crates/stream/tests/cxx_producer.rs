@@ -105,7 +105,7 @@ fn free_ended(region: &Region, child: &Child) -> usize {
         .count()
 }
 
-/// What lives by the events of [`run_folding`], and how often it was told so.
+/// Live blocks by the events of [`run_folding`], and the number of reports of them.
 #[derive(Default)]
 struct Blocks {
     live: BTreeMap<u64, u64>,

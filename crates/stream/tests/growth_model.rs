@@ -1,4 +1,4 @@
-//! How a ring grows, under every interleaving and every reordering that C++11 allows (loom).
+//! Growth of a ring, under every interleaving and every reordering that C++11 allows (loom).
 //!
 //! | here | there |
 //! |---|---|

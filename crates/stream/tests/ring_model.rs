@@ -211,7 +211,7 @@ struct Freed {
     done: AtomicUsize,
 }
 
-/// What the consumer remembers from one pass to the next.
+/// Memory of the consumer from one pass to the next.
 struct Remembered {
     emptied: Option<usize>,
     freed: Option<usize>,

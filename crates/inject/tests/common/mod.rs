@@ -108,10 +108,10 @@ impl Drop for Program {
     }
 }
 
-/// How long a test waits for what comes by itself: a busy machine gives a thread no processor for seconds.
+/// Longest wait of a test for what comes by itself: a busy machine gives a thread no processor for seconds.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// How often something is tried that a busy machine may keep from happening.
+/// Number of attempts at something that a busy machine may keep from happening.
 const MOST_TRIES: u32 = 20;
 
 /// Options that take any thread.
@@ -119,7 +119,7 @@ pub fn anywhere() -> HoldOptions<'static> {
     HoldOptions::anywhere(LONG)
 }
 
-/// Whether an error says no more than that we, or the target, got no processor for a while.
+/// Returns true if an error says no more than that we, or the target, got no processor for a while.
 pub fn is_for_want_of_a_processor(error: &Error) -> bool {
     matches!(
         error,

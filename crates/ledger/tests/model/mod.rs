@@ -36,7 +36,7 @@ enum Address {
     Busy,
 }
 
-/// What a thread has to do next; one step each.
+/// Next action of a thread; one step each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Todo {
     Idle,
@@ -49,7 +49,7 @@ enum Todo {
     Ended,
 }
 
-/// What follows a release.
+/// Continuation after a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Then {
     RealFree,
@@ -57,7 +57,7 @@ enum Then {
     Resized,
 }
 
-/// What a thread may begin.
+/// Call that a thread may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// Releases the address if it is owned, else allocates it.
@@ -71,7 +71,7 @@ pub enum Call {
     End,
 }
 
-/// How a `realloc` ends.
+/// End of a `realloc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Fails,

@@ -1,4 +1,4 @@
-//! What nobody touches, as text.
+//! Untouched blocks, as text.
 
 use super::{StaleHistory, StaleReport, StaleSite};
 use crate::Style;
