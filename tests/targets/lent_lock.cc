@@ -13,6 +13,20 @@
 
 using namespace target;
 
+#ifdef GLIBC_HOOK
+// malloc_hook(3); gone from the headers of glibc 2.34.
+extern "C" void* (*volatile __malloc_hook)(size_t, const void*);
+extern "C" void* __libc_malloc(size_t);
+
+static void* locking_malloc(size_t bytes, const void*) {
+  take_lent_lock();
+  __malloc_hook = nullptr;
+  void* block = __libc_malloc(bytes);
+  __malloc_hook = locking_malloc;
+  return block;
+}
+#endif
+
 static int may_end;
 static pthread_barrier_t is_held;
 
@@ -90,6 +104,9 @@ int main(int count, char**) {
   pthread_t holder;
   CHECK(pthread_create(&holder, nullptr, hold_the_lock, nullptr) == 0);
   pthread_barrier_wait(&is_held);
+#ifdef GLIBC_HOOK
+  __malloc_hook = locking_malloc;
+#endif
   ready();
   uint64_t one = 1;
   CHECK(write(may_end, &one, sizeof one) == sizeof one);

@@ -41,7 +41,7 @@ pub fn foreign_calls_of_loader(
     unknown_module(pid, maps, modules, &mut pages)
         .or_else(|| foreign_definition(modules))
         .or_else(|| glibc.foreign_slot(modules, &mut pages))
-        .or_else(|| glibc.set_hook(&mut pages))
+        .or_else(|| glibc.set_hook(modules, &mut pages))
         .or_else(|| glibc.changed_code(pid, maps))
 }
 
@@ -144,8 +144,8 @@ impl Glibc<'_> {
     }
 
     /// A hook of glibc's allocator that is not glibc's own (malloc_hook(3); since 2.34 nothing calls them any more).
-    fn set_hook(&self, pages: &mut Pages) -> Option<String> {
-        for module in &self.parts {
+    fn set_hook(&self, modules: &[ModuleImage], pages: &mut Pages) -> Option<String> {
+        for module in modules {
             for svma in &module.facts.malloc_hooks {
                 let value = pages.word(module.base.wrapping_add(*svma));
                 if value.is_none_or(|value| value != 0 && !self.contains(value)) {
@@ -172,7 +172,7 @@ pub fn set_malloc_hook(pid: i32, modules: &[ModuleImage]) -> Option<String> {
     let Ok(mut pages) = Pages::of(pid) else {
         return Some("its memory cannot be read".to_owned());
     };
-    Glibc::among(modules).set_hook(&mut pages)
+    Glibc::among(modules).set_hook(modules, &mut pages)
 }
 
 /// Returns true if a module's code differs from its file, or may differ. A private mapping of a file has a page of its

@@ -33,7 +33,8 @@ pub struct ModuleFacts {
     exported: HashMap<&'static str, Exported>,
     /// The variables of a CPython interpreter, where the module is one.
     pub(crate) python: HashMap<&'static str, Exported>,
-    /// The hooks of glibc's allocator (malloc_hook(3)), where the module is glibc (svma).
+    /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A program that names one in code that is
+    /// not position-independent has the variable itself, and glibc uses that one (R_X86_64_COPY).
     pub(crate) malloc_hooks: Vec<u64>,
     /// The name of an allocator that is part of it, once that was looked for: that takes reading all its constants.
     pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,
@@ -89,10 +90,7 @@ impl ModuleFacts {
         } else {
             HashMap::new()
         };
-        let malloc_hooks = match exported.contains_key("gnu_get_libc_version") {
-            true => elf.variables(&MALLOC_HOOKS).into_values(),
-            false => HashMap::new().into_values(),
-        };
+        let malloc_hooks = elf.variables(&MALLOC_HOOKS).into_values();
         let is_resolver = |svma: u64| exported.values().any(|e| e.is_ifunc && e.svma == svma);
         let resolved_words = if exported.values().any(|e| e.is_ifunc) {
             elf.resolved_words(&is_resolver)

@@ -1,8 +1,10 @@
 //! Programs whose allocator, auditor or hooks take a lock of the program's that a thread keeps while it sleeps: nothing
 //! that an attach has the program do may call them.
 
+use crate::probes::neighbours::kernel_probe;
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, run};
+use memhook_tests::releases::Release;
+use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, not_run, run};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -70,6 +72,52 @@ fn no_one_who_would_take_it() {
     let target = Target::start(&build_target("lent_lock", &[]), &[]);
     let way = attach(target, "lent_lock.cc", &PLANTED);
     assert!(way.contains("is loaded by the loader"), "{way}");
+}
+
+/// The C library calls it itself, before 2.34. The program has the variable, as it is linked without -fPIC.
+#[test]
+fn a_hook_of_malloc() {
+    let releases = Release::all();
+    let Some(old) = releases.iter().find(|release| release.glibc_minor() < 34) else {
+        return not_run("it takes a glibc before 2.34: cargo xtask debian-roots");
+    };
+    let program = old.build_target("lent_lock", &["-DGLIBC_HOOK"]);
+    // There, operator new is seen by the malloc that it calls.
+    let planted = PLANTED.map(|(site, _, blocks, bytes)| (site, "malloc", blocks, bytes));
+    let way = attach(Target::start(&program, &[]), "lent_lock.cc", &planted);
+    assert!(way.contains("mapped without the loader"), "{way}");
+    assert!(way.contains("malloc_hook(3)"), "{way}");
+}
+
+/// A probe of the kernel in the C library's code: whoever has changed that code may have it call anything.
+#[test]
+fn a_kernel_probe_in_the_c_library() {
+    let target = Target::start(&build_target("lent_lock", &[]), &[]);
+    let maps = target.maps();
+    let libc = maps.lines().find_map(|line| {
+        let path = line.split_ascii_whitespace().nth(5)?;
+        path.ends_with("/libc.so.6").then_some(path)
+    });
+    let libc = Path::new(libc.expect("a C library"));
+    let Some(probe) = kernel_probe(target.pid(), libc, dynamic_function(libc, "malloc")) else {
+        return not_run("the kernel permits no uprobes");
+    };
+    let way = attach(target, "lent_lock.cc", &PLANTED);
+    assert!(way.contains("mapped without the loader"), "{way}");
+    assert!(way.contains("the code of libc.so.6 was changed"), "{way}");
+    drop(probe);
+}
+
+/// Where a library's file has a function. Debian's has its code where it says.
+fn dynamic_function(library: &Path, name: &str) -> u64 {
+    let output = Command::new("nm").arg("-D").arg(library).output();
+    let symbols = String::from_utf8(output.expect("nm runs").stdout).expect("text");
+    let found = symbols.lines().find_map(|line| {
+        let (address, symbol) = line.split_once(" T ")?;
+        let symbol = symbol.split('@').next()?;
+        (symbol == name).then(|| u64::from_str_radix(address, 16).expect("a number"))
+    });
+    found.unwrap_or_else(|| panic!("no {name} in {}", library.display()))
 }
 
 #[test]

@@ -3,5 +3,5 @@
 mod after_attach;
 mod calls;
 mod emit;
-mod neighbours;
+pub(crate) mod neighbours;
 mod programs;

@@ -29,7 +29,7 @@ fn svma(program: &Path) -> u64 {
 }
 
 /// A probe of the kernel on a function of one process, which counts; `None` where that is not permitted.
-fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<OwnedFd> {
+pub(crate) fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<OwnedFd> {
     let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").ok()?;
     let path = CString::new(program.to_str().expect("UTF-8")).expect("no zero byte");
     // struct perf_event_attr (include/uapi/linux/perf_event.h): type, size, then config1 and config2 at 56 and 64.
