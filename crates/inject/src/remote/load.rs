@@ -1,12 +1,12 @@
 //! Loading a shared object into the target without a file in its file system.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
 use crate::descriptor::open_here;
 use crate::{Error, Held, MAX_CALL_DATA, region, shown_name};
-use memhook_process::{Mapping, RemoteAddress, living_thread};
+use memhook_process::{Mapping, RemoteAddress, inner_tid, living_thread};
 
 /// The target's own `dlopen`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,20 +71,43 @@ fn fill_and_open(
     number: u64,
 ) -> Result<u64, Error> {
     fill(held, object, number)?;
-    // The loader takes an object with the same name for the same object, so an object loaded by an
-    // earlier attach through the same descriptor number would come back instead of this one.
-    let earlier_loads = held.work.earlier_loads;
-    // An initial thread that has ended has no descriptors any more, and by it /proc shows the process.
-    let folder = match living_thread(held.pid) == held.pid {
-        true => "self",
-        false => "thread-self",
-    };
-    let path = format!("/proc/{folder}/fd/{}{number}", "./".repeat(earlier_loads));
+    let path = path_of(held, number);
     held.check_object(number)?;
     let loaded = open(held, dlopen, path.clone())?;
     held.work.earlier_loads += 1;
     shown_name::overwrite(held, loaded.link_map, &path)?;
     loaded.bias(held)
+}
+
+/// The path by which the loader opens the object with this descriptor.
+///
+/// It stands in the loader's list until it is overwritten, or for good if we are killed before. So it leads through a thread
+/// of the process: a debugger that opens it finds nothing, as no thread of its own has that id.
+fn path_of(held: &Held, number: u64) -> String {
+    // The loader takes an object with the same name for the same object, so an object loaded by an
+    // earlier attach through the same descriptor number would come back instead of this one.
+    let file = format!("{}{number}", "./".repeat(held.work.earlier_loads));
+    let (pid, tid) = (held.pid, held.tid);
+    let inner = inner_tid(pid, pid).zip(inner_tid(pid, tid));
+    if let Some((inner_pid, inner_tid)) = inner {
+        // Its /proc may be that of another pid namespace, where the thread has another id.
+        let seen = format!("/proc/{pid}/root/proc/{inner_pid}/task/{inner_tid}/fd/{number}");
+        let object = format!("/proc/{pid}/task/{tid}/fd/{number}");
+        let identity = |path: String| {
+            let metadata = std::fs::metadata(path).ok()?;
+            Some((metadata.dev(), metadata.ino()))
+        };
+        let (seen, object) = (identity(seen), identity(object));
+        if object.is_some() && seen == object {
+            return format!("/proc/self/task/{inner_tid}/fd/{file}");
+        }
+    }
+    // An initial thread that has ended has no descriptors any more, and by it /proc shows the process.
+    let folder = match living_thread(pid) == pid {
+        true => "self",
+        false => "thread-self",
+    };
+    format!("/proc/{folder}/fd/{file}")
 }
 
 /// An object that the loader has loaded.

@@ -1,10 +1,10 @@
 //! The name under which the loader lists an object that it has loaded from a descriptor.
 //!
-//! It is the path that `dlopen` was given, /proc/self/fd/N. Whoever lists the modules of the process opens them by their
-//! names: a debugger, and symbolizers within the process (dl_iterate_phdr(3), dladdr(3)). There, number N is another file,
-//! a pipe perhaps, and to read it hangs them or takes what was meant for others. A program that loads its own libraries
-//! by such paths would be given ours for the same number. So the text is overwritten by one that says what it is and
-//! names no file, as the kernel does with `[vdso]`.
+//! It is the path that `dlopen` was given, of a descriptor in /proc. Whoever lists the modules of the process opens them
+//! by their names: a debugger, and symbolizers within the process (dl_iterate_phdr(3), dladdr(3)). There, the descriptor
+//! is another file, a pipe perhaps, and to read it hangs them or takes what was meant for others. A program that loads its
+//! own libraries by such paths would be given ours for the same number. So the text is overwritten by one that says what
+//! it is and names no file, as the kernel does with `[vdso]`.
 //!
 //! glibc has the name in two places, which are public in part: `l_name` of `struct link_map` (link.h), and the names
 //! under which the object was asked for, `l_libname` (include/link.h of its sources). A text is overwritten only where it
