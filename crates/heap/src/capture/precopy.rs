@@ -9,7 +9,7 @@ use crate::capture::{HOLDS, Shot, thread_states};
 use crate::ranges::{Runs, joined, run_bytes, within};
 use crate::snapshot::{Area, AreaKind, CopiedRegion};
 use memhook_foreign::size_text;
-use memhook_inject::{Pace, Watchable, WriteWatch, to_let_go};
+use memhook_inject::{Error as InjectError, Pace, Watchable, WriteWatch, to_let_go};
 use memhook_process::{Mapping, has_userfaultfd, mappings};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
@@ -160,8 +160,13 @@ impl<'a> Copying<'a> {
         Ok(bytes)
     }
 
-    /// Copies what was written since the last time.
+    /// Copies what was written since the last time. Fails if the program has begun to use userfaultfd(2) itself: it must
+    /// not meet our watch.
     fn round(&mut self) -> Result<u64, Error> {
+        let pid = self.prepared.pid;
+        if has_userfaultfd(pid) {
+            return Err(InjectError::OwnUserfaultfd { pid }.into());
+        }
         let begin = Instant::now();
         let mut written = Runs::new();
         for part in &self.watched {
