@@ -1,9 +1,11 @@
 // Forbids itself, as argument 1 says, what the hook needs: "tsc", the time-stamp counter; "tls", the rest of the
 // static TLS, by loading the libraries that the other arguments name; "descriptors", one more of them; "files", all that
 // are not open (Landlock); "code", memory that becomes executable (PR_SET_MDWE). Says "unable" where the kernel cannot.
+// "personality" has whatever it can read be executable, too (READ_IMPLIES_EXEC).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -41,6 +43,7 @@ static bool forbid_code() {
 int main(int count, char** arguments) {
   std::string what = arguments[1];
   if (what == "tsc") CHECK(prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0) == 0);
+  if (what == "personality") CHECK(personality(READ_IMPLIES_EXEC) >= 0);
   if (what == "descriptors") take_all_descriptors();
   if ((what == "files" && !forbid_files()) || (what == "code" && !forbid_code())) {
     say("unable");

@@ -172,9 +172,9 @@ const TBBS: Shapes = &[
     ("aligned_free", "free"),
 ];
 
-/// What mimalloc.h puts before the name of a function that takes a heap, and behind one that takes an alignment, an
-/// alignment and an offset, or the size of a small block.
+/// Prefixes in mimalloc.h: of functions that take a heap, and of those that do not.
 const HEAPS: [&str; 3] = ["heap_", "theap_", ""];
+/// Suffixes in mimalloc.h: an alignment and an offset, an alignment, the size of a small block, none of these.
 const ENDINGS: [&str; 4] = ["_aligned_at", "_aligned", "_small", ""];
 /// The functions that have such forms.
 const WITH_FORMS: [&str; 15] = [

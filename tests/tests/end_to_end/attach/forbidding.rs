@@ -119,3 +119,24 @@ fn files() {
 fn executable_memory() {
     works_if_known("code");
 }
+
+/// Where whatever is readable is executable, what several processes can write to is not: else a worker could write code.
+#[test]
+fn readable_memory_is_executable() {
+    let program = build_target("forbidding", &[]);
+    let mut target = Target::start(&program, &["personality"]);
+    let attacher = Attacher::start(&target, &[]);
+    let maps = target.maps();
+    let ours: Vec<&str> = maps.lines().filter(|l| l.contains("memhook")).collect();
+    let has = |wanted: &[char]| {
+        let mut rights = ours.iter().filter_map(|line| line.split(' ').nth(1));
+        rights.any(|rights| wanted.iter().all(|&right| rights.contains(right)))
+    };
+    assert!(has(&['w', 's']), "the report is there: {ours:#?}");
+    assert!(!has(&['w', 's', 'x']), "{ours:#?}");
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    expect_sites(&report, "forbidding.cc", &[("main", "malloc", 1, 10)]);
+    assert!(target.finish().success());
+}

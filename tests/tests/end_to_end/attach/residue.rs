@@ -1,7 +1,9 @@
 //! What attachers leave in a target: once each, however often they come, and in whatever way they go.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{Attacher, Target, binary, build_library, build_target, not_run, rounds, run};
+use memhook_tests::{
+    Attacher, Target, binary, build_library, build_target, expect_sites, not_run, rounds, run,
+};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -170,6 +172,18 @@ fn an_attacher_without_privileges() {
         }
         assert!(target.finish().success());
     });
+}
+
+/// The next attach gives it back, and works as ever.
+#[test]
+fn a_report_without_its_guide() {
+    let mut target = Target::start(&build_target("torn_region", &[]), &[]);
+    let attacher = Attacher::start(&target, &[]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    expect_sites(&report, "torn_region.cc", &[("main", "malloc", 1, 10)]);
+    assert!(target.finish().success());
 }
 
 /// Memory of that name that can lose its pages is none of ours, and is not looked at: that would be the

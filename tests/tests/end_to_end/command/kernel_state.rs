@@ -1,7 +1,7 @@
 //! What a command leaves changed in the kernel's state of a process: each row of the table in `docs/safety.md`, measured.
 
 use memhook_tests::terminal::Terminal;
-use memhook_tests::{Target, binary, build_target, run};
+use memhook_tests::{Target, binary, build_target, not_run, run};
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -17,7 +17,7 @@ enum Leaves {
 }
 use Leaves::{Hook, Marks, Nothing};
 
-const COMMANDS: [(&str, &[&str], Leaves); 12] = [
+const COMMANDS: [(&str, &[&str], Leaves); 14] = [
     ("doctor", &["doctor", "PID"], Nothing),
     ("scan", &["scan", "PID"], Marks),
     ("rss", &["rss", "PID"], Marks),
@@ -27,6 +27,16 @@ const COMMANDS: [(&str, &[&str], Leaves); 12] = [
         Hook,
     ),
     ("trim --dry-run", &["trim", "PID", "--dry-run"], Marks),
+    (
+        "advise --read-only",
+        &["advise", "PID", "--read-only"],
+        Marks,
+    ),
+    (
+        "stale --read-only",
+        &["stale", "PID", "--read-only", "--older", "500ms", "-q"],
+        Marks,
+    ),
     (
         "stale",
         &["stale", "PID", "-d", "2s", "--older", "1s", "-q"],
@@ -191,6 +201,44 @@ fn compare(name: &str, leaves: Leaves, before: &State, after: &State) -> Vec<Str
         .collect()
 }
 
+/// The process, where the kernel gives huge pages.
+fn start() -> Option<Target> {
+    let program = build_target("kernel_state", &[]);
+    let mut target = Target::silent(&mut std::process::Command::new(program));
+    if target.expect("") == "missing\n" {
+        not_run("this kernel gives no huge pages");
+        return None;
+    }
+    Some(target)
+}
+
+/// Huge pages that no hold has time for stay whole, and the report says that they were read while the process ran.
+#[test]
+fn huge_pages_beyond_the_longest_hold() {
+    let Some(mut target) = start() else {
+        return;
+    };
+    let pid = target.pid().to_string();
+    let before = state(target.pid());
+    let mut was_read = false;
+    for hold in ["1ms", "3ms", "10ms"] {
+        let (code, out, err) = run(&["scan", &pid, "--max-hold", hold, "--snapshot", "precopy"]);
+        // Threads may take longer than that to stop.
+        assert!(code < 2 || err.contains("--max-hold"), "{hold}: {out}{err}");
+        was_read |= out.contains("in huge pages, which were read while the process ran");
+    }
+    assert!(
+        was_read,
+        "each copy has fitted into a hold, or none was made"
+    );
+    let after = state(target.pid());
+    let wrong = compare("scan", Marks, &before, &after);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    target.send("c");
+    assert_eq!(target.expect("done"), "done 0\n");
+    assert!(target.finish().success());
+}
+
 #[test]
 fn what_a_command_leaves_changed() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/safety.md");
@@ -205,14 +253,9 @@ fn what_a_command_leaves_changed() {
             table.contains(&format!("`{name}`")),
             "{name} is not in the table"
         );
-        let mut target = Target::silent(&mut std::process::Command::new(build_target(
-            "kernel_state",
-            &[],
-        )));
-        if target.expect("") == "missing\n" {
-            eprintln!("this kernel gives no huge pages");
+        let Some(mut target) = start() else {
             return;
-        }
+        };
         let pid = target.pid().to_string();
         let file = folder.path(name);
         let before = state(target.pid());
