@@ -15,6 +15,7 @@ mod hook_headers;
 mod layout;
 mod option_names;
 mod processors;
+mod profiles;
 mod refusals;
 mod sleeps;
 mod test_programs;
