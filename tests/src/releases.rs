@@ -37,7 +37,8 @@ impl Release {
         Some(release.unwrap_or_else(|| panic!("{name}: run cargo xtask debian-roots first")))
     }
 
-    fn named(name: &str) -> Option<Release> {
+    /// The one of this name, if it is there.
+    pub fn named(name: &str) -> Option<Release> {
         let roots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian-roots");
         let root = roots.join(name).canonicalize().ok()?;
         Some(Release {
@@ -88,6 +89,18 @@ impl Release {
     /// Where a file of it is.
     pub fn path(&self, file: &str) -> PathBuf {
         self.root.join(file)
+    }
+
+    /// A library of it; says on standard error where there is none.
+    pub fn library(&self, name: &str) -> Option<PathBuf> {
+        let directories = self.directories();
+        let found = directories.iter().map(|directory| directory.join(name));
+        let library = found.into_iter().find(|library| library.exists());
+        if library.is_none() {
+            let name = format!("{name} of Debian {}", self.name);
+            eprintln!("not run: {name} is not there: run cargo xtask debian-roots");
+        }
+        library
     }
 
     /// To start one of its programs with its libraries.

@@ -10,6 +10,9 @@ const MOVING: [&str; 2] = ["sid", "experimental"];
 /// With the start files and the linker script, for linking against an older C library.
 const PACKAGES: [&str; 4] = ["libc6", "libc6-dev", "libstdc++6", "libgcc-s1"];
 
+/// Allocators of releases that are newer than this system's. Names differ between releases, and one may have none.
+const ALLOCATORS: [&str; 3] = ["libjemalloc2", "libtcmalloc-minimal4t64", "libmimalloc3"];
+
 /// An interpreter that the releases which stay do not have. Those that move on have it for a time.
 const PYTHON: [&str; 5] = [
     "python3.14-minimal",
@@ -47,9 +50,18 @@ fn root(release: &str) -> PathBuf {
 fn fetch(release: &str) -> Result<(), String> {
     let fail = |e: std::io::Error| e.to_string();
     let root = root(release);
-    if root.exists() {
+    let has_allocators = || {
+        root.join("usr/lib/x86_64-linux-gnu/libjemalloc.so.2")
+            .exists()
+    };
+    if root.exists() && (!matches!(release, "sid" | "trixie") || has_allocators()) {
         return Ok(());
     }
+    let more = match release {
+        "sid" => [&ALLOCATORS[..], &PYTHON].concat(),
+        "trixie" => ALLOCATORS.to_vec(),
+        _ => Vec::new(),
+    };
     let work = root.with_extension("unfinished");
     let apt = work.join("apt");
     if work.exists() {
@@ -94,10 +106,10 @@ fn fetch(release: &str) -> Result<(), String> {
     };
     apt_get(&["update"])?;
     apt_get(&[&["download"], &PACKAGES[..]].concat())?;
-    if release == "sid"
-        && let Err(why) = apt_get(&[&["download"], &PYTHON[..]].concat())
-    {
-        println!("{release}: without Python 3.14: {why}");
+    for package in more {
+        if let Err(why) = apt_get(&["download", package]) {
+            println!("{release}: without {package}: {why}");
+        }
     }
     for package in std::fs::read_dir(apt.join("debs")).map_err(fail)? {
         let package = package.map_err(fail)?.path();
@@ -109,6 +121,9 @@ fn fetch(release: &str) -> Result<(), String> {
         std::fs::remove_file(&link).map_err(fail)?;
         let inside = Path::new("..").join(to.strip_prefix("/").unwrap_or(&to));
         std::os::unix::fs::symlink(inside, &link).map_err(fail)?;
+    }
+    if root.exists() {
+        std::fs::remove_dir_all(&root).map_err(fail)?;
     }
     std::fs::rename(&work, &root).map_err(fail)
 }

@@ -11,7 +11,7 @@ use crate::allocators::mallocng::Mallocng;
 use crate::allocators::mimalloc::Mimalloc;
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::glibc::arenas::Parameters;
-use crate::glibc::dissect::{ArenaReport, Glibc, GlibcHeap};
+use crate::glibc::dissect::{ArenaReport, Glibc, GlibcHeap, OtherGlibc};
 use crate::glibc::free_lists::Kept;
 use crate::glibc::live::Live;
 use crate::glibc::mmapped::Mmapped;
@@ -23,7 +23,14 @@ use std::sync::Arc;
 
 /// All that can be dissected. Where two claim the same memory, the first has it. glibc's is the last, because it
 /// recognizes chunks that are mappings of their own by little.
-const DISSECTORS: [&dyn HeapDissector; 5] = [&Jemalloc, &Mimalloc, &Mallocng, &Gperftools, &Glibc];
+const DISSECTORS: [&dyn HeapDissector; 6] = [
+    &Jemalloc,
+    &Mimalloc,
+    &Mallocng,
+    &Gperftools,
+    &Glibc,
+    &OtherGlibc,
+];
 
 /// The heaps of a process, dissected.
 pub struct Heap {

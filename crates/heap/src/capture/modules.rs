@@ -6,7 +6,7 @@ use crate::snapshot::{MUSL, ModuleInfo};
 use goblin::container::Ctx;
 use goblin::elf::{Elf, ProgramHeader, program_header::PT_LOAD, sym};
 use memhook_foreign::class_name;
-use memhook_process::{ModuleImage, allocator_code, glibc_version};
+use memhook_process::{CLibrary, ModuleImage, allocator_code, glibc_version, mappings};
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u64 = 4096;
@@ -49,6 +49,21 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
     }
     info.allocator_code = code_of(image, info.allocator.as_deref());
     info
+}
+
+/// Marks the C library that the program itself runs on, where there are several (dlmopen(3)).
+pub(super) fn mark_programs_libc(pid: i32, modules: &mut [ModuleInfo]) {
+    let is_glibc = |module: &&mut ModuleInfo| module.glibc_minor.is_some();
+    if modules.iter_mut().filter(is_glibc).count() < 2 {
+        return;
+    }
+    let maps = mappings(pid).unwrap_or_default();
+    let Some(libc) = CLibrary::of(pid, &maps) else {
+        return;
+    };
+    for module in modules.iter_mut().filter(is_glibc) {
+        module.is_programs_libc = (module.start..module.end).contains(&libc.code.start);
+    }
 }
 
 pub(super) fn program_headers(elf: &[u8]) -> Option<Vec<ProgramHeader>> {

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::capture::areas::areas;
 use crate::capture::kernel_words::{KernelWords, kernel_words, kernel_words_without_descriptors};
 use crate::capture::limits::Limits;
-use crate::capture::modules::{module_info, vtable_names};
+use crate::capture::modules::{mark_programs_libc, module_info, vtable_names};
 use crate::capture::own_frames::follow;
 use crate::capture::residency::{Look, Residency};
 use crate::capture::settle::{MallocPlaces, hold_settled};
@@ -128,11 +128,13 @@ impl Prepared {
 
     pub(super) fn with(pid: i32, images: Vec<ModuleImage>) -> Prepared {
         let reader = living_thread(pid);
+        let mut modules: Vec<ModuleInfo> = images.iter().map(module_info).collect();
+        mark_programs_libc(reader, &mut modules);
         Prepared {
             pid,
             reader,
             begin: Instant::now(),
-            modules: images.iter().map(module_info).collect(),
+            modules,
             images,
             pages: PageScan::open(reader).ok(),
             kernel: KernelWords::default(),

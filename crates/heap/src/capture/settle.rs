@@ -37,21 +37,21 @@ const FUTEX_COMMAND: u64 = 0x7f;
 pub struct MallocPlaces {
     /// Theirs, and what it consists of.
     code: Vec<Range<u64>>,
-    /// The C library, which has all that they call.
-    library: Range<u64>,
+    /// The C libraries, which have all that they call.
+    libraries: Vec<Range<u64>>,
 }
 
 impl MallocPlaces {
     /// Of a process with these modules.
     pub fn of(modules: &[ModuleInfo]) -> MallocPlaces {
-        let libc = modules.iter().find(|m| m.glibc_minor.is_some());
-        let of_libc = libc.map(|libc| libc.malloc_code.clone());
+        let libcs = modules.iter().filter(|m| m.glibc_minor.is_some());
+        let of_libcs = libcs.clone().map(|libc| libc.malloc_code.clone());
         let others = modules
             .iter()
             .flat_map(|m| m.allocator_code.iter().cloned());
         MallocPlaces {
-            code: of_libc.into_iter().chain(others).collect(),
-            library: libc.map_or(0..0, |libc| libc.start..libc.end),
+            code: of_libcs.chain(others).collect(),
+            libraries: libcs.map(|libc| libc.start..libc.end).collect(),
         }
     }
 }
@@ -61,7 +61,7 @@ impl MallocPlaces {
     pub fn called_at(&self, address: u64) -> MallocPlaces {
         MallocPlaces {
             code: self.code.clone(),
-            library: address..address.saturating_add(1),
+            libraries: vec![address..address.saturating_add(1)],
         }
     }
 }
@@ -117,7 +117,8 @@ pub fn is_inside_by(
         return true;
     }
     // Frames of the program and of the hook may still hold return addresses of earlier calls.
-    if !malloc.library.contains(&registers.rip) {
+    let mut libraries = malloc.libraries.iter();
+    if !libraries.any(|library| library.contains(&registers.rip)) {
         return false;
     }
     let system_call = registers.orig_rax as i64;

@@ -110,6 +110,37 @@ impl HeapDissector for Glibc {
     }
 }
 
+/// Finds heaps of other copies of glibc than the program's own, as libraries in other namespaces have (dlmopen(3)). None of
+/// them is walked: a copy's mapped blocks look like those of any other.
+pub(crate) struct OtherGlibc;
+
+impl HeapDissector for OtherGlibc {
+    fn name(&self) -> &'static str {
+        Glibc.name()
+    }
+
+    fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
+        let own = snapshot.libc()?.base;
+        let has_heap = |libc: &&ModuleInfo| {
+            let mut layouts = Layout::candidates(libc.glibc_minor.unwrap_or(0));
+            layouts.any(|layout| {
+                let main = arenas::find_main(snapshot, &layout, libc);
+                main.is_some_and(|main| !main.is_unused(&layout))
+            })
+        };
+        let others = snapshot.libcs().filter(|libc| libc.base != own);
+        let names: Vec<String> = others
+            .filter(has_heap)
+            .map(|libc| format!("{} at {:#x}", libc.path, libc.start))
+            .collect();
+        let reason = format!(
+            "serves libraries in a namespace of their own, too, from a heap that is not read ({})",
+            names.join(", ")
+        );
+        (!names.is_empty()).then_some(Err(NotDissected::Because(reason)))
+    }
+}
+
 /// A heap by the allocator's own lists, before it is walked.
 struct Bare {
     layout: Layout,

@@ -57,6 +57,16 @@ impl Mappings<'_> {
                 ));
             }
         }
+        let undissected = self.dissected.map_or(&[][..], |heap| &heap.undissected);
+        let has_module = |name: &str| {
+            let mut modules = self.modules.iter();
+            modules.any(|module| module.allocator.as_deref() == Some(name))
+        };
+        for undissected in undissected.iter().filter(|u| !has_module(u.allocator)) {
+            account.notes.push(format!(
+                "{undissected}: it is not split, and is counted with the mappings"
+            ));
+        }
     }
 
     /// The allocator that a module is, if its heap was not dissected.

@@ -119,6 +119,9 @@ pub struct ModuleInfo {
     pub data: Vec<Range<u64>>,
     /// `2.N` if this is glibc.
     pub glibc_minor: Option<u32>,
+    /// It is the C library of the program itself, not one of another namespace (dlmopen(3)).
+    #[serde(default)]
+    pub is_programs_libc: bool,
     /// Where `malloc` and what it consists of lie, if this is glibc.
     #[serde(with = "pair")]
     pub malloc_code: Range<u64>,
@@ -284,9 +287,16 @@ impl Snapshot {
         (address < area.end).then_some(area)
     }
 
-    /// The C library.
+    /// The C library of the program itself, if that is glibc.
     pub fn libc(&self) -> Option<&ModuleInfo> {
-        self.meta.modules.iter().find(|m| m.glibc_minor.is_some())
+        let programs = self.libcs().find(|libc| libc.is_programs_libc);
+        programs.or_else(|| self.libcs().next())
+    }
+
+    /// Every glibc of the process.
+    pub(crate) fn libcs(&self) -> impl Iterator<Item = &ModuleInfo> {
+        let modules = self.meta.modules.iter();
+        modules.filter(|module| module.glibc_minor.is_some())
     }
 }
 

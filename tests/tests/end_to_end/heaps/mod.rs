@@ -5,3 +5,4 @@ mod described_allocators;
 mod described_heaps;
 mod mappings;
 mod rss;
+mod versions;

@@ -1,6 +1,7 @@
 //! Heaps of allocators other than glibc's, dissected: block for block while threads go on allocating.
 
 use memhook_tests::programs::{Client, Folder, installed, installed_library, server};
+use memhook_tests::releases::Release;
 use memhook_tests::scans::{List, scan};
 use memhook_tests::{Target, build_library, build_target, rounds, run};
 use std::collections::BTreeSet;
@@ -107,6 +108,34 @@ fn jemalloc_as_part_of_the_program() {
     installed_library("libjemalloc.a");
     let program = build_target("sized_heap", &["-l:libjemalloc.a", "-ldl", "-lm"]);
     check_exactly(&mut Command::new(program), "jemalloc 5.3", rounds(6));
+}
+
+/// Nothing names its data or its code, so what its threads are doing shows by what they hold alone.
+#[test]
+fn jemalloc_as_part_of_a_stripped_program() {
+    installed_library("libjemalloc.a");
+    let program = build_target("sized_heap", &["-l:libjemalloc.a", "-ldl", "-lm", "-s"]);
+    check_exactly(&mut Command::new(program), "jemalloc 5.3", rounds(6));
+}
+
+/// Their structures have changed from release to release.
+#[test]
+fn allocators_of_other_debian_releases() {
+    for release in ["trixie", "sid"].into_iter().filter_map(Release::named) {
+        let program = release.build_target("sized_heap", &[]);
+        for (library, allocator) in [
+            ("libjemalloc.so.2", "jemalloc 5.3"),
+            (
+                "libtcmalloc_minimal.so.4",
+                "tcmalloc gperftools 2.8 or later",
+            ),
+        ] {
+            if let Some(library) = release.library(library) {
+                let mut command = Command::new(&program);
+                check_exactly(command.env("LD_PRELOAD", library), allocator, rounds(6));
+            }
+        }
+    }
 }
 
 /// Debian's redis is linked to jemalloc; a module of it loses blocks, and nothing was prepared.

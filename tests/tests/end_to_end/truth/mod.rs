@@ -131,4 +131,5 @@ situations! {
     pointers_from_dlsym
     small_modules
     thread_local_storage
+    two_c_libraries
 }

@@ -99,14 +99,16 @@ impl SizeMap {
         if sizes.iter().any(|bytes| bytes % 8 != 0) {
             return None;
         }
-        // Then the pages of each class, and how many classes there are.
+        // Then the pages of each class, since 2.11 the fewest pages of any, and how many classes there are.
         let pages = start + (index + MOST_CLASSES) as u64 * 4;
         let pages = pages.next_multiple_of(8);
         let has_pages = |class: u64| {
             let pages = snapshot.word(pages + class * 8);
             pages.is_some_and(|pages| (1..=MOST_CLASS_PAGES).contains(&pages))
         };
-        let is_counted = snapshot.word(pages + MOST_CLASSES as u64 * 8) == Some(count as u64);
+        let after = |index: u64| snapshot.word(pages + (MOST_CLASSES as u64 + index) * 8);
+        let is_counted = after(0) == Some(count as u64)
+            || after(1) == Some(count as u64) && has_pages(MOST_CLASSES as u64);
         let fits = is_counted && (1..count as u64).all(has_pages);
         fits.then(|| SizeMap {
             bytes: sizes.iter().map(|&bytes| u64::from(bytes)).collect(),
@@ -264,12 +266,18 @@ pub struct Caches {
     pub all: Vec<u64>,
     /// Variables that lead to the first one: the head of their list, and the next one that others may take from.
     heads: Vec<u64>,
+    links: Links,
 }
 
-/// `ThreadCache` has a list for each class (32 bytes), then counters, and after them the next cache and the one before.
+/// Where a cache has the address of the next one; that of the one before is behind it.
+#[derive(Clone, Copy, Debug)]
+struct Links(u64);
+
+/// `ThreadCache` has a list for each class (32 bytes), then counters and (up to 2.10) what a thread is known by, and after
+/// them its links.
 const LIST_BYTES: u64 = 32;
 const AFTER_LISTS: u64 = MOST_CLASSES as u64 * LIST_BYTES;
-const NEXT: u64 = AFTER_LISTS + 48;
+const LINKS: [Links; 2] = [Links(AFTER_LISTS + 48), Links(AFTER_LISTS + 32)];
 /// Of the cache of one thread.
 const CACHE_BYTES: u64 = AFTER_LISTS + 128;
 /// More threads than a process has.
@@ -281,6 +289,18 @@ impl Caches {
     /// All that the list has, whose head is in the data; `None` if there is no such list that has the caches of all
     /// threads. The data also leads to caches of threads that have ended.
     pub fn find(snapshot: &Snapshot, data: &[(u64, &[u8])], sizes: &SizeMap) -> Option<Caches> {
+        let found = LINKS.map(|links| Caches::linked_by(snapshot, data, sizes, links));
+        // At the wrong place there may be zeros, as in a list of one cache.
+        let found = found.into_iter().flatten();
+        found.max_by_key(|caches| caches.all.len())
+    }
+
+    fn linked_by(
+        snapshot: &Snapshot,
+        data: &[(u64, &[u8])],
+        sizes: &SizeMap,
+        links: Links,
+    ) -> Option<Caches> {
         let is_cache = |&at: &u64| at >= 4096 && is_cache(snapshot, at, sizes);
         let places = data.iter().flat_map(|&(start, bytes)| {
             let places = (start..).step_by(8);
@@ -288,7 +308,7 @@ impl Caches {
         });
         let places: Vec<(u64, u64)> = places
             .filter(|(_, word)| is_cache(word))
-            .filter(|&(_, cache)| before(snapshot, cache) == Some(0))
+            .filter(|&(_, cache)| links.before(snapshot, cache) == Some(0))
             .collect();
         let heads: FxHashSet<u64> = places.iter().map(|&(_, head)| head).collect();
         let threads = snapshot.meta.threads.iter();
@@ -301,9 +321,11 @@ impl Caches {
         });
         // The stack of a thread that has ended leads to a cache that nothing is left in, and so does a list of what is free.
         let is_gone = |&cache: &u64| {
-            let is_linked = match before(snapshot, cache) {
-                Some(0) => heads.contains(&cache) && list_from(snapshot, cache, is_cache).is_some(),
-                Some(before) => snapshot.word(before.wrapping_add(NEXT)) == Some(cache),
+            let is_linked = match links.before(snapshot, cache) {
+                Some(0) => {
+                    heads.contains(&cache) && links.list_from(snapshot, cache, is_cache).is_some()
+                }
+                Some(before) => links.next(snapshot, before) == Some(cache),
                 None => false,
             };
             let is_empty = |class| matches!(Caches::list(snapshot, cache, class), Some((_, 0)));
@@ -312,13 +334,14 @@ impl Caches {
         let of_threads: FxHashSet<u64> = of_threads.filter(|cache| !is_gone(cache)).collect();
         let mut lists = heads
             .iter()
-            .filter_map(|&head| list_from(snapshot, head, is_cache));
+            .filter_map(|&head| links.list_from(snapshot, head, is_cache));
         let all = lists.find(|list| of_threads.is_subset(&list.iter().copied().collect()))?;
         let to_first = |(_, head): &&(u64, u64)| Some(head) == all.first();
         let heads = places.iter().filter(to_first).map(|place| place.0);
         Some(Caches {
             heads: heads.collect(),
             all,
+            links,
         })
     }
 
@@ -326,7 +349,7 @@ impl Caches {
     pub fn now(&self, memory: &impl Memory, sizes: &SizeMap) -> Option<Vec<u64>> {
         let is_cache = |&at: &u64| at >= 4096 && is_cache(memory, at, sizes);
         let heads = self.heads.iter().filter_map(|&place| memory.word(place));
-        let lists = heads.filter_map(|head| list_from(memory, head, is_cache));
+        let lists = heads.filter_map(|head| self.links.list_from(memory, head, is_cache));
         // What leads to a later one has no list that begins there.
         lists.max_by_key(Vec::len).filter(|list| !list.is_empty())
     }
@@ -345,27 +368,38 @@ impl Caches {
     }
 }
 
-/// The cache before one.
-fn before(memory: &impl Memory, cache: u64) -> Option<u64> {
-    memory.word(cache + NEXT + 8)
-}
-
-/// The list that begins with this cache, if its links fit together.
-fn list_from(memory: &impl Memory, head: u64, is_cache: impl Fn(&u64) -> bool) -> Option<Vec<u64>> {
-    let mut caches = Vec::new();
-    let mut last = 0;
-    let mut cache = head;
-    while cache != 0 {
-        let fits =
-            is_cache(&cache) && before(memory, cache) == Some(last) && caches.len() < MOST_CACHES;
-        if !fits {
-            return None;
-        }
-        caches.push(cache);
-        last = cache;
-        cache = memory.word(cache + NEXT)?;
+impl Links {
+    fn next(self, memory: &impl Memory, cache: u64) -> Option<u64> {
+        memory.word(cache.checked_add(self.0)?)
     }
-    Some(caches)
+
+    fn before(self, memory: &impl Memory, cache: u64) -> Option<u64> {
+        memory.word(cache.checked_add(self.0 + 8)?)
+    }
+
+    /// The list that begins with this cache, if its links fit together.
+    fn list_from(
+        self,
+        memory: &impl Memory,
+        head: u64,
+        is_cache: impl Fn(&u64) -> bool,
+    ) -> Option<Vec<u64>> {
+        let mut caches = Vec::new();
+        let mut last = 0;
+        let mut cache = head;
+        while cache != 0 {
+            let fits = is_cache(&cache)
+                && self.before(memory, cache) == Some(last)
+                && caches.len() < MOST_CACHES;
+            if !fits {
+                return None;
+            }
+            caches.push(cache);
+            last = cache;
+            cache = self.next(memory, cache)?;
+        }
+        Some(caches)
+    }
 }
 
 /// Each of its lists says which size it is of.
@@ -399,8 +433,8 @@ mod tests {
             words[(class * LIST_BYTES + 24) as usize / 8] = size;
         }
         words[(LIST_BYTES + 8) as usize / 8] = blocks;
-        words[NEXT as usize / 8] = next;
-        words[NEXT as usize / 8 + 1] = before;
+        words[LINKS[0].0 as usize / 8] = next;
+        words[LINKS[0].0 as usize / 8 + 1] = before;
         words
     }
 

@@ -23,7 +23,7 @@ pub struct Found {
     pub address: u64,
     /// What it says of itself.
     pub bits: ExtentBits,
-    /// Bytes of a region.
+    /// Bytes of a region: those of its size class, or of the only block.
     pub class_bytes: u64,
     /// Which regions of a slab are free.
     free: [u64; (MOST_REGIONS / 64) as usize],
@@ -87,6 +87,8 @@ pub struct Extents {
     pub sound: Vec<Found>,
     pub doubtful: Vec<Range<u64>>,
     pub findings: Vec<Finding>,
+    /// By how much an extent is larger than the only block in it.
+    pub padding: u64,
 }
 
 /// The leaves that lead to one extent.
@@ -110,10 +112,19 @@ impl Extents {
             let first = of_extent.first;
             of_extent.agree &= (first.class, first.is_slab) == (entry.class, entry.is_slab);
         });
-        let mut extents = Extents::default();
+        let mut extents = Extents {
+            padding: padding(snapshot, tree.layout, leaves.keys()),
+            ..Extents::default()
+        };
         for (descriptor, of_extent) in leaves {
             let read = match base.around(descriptor) {
-                Some(_) => extent(snapshot, tree.layout, descriptor, &of_extent),
+                Some(_) => extent(
+                    snapshot,
+                    tree.layout,
+                    extents.padding,
+                    descriptor,
+                    &of_extent,
+                ),
                 None => Err((None, "is not where jemalloc keeps its data".to_owned())),
             };
             match read {
@@ -175,12 +186,54 @@ impl Extents {
     }
 }
 
+/// Bytes of the block that has an extent of `size` bytes for itself, and begins at `offset` in it; `None` if the extent is not
+/// one of that size class. Its size is that of the class, or (since 5.3.1, `opt.disable_large_size_classes`) any whole number
+/// of pages up to it. A small block has one where the profiler sampled it.
+pub fn only_block_bytes(bits: &ExtentBits, offset: u64, size: u64, padding: u64) -> Option<u64> {
+    let most = class_bytes(bits.class)?;
+    if bits.class < SLAB_CLASSES {
+        return (offset.checked_add(most)? <= size).then_some(most);
+    }
+    let less = class_bytes(bits.class - 1)?;
+    let bytes = size.checked_sub(padding)?;
+    (bytes > less && bytes <= most && offset <= padding).then_some(bytes)
+}
+
+/// `sz_large_pad`: a page where blocks begin anywhere in their first page (`opt.cache_oblivious`), else nothing.
+fn padding<'a>(
+    snapshot: &Snapshot,
+    layout: Layout,
+    descriptors: impl Iterator<Item = &'a u64>,
+) -> u64 {
+    let mut fitting = [0u32; 2];
+    for descriptor in descriptors {
+        let word = |offset| snapshot.word(descriptor.checked_add(offset)?);
+        let (Some(bits), Some(address), Some(size)) = (word(0), word(8), word(16)) else {
+            continue;
+        };
+        let bits = layout.bits(bits);
+        if bits.state != 0 || bits.is_slab || bits.class < SLAB_CLASSES {
+            continue;
+        }
+        let (offset, size) = (address % PAGE_BYTES, size & !(PAGE_BYTES - 1));
+        for (fitting, padding) in fitting.iter_mut().zip([0, PAGE_BYTES]) {
+            *fitting += u32::from(only_block_bytes(&bits, offset, size, padding).is_some());
+        }
+    }
+    if fitting[1] > fitting[0] {
+        PAGE_BYTES
+    } else {
+        0
+    }
+}
+
 /// What is wrong with an extent; its pages, if they are known.
 type Doubt = (Option<Range<u64>>, String);
 
 fn extent(
     snapshot: &Snapshot,
     layout: Layout,
+    padding: u64,
     descriptor: u64,
     leaves: &Leaves,
 ) -> Result<Found, Doubt> {
@@ -223,10 +276,9 @@ fn extent(
         found.bits.state = STATE_DIRTY;
         return Ok(found);
     }
-    let Some(class_bytes) = class_bytes(bits.class) else {
+    if class_bytes(bits.class).is_none() {
         return doubt("has no size class");
-    };
-    found.class_bytes = class_bytes;
+    }
     let entry = leaves.first;
     // Of a large extent that was recycled, only the leaf of the first page is written anew (`emap_remap`).
     let agree = leaves.agree || !bits.is_slab;
@@ -234,15 +286,14 @@ fn extent(
         return doubt("has another size class by the tree");
     }
     if !bits.is_slab {
-        let fits = (address - start)
-            .checked_add(class_bytes)
-            .is_some_and(|end| end <= size);
-        return if fits {
-            Ok(found)
-        } else {
-            doubt("is smaller than its block")
+        let Some(bytes) = only_block_bytes(&bits, address - start, size, padding) else {
+            return doubt("has not the size of its block");
         };
+        found.class_bytes = bytes;
+        return Ok(found);
     }
+    let class_bytes = class_bytes(bits.class).unwrap_or(size);
+    found.class_bytes = class_bytes;
     let regions = size / class_bytes;
     if bits.class >= SLAB_CLASSES || !size.is_multiple_of(class_bytes) || regions > MOST_REGIONS {
         return doubt("cannot be divided into its regions");

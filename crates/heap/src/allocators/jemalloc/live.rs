@@ -1,5 +1,6 @@
 //! Live regions of a running process: by their extent, and by the caches of all threads.
 
+use super::extents::only_block_bytes;
 use super::layout::{BITMAP, CLASSES, MOST_REGIONS, PAGE_BYTES, class_bytes};
 use super::thread_caches::Cache;
 use super::tree::Tree;
@@ -19,6 +20,8 @@ const MOST_CACHED_BYTES: u64 = 8 << 20;
 #[derive(Debug)]
 pub struct Live {
     tree: Tree,
+    /// By how much an extent is larger than the only block in it.
+    padding: u64,
     /// A cache of a thread: all are of its kind.
     example: Cache,
     /// Each thread has its bins so far below its thread pointer, once it has a cache.
@@ -29,7 +32,7 @@ pub struct Live {
 
 impl Live {
     /// `None` if it is not known where a thread that is started later will have its cache.
-    pub fn of(snapshot: &Snapshot, tree: Tree, caches: &[Cache]) -> Option<Live> {
+    pub fn of(snapshot: &Snapshot, tree: Tree, padding: u64, caches: &[Cache]) -> Option<Live> {
         let mut pointers: Vec<u64> = snapshot.meta.threads.iter().map(|t| t.fs_base).collect();
         pointers.sort_unstable();
         let below = |cache: &Cache| {
@@ -48,6 +51,7 @@ impl Live {
         let is_threads = |cache: &&Cache| below(cache) == Some(distance);
         Some(Live {
             tree,
+            padding,
             example: *caches.iter().find(is_threads)?,
             below: distance,
             others: caches.iter().filter(|c| !is_threads(c)).copied().collect(),
@@ -62,11 +66,15 @@ impl Live {
         let (address, bytes) = (word(8)?, word(16)? & !(PAGE_BYTES - 1));
         let start = address & !(PAGE_BYTES - 1);
         let offset = block.address.checked_sub(start)?;
-        if bits.state != 0 || offset >= bytes || class_bytes(bits.class) != Some(block.bytes) {
+        if bits.state != 0 || offset >= bytes {
             return Some(false);
         }
         if !bits.is_slab {
-            return Some(address == block.address);
+            let is_whole = only_block_bytes(&bits, address - start, bytes, self.padding);
+            return Some(address == block.address && is_whole == Some(block.bytes));
+        }
+        if class_bytes(bits.class) != Some(block.bytes) {
+            return Some(false);
         }
         let index = offset / block.bytes;
         if !offset.is_multiple_of(block.bytes) || index >= MOST_REGIONS {

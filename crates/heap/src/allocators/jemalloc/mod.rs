@@ -18,7 +18,7 @@ use super::dissector::{
 };
 use crate::glibc::walk::Finding;
 use crate::ranges::Runs;
-use crate::snapshot::{Snapshot, ThreadState};
+use crate::snapshot::Snapshot;
 use base_blocks::BaseBlocks;
 use extents::{Extents, Found};
 use layout::LAYOUTS;
@@ -30,8 +30,6 @@ use tree::Tree;
 
 /// A heap of which more than one extent in this many is doubtful is laid out in a way that is not known.
 const SOUND_FOR_EACH_DOUBTFUL: usize = 20;
-/// Words at the top of a stack that may be return addresses into an allocator.
-const STACK_WORDS: u64 = 48;
 /// Findings kept.
 const MAX_FINDINGS: usize = 20;
 
@@ -125,10 +123,10 @@ fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
             free: 0,
         }));
         all.extend(part.extents.sound.iter().map(|found| (found, &part.caches)));
-        let uncertain = uncertain_lists(snapshot, part);
-        let extents = &part.extents;
-        let lists = uncertain.filter_map(|list| extents.find(list)?.taken_around(list));
-        heap.unparsed.extend(lists);
+        let is_settled = snapshot.meta.in_malloc == 0 && is_known(snapshot, &part.tree);
+        if !is_settled || !part.caches.findings.is_empty() {
+            heap.unparsed.extend(part.caches.in_change(snapshot));
+        }
     }
     all.sort_unstable_by_key(|(found, _)| found.pages.start);
     let mut segments = SizedSegments::default();
@@ -148,7 +146,7 @@ fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
         last_end = pages.end;
         heap.ranges.push(pages.clone());
         blocks.clear();
-        let is_own = |address: &u64| caches.own.contains_key(address);
+        let is_own = |address: &u64| caches.own.contains(address);
         let taken = found.taken().filter(|(address, _)| !is_own(address));
         let mut cached = 0;
         for block in taken {
@@ -175,30 +173,10 @@ fn joined(snapshot: &Snapshot, parts: Vec<Part>) -> AllocatorHeap {
     heap.counted = counted(&parts);
     // Where there are two copies, it is not known which of them has a block.
     if let [part] = &parts[..] {
-        heap.live_check =
-            Live::of(snapshot, part.tree, &part.caches.all).map(|live| Arc::new(live) as _);
+        heap.live_check = Live::of(snapshot, part.tree, part.extents.padding, &part.caches.all)
+            .map(|live| Arc::new(live) as _);
     }
     heap
-}
-
-/// Static thread-local storage is at most so far below the thread pointer.
-const TLS_REACH: u64 = 1 << 20;
-
-/// The lists of thread caches that are roots: a thread that was between two steps of an operation may have regions that
-/// only its list still knows.
-fn uncertain_lists<'a>(snapshot: &Snapshot, part: &'a Part) -> impl Iterator<Item = u64> + use<'a> {
-    let is_doubtful = !is_known(snapshot, &part.tree) || !part.caches.findings.is_empty();
-    let threads = &snapshot.meta.threads;
-    let inside: Vec<u64> = threads_inside(snapshot).map(|t| t.fs_base).collect();
-    let mut pointers: Vec<u64> = threads.iter().map(|t| t.fs_base).collect();
-    pointers.sort_unstable();
-    let is_settled = snapshot.meta.in_malloc == 0;
-    let lists = part.caches.own.iter().filter(move |&(_, &cache)| {
-        let owner = pointers.get(pointers.partition_point(|&pointer| pointer < cache));
-        let owner = owner.filter(|&&pointer| pointer - cache < TLS_REACH);
-        is_doubtful || !is_settled && owner.is_none_or(|pointer| inside.contains(pointer))
-    });
-    lists.map(|(&list, _)| list)
 }
 
 /// Whether the code of the copy of jemalloc with this tree is known, so that a thread inside it was noticed.
@@ -209,23 +187,6 @@ fn is_known(snapshot: &Snapshot, tree: &Tree) -> bool {
     let module = modules.find(|m| m.data.iter().any(has_root));
     // What it calls is known only of a program with a C library beside it.
     module.is_some_and(|m| !m.allocator_code.is_empty()) && snapshot.libc().is_some()
-}
-
-/// The threads that may have been in the code of an allocator, or in what that has called.
-fn threads_inside(snapshot: &Snapshot) -> impl Iterator<Item = &ThreadState> {
-    let modules = &snapshot.meta.modules;
-    let of_libc = snapshot.libc().map(|libc| libc.malloc_code.clone());
-    let others = modules
-        .iter()
-        .flat_map(|m| m.allocator_code.iter().cloned());
-    let code: Vec<Range<u64>> = of_libc.into_iter().chain(others).collect();
-    let library = snapshot.libc().map_or(0..0, |libc| libc.start..libc.end);
-    snapshot.meta.threads.iter().filter(move |thread| {
-        let is_code = |word: u64| code.iter().any(|code| code.contains(&word));
-        let mut words =
-            (0..STACK_WORDS).map_while(|i| snapshot.word(thread.rsp.wrapping_add(i * 8)));
-        is_code(thread.rip) || library.contains(&thread.rip) && words.any(is_code)
-    })
 }
 
 fn extent(found: &Found, live: u32, cached: u32) -> Extent {

@@ -11,7 +11,7 @@ use crate::glibc::walk::Finding;
 use crate::live_memory::Memory;
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashSet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// An arena is among the first things that are in its blocks: only nodes and leaves of the tree may be before it.
@@ -23,6 +23,12 @@ const MOST_BINS: u64 = 256;
 const BIN_BYTES: u64 = 24;
 /// The lists of a cache take less than this.
 const LISTS_REACH: u64 = 1 << 20;
+/// The two parts of a cache in thread-local storage are no further apart.
+const PARTS_REACH: u64 = 16 << 10;
+/// Frames of jemalloc, and of a signal handler on top of them, take less than this.
+const FRAMES_BYTES: u64 = 64 << 10;
+/// A function that calls no other has its frame below the stack pointer (psABI, 3.2.2).
+const RED_ZONE_BYTES: u64 = 128;
 /// A cache in static thread-local storage is at most so far below the thread pointer.
 const STORAGE_REACH: u64 = 256 << 10;
 
@@ -33,10 +39,21 @@ pub struct ThreadCaches {
     pub all: Vec<Cache>,
     /// The regions, sorted.
     pub cached: FxHashSet<u64>,
-    /// Regions in which the caches keep their lists: where the cache is by where the region begins.
-    pub own: BTreeMap<u64, u64>,
+    /// Where regions begin in which caches keep their lists.
+    pub own: BTreeSet<u64>,
+    /// The lists of all caches.
+    pub lists: Vec<Lists>,
     /// Regions with lists that do not fit the extents, and why.
     pub findings: Vec<Finding>,
+}
+
+/// The memory of a cache.
+#[derive(Clone, Debug)]
+pub struct Lists {
+    /// What its lists are in.
+    pub memory: Range<u64>,
+    /// The cache itself.
+    cache: Range<u64>,
 }
 
 /// A cache.
@@ -54,17 +71,17 @@ pub struct Cache {
 
 #[derive(Clone, Copy, Debug)]
 enum Version {
-    /// 5.3: `tcache_slow_t`, which begins with the links and a descriptor of the bins, and a `tcache_t`, which begins with a
-    /// pointer back.
+    /// Since 5.3: `tcache_slow_t`, which begins with the links and a descriptor of the bins (since 5.4, with that descriptor,
+    /// which is what is linked), and a `tcache_t`, which begins with a pointer back.
     Two,
     /// 5.2: `tcache_t` alone, whose descriptor points into itself.
     One,
 }
 
-/// Fields of `tcache_slow_t` of 5.3: where the bins are; and where the pointer to the cache is, right behind the one to the
-/// region with the lists.
-const BINS: u64 = 32;
-const CACHE_FIELD: Range<u64> = 48..1024;
+/// Fields of `tcache_slow_t` since 5.3: where the bins are, with links before the descriptor and without; and where the
+/// pointer to the cache is, right behind the one to the memory of the lists.
+const BINS: [u64; 2] = [32, 16];
+const CACHE_FIELD: Range<u64> = 32..1024;
 /// Fields of `tcache_t` of 5.2: the bins for slabs, the links, the descriptor's two pointers, the other bins.
 const OLD_BINS: u64 = 16;
 const OLD_LINKS: u64 = OLD_BINS + SLAB_CLASSES * BIN_BYTES;
@@ -89,7 +106,7 @@ pub fn find(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> Th
     }
     // Without statistics (`--disable-stats`, as most Rust programs have it) nothing is listed.
     if seen.is_empty() {
-        return of_threads(snapshot, extents);
+        return of_threads(snapshot, blocks, extents);
     }
     while let Some(at) = waiting.pop() {
         let Some(cache) = cache_at(snapshot, at) else {
@@ -101,13 +118,13 @@ pub fn find(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> Th
                 waiting.push(next);
             }
         }
-        cache.read_into(snapshot, extents, &mut caches);
+        cache.read_into(snapshot, blocks, extents, &mut caches);
     }
     caches
 }
 
 /// The caches in the static thread-local storage of threads: a pointer to a slow part near it that points back.
-fn of_threads(snapshot: &Snapshot, extents: &Extents) -> ThreadCaches {
+fn of_threads(snapshot: &Snapshot, blocks: &[Range<u64>], extents: &Extents) -> ThreadCaches {
     let mut caches = ThreadCaches::default();
     for thread in &snapshot.meta.threads {
         let Some(region) = snapshot.region(thread.fs_base.saturating_sub(8)) else {
@@ -122,7 +139,7 @@ fn of_threads(snapshot: &Snapshot, extents: &Extents) -> ThreadCaches {
             }
         });
         for cache in found {
-            cache.read_into(snapshot, extents, &mut caches);
+            cache.read_into(snapshot, blocks, extents, &mut caches);
         }
     }
     caches
@@ -138,11 +155,12 @@ fn cache_at(snapshot: &Snapshot, at: u64) -> Option<Cache> {
 }
 
 fn cache_of_two(snapshot: &Snapshot, slow: u64) -> Option<Cache> {
-    let cache = snapshot.word(slow + BINS)?.checked_sub(8)?;
-    if !cache.is_multiple_of(8) || snapshot.word(cache)? != slow {
-        return None;
-    }
-    cache_with_slow_part(snapshot, slow, cache)
+    let cache_by = |bins: u64| {
+        let cache = snapshot.word(slow + bins)?.checked_sub(8)?;
+        let is_cache = cache.is_multiple_of(8) && snapshot.word(cache)? == slow;
+        is_cache.then_some(cache)
+    };
+    cache_with_slow_part(snapshot, slow, BINS.into_iter().find_map(cache_by)?)
 }
 
 fn cache_with_slow_part(memory: &impl Memory, slow: u64, cache: u64) -> Option<Cache> {
@@ -193,10 +211,7 @@ impl Cache {
 
     /// The list of a size class: places of regions.
     pub fn list(&self, memory: &impl Memory, class: u64) -> Option<Range<u64>> {
-        let bin = match class.checked_sub(SLAB_CLASSES) {
-            None => self.bins + class * BIN_BYTES,
-            Some(large) => self.large_bins + large * BIN_BYTES,
-        };
+        let bin = self.bin(class);
         match self.version {
             Version::Two => {
                 let head = memory.word(bin)?;
@@ -212,29 +227,105 @@ impl Cache {
         }
     }
 
-    fn read_into(&self, snapshot: &Snapshot, extents: &Extents, found: &mut ThreadCaches) {
-        found.all.push(*self);
-        let around = |address| extents.find(address)?.taken_around(address);
-        let Some(lists) = around(self.lists) else {
-            found.findings.push(Finding {
-                address: self.links,
-                what: "the lists of a thread cache of jemalloc's are in no region".into(),
-            });
-            return;
-        };
-        found.own.insert(lists.start, self.bins);
-        for class in 0..MOST_BINS {
-            let list = self.list(snapshot, class);
-            // It has no bins for the largest classes.
-            let Some(list) = list.filter(|l| lists.start <= l.start && l.end <= lists.end) else {
-                break;
-            };
-            found.read_list(snapshot, extents, class, list);
+    /// Where the bin of a size class is.
+    fn bin(&self, class: u64) -> u64 {
+        match class.checked_sub(SLAB_CLASSES) {
+            None => self.bins + class * BIN_BYTES,
+            Some(large) => self.large_bins + large * BIN_BYTES,
         }
+    }
+
+    /// The cache itself, up to its bin of the last size class that it has lists for.
+    fn range(&self, last: u64) -> Range<u64> {
+        let end = self.bin(last) + BIN_BYTES;
+        let first = self.links.min(self.bins);
+        // The parts of one that the program has made may be far from each other.
+        if self.bins - first < PARTS_REACH {
+            first..end
+        } else {
+            self.bins - 8..end
+        }
+    }
+
+    fn read_into(
+        &self,
+        snapshot: &Snapshot,
+        blocks: &[Range<u64>],
+        extents: &Extents,
+        found: &mut ThreadCaches,
+    ) {
+        found.all.push(*self);
+        let region = extents
+            .find(self.lists)
+            .and_then(|extent| extent.taken_around(self.lists));
+        let lists = match &region {
+            Some(region) => region.clone(),
+            // Since 5.3.1, they are among jemalloc's own data.
+            None => match blocks.iter().find(|block| block.contains(&self.lists)) {
+                Some(block) => self.lists..block.end.min(self.lists + LISTS_REACH),
+                None => {
+                    found.findings.push(Finding {
+                        address: self.links,
+                        what: "the lists of a thread cache of jemalloc's are in no memory of its"
+                            .into(),
+                    });
+                    return;
+                }
+            },
+        };
+        let (mut end, mut last) = (lists.start, 0);
+        for class in 0..MOST_BINS {
+            // There are no bins for the largest classes, and lists of classes that are not cached are elsewhere.
+            let list = self.list(snapshot, class);
+            if let Some(list) = list.filter(|l| lists.start <= l.start && l.end <= lists.end) {
+                (end, last) = (end.max(list.end), class);
+                found.read_list(snapshot, extents, class, list);
+            }
+        }
+        found.own.extend(region.as_ref().map(|region| region.start));
+        found.lists.push(Lists {
+            memory: region.unwrap_or(lists.start..end),
+            cache: self.range(last),
+        });
     }
 }
 
 impl ThreadCaches {
+    /// Memory of lists that a thread may be changing: what it takes out of an arena is known to its list alone until it has
+    /// filled the list. All the while, a register or a frame has an address of the cache or of the list, because it writes
+    /// to both at the end (`cache_bin_finish_fill`).
+    pub fn in_change(&self, snapshot: &Snapshot) -> Vec<Range<u64>> {
+        let memory = self.lists.iter().enumerate();
+        let parts = memory.flat_map(|(i, l)| [(l.memory.clone(), i), (l.cache.clone(), i)]);
+        let mut parts: Vec<(Range<u64>, usize)> = parts.collect();
+        parts.sort_unstable_by_key(|(part, _)| part.start);
+        let mut is_held = vec![!self.findings.is_empty(); self.lists.len()];
+        let part_of = |address: u64| {
+            let after = parts.partition_point(|(part, _)| part.start <= address);
+            let part = after.checked_sub(1).map(|last| &parts[last])?;
+            part.0.contains(&address).then_some(part.1)
+        };
+        let mut look_at = |word: u64| {
+            if let Some(cache) = part_of(word) {
+                is_held[cache] = true;
+            }
+        };
+        for thread in &snapshot.meta.threads {
+            thread.words.iter().for_each(|&word| look_at(word));
+            let frames =
+                thread.rsp.saturating_sub(RED_ZONE_BYTES)..thread.rsp.saturating_add(FRAMES_BYTES);
+            // Thread-local storage, with the cache, is at the end of the stack. The parts of a cache lead to each other.
+            each_word(snapshot, frames, |place, word| {
+                if part_of(place).is_none() {
+                    look_at(word);
+                }
+            });
+        }
+        let lists = self.lists.iter().zip(is_held);
+        let held = lists.filter(|(_, is_held)| *is_held);
+        held.map(|(lists, _)| lists.memory.clone()).collect()
+    }
+
     /// The regions of a size class that a list has.
     fn read_list(&mut self, snapshot: &Snapshot, extents: &Extents, class: u64, list: Range<u64>) {
         for place in list.step_by(8) {
