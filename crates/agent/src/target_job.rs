@@ -137,7 +137,7 @@ impl TargetJob {
         numbers.limit = tightest.map_or((0, 0), |level| (level.limit, level.free));
         if self.rule.resident && now >= self.next_account {
             self.next_account = now + self.rule.interval.get_ref().0;
-            let account = account_of_session(trace.session(), trace.consumer());
+            let account = account_of_session(trace.session(), trace.consumer(), None);
             let parts = account.map(|account| account.parts.into_iter());
             let parts = parts.map(|parts| parts.map(|(part, bytes)| (part.name(), bytes)));
             numbers.resident_parts = parts.into_iter().flatten().collect();

@@ -82,6 +82,7 @@ pub use recovery::recover;
 pub use running::coverage::{CallScans, ModuleCoverage, unseen_allocators};
 pub use running::ending::Ending;
 pub use running::gaps::said as gap_said;
+pub use running::heap_balance::{Comparison, HeapBalance};
 pub use running::mapped_memory::{MappedKind, MappedMemory, MappedPart};
 pub use running::resident::account_of_session;
 pub use running::upkeep::{Detached, Turn};

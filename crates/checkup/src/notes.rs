@@ -1,7 +1,9 @@
 //! What a recording keeps of the last report of its run.
 
 use memhook_attach::BudgetKept;
-use memhook_recording::{ACCOUNT_NOTE, OVERHEAD_NOTE, STALE_NOTE, UNREACHABLE_NOTE};
+use memhook_recording::{
+    ACCOUNT_NOTE, HEAP_COMPARISON_NOTE, OVERHEAD_NOTE, STALE_NOTE, UNREACHABLE_NOTE,
+};
 use memhook_report::{KeptTime, Overhead, ReportModel, UnreachableSite, unreachable_note};
 
 /// The notes, as JSON: what of each module was seen, what nobody touched, what was resident, and what nothing reached.
@@ -14,6 +16,8 @@ pub fn notes(
     let stale = stale.and_then(|stale| serde_json::to_string(stale).ok());
     let account = report.rss.as_ref();
     let account = account.and_then(|account| serde_json::to_string(account).ok());
+    let comparison = report.heap_comparison.as_ref();
+    let comparison = comparison.and_then(|found| serde_json::to_string(found).ok());
     let overhead = report.overhead.as_ref();
     let overhead = overhead.and_then(|overhead| serde_json::to_string(overhead).ok());
     let leaks = report.leaks.as_ref();
@@ -23,6 +27,7 @@ pub fn notes(
         (UNREACHABLE_NOTE, leaks),
         (STALE_NOTE, stale),
         (ACCOUNT_NOTE, account),
+        (HEAP_COMPARISON_NOTE, comparison),
         (OVERHEAD_NOTE, overhead),
     ];
     all.into_iter()

@@ -10,9 +10,10 @@ use memhook_report::{RssReport, RssView};
 pub fn account_of_trace<O: Observer + Send>(
     session: &Session,
     consumer: &Consumer<O>,
+    earlier_bytes: Option<u64>,
     view: RssView,
 ) -> Option<RssReport> {
-    let account = account_of_session(session, consumer)?;
+    let account = account_of_session(session, consumer, earlier_bytes)?;
     Some(RssReport::new(session.pid(), &account, None, view))
 }
 

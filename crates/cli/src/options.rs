@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memhook_foreign::units::duration;
-use memhook_report::{RESERVED_NAMES, RowsBy, SortBy};
+use memhook_report::{Progress, RESERVED_NAMES, RowsBy, SortBy};
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -127,6 +127,24 @@ pub enum Color {
     Auto,
     Always,
     Never,
+}
+
+/// `-q`, of commands whose only status lines are about work that takes its time.
+#[derive(clap::Args, Clone, Copy)]
+#[group(skip)]
+pub struct Quiet {
+    /// Print no status lines
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl Quiet {
+    /// From now on there are none, if that is asked for.
+    pub fn begin(self) {
+        if self.quiet {
+            Progress::hide();
+        }
+    }
 }
 
 /// A time since the attach, as a duration; 0 is the attach.

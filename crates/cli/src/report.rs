@@ -6,7 +6,7 @@ mod target;
 
 pub use target::{BlockArgs, OutputArgs, code_of, open, presentable, read, write};
 
-use crate::options::{Order, OrderParser, moment, rows};
+use crate::options::{Order, OrderParser, Quiet, moment, rows};
 use crate::scores;
 use anyhow::{Context, bail};
 use memhook_foreign::check_output;
@@ -96,6 +96,8 @@ pub struct Args {
     /// Time between the reports of --follow
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s")]
     interval: Duration,
+    #[command(flatten)]
+    quiet: Quiet,
     #[command(flatten)]
     shown: BlockArgs,
     #[command(flatten)]
@@ -192,6 +194,7 @@ pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.quiet.begin();
     if args.follow {
         return print_following(args);
     }

@@ -2,6 +2,7 @@
 
 use crate::growth::Growth;
 use memhook_report::RunScores;
+use memhook_report::claims::Seen;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
@@ -328,6 +329,9 @@ pub struct Evidence {
     /// There were times in which nothing was seen, so neither a leak nor a sum is certain.
     #[serde(skip)]
     pub is_blind: bool,
+    /// What the trace may have missed; `None` if the process was not traced.
+    #[serde(skip)]
+    pub seen: Option<Seen>,
     /// What was not seen, so that to pass would not be sound.
     pub gaps: Vec<String>,
     /// What else to know.

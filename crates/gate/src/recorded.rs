@@ -6,6 +6,7 @@ use crate::survivors::{MOMENTS, Survivors};
 use crate::{Ending, Evidence, Sum};
 use memhook_ledger::{Ledger, LedgerOptions};
 use memhook_recording::{Error, Recording, RecordingEnd, ScoreOptions};
+use memhook_report::claims::{Seen, unseen_releases};
 use memhook_report::{RunScores, counted};
 use memhook_stream::Gap;
 use std::time::Duration;
@@ -84,8 +85,11 @@ pub fn recorded_evidence(
         score_evidence(recording, stretch, options, &mut evidence)?;
     }
     if totals.unknown_releases > 0 {
-        let before = "blocks from before the recording are not counted";
-        evidence.notes.push(before.into());
+        let causes = unseen_releases(Seen::of_recording(recording)).sentence;
+        evidence.notes.push(format!(
+            "{} of blocks that are not in the recording are not counted: {causes}",
+            counted(totals.unknown_releases, "release")
+        ));
     }
     Ok(evidence)
 }

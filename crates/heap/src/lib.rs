@@ -56,6 +56,8 @@ pub use dissect::{Cause, Heap, OtherHeap, Undissected, dissect};
 pub use error::Error;
 pub use glibc::arenas::Parameters;
 pub use glibc::dissect::ArenaReport;
+#[cfg(target_arch = "x86_64")]
+pub use glibc::given_out::{Footprint, GivenOut, given_out};
 pub use glibc::walk::{Counts, Finding};
 pub use graph::census::{Census, CensusClass, CensusType, census};
 pub use graph::declared::DeclaredLimits;

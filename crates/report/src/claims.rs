@@ -4,7 +4,10 @@
 //! thing, so none can be stated without a proof.
 
 use crate::ReportModel;
-use crate::units::counted;
+use crate::labels::one_line;
+use crate::recorded::{FROM_START_NOTE, note};
+use crate::units::{bytes, counted};
+use memhook_recording::Recording;
 
 /// What is known of what a trace may have missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,15 @@ impl Seen {
             has_gaps: !model.gaps.is_empty(),
         }
     }
+
+    /// Of a recording that holds every event of its run.
+    pub fn of_recording(recording: &Recording) -> Seen {
+        Seen {
+            from_start: note(recording, FROM_START_NOTE) == "1",
+            has_gaps: !recording.gaps().is_empty(),
+            ..Seen::default()
+        }
+    }
 }
 
 /// What a sentence rests on.
@@ -40,6 +52,8 @@ pub enum Proof {
     EverySlot,
     /// It names everything that can be the cause.
     EveryCause,
+    /// The allocator's own count of what it has given out says the same.
+    AllocatorsCount,
 }
 
 /// A sentence, or a part of one.
@@ -56,23 +70,102 @@ pub struct Claim {
 /// A call by a pointer from elsewhere (dlsym(3), the loader's own) leads through no slot of any module.
 const BEYOND_SLOTS: &str = "calls that use no slot: by pointers from dlsym, and the loader's own";
 
+/// What malloc's own count says of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SecondSource {
+    /// The two cannot be compared.
+    Silent,
+    /// They agree within so many bytes.
+    Agrees(u64),
+    /// So many bytes came by calls that were not seen.
+    HasMore(u64),
+    /// So many bytes of traced blocks went by calls that were not seen.
+    HasLess(u64),
+}
+
+impl SecondSource {
+    fn of(model: &ReportModel) -> SecondSource {
+        let t = &model.totals;
+        let is_of_malloc = model.coverage.iter().all(|c| c.allocator.is_empty());
+        let is_exact = model.sampling.is_none()
+            && model.bounded.is_none()
+            && model.gaps.is_empty()
+            && t.lost_events == 0;
+        let Some(found) = model.heap_comparison.filter(|_| is_of_malloc && is_exact) else {
+            return SecondSource::Silent;
+        };
+        let more = found.grown_bytes.saturating_sub(found.traced_bytes);
+        let is_beyond = more.unsigned_abs() > found.bound_bytes;
+        match (is_beyond, more > 0) {
+            (true, true) => SecondSource::HasMore(more.unsigned_abs()),
+            // What was released from before the attach hides as much of what was not seen.
+            _ if found.has_unknown_releases => SecondSource::Silent,
+            (true, false) => SecondSource::HasLess(more.unsigned_abs()),
+            (false, _) => SecondSource::Agrees(found.bound_bytes),
+        }
+    }
+}
+
+/// Bytes that came or went by calls that no event tells of, with the likeliest cause; `None` if the allocator's own count
+/// does not contradict the trace.
+pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
+    let (amount, what) = match SecondSource::of(model) {
+        SecondSource::HasMore(amount) => (amount, "came"),
+        SecondSource::HasLess(amount) => (amount, "of traced blocks went"),
+        SecondSource::Silent | SecondSource::Agrees(_) => return None,
+    };
+    let unhooked = model.coverage.iter().find(|c| c.unhookable > 0);
+    let cause = match unhooked {
+        Some(module) => format!(
+            "{} in {} that cannot be hooked",
+            counted(module.unhookable, "call"),
+            one_line(module.module.clone())
+        ),
+        None => format!("{BEYOND_SLOTS}, or made inside of an operator new of the program's own"),
+    };
+    Some(Claim {
+        sentence: format!(
+            "{} {what} by calls that were not seen, by malloc's own count; most likely {cause}",
+            bytes(amount)
+        ),
+        proofs: &[Proof::AllocatorsCount],
+        bound: "",
+    })
+}
+
 /// That nothing is missing; `None` if something is, or may be.
 pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     let t = &model.totals;
     let is_flawed = |c: &crate::Coverage| c.unhookable > 0 || !c.note.is_empty();
     let flaws = t.lost_events + t.truncated_stacks + t.unkept_stacks + t.reentrant_calls;
-    if flaws > 0 || !model.gaps.is_empty() || model.coverage.iter().any(is_flawed) {
+    if flaws > 0
+        || !model.gaps.is_empty()
+        || model.coverage.iter().any(is_flawed)
+        || unseen_calls(model).is_some()
+    {
         return None;
     }
-    let (calls, proofs): (&str, &'static [Proof]) = match model.coverage.is_empty() {
-        true => ("", &[Proof::NothingLost]),
-        false => (
+    let agrees = match SecondSource::of(model) {
+        SecondSource::Agrees(within) => Some(within),
+        _ => None,
+    };
+    let (calls, proofs): (&str, &'static [Proof]) = match (model.coverage.is_empty(), agrees) {
+        (true, _) => ("", &[Proof::NothingLost]),
+        (false, None) => (
             ", every call through a slot seen",
             &[Proof::NothingLost, Proof::EverySlot],
         ),
+        (false, Some(_)) => (
+            ", every call through a slot seen",
+            &[Proof::NothingLost, Proof::EverySlot, Proof::AllocatorsCount],
+        ),
     };
+    let agrees = agrees.filter(|_| !model.coverage.is_empty());
+    let agrees = agrees.map_or(String::new(), |within| {
+        format!(", and malloc's own count agrees within {}", bytes(within))
+    });
     Some(Claim {
-        sentence: format!("complete: no event lost{calls}"),
+        sentence: format!("complete: no event lost{calls}{agrees}"),
         proofs,
         bound: BEYOND_SLOTS,
     })
@@ -94,7 +187,7 @@ pub fn unseen_blocks(seen: Seen) -> Claim {
 }
 
 /// Where blocks came from that were released, and whose allocation is not in the trace.
-pub(crate) fn unseen_releases(seen: Seen) -> Claim {
+pub fn unseen_releases(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "from before the attach"),
         (seen.has_gaps, "from times in which nothing was seen"),
@@ -135,11 +228,11 @@ pub(crate) fn slots_text(model: &ReportModel) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Bounded, Coverage, Sampling, gaps::UnseenTime};
+    use crate::{Bounded, Coverage, HeapComparison, Sampling, gaps::UnseenTime};
 
     /// Every report that a choice of facts makes, one bit each.
     fn models() -> impl Iterator<Item = ReportModel> {
-        (0u32..1 << 9).map(|bits| {
+        (0u32..1 << 12).map(|bits| {
             let is = |bit: u32| bits >> bit & 1 == 1;
             let mut model = ReportModel::default();
             model.attach.from_start = is(0);
@@ -163,6 +256,13 @@ mod tests {
                     ..Coverage::default()
                 });
             }
+            // More, less or as much as the trace, and whether older blocks were released.
+            model.heap_comparison = is(9).then(|| HeapComparison {
+                grown_bytes: if is(10) { 9 << 20 } else { -(9 << 20) },
+                traced_bytes: if is(7) { 8 << 20 } else { -(9 << 20) },
+                bound_bytes: 1 << 20,
+                has_unknown_releases: is(11),
+            });
             model
         })
     }
@@ -188,11 +288,24 @@ mod tests {
                 == 0
                 && model.gaps.is_empty()
                 && model.coverage.iter().all(|c| c.unhookable == 0);
-            assert_eq!(complete.is_some(), is_flawless);
+            let unseen = unseen_calls(&model);
+            assert_eq!(complete.is_some(), is_flawless && unseen.is_none());
+            if let Some(claim) = unseen {
+                let found = model.heap_comparison.expect("a comparison");
+                let more = found.grown_bytes - found.traced_bytes;
+                assert!(more.unsigned_abs() > found.bound_bytes, "{claim:?}");
+                assert!(more > 0 || !found.has_unknown_releases, "{claim:?}");
+                assert_eq!(claim.sentence.contains("came by"), more > 0, "{claim:?}");
+                assert_eq!(claim.proofs, [Proof::AllocatorsCount]);
+                assert!(model.sampling.is_none() && model.bounded.is_none() && !seen.has_gaps);
+            }
             if let Some(claim) = complete {
                 let has_slots = claim.proofs.contains(&Proof::EverySlot);
                 assert_eq!(has_slots, !model.coverage.is_empty());
                 assert_eq!(claim.sentence.contains("slot"), has_slots);
+                let is_agreed = claim.proofs.contains(&Proof::AllocatorsCount);
+                assert_eq!(claim.sentence.contains("agrees"), is_agreed, "{claim:?}");
+                assert!(!is_agreed || model.heap_comparison.is_some());
             }
         }
     }

@@ -81,8 +81,8 @@ pub use live_profile::{LiveProfiler, LiveSite};
 pub use mappings::{AddressSpace, AddressSpacePart, MappingTotals, Mappings};
 pub use measure::{Measure, Unit};
 pub use model::{
-    AttachInfo, Bounded, CallStacks, Coverage, Ended, FoldedGroups, GroupRow, Mark, Measured,
-    ReleaseSite, ReportModel, ReportTotals, Sampling, SiteRow, StackFrame, Target,
+    AttachInfo, Bounded, CallStacks, Coverage, Ended, FoldedGroups, GroupRow, HeapComparison, Mark,
+    Measured, ReleaseSite, ReportModel, ReportTotals, Sampling, SiteRow, StackFrame, Target,
 };
 pub use named_run::{Backtrace, Backtraces, frames_at};
 pub use names::{

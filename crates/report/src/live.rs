@@ -6,7 +6,7 @@ mod numbers;
 pub use numbers::LiveNumbers;
 
 use crate::gaps;
-use crate::named_run::{Backtraces, NamedRun, frames_at, is_cut};
+use crate::named_run::{Backtrace, Backtraces, NamedRun, frames_at, is_cut, may_be_cut};
 use crate::rows::{self, Part, RowKey, RowsBy, SortBy};
 use crate::seen::Seen;
 use crate::{
@@ -17,6 +17,7 @@ use memhook_ledger::{Bounded, Estimate};
 use memhook_stream::{Gap, Losses};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use rustc_hash::FxHashMap;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// A traced process, as its reports see it.
@@ -102,22 +103,47 @@ impl NamedRun for NamedTrace<'_> {
 
     fn is_cut(&self, stack: u32) -> bool {
         let backtrace = self.0.backtrace(stack).unwrap_or_default();
-        let depth = self.0.attach().depth;
-        is_cut(backtrace.addresses.len(), backtrace.truncated, depth)
+        self.is_cut_short(&backtrace)
     }
 }
 
-/// The call stacks of parts that are of call stacks.
-fn call_stacks(parts: &[Part], run: &dyn TracedRun) -> CallStacks {
-    let depth = run.attach().depth;
-    let live = parts.iter().filter(|part| part.1.amount.blocks > 0.0);
-    let backtraces = live.filter_map(|part| run.backtrace(part.0 as u32));
-    let mut counted = CallStacks::default();
-    for backtrace in backtraces {
-        let is_cut = is_cut(backtrace.addresses.len(), backtrace.truncated, depth);
-        counted.add(is_cut, is_cut && backtrace.truncated);
+impl NamedTrace<'_> {
+    fn is_cut_short(&self, backtrace: &Backtrace) -> bool {
+        let depth = self.0.attach().depth;
+        let found = backtrace.addresses.len();
+        let last = last_of(backtrace).iter();
+        let last: Vec<StackFrame> = last.flat_map(|&a| self.frames_at(a)).collect();
+        is_cut(found, backtrace.truncated, depth, &last)
     }
-    counted
+
+    /// The call stacks of parts that are of call stacks.
+    fn call_stacks(&self, parts: &[Part]) -> CallStacks {
+        let mut counted = CallStacks::default();
+        for backtrace in backtraces(parts, self.0) {
+            counted.add(self.is_cut_short(&backtrace), backtrace.truncated);
+        }
+        counted
+    }
+}
+
+/// The backtraces of live parts that are of call stacks.
+fn backtraces(parts: &[Part], run: &dyn TracedRun) -> impl Iterator<Item = Backtrace> {
+    let live = parts.iter().filter(|part| part.1.amount.blocks > 0.0);
+    live.filter_map(|part| run.backtrace(part.0 as u32))
+}
+
+/// The outermost calls of a backtrace.
+fn last_of(backtrace: &Backtrace) -> &[u64] {
+    let all = &backtrace.addresses;
+    &all[all.len().saturating_sub(2)..]
+}
+
+/// The outermost calls of stacks that may be cut: their names decide whether these are.
+fn last_addresses(parts: &[Part], run: &dyn TracedRun) -> HashSet<u64> {
+    let depth = run.attach().depth;
+    let unsure = backtraces(parts, run)
+        .filter(|found| may_be_cut(found.addresses.len(), found.truncated, depth));
+    unsure.flat_map(|found| last_of(&found).to_vec()).collect()
 }
 
 impl LiveReporter {
@@ -146,6 +172,9 @@ impl LiveReporter {
         let named = NamedTrace(run, &self.symbols);
         let deciding = rows::deciding_addresses(self.view.by, &parts, &named);
         self.symbols.request(deciding);
+        if self.view.by.is_of_stacks() {
+            self.symbols.request(last_addresses(&parts, run));
+        }
         let recorded = numbers.totals.allocations;
         let samples = numbers.allocations;
         let all = samples.all(recorded, numbers.totals.allocated_bytes);
@@ -201,7 +230,6 @@ impl LiveReporter {
                 live_bounds: (!numbers.gaps.is_empty())
                     .then(|| LiveBounds::new(live, numbers.unseen.into())),
                 bounded: numbers.bounded.map(|b| described(&b, live.blocks)),
-                call_stacks: by.is_of_stacks().then(|| call_stacks(&parts, run)),
                 measured: Measured {
                     measure: "live",
                     bytes: live.bytes,
@@ -291,6 +319,7 @@ impl LiveReporter {
 
     fn choose_rows(&mut self, seen: &mut Seen, run: &dyn TracedRun) {
         let named = NamedTrace(run, &self.symbols);
+        seen.facts.call_stacks = (seen.by.is_of_stacks()).then(|| named.call_stacks(&seen.parts));
         let totals = &mut seen.facts.totals;
         let (live_bytes, before) = (totals.live_bytes, &mut self.before);
         totals.live_growth_bytes = live_bytes as i64 - before.live_bytes as i64;

@@ -5,6 +5,7 @@ use crate::units::{bytes, count, counted, milliseconds};
 use crate::{
     AllocatorTime, CustomScore, CustomValues, Inference, Overhead, RunScores, Scores, StaleReport,
 };
+use memhook_ledger::{SampledAllocations, standard_error};
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,9 @@ pub struct ReportModel {
     /// The marks that were set until its end, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
+    /// The allocator's own count beside the trace's; absent where the two were not, or cannot be, compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heap_comparison: Option<HeapComparison>,
     /// Set if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bounds: Option<LiveBounds>,
@@ -166,11 +170,24 @@ impl CallStacks {
     pub(crate) fn add(&mut self, is_cut: bool, truncated: bool) {
         self.count += 1;
         match (is_cut, truncated) {
-            (_, true) => self.cut_unfollowed += 1,
+            (true, true) => self.cut_unfollowed += 1,
             (true, false) => self.cut_at_depth += 1,
-            (false, false) => {}
+            (false, _) => {}
         }
     }
+}
+
+/// Growth of what malloc has given out since the attach, by its own structures and by the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeapComparison {
+    /// By its own structures.
+    pub grown_bytes: i64,
+    /// By the trace: its blocks with their headers.
+    pub traced_bytes: i64,
+    /// The two may differ by this though every call was seen.
+    pub bound_bytes: u64,
+    /// Blocks from before the attach were released. Their sizes are not known, so malloc may have given out less.
+    pub has_unknown_releases: bool,
 }
 
 /// A measure and its sum.
@@ -279,6 +296,17 @@ impl Bounded {
     }
 }
 
+impl Sampling {
+    /// Standard error of a sum all of whose blocks were counted, for what no sample has hit; `None` where every sum has
+    /// samples.
+    pub(crate) fn unhit_error(&self) -> Option<u64> {
+        self.exact_allocations?;
+        let mut counts = SampledAllocations::new(Some(self.mean_bytes), false);
+        counts.announce(1);
+        standard_error(counts.unhit_variance())
+    }
+}
+
 /// The process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Target {
@@ -291,14 +319,15 @@ pub struct Target {
 }
 
 impl Target {
-    /// The executable's path, or else the name.
+    /// The executable's path, or the name where the program was started by another one than its file has: one file may
+    /// be several programs, by links to it.
     pub(crate) fn command(&self) -> String {
-        let known = [&self.exe, &self.name].into_iter();
-        known
-            .clone()
-            .find(|text| !text.is_empty())
-            .cloned()
-            .unwrap_or_default()
+        let file = self.exe.rsplit('/').next().unwrap_or_default();
+        // The kernel cuts names at 15 bytes (proc_pid_comm(5)).
+        match file.is_empty() || !file.starts_with(&self.name) {
+            true => self.name.clone(),
+            false => self.exe.clone(),
+        }
     }
 }
 

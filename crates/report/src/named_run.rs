@@ -26,9 +26,39 @@ impl Backtrace {
     }
 }
 
-/// Whether the outermost frames of a stack are missing of which so many were found.
-pub(crate) fn is_cut(found: usize, truncated: bool, depth: u32) -> bool {
+/// Returns true if frames that a reader would miss are missing of a stack whose last frames are these: those between the
+/// outermost of the `found` calls and the function that calls main, or that of a thread.
+pub(crate) fn is_cut(found: usize, truncated: bool, depth: u32, last: &[StackFrame]) -> bool {
+    may_be_cut(found, truncated, depth) && !ends_at_beginning(last)
+}
+
+/// Returns true if a stack is cut unless its outermost function is the one that calls main, or that of a thread.
+pub(crate) fn may_be_cut(found: usize, truncated: bool, depth: u32) -> bool {
     found > 0 && (truncated || found >= depth as usize)
+}
+
+/// Returns true if the C library's own code begins with the outermost of these frames: what called it says nothing.
+fn ends_at_beginning(frames: &[StackFrame]) -> bool {
+    let [.., outermost] = frames else {
+        return false;
+    };
+    let module = outermost.module.as_deref().unwrap_or_default();
+    let of_c_library = ["libc.so", "libc-", "libpthread", "ld-musl"]
+        .iter()
+        .any(|name| module.starts_with(name));
+    match outermost.function.as_deref() {
+        // Names that begin with two underscores are the C library's (C11, 7.1.3), also where that is linked in.
+        Some(name) if name == "_start" || name.starts_with("__libc_start_") => true,
+        Some("start_thread" | "clone" | "clone3" | "__clone" | "__clone3" | "start") => {
+            of_c_library
+        }
+        // A distribution's library is stripped of the name.
+        None => {
+            let caller = frames.iter().rev().nth(1);
+            of_c_library && caller.is_some_and(|frame| frame.function.as_deref() == Some("main"))
+        }
+        Some(_) => false,
+    }
 }
 
 /// Backtraces by their stack ids.
@@ -104,4 +134,41 @@ pub fn frames_at(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
         return vec![frame(&Frame::default())];
     }
     location.frames.iter().map(frame).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(function: Option<&str>, module: &str) -> StackFrame {
+        StackFrame {
+            function: function.map(str::to_owned),
+            module: Some(module.into()),
+            ..StackFrame::default()
+        }
+    }
+
+    #[test]
+    fn a_stack_down_to_the_call_of_main_lacks_nothing() {
+        let main = frame(Some("main"), "shop");
+        let ends = [
+            (frame(Some("__libc_start_call_main"), "libc.so.6"), false),
+            (frame(Some("__libc_start_main"), "shop"), false),
+            (frame(Some("_start"), "shop"), false),
+            (frame(Some("start_thread"), "libc.so.6"), false),
+            (frame(None, "libc.so.6"), false),
+            (frame(None, "shop"), true),
+            (frame(Some("start_thread"), "shop"), true),
+            (frame(Some("qsort"), "libc.so.6"), true),
+        ];
+        for (end, expected) in ends {
+            let frames = [main.clone(), end];
+            for truncated in [true, false] {
+                assert_eq!(is_cut(2, truncated, 2, &frames), expected, "{frames:?}");
+            }
+            assert!(!is_cut(2, false, 3, &frames), "{frames:?}");
+        }
+        let called_by_sort = [frame(Some("compare"), "shop"), frame(None, "libc.so.6")];
+        assert!(is_cut(2, true, 2, &called_by_sort));
+    }
 }

@@ -37,7 +37,11 @@ impl ProfileTables {
         for &address in addresses {
             frames.extend_from_slice(self.address(address, symbols));
         }
-        if self.depth > 0 && is_cut(addresses.len(), truncated, self.depth) {
+        let last = frames[frames.len().saturating_sub(2)..].iter();
+        let last: Vec<_> = last
+            .map(|&frame| self.frames[frame as usize].frame.clone())
+            .collect();
+        if self.depth > 0 && is_cut(addresses.len(), truncated, self.depth, &last) {
             frames.push(self.cut_root());
         }
         self.stacks.push(frames);

@@ -3,12 +3,20 @@
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use memhook_recording::Meter;
-use std::{io::IsTerminal, sync::Mutex, thread::JoinHandle, time::Duration};
+use std::{
+    io::IsTerminal,
+    sync::Mutex,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread::JoinHandle,
+    time::Duration,
+};
 
 /// Work that takes less time shows no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Held by whoever shows something.
 static SHOWN: Mutex<()> = Mutex::new(());
+/// Nobody wants to see any.
+static IS_HIDDEN: AtomicBool = AtomicBool::new(false);
 /// Between two pictures.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -19,6 +27,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Has none shown from now on.
+    pub fn hide() {
+        IS_HIDDEN.store(true, Relaxed);
+    }
+
     /// Begins. Nothing is shown where standard error is no terminal.
     pub fn start(what: &'static str) -> Progress {
         Progress::show(move |bar| bar.set_message(what))
@@ -69,7 +82,7 @@ impl Progress {
             }
             bar.finish_and_clear();
         };
-        let thread = if std::io::stderr().is_terminal() {
+        let thread = if std::io::stderr().is_terminal() && !IS_HIDDEN.load(Relaxed) {
             std::thread::Builder::new().spawn(show).ok()
         } else {
             None

@@ -157,7 +157,7 @@ fn profile(report: Report, measure: Measure) -> Profile {
     profile.cut_root = Some(0);
     for site in report.sites {
         let calls = site.stack.iter().filter(|frame| !frame.inlined).count();
-        let is_cut = depth > 0 && is_cut(calls, site.truncated, depth);
+        let is_cut = depth > 0 && is_cut(calls, site.truncated, depth, &site.stack);
         let first = profile.frames.len() as u32;
         let frames = site.stack.into_iter().map(|frame| {
             let digits = frame.address.trim_start_matches("0x");

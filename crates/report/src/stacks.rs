@@ -1,6 +1,7 @@
 //! Call stacks as text: a column of functions, one of modules, then places.
 
 use crate::labels::one_line;
+use crate::named_run::is_cut;
 use crate::names::{around_parameters, is_plumbing, readable, without_parameters};
 use crate::places::{fitted_place, place_of};
 use crate::wrap::{beginning, columns, ending, padded};
@@ -74,12 +75,10 @@ impl StackEnd {
     /// From the number of frames, inlined ones not counted.
     pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> StackEnd {
         let real = frames.iter().filter(|frame| !frame.inlined).count();
-        if truncated {
-            StackEnd::Truncated
-        } else if real >= depth as usize {
-            StackEnd::Depth(depth)
-        } else {
-            StackEnd::Start
+        match is_cut(real, truncated, depth, frames) {
+            true if truncated => StackEnd::Truncated,
+            true => StackEnd::Depth(depth),
+            false => StackEnd::Start,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Text for a terminal.
 
 use crate::apart::KnownSite;
-use crate::claims::{Seen, completeness, slots_text, unseen_releases};
+use crate::claims::{Seen, completeness, slots_text, unseen_calls, unseen_releases};
 use crate::gaps;
 use crate::group_table::groups;
 use crate::heaps::MAIN_HEAP;
@@ -117,6 +117,9 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if let Some(gaps) = gaps::warning(&model.gaps, model.live_bounds.as_ref()) {
         writeln!(out, "{}", style.warning(&gaps))?;
     }
+    if let Some(unseen) = unseen_calls(model) {
+        writeln!(out, "{}", style.warning(&unseen.sentence))?;
+    }
     if model.totals.lost_events > 0 {
         let lost = format!(
             "{} lost: what follows is wrong by what they held. Try --ring-size 16M, or --on-full wait",
@@ -140,17 +143,19 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
             None => writeln!(out, "Estimates from {samples}")?,
             Some(exact) if model.overhead.is_some() || sampling.is_in_budget => writeln!(
                 out,
-                "Of about {}, {} were all counted, and the others are estimated from {samples} at most",
+                "Of about {}, {} were all counted, and the others are estimated from {samples} at most{}",
                 counted(model.totals.allocations, "allocation"),
                 count(exact),
+                unhit(sampling),
             )?,
             Some(exact) => writeln!(
                 out,
                 "{}: of about {}, {} were all counted, and the others are estimated from {samples} (--on-full wait \
-                 counts all, and slows the process)",
+                 counts all, and slows the process){}",
                 exact_time(sampling),
                 counted(model.totals.allocations, "allocation"),
                 count(exact),
+                unhit(sampling),
             )?,
         }
     }
@@ -158,6 +163,19 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         writeln!(out, "{marks}")?;
     }
     Ok(())
+}
+
+/// The error of a row, unless all of its blocks were counted: what no sample has hit is said once, of all rows.
+fn counted_apart(model: &ReportModel, error: Option<u64>) -> Option<u64> {
+    let unhit = model.sampling.and_then(|sampling| sampling.unhit_error());
+    error.filter(|&error| unhit.is_none_or(|unhit| error > unhit))
+}
+
+/// What no sample may have hit, of each row.
+fn unhit(sampling: &Sampling) -> String {
+    sampling.unhit_error().map_or(String::new(), |error| {
+        format!("; {} more at each site", with_error(0, Some(error)))
+    })
 }
 
 /// `Exact for 41 s, then estimated`.
@@ -488,7 +506,7 @@ fn site_header(
     let share = percent(site.bytes, model.bytes_of_heap(site.heap.as_deref()));
     let row = SiteRow {
         label: format!("#{}", at + 1),
-        amount: with_error(site.bytes, site.error_bytes),
+        amount: with_error(site.bytes, counted_apart(model, site.error_bytes)),
         share: Some(format!("{share:.1} %")),
         facts,
     };

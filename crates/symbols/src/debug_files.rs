@@ -12,7 +12,7 @@ use std::{
 };
 
 /// An absolute path below another root.
-fn below(root: &Path, path: &Path) -> PathBuf {
+pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 

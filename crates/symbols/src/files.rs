@@ -7,6 +7,8 @@ use crate::file::{Elf, Image, format_error, image, parse};
 use crate::lookup::{
     Lookup, Sections, context, has_dwarf, inflated_bytes, sections, type_bytes, type_sections,
 };
+use crate::mini_debug_info::mini_symbols;
+use crate::split::SplitDwarf;
 use crate::symbol_table::SymbolTable;
 use crate::{ModuleFile, Source, SymbolError};
 use memhook_foreign::size_text;
@@ -19,6 +21,10 @@ pub(crate) struct Files {
     own: Option<(PathBuf, Image)>,
     separate: Option<DebugFile>,
     supplementary: Option<DebugFile>,
+    /// What `.gnu_debugdata` of the module's own file holds.
+    mini: Option<Image>,
+    /// Where files of split DWARF are looked for.
+    roots: Vec<PathBuf>,
 }
 
 /// How a module was read.
@@ -32,6 +38,14 @@ pub(crate) struct Read {
 }
 
 impl Read {
+    /// The same once names have been looked up.
+    pub fn by(self, lookup: &Lookup<'_>) -> Read {
+        Read {
+            is_final: self.is_final && !lookup.lacks_files(),
+            ..self
+        }
+    }
+
     pub fn problem(&self) -> Option<SymbolError> {
         let (path, why) = self.unused.as_ref()?;
         Some(format_error(path, why))
@@ -59,11 +73,15 @@ impl Files {
                 id.and_then(|id| find_alone(id, search, problems))
             }
         };
+        let mini = elf.as_ref().zip(own.as_ref());
+        let mini = mini.and_then(|(elf, (_, image))| mini_symbols(elf, image));
         drop(elf);
         let mut files = Files {
             own,
             separate,
             supplementary: None,
+            mini,
+            roots: search.roots.clone(),
         };
         let supplementary = files.parsed(|parsed| {
             let (path, elf, _) = parsed.with_dwarf?;
@@ -105,6 +123,8 @@ impl Files {
             own,
             separate: self.separate.map(of_debug).transpose()?,
             supplementary: self.supplementary.map(of_debug).transpose()?,
+            mini: self.mini,
+            roots: self.roots,
         })
     }
 
@@ -139,6 +159,11 @@ impl Files {
         })
     }
 
+    fn mini_elf(&self) -> Option<Elf<'_>> {
+        let image = self.mini.as_ref()?;
+        parse(Path::new(""), image).ok()
+    }
+
     /// Whether there is debug information.
     pub fn has_types(&self) -> bool {
         self.parsed(|parsed| parsed.with_dwarf.is_some())
@@ -165,7 +190,9 @@ impl Files {
             let with_dwarf = parsed.with_dwarf.map(|(_, elf, _)| elf);
             let debug = with_dwarf.into_iter().chain(&supplementary);
             let debug = debug.map(inflated_bytes).fold(0, u64::saturating_add);
-            let symbols = [parsed.own, parsed.separate].into_iter().flatten();
+            let mini = self.mini_elf();
+            let symbols = [parsed.own, parsed.separate, mini.as_ref()];
+            let symbols = symbols.into_iter().flatten();
             let symbols = symbols.map(symbol_bytes).fold(0, u64::saturating_add);
             (symbols, debug.saturating_mul(PARSED_TIMES))
         })
@@ -177,11 +204,13 @@ impl Files {
         let supplementary_elf = supplementary.and_then(|file| parse(&file.path, &file.data).ok());
         let (symbol_bytes, debug_bytes) = self.bytes();
         let needed = symbol_bytes.saturating_add(debug_bytes);
+        let mini = self.mini_elf();
         self.parsed(|parsed| {
             let mut symbols = SymbolTable::default();
             for elf in [parsed.own, parsed.separate].into_iter().flatten() {
                 symbols.add(elf);
             }
+            symbols.add_mini(mini.as_ref(), parsed.own);
             symbols.finish();
             let fits = needed <= most_bytes;
             let with_dwarf = parsed.with_dwarf.filter(|_| fits);
@@ -211,7 +240,10 @@ impl Files {
                 let wants_more = elf.gnu_debugaltlink().ok().flatten().is_some();
                 dwarf.is_some() && (!wants_more || supplementary.is_some())
             });
-            let lookup = Lookup::new(dwarf, symbols);
+            let skeletons = with_dwarf.map(|(path, ..)| path);
+            let room = most_bytes.saturating_sub(needed) / PARSED_TIMES;
+            let split = SplitDwarf::new(skeletons, &self.roots, room);
+            let lookup = Lookup::new(dwarf, symbols, &split);
             let read = Read {
                 source: lookup.source(),
                 is_final,

@@ -7,7 +7,7 @@
 //!
 //! The sources of a module's names, best first, are: DWARF in the file; DWARF in a separate debug file,
 //! found by build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with the
-//! supplementary file that `dwz` makes; `.symtab` of either; `.dynsym`. A file that is not the
+//! supplementary file that `dwz` makes; `.symtab` of either, or of the file in `.gnu_debugdata`; `.dynsym`. A file that is not the
 //! mapped one, or is not its debug file, is refused ([`SymbolError`]); its names are never guesses.
 //!
 //! Only the addresses that are asked for are looked up. Each module has a thread of its own, which
@@ -17,8 +17,8 @@
 //! Resolved names can be taken elsewhere as a [`Bundle`], and are kept for the next run in a
 //! [`SymbolCache`].
 //!
-//! Split DWARF (`.dwo`) is not read: such code gets function names from the symbol table and lines from
-//! the skeleton units.
+//! Of split DWARF, units are read as they are needed, from a package beside the program (`.dwp`) or from the `.dwo` files
+//! that it names. Where they are gone, such code gets function names from the symbol table and lines from the skeletons.
 
 mod bundle;
 mod cache;
@@ -36,10 +36,12 @@ mod inlined;
 mod jit_dump;
 mod lambdas;
 mod lookup;
+mod mini_debug_info;
 mod outside_files;
 mod perf_map;
 mod readers;
 mod segments;
+mod split;
 mod symbol_table;
 mod symbolizer;
 mod worker;

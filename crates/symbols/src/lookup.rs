@@ -2,6 +2,7 @@
 
 use crate::file::{Elf, Image};
 use crate::lambdas::{name_of_lambda, says_nothing};
+use crate::split::SplitDwarf;
 use crate::{Frame, Source, demangle, symbol_table::SymbolTable};
 use addr2line::Context;
 use gimli::{DwarfSections, EndianSlice, LittleEndian, SectionId};
@@ -15,7 +16,7 @@ use std::collections::HashMap;
 pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
 
 /// Bytes that the decompressed sections of a file may take.
-const MOST_INFLATED_BYTES: u64 = 4 << 30;
+pub(crate) const MOST_INFLATED_BYTES: u64 = 4 << 30;
 /// The most functions inlined into each other at one address.
 const MOST_FRAMES: usize = 256;
 
@@ -99,7 +100,7 @@ fn chosen_bytes(elf: &Elf<'_>, is_chosen: fn(SectionId) -> bool) -> u64 {
 }
 
 /// A section as the linker saw it. The compressed form is freed when this returns.
-fn contents<'d>(
+pub(crate) fn contents<'d>(
     section: &impl ObjectSection<'d>,
     image: &'d Image,
     left: &mut u64,
@@ -128,6 +129,7 @@ pub(crate) type Slice<'s> = EndianSlice<'s, LittleEndian>;
 pub(crate) struct Lookup<'s> {
     pub dwarf: Option<Context<Slice<'s>>>,
     pub symbols: SymbolTable<'s>,
+    split: &'s SplitDwarf<'s>,
     /// Names of the functions of lambdas, by unit and entry: each takes a walk over its unit.
     lambdas: RefCell<HashMap<(u64, usize), Option<String>>>,
 }
@@ -147,10 +149,15 @@ pub(crate) fn context<'s>(
 }
 
 impl<'s> Lookup<'s> {
-    pub fn new(dwarf: Option<Context<Slice<'s>>>, symbols: SymbolTable<'s>) -> Lookup<'s> {
+    pub fn new(
+        dwarf: Option<Context<Slice<'s>>>,
+        symbols: SymbolTable<'s>,
+        split: &'s SplitDwarf<'s>,
+    ) -> Lookup<'s> {
         Lookup {
             dwarf,
             symbols,
+            split,
             lambdas: RefCell::default(),
         }
     }
@@ -163,7 +170,7 @@ impl<'s> Lookup<'s> {
         function: Option<gimli::UnitOffset>,
     ) -> Option<String> {
         let function = function?;
-        let unit = context.find_dwarf_and_unit(svma).skip_all_loads()?;
+        let unit = self.split.complete(context.find_dwarf_and_unit(svma))?;
         let unit_at = unit.header.offset().to_debug_info_offset(&unit.header)?;
         let key = (unit_at.0 as u64, function.0);
         let mut known = self.lambdas.borrow_mut();
@@ -182,11 +189,16 @@ impl<'s> Lookup<'s> {
         }
     }
 
+    /// Returns true if some names would be better if files were there that are not.
+    pub fn lacks_files(&self) -> bool {
+        self.split.lacks_any()
+    }
+
     /// The frames at an address (svma), innermost first.
     pub fn frames(&self, svma: u64) -> Vec<Frame> {
         let mut found = Vec::new();
         if let Some(context) = &self.dwarf
-            && let Ok(mut frames) = context.find_frames(svma).skip_all_loads()
+            && let Ok(mut frames) = self.split.complete(context.find_frames(svma))
         {
             while found.len() < MOST_FRAMES
                 && let Ok(Some(frame)) = frames.next()

@@ -149,10 +149,9 @@ fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
             while let Some((svmas, to)) = next {
                 let frames = svmas.into_iter().map(|svma| (svma, lookup.frames(svma)));
                 // Who asked may be gone.
-                let _ = to.send(Named {
-                    frames: frames.collect(),
-                    read: read.clone(),
-                });
+                let frames = frames.collect();
+                let read = read.clone().by(lookup);
+                let _ = to.send(Named { frames, read });
                 next = inbox.try_recv().ok().or_else(|| {
                     select! {
                         recv(inbox) -> request => request.ok(),

@@ -25,16 +25,7 @@ pub(crate) struct SymbolTable<'d> {
 impl<'d> SymbolTable<'d> {
     /// Adds the functions of a file.
     pub fn add(&mut self, elf: &Elf<'d>) {
-        let code: Vec<(u64, u64)> = elf
-            .sections()
-            .filter(|section| section.kind() == SectionKind::Text)
-            .map(|section| {
-                let start = section.address();
-                (start, start.saturating_add(section.size()))
-            })
-            // Each symbol is compared with all of them.
-            .take(MOST_CODE_SECTIONS)
-            .collect();
+        let code = code_of(elf);
         let full = elf.symbols().filter_map(|symbol| function(&symbol, &code));
         let before = self.functions.len();
         self.functions.extend(full.take(MOST_FUNCTIONS));
@@ -45,6 +36,18 @@ impl<'d> SymbolTable<'d> {
                 .filter_map(|symbol| function(&symbol, &code))
                 .take(MOST_FUNCTIONS),
         );
+    }
+
+    /// Adds the functions of a file without code, whose sections are those of `own`.
+    pub fn add_mini(&mut self, mini: Option<&Elf<'d>>, own: Option<&Elf<'_>>) {
+        let (Some(mini), Some(own)) = (mini, own) else {
+            return;
+        };
+        let code = code_of(own);
+        let before = self.functions.len();
+        let all = mini.symbols().filter_map(|symbol| function(&symbol, &code));
+        self.functions.extend(all.take(MOST_FUNCTIONS));
+        self.is_full |= self.functions.len() > before;
     }
 
     /// Sorts what was added. Of several names of one address, the plainest comes first.
@@ -85,6 +88,18 @@ impl<'d> SymbolTable<'d> {
             .find(|function| svma < function.end)
             .map(|function| function.name)
     }
+}
+
+/// Where the code of a file lies.
+fn code_of(elf: &Elf<'_>) -> Vec<(u64, u64)> {
+    let sections = elf.sections();
+    let sections = sections.filter(|section| section.kind() == SectionKind::Text);
+    let ranges = sections.map(|section| {
+        let start = section.address();
+        (start, start.saturating_add(section.size()))
+    });
+    // Each symbol is compared with all of them.
+    ranges.take(MOST_CODE_SECTIONS).collect()
 }
 
 fn function<'d>(symbol: &impl ObjectSymbol<'d>, code: &[(u64, u64)]) -> Option<Function<'d>> {

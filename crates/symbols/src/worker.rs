@@ -105,7 +105,7 @@ impl Desk<'_> {
                 let names = |svmas: Vec<u64>| {
                     let frames = svmas.into_iter().map(|svma| (svma, lookup.frames(svma)));
                     let frames = frames.collect();
-                    let read = read.clone();
+                    let read = read.clone().by(lookup);
                     Named { frames, read }
                 };
                 self.answer_all(first, cached.as_ref(), names, report);

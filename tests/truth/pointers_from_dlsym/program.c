@@ -12,7 +12,7 @@ __attribute__((noinline)) static void leak_by_slot(void) {
 }
 
 __attribute__((noinline)) static void leak_by_pointer(void) {
-  for (int i = 0; i < 40; i++) {
+  for (int i = 0; i < 4000; i++) {
     void* block = allocate(700);
     __asm__ volatile("" : : "r"(block) : "memory");
   }

@@ -11,10 +11,12 @@ use std::ops::Range;
 /// to cost little.
 const MOST_SLICES: u32 = 4;
 
-/// The account at this moment, by the kernel's sums and the trace. `None` if the process has gone.
+/// The account at this moment, by the kernel's sums and the trace. `earlier_bytes`: what lives from before the attach, by
+/// the allocator's own sums ([`crate::HeapBalance`]). `None` if the process has gone.
 pub fn account_of_session<O: Observer + Send>(
     session: &Session,
     consumer: &Consumer<O>,
+    earlier_bytes: Option<u64>,
 ) -> Option<Account> {
     let pid = session.pid();
     let residency = Residency::read(living_thread(pid)).ok();
@@ -60,6 +62,7 @@ pub fn account_of_session<O: Observer + Send>(
     };
     let heap = TracedHeap {
         live_bytes,
+        earlier_bytes,
         has_block: &|mapping| index_of(mapping.start).is_some_and(|index| has_block[index]),
         is_traced: &is_traced,
     };

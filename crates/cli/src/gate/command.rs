@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.quiet.begin();
     args.check()?;
     let running = &args.running;
     let process = args.process()?;

@@ -2,7 +2,7 @@
 
 use crate::exit_code;
 use crate::log;
-use crate::options::{ColorArgs, HoldLimit};
+use crate::options::{ColorArgs, HoldLimit, Quiet};
 use crate::output::is_colored;
 use crate::report::sources;
 use crate::scores;
@@ -52,6 +52,8 @@ pub struct Args {
     /// no gate.
     #[arg(long)]
     pub show_possible: bool,
+    #[command(flatten)]
+    pub quiet: Quiet,
     #[command(flatten)]
     pub limits: LimitOptions,
     #[command(flatten)]

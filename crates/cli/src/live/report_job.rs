@@ -12,15 +12,15 @@ use super::triggered::Triggered;
 use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::HoldLimit;
-use memhook_attach::{End, Ending, Job, Session, Trace, Turn, gap_said};
+use memhook_attach::{End, Ending, HeapBalance, Job, Session, Trace, Turn, gap_said};
 use memhook_checkup::{LastLook, PinnedMemory, Searched, account_of_trace};
 use memhook_heap::Limits;
 use memhook_ledger::Observer;
 use memhook_process::{command_line, process_age, resident_counters};
 use memhook_recording::{CALL_TIMES_NOTE, ScoreOptions};
 use memhook_report::{
-    Ended, Formula, Progress, ReportModel, RssReport, RssView, UnreachableSite, call_times_note,
-    milliseconds,
+    Ended, Formula, HeapComparison, Progress, ReportModel, RssReport, RssView, UnreachableSite,
+    call_times_note, milliseconds,
 };
 use memhook_symbols::Symbolizer;
 use std::{
@@ -92,6 +92,10 @@ pub struct ReportJob {
     resident: Option<(Duration, u64)>,
     /// A report was asked for and is not finished.
     is_report_asked: bool,
+    /// What malloc had given out at the beginning, once that was looked at.
+    beginning: Option<Option<HeapBalance>>,
+    /// The same when it was last looked at.
+    balance: Option<HeapBalance>,
     /// Account of resident memory before the detach.
     last_account: Option<RssReport>,
     /// The memory of that moment.
@@ -138,6 +142,8 @@ impl ReportJob {
             is_selective: args.tracing.is_selective() || !args.tracing.functions.is_empty(),
             resident: None,
             is_report_asked: false,
+            beginning: None,
+            balance: None,
             last_account: None,
             pinned: None,
         }
@@ -197,6 +203,41 @@ impl ReportJob {
         let title = command.map(|command| format!("Process {}: {command}{unseen}\n", self.pid));
         let mut output = self.reports.output();
         output.write_titled(&title.unwrap_or_default(), report);
+    }
+
+    /// Looks at what malloc counts as given out: once at the beginning, then for each report. Only the whole trace is
+    /// comparable with it.
+    fn look_at_heap<O: Observer + Send>(&mut self, trace: &Trace<O>) {
+        if self.is_selective {
+            return;
+        }
+        let (session, consumer) = (trace.session(), trace.consumer());
+        let look = || HeapBalance::take(session, consumer);
+        if self.beginning.is_none() {
+            let at_first = session.is_from_start().then(HeapBalance::of_beginning);
+            self.beginning = Some(at_first.or_else(look));
+        } else {
+            self.balance = look();
+        }
+    }
+
+    /// What malloc counts beside what the trace knows, since the beginning.
+    fn heap_comparison(&self) -> Option<HeapComparison> {
+        let found = self.balance?.since(&self.beginning??);
+        Some(HeapComparison {
+            grown_bytes: found.grown_bytes,
+            traced_bytes: found.traced_bytes,
+            bound_bytes: found.bound_bytes,
+            has_unknown_releases: found.has_unknown_releases,
+        })
+    }
+
+    fn account<O: Observer + Send>(&self, trace: &Trace<O>) -> Option<RssReport> {
+        let earlier = self.balance.as_ref().map(HeapBalance::earlier_bytes);
+        // From its start on there was nothing before.
+        let earlier = earlier.filter(|_| !trace.session().is_from_start());
+        let view = self.account_view();
+        account_of_trace(trace.session(), trace.consumer(), earlier, view)
     }
 
     /// Looks once a second at how much is in memory: a process that has ended has nothing left.
@@ -349,6 +390,7 @@ impl ReportJob {
         let pinned =
             pinned.map(|pinned| pinned.report(session, consumer, &mut self.reporter, view));
         report.rss_bytes = self.resident.map(|(_, bytes)| bytes);
+        report.heap_comparison = self.heap_comparison();
         report.rss = pinned.or(self.last_account.take()).map(Box::new);
         report.stale = stale;
         report.leaks =
@@ -383,6 +425,9 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
 
     fn turn(&mut self, trace: &Trace<O>, turn: &Turn) -> ControlFlow<()> {
         if turn.is_last {
+            if !turn.gone {
+                self.look_at_heap(trace);
+            }
             // The last report has everything.
             return ControlFlow::Continue(());
         }
@@ -393,6 +438,9 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         }
         let now = trace.consumer().elapsed();
         self.look_at_resident(now);
+        if self.beginning.is_none() {
+            self.look_at_heap(trace);
+        }
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));
             self.reporter
@@ -409,10 +457,10 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         // Names may take their time; a dlopen of the target does not wait for them.
         if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             self.is_report_asked = false;
+            self.look_at_heap(trace);
+            report.heap_comparison = self.heap_comparison();
             if self.has_account {
-                let view = self.account_view();
-                let account = account_of_trace(trace.session(), trace.consumer(), view);
-                report.rss = account.map(Box::new);
+                report.rss = self.account(trace).map(Box::new);
             }
             report.rss_bytes = self.resident.map(|(_, bytes)| bytes);
             self.write(&report);
@@ -435,8 +483,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
             section.before_detach(trace);
         }
         if self.has_account {
-            let view = self.account_view();
-            self.last_account = account_of_trace(trace.session(), trace.consumer(), view);
+            self.last_account = self.account(trace);
         }
         if self.has_pins {
             self.pinned = Some(PinnedMemory::take(

@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use crossbeam_channel::Select;
 use edit_key::{EditKey, Told};
 use editor::Editor;
-use memhook_attach::{CallScans, Consumer, End, Job, Trace, Turn};
+use memhook_attach::{CallScans, Consumer, End, HeapBalance, Job, Trace, Turn};
 use memhook_checkup::SessionStacks;
 use memhook_checkup::Traced;
 use memhook_checkup::kept_overhead;
@@ -124,6 +124,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         has_ended: false,
         call_scans: CallScans::default(),
         resident_bytes: None,
+        earlier: Earlier::default(),
         edit: EditKey::new(args.editor.clone()),
         report: ReportKey::new(pid, depth),
         reports: Vec::new(),
@@ -223,6 +224,29 @@ struct HeapView {
     names: Names,
 }
 
+/// What lives from before the attach, by the allocator's own structures.
+#[derive(Default)]
+struct Earlier {
+    bytes: Option<u64>,
+    next: Duration,
+}
+
+impl Earlier {
+    /// It changes slowly, and a look reads all lists of free memory.
+    const PAUSE: Duration = Duration::from_secs(10);
+
+    fn bytes(&mut self, trace: &Trace) -> Option<u64> {
+        let (session, consumer) = (trace.session(), trace.consumer());
+        let is_exact = !is_sampled(consumer) && !session.is_from_start();
+        if consumer.elapsed() >= self.next && is_exact {
+            self.next = consumer.elapsed() + Self::PAUSE;
+            let balance = HeapBalance::take(session, consumer);
+            self.bytes = balance.map(|balance| balance.earlier_bytes());
+        }
+        self.bytes.filter(|_| is_exact)
+    }
+}
+
 /// Counts, draws and listens until the end.
 struct TopJob {
     interval: Duration,
@@ -242,6 +266,8 @@ struct TopJob {
     call_scans: CallScans,
     /// What was in memory when that was last looked at.
     resident_bytes: Option<u64>,
+    /// What lives from before the attach.
+    earlier: Earlier,
     /// The editor that a key opens.
     edit: EditKey,
     /// Reports that a key asks for.
@@ -296,7 +322,7 @@ impl TopJob {
             let stale = self.stale.as_ref();
             let stale = stale.and_then(|section| section.stale_bytes(trace));
             let (of_malloc, of_heaps) = self.views.split_at_mut(1);
-            let sample = sample(trace);
+            let sample = sample(trace, self.earlier.bytes(trace));
             let resident = sample.resident.as_ref();
             let resident = resident.map(|resident| resident.rss_bytes);
             self.resident_bytes = resident.or(self.resident_bytes);
@@ -422,13 +448,15 @@ impl Job for TopJob {
 
 /// What the process has in memory, by counters that cost it nothing: a look at its pages, once a second, could keep it
 /// from mapping more.
-fn resident(trace: &Trace, live_bytes: u64) -> Option<Resident> {
+fn resident(trace: &Trace, live_bytes: u64, earlier: Option<u64>) -> Option<Resident> {
     let found = resident_counters(trace.session().pid())?;
     // Blocks that were never written are not in memory.
     let live = live_bytes.min(found.anonymous);
+    let earlier = earlier.unwrap_or(0).min(found.anonymous - live);
     let parts = [
         ("live heap", live),
-        ("other anonymous memory", found.anonymous - live),
+        ("live before the attach", earlier),
+        ("other anonymous memory", found.anonymous - live - earlier),
         ("file pages", found.file),
         ("shared memory", found.shared),
     ];
@@ -438,7 +466,8 @@ fn resident(trace: &Trace, live_bytes: u64) -> Option<Resident> {
     })
 }
 
-fn sample(trace: &Trace) -> Sample {
+/// `earlier`: what lives from before the attach, if that is known.
+fn sample(trace: &Trace, earlier: Option<u64>) -> Sample {
     let consumer = trace.consumer();
     let mut of_mappings = SiteWalk::new(None);
     let mut traces_mappings = false;
@@ -479,7 +508,7 @@ fn sample(trace: &Trace) -> Sample {
         overhead: consumer.budget_kept().map(kept_overhead),
         stale: None,
         is_sampled,
-        resident: resident(trace, heap_bytes),
+        resident: resident(trace, heap_bytes, earlier),
     }
 }
 

@@ -1,8 +1,6 @@
 //! JUnit XML: one test case a leak or exceeded limit; one that passes if there is none.
 
-use super::{
-    NO_STACK, alike, frame_line, possible_sentence, programs, shared_sentence, stack_lines,
-};
+use super::{alike, frame_line, possible_sentence, programs, shared_sentence, stack_lines};
 use crate::{Judgement, Outcome, Violation};
 use memhook_report::{Format, FormatOptions};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
@@ -69,9 +67,6 @@ fn suite(name: &str, judged: &Judgement, options: &FormatOptions) -> TestSuite {
     for leak in judged.leaks(|verdict| verdict.violations.iter().any(is_of_leaks)) {
         let noun = leak.verdict.evidence.subject.noun();
         let mut lines = stack_lines(leak.verdict, &leak.group, options);
-        if lines.is_empty() {
-            lines.push(NO_STACK.to_owned());
-        }
         if is_several {
             lines.push(format!("in {}", programs(&leak.processes, options)));
         }

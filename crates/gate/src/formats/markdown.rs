@@ -1,8 +1,8 @@
 //! Markdown for the summary of a job.
 
 use super::{
-    NO_STACK, alike, amount, headline, headline_of_all, processes, programs, sentence,
-    shared_sentence, stack_lines, the_rest,
+    alike, amount, headline, headline_of_all, processes, programs, sentence, shared_sentence,
+    stack_lines, the_rest,
 };
 use crate::{Judgement, Outcome, Subject, Verdict};
 use memhook_foreign::visible;
@@ -71,10 +71,7 @@ fn markdown(judged: &Judgement, options: &FormatOptions) -> String {
 
 /// A leak, folded.
 fn folded(sentence: &str, stack: &[String], open: &str) -> String {
-    let stack = match stack {
-        [] => NO_STACK.to_owned(),
-        lines => lines.join("\n"),
-    };
+    let stack = stack.join("\n");
     let title = escape(sentence);
     format!("\n<details{open}><summary>{title}</summary>\n\n````\n{stack}\n````\n\n</details>\n")
 }

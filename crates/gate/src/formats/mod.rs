@@ -16,6 +16,7 @@ use crate::{
     outcome,
 };
 use memhook_foreign::visible;
+use memhook_report::claims::unseen_blocks;
 use memhook_report::{
     Format, FormatOptions, LONGEST_NAME, MAIN_HEAP, bytes, count, counted, short_place,
     shortened_name,
@@ -236,16 +237,22 @@ fn the_rest(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Shown in the place of a stack.
-const NO_STACK: &str =
-    "no allocation stack: allocated before the trace began, or by a call that goes through no slot";
+/// Shown in the place of a stack: what is known of such blocks.
+fn no_stack(verdict: &Verdict) -> String {
+    let why = match verdict.evidence.seen {
+        Some(seen) => unseen_blocks(seen).sentence,
+        None => "the process was not traced".to_owned(),
+    };
+    format!("no allocation stack: {why}")
+}
 
-/// The call stack of the largest leak of a group, and how many others there are.
+/// The call stack of the largest leak of a group, and how many others there are; never empty.
 fn stack_lines(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions) -> Vec<String> {
-    let frames = site_of(verdict, group).stack.iter();
+    let frames = &site_of(verdict, group).stack;
+    let none = frames.is_empty().then(|| no_stack(verdict));
     let others = (group.0.len() > 1).then(|| format!("... and {}", other_ways(verdict, group)));
-    let lines = frames.map(|frame| frame_line(frame, options));
-    lines.chain(others).collect()
+    let lines = frames.iter().map(|frame| frame_line(frame, options));
+    none.into_iter().chain(lines).chain(others).collect()
 }
 
 /// A frame in one line; a very long name loses parts, unless everything is wanted.
@@ -286,6 +293,7 @@ fn relative<'a>(path: &'a str, root: &str) -> &'a str {
 mod tests {
     use super::*;
     use crate::{Ending, Evidence, Exceptions, Leak, Limits, judge};
+    use memhook_report::claims::Seen;
 
     /// Two leaks, one of them with something hanging on it and a name that every format must escape.
     pub fn example() -> Verdict {
@@ -311,6 +319,7 @@ mod tests {
         let main = frame("main", "/src/app/main.cc", 9);
         let evidence = Evidence {
             program: "./tests --all".into(),
+            seen: Some(Seen::default()),
             ending: Ending::Exited(0),
             sites: vec![
                 site(
@@ -386,7 +395,7 @@ mod tests {
    90 B in 9 blocks, by new: node  node.cc:7
 
 #2 12 B in 1 block leaked, by unknown
-      (no allocation stack: allocated before the trace began, or by a call that goes through no slot)
+      (no allocation stack: allocated before the attach, or allocated by a call that was not recorded)
 
   ./tests --all ended with exit status 0
   still reachable 72 B in 3 blocks, peak 9.8 KiB, 77 allocations

@@ -1,7 +1,7 @@
 //! Text for people. A log is read from its end, so the verdict comes last, with the place and what to do about it.
 
 use super::{
-    NO_STACK, alike, amount, frame_line, headline, headline_of_all, other_ways, possible_sentence,
+    alike, amount, frame_line, headline, headline_of_all, no_stack, other_ways, possible_sentence,
     possibly, programs, relative, sentence, shared_sentence, site_of, the_rest, unjudged,
 };
 use crate::{
@@ -184,7 +184,7 @@ fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
     }
     for leak in evidence.possible.iter().take(most) {
         out += &format!("{}\n", possible_sentence(verdict, leak));
-        stack(&evidence.sites[leak.site], options, &mut out);
+        stack(verdict, &evidence.sites[leak.site], options, &mut out);
         out += "\n";
     }
     if evidence.possible.len() > most {
@@ -242,7 +242,7 @@ fn heap_line(verdict: &Verdict, heap: &HeapVerdict) -> String {
 
 fn one_leak(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions, out: &mut String) {
     let sites = &verdict.evidence.sites;
-    stack(site_of(verdict, group), options, out);
+    stack(verdict, site_of(verdict, group), options, out);
     let ways = other_ways(verdict, group);
     if !ways.is_empty() {
         *out += &format!("      ... and {ways}\n");
@@ -262,7 +262,7 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions, out: 
             }
             _ => {
                 *out += &format!("{by}\n");
-                stack(site, options, out);
+                stack(verdict, site, options, out);
             }
         }
     }
@@ -273,7 +273,7 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions, out: 
 }
 
 /// All frames if all is listed, else as many as fit: those up to the one to blame, and its callers.
-fn stack(site: &AllocationSite, options: &FormatOptions, out: &mut String) {
+fn stack(verdict: &Verdict, site: &AllocationSite, options: &FormatOptions, out: &mut String) {
     let frames = &site.stack;
     let shown = match options.lists_all || frames.len() <= MOST_FRAMES + 1 {
         true => frames.as_slice(),
@@ -291,7 +291,7 @@ fn stack(site: &AllocationSite, options: &FormatOptions, out: &mut String) {
         let left = counted((frames.len() - shown.len()) as u64, "more frame");
         *out += &format!("      ... {left} (-v)\n");
     } else if frames.is_empty() {
-        *out += &format!("      ({NO_STACK})\n");
+        *out += &format!("      ({})\n", no_stack(verdict));
     } else if site.truncated {
         *out += "      ... (the stack goes on: no unwind information, or no memory for more)\n";
     }

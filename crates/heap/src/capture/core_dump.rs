@@ -10,7 +10,7 @@ use crate::capture::modules::{module_info, vtable_names};
 use crate::capture::own_frames::follow;
 use crate::capture::settle::{MallocPlaces, is_inside_by};
 use crate::capture::thread_states;
-use crate::glibc::arenas::find_parameters;
+use crate::glibc::arenas::{brk_starts, find_parameters};
 use crate::glibc::layout::{Layout, NEWEST};
 use crate::ranges::{Runs, add_run, run_bytes};
 use crate::room::Room;
@@ -282,7 +282,8 @@ fn mark_brk(snapshot: &mut Snapshot, images: &[memhook_process::ModuleImage]) {
         return;
     };
     let mut layouts = Layout::candidates(libc.glibc_minor.unwrap_or(OLDEST_MINOR));
-    let told = layouts.find_map(|layout| find_parameters(snapshot, &layout, libc));
+    let told =
+        layouts.find_map(|layout| find_parameters(snapshot, &layout, libc, &brk_starts(snapshot)));
     let start = told.map(|p| p.brk_start).filter(|&start| start != 0);
     let areas = &mut snapshot.meta.areas;
     if let Some(guess) = behind {

@@ -4,6 +4,7 @@
 //! 127 bins of a living arena are empty: nothing else in libc's data looks like that.
 
 use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, NEWEST, TCACHE_SMALL_BINS};
+use crate::live_memory::Memory;
 use crate::snapshot::{ModuleInfo, Snapshot};
 use std::ops::Range;
 
@@ -33,11 +34,11 @@ pub struct Arena {
 }
 
 impl Arena {
-    fn read(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<Arena> {
-        let word = |offset| snapshot.word(address.checked_add(offset)?);
+    fn read(memory: &impl Memory, layout: &Layout, address: u64) -> Option<Arena> {
+        let word = |offset| memory.word(address.checked_add(offset)?);
         Some(Arena {
             address,
-            locked: snapshot.half(address)? != 0,
+            locked: memory.half(address)? != 0,
             top: word(layout.top)?,
             system_bytes: word(layout.system_mem())?,
             fastbins: (0..layout.fastbins)
@@ -65,12 +66,12 @@ fn bin(layout: &Layout, arena: u64, i: u64) -> u64 {
 }
 
 /// How many bins point to themselves; `None` if one holds what no bin may.
-fn empty_bins(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<u64> {
+fn empty_bins(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64> {
     let mut empty = 0;
     for i in 1..BINS {
         let at = bin(layout, address, i);
         // An address that a program made up may be the last one of all.
-        let word = |offset| snapshot.word(at.wrapping_add(offset));
+        let word = |offset| memory.word(at.wrapping_add(offset));
         let (forward, back) = (word(16)?, word(24)?);
         if forward == at && back == at {
             empty += 1;
@@ -82,13 +83,13 @@ fn empty_bins(snapshot: &Snapshot, layout: &Layout, address: u64) -> Option<u64>
 }
 
 /// The address at which most bins of a `malloc_state` would be empty, in the data of libc.
-fn emptiest(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<u64> {
+fn emptiest(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Option<u64> {
     let mut best = None;
     for &Range { start, end } in &libc.data {
         let last = end.saturating_sub(layout.arena_bytes());
         let mut at = start;
         while at <= last {
-            let found = empty_bins(snapshot, layout, at).filter(|&n| n >= ENOUGH_EMPTY_BINS);
+            let found = empty_bins(memory, layout, at).filter(|&n| n >= ENOUGH_EMPTY_BINS);
             if let Some(empty) = found
                 && best.is_none_or(|(most, _)| empty > most)
             {
@@ -110,13 +111,13 @@ pub fn find_bins(snapshot: &Snapshot, libc: &ModuleInfo) -> Option<Range<u64>> {
 }
 
 /// The main arena, in the data of libc.
-pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
-    let arena = Arena::read(snapshot, layout, emptiest(snapshot, layout, libc)?)?;
+pub fn find_main(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
+    let arena = Arena::read(memory, layout, emptiest(memory, layout, libc)?)?;
     let top_fits = arena.is_unused(layout)
-        || snapshot
+        || memory
             .word(arena.top.checked_add(8)?)
             .is_some_and(|size| size & !FLAGS <= arena.system_bytes);
-    let next_fits = snapshot
+    let next_fits = memory
         .word(arena.address + layout.next())
         .is_some_and(|n| n != 0);
     (top_fits && next_fits).then_some(arena)
@@ -124,12 +125,12 @@ pub fn find_main(snapshot: &Snapshot, layout: &Layout, libc: &ModuleInfo) -> Opt
 
 /// All arenas, the main one first; the list is a ring (`malloc_state.next`). The second value says
 /// where it is broken.
-pub fn all(snapshot: &Snapshot, layout: &Layout, main: Arena) -> (Vec<Arena>, Option<String>) {
+pub fn all(memory: &impl Memory, layout: &Layout, main: Arena) -> (Vec<Arena>, Option<String>) {
     let first = main.address;
     let mut at = first;
     let mut arenas = vec![main];
     loop {
-        let Some(next) = snapshot.word(at + layout.next()) else {
+        let Some(next) = memory.word(at + layout.next()) else {
             return (
                 arenas,
                 Some(format!("the arena list breaks off at {at:#x}")),
@@ -138,8 +139,8 @@ pub fn all(snapshot: &Snapshot, layout: &Layout, main: Arena) -> (Vec<Arena>, Op
         if next == first {
             return (arenas, None);
         }
-        let sound = empty_bins(snapshot, layout, next).is_some();
-        let arena = Arena::read(snapshot, layout, next).filter(|_| sound);
+        let sound = empty_bins(memory, layout, next).is_some();
+        let arena = Arena::read(memory, layout, next).filter(|_| sound);
         let known = arenas.iter().any(|a| a.address == next);
         match arena {
             Some(arena) if !known && arenas.len() < MAX_ARENAS => arenas.push(arena),
@@ -166,6 +167,10 @@ pub struct Parameters {
     pub trim_threshold: u64,
     /// What is kept of such a top (M_TOP_PAD).
     pub top_pad: u64,
+    /// What a thread's cache takes is smaller.
+    pub cache_bytes: u64,
+    /// Chunks of one size in a thread's cache, at most.
+    pub cache_count: u64,
 }
 
 impl Parameters {
@@ -183,25 +188,26 @@ impl Parameters {
 /// DEFAULT_TRIM_THRESHOLD, and DEFAULT_TOP_PAD.
 pub const DEFAULT_TRIM_BYTES: u64 = 128 << 10;
 
+/// Where the areas of brk(2) begin.
+pub fn brk_starts(snapshot: &Snapshot) -> Vec<u64> {
+    let areas = snapshot.meta.areas.iter();
+    let areas = areas.filter(|area| area.kind == crate::AreaKind::Brk);
+    areas.map(|area| area.start).collect()
+}
+
 /// Finds `mp_` in libc's data by its end: `mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins,
 /// tcache_max_bytes, tcache_count`. 2.42 names them `tcache_small_bins` and, one larger, `tcache_max_bytes`; a
-/// program's tunables set them to up to 4 MiB.
+/// program's tunables set them to up to 4 MiB. `brk`: where the areas of brk(2) begin.
 pub fn find_parameters(
-    snapshot: &Snapshot,
+    memory: &impl Memory,
     layout: &Layout,
     libc: &ModuleInfo,
+    brk: &[u64],
 ) -> Option<Parameters> {
-    let brk: Vec<u64> = snapshot
-        .meta
-        .areas
-        .iter()
-        .filter(|a| a.kind == crate::AreaKind::Brk)
-        .map(|a| a.start)
-        .collect();
     for &Range { start, end } in &libc.data {
         let mut at = start + 64;
         while at + 40 <= end {
-            let word = |offset| snapshot.word(at + offset).unwrap_or(u64::MAX);
+            let word = |offset| memory.word(at + offset).unwrap_or(u64::MAX);
             let base = word(0);
             let by_base = base != 0 && brk.iter().any(|&b| base.wrapping_sub(b) < 16);
             let by_tcache = word(8) == TCACHE_SMALL_BINS && matches!(word(16), 1032 | 1041);
@@ -211,20 +217,22 @@ pub fn find_parameters(
                 && word(16) <= MOST_CACHED_BYTES
                 && word(24) <= 65_535
             {
-                let (mmapped, most) = (snapshot.word(at - 16)?, snapshot.word(at - 8)?);
-                let chunks = snapshot.half(at - 16 - layout.n_mmaps_back)?;
+                let (mmapped, most) = (memory.word(at - 16)?, memory.word(at - 8)?);
+                let chunks = memory.half(at - 16 - layout.n_mmaps_back)?;
                 let is_sound = match layout.resize_surplus {
                     0 => mmapped % 4096 == 0 && (chunks == 0) == (mmapped == 0),
                     surplus => mmapped % surplus == 0 && (chunks == 0 || mmapped != 0),
                 };
                 if mmapped <= most && is_sound {
                     let first = at - 16 - layout.parameters_back;
-                    let of_trimming = |offset| snapshot.word(first.checked_add(offset)?);
+                    let of_trimming = |offset| memory.word(first.checked_add(offset)?);
                     return Some(Parameters {
                         mmapped_chunks: u64::from(chunks),
                         mmapped_bytes: mmapped,
                         brk_start: base,
                         trim_threshold: of_trimming(0).unwrap_or(DEFAULT_TRIM_BYTES),
+                        cache_bytes: word(16),
+                        cache_count: word(24),
                         top_pad: of_trimming(8).unwrap_or(DEFAULT_TRIM_BYTES),
                     });
                 }

@@ -2,7 +2,7 @@
 
 use crate::allocators::dissector::{AllocatorHeap, HeapDissector, NotDissected};
 use crate::blocks::{Segment, SegmentKind};
-use crate::glibc::arenas::{self, Arena, Parameters};
+use crate::glibc::arenas::{self, Arena, Parameters, brk_starts};
 use crate::glibc::free_lists::{self, FreeLists, Kept};
 use crate::glibc::layout::{ALIGNMENT, FLAGS, HEAP_SIZES, Layout, NEWEST};
 use crate::glibc::live::Live;
@@ -175,7 +175,7 @@ impl Bare {
             broken,
             lists,
         } = self;
-        let parameters = arenas::find_parameters(snapshot, &layout, libc);
+        let parameters = arenas::find_parameters(snapshot, &layout, libc, &brk_starts(snapshot));
         let mut building = Building {
             snapshot,
             layout,
@@ -297,7 +297,8 @@ impl Building<'_> {
     }
 
     fn arena(&mut self, index: u32, arena: &Arena, parameters: Option<Parameters>) -> ArenaReport {
-        let (chunks, bytes, damaged) = free_lists::binned(self.snapshot, &self.layout, arena);
+        let most = free_lists::most_chunks(self.snapshot);
+        let (chunks, bytes, damaged) = free_lists::binned(self.snapshot, &self.layout, arena, most);
         for (address, what) in damaged {
             self.find(address, what);
         }

@@ -3,6 +3,7 @@
 
 use crate::glibc::arenas::Arena;
 use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES};
+use crate::live_memory::Memory;
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
 
@@ -83,15 +84,15 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
 }
 
 /// More chunks than that do not fit into what was copied.
-fn most_chunks(snapshot: &Snapshot) -> u64 {
+pub(super) fn most_chunks(snapshot: &Snapshot) -> u64 {
     snapshot.copied_bytes() / MIN_CHUNK_BYTES + 1
 }
 
-fn chunk_bytes(snapshot: &Snapshot, user: u64) -> Option<u64> {
+pub(super) fn chunk_bytes(memory: &impl Memory, user: u64) -> Option<u64> {
     if !user.is_multiple_of(16) {
         return None;
     }
-    Some(snapshot.word(user.checked_sub(8)?)? & !FLAGS)
+    Some(memory.word(user.checked_sub(8)?)? & !FLAGS)
 }
 
 fn is_of_bin(snapshot: &Snapshot, layout: &Layout, bin: u64, entry: u64) -> bool {
@@ -184,23 +185,23 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
     lists
 }
 
-/// Chunks and bytes in the unsorted, small and large bins of an arena; the error is where a list
-/// is broken.
+/// Chunks and bytes in the unsorted, small and large bins of an arena, which hold at most so many; the error is where a
+/// list is broken.
 pub fn binned(
-    snapshot: &Snapshot,
+    memory: &impl Memory,
     layout: &Layout,
     arena: &Arena,
+    most: u64,
 ) -> (u64, u64, Vec<(u64, String)>) {
     let (mut chunks, mut bytes) = (0, 0u64);
     let mut damaged = Vec::new();
-    let most = most_chunks(snapshot);
     for i in 1..BINS {
         let bin = arena.bin(layout, i);
         let mut before = bin;
-        let mut at = snapshot.word(bin + 16).unwrap_or(bin);
+        let mut at = memory.word(bin + 16).unwrap_or(bin);
         while at != bin {
-            let size = chunk_bytes(snapshot, at.wrapping_add(HEADER_BYTES));
-            let back = snapshot.word(at.wrapping_add(24));
+            let size = chunk_bytes(memory, at.wrapping_add(HEADER_BYTES));
+            let back = memory.word(at.wrapping_add(24));
             let (Some(size), true, true) = (size, back == Some(before), chunks < most) else {
                 let what = format!(
                     "bin {i} of the arena at {:#x}: {at:#x} does not point back to {before:#x}",
@@ -212,7 +213,7 @@ pub fn binned(
             chunks += 1;
             bytes = bytes.saturating_add(size);
             before = at;
-            at = snapshot.word(at + 16).unwrap_or(bin);
+            at = memory.word(at + 16).unwrap_or(bin);
         }
     }
     (chunks, bytes, damaged)

@@ -28,6 +28,8 @@ use std::ops::Range;
 pub enum Part {
     /// Live blocks of malloc.
     LiveHeap,
+    /// Live blocks from before the attach, by the allocator's own sums, beside the live heap of a trace.
+    EarlierHeap,
     /// What an allocator holds besides the live blocks of a trace: headers, free memory, blocks from before the attach.
     /// Only where the heap is not dissected.
     RestOfAllocator,
@@ -58,6 +60,7 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Part::LiveHeap => "live heap",
+            Part::EarlierHeap => "live heap from before the attach",
             Part::RestOfAllocator => "rest of the allocator's memory",
             Part::AllocatorOverhead => "allocator overhead",
             Part::FreeInAllocator => "free inside the allocator",

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 pub struct TracedHeap<'a> {
     /// Requested bytes of live blocks that were allocated since the attach.
     pub live_bytes: u64,
+    /// Bytes of live blocks that were allocated before it, where the allocator's own sums say so.
+    pub earlier_bytes: Option<u64>,
     /// Whether a live block is in a mapping.
     pub has_block: &'a dyn Fn(&Mapping) -> bool,
     /// Whether a mapping was made by calls that were traced.
@@ -67,7 +69,13 @@ pub fn account_of_trace(pid: i32, residency: &Residency, heap: &TracedHeap) -> A
     // Blocks that were never written are not in memory.
     let live = heap.live_bytes.min(of_heap);
     account.parts.insert(Part::LiveHeap, live);
-    account.parts.insert(Part::RestOfAllocator, of_heap - live);
+    let rest = of_heap - live;
+    let earlier = heap.earlier_bytes.map(|bytes| bytes.min(rest));
+    if let Some(earlier) = earlier {
+        account.parts.insert(Part::EarlierHeap, earlier);
+    }
+    let rest = rest - earlier.unwrap_or(0);
+    account.parts.insert(Part::RestOfAllocator, rest);
     for ((part, name), bytes) in found {
         *account.parts.entry(part).or_default() += bytes;
         account.holdings.push(Holding { part, name, bytes });

@@ -11,6 +11,8 @@ pub const UNREACHABLE_NOTE: &str = "unreachable";
 pub const CALL_TIMES_NOTE: &str = "call_times";
 /// The name of the note with what was resident at the end: a report `memhook-rs/rss/1`.
 pub const ACCOUNT_NOTE: &str = "account";
+/// Name of the note with the allocator's own count at the end of the run, beside that of the trace.
+pub const HEAP_COMPARISON_NOTE: &str = "heap_comparison";
 /// The name of the note.
 pub const RESIDENT_NOTE: &str = "resident";
 

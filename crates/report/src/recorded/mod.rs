@@ -4,6 +4,7 @@ mod profile;
 mod series;
 mod symbolizer;
 
+pub(crate) use profile::FROM_START_NOTE;
 #[cfg(target_arch = "x86_64")]
 pub use profile::account;
 pub use profile::{
@@ -23,7 +24,7 @@ use crate::{
     Released, ReportModel, StackFrame,
 };
 use memhook_ledger::Estimate;
-use memhook_recording::{FUNCTIONS_NOTE, HEAP_NOTE, Recording};
+use memhook_recording::{FUNCTIONS_NOTE, HEAP_COMPARISON_NOTE, HEAP_NOTE, Recording};
 use memhook_symbols::{Constructors, Source, Symbolizer};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -242,6 +243,9 @@ pub fn report(
         resident: profile.resident.clone(),
         #[cfg(target_arch = "x86_64")]
         rss: is_end.then(|| profile::account(recording)).flatten(),
+        heap_comparison: is_end
+            .then(|| serde_json::from_str(note(recording, HEAP_COMPARISON_NOTE)).ok())
+            .flatten(),
         allocator_time: profile.allocator_time,
         overhead: overhead(recording),
         ends_early: profile.to_ns < recording.span_ns().1,

@@ -4,6 +4,7 @@ use super::RssReport;
 use crate::Style;
 use crate::units::{bytes, count, percent};
 use memhook_foreign::visible;
+use memhook_heap::Part;
 use std::fmt::Write;
 
 /// The whole report.
@@ -59,6 +60,15 @@ fn head(out: &mut String, report: &RssReport) -> std::fmt::Result {
         bytes(report.swap_bytes),
         bytes(report.huge_page_bytes),
     )?;
+    if let Some(earlier) = earlier(report) {
+        let live = part(report, Part::LiveHeap.name()).unwrap_or(0);
+        writeln!(
+            out,
+            "Live heap: {} since the attach, {} before it (by size, from the heap's own structures)",
+            bytes(live),
+            bytes(earlier)
+        )?;
+    }
     if report.hugetlb_bytes > 0 {
         writeln!(
             out,
@@ -90,11 +100,23 @@ fn parts(out: &mut String, report: &RssReport) -> std::fmt::Result {
     Ok(())
 }
 
+fn part(report: &RssReport, name: &str) -> Option<u64> {
+    let found = report.parts.iter().find(|part| part.name == name)?;
+    Some(found.bytes)
+}
+
+/// What lives from before the attach, where that is known.
+fn earlier(report: &RssReport) -> Option<u64> {
+    part(report, Part::EarlierHeap.name())
+}
+
 /// A part by its name, and by what is in it where the heap was not looked into.
 fn in_words(report: &RssReport, name: &str) -> String {
     let more = match name {
         _ if report.snapshot.is_some() => "",
-        "live heap" => ", by the allocations of the trace",
+        name if name == Part::LiveHeap.name() => ", by the allocations of the trace",
+        "live heap from before the attach" => ", by the allocator's own structures",
+        "rest of the allocator's memory" if earlier(report).is_some() => ": free memory, headers",
         "rest of the allocator's memory" => {
             ": blocks whose allocation was not traced, free memory, headers"
         }

@@ -67,19 +67,25 @@ impl Names {
 /// Names of an interned stack, as far as they are there.
 fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, depth: u32, id: u32) -> Named {
     let backtrace = backtraces.backtrace(id).unwrap_or_default();
-    let is_cut = is_cut(backtrace.addresses.len(), backtrace.truncated, depth);
-    // So that no other function passes for the root of the tree.
-    let missing = is_cut.then(|| StackFrame {
-        function: Some(CUT_ROOT.into()),
-        ..StackFrame::default()
-    });
     let frames = backtrace.addresses.iter();
     let frames = frames.flat_map(|&address| frames_at(symbols, address));
+    let mut frames: Vec<StackFrame> = frames.collect();
+    let is_cut = is_cut(
+        backtrace.addresses.len(),
+        backtrace.truncated,
+        depth,
+        &frames,
+    );
+    // So that no other function passes for the root of the tree.
+    frames.extend(is_cut.then(|| StackFrame {
+        function: Some(CUT_ROOT.into()),
+        ..StackFrame::default()
+    }));
     Named {
         kind: backtraces
             .kind(&backtrace)
             .unwrap_or_else(|| "unknown".to_owned()),
-        frames: frames.chain(missing).collect(),
+        frames,
     }
 }
 

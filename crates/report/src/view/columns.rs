@@ -168,9 +168,9 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     });
     packed.plain("sites.type", types);
     let truncated = |s: &ProfileSite| match (s.truncated, profile.is_cut(s.stack)) {
-        (true, _) => 1,
+        (true, true) => 1,
         (false, true) => 2,
-        (false, false) => 0,
+        (_, false) => 0,
     };
     packed.plain("sites.truncated", sites.iter().map(truncated));
     let measures: [(&str, Of<ProfileSite>); 7] = [

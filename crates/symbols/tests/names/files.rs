@@ -268,3 +268,70 @@ fn a_lambda_has_the_function_that_it_is_written_in() {
         assert!(of_lambda.contains("#2}::operator()"), "{names:?}");
     }
 }
+
+/// A stripped file with the symbols of all its functions inside, as Fedora's packages are.
+#[test]
+fn symbols_in_a_section_that_xz_has_packed() {
+    if std::process::Command::new("xz")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("not run: xz is not installed");
+        return;
+    }
+    let program = Program::build(&[]);
+    let mini = program.directory.join("mini");
+    let mini = mini.to_str().expect("a path");
+    tool("objcopy", &["--only-keep-debug", program.str(), mini]);
+    tool("strip", &["--strip-debug", mini]);
+    tool("xz", &[mini]);
+    tool("strip", &["--strip-all", program.str()]);
+    let (frames, ..) = program.look(program.module(), &[]);
+    assert_eq!(frames, []);
+    let section = format!(".gnu_debugdata={mini}.xz");
+    tool("objcopy", &["--add-section", &section, program.str()]);
+    let (frames, source, problems) = program.look(program.module(), &[]);
+    let names: Vec<_> = frames.iter().map(|f| f.function.as_deref()).collect();
+    assert!(
+        names == [Some("shop::place_order(int)")] || names == [Some("mark_inner")],
+        "{names:?}"
+    );
+    assert_eq!((source, problems.len()), (Source::Symbols, 0));
+}
+
+#[test]
+fn split_debug_information() {
+    for compiler in [&["-gdwarf-5"][..], &["-gdwarf-4"]] {
+        let flags = [&["-gsplit-dwarf"], compiler].concat();
+        let program = Program::build(&flags);
+        let is_unit = |path: &Path| path.extension().is_some_and(|name| name == "dwo");
+        let files = std::fs::read_dir(&program.directory).unwrap();
+        let mut files = files.map(|entry| entry.unwrap().path());
+        let unit = files.find(|path| is_unit(path)).expect("a .dwo file");
+        let roots = [Path::new("/")];
+        check_frames(&program.look(program.module(), &roots).0);
+        // Below no root, it is found beside the program.
+        check_frames(&program.look(program.module(), &[]).0);
+        // Of another build, its names would be guesses.
+        let package = format!("{}.dwp", program.str());
+        tool("dwp", &["-e", program.str(), "-o", &package]);
+        let other = Program::build(&[&flags[..], &["-O0", "-DOTHER"]].concat());
+        let files = std::fs::read_dir(&other.directory).unwrap();
+        let mut files = files.map(|entry| entry.unwrap().path());
+        let wrong = files.find(|path| is_unit(path)).expect("a .dwo file");
+        std::fs::copy(&wrong, &unit).unwrap();
+        check_frames(&program.look(program.module(), &roots).0);
+        std::fs::rename(&package, program.directory.join("away")).unwrap();
+        let is_first = |frames: &[memhook_symbols::Frame]| {
+            let outer = frames.last().expect("a frame");
+            outer.function.as_deref() == Some("shop::place_order(int)")
+                || outer.function.as_deref() == Some("mark_inner")
+        };
+        let (frames, ..) = program.look(program.module(), &roots);
+        assert!(frames.len() == 1 && is_first(&frames), "{frames:?}");
+        std::fs::remove_file(&unit).unwrap();
+        let (frames, ..) = program.look(program.module(), &roots);
+        assert!(frames.len() == 1 && is_first(&frames), "{frames:?}");
+    }
+}

@@ -1,5 +1,6 @@
 //! The situations of `tests/truth`, each handed to every command that makes a statement about it.
 
+mod matrix;
 mod situation;
 
 use memhook_tests::programs::Folder;
@@ -57,7 +58,9 @@ fn attached(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     let arguments: Vec<&str> = built.arguments.iter().map(String::as_str).collect();
     let mut target = Target::start(&built.program, &arguments);
     let pid = target.pid().to_string();
-    let attacher = Attacher::start(&target, &["-o", &file]);
+    let options = situation.options.iter().map(String::as_str);
+    let options: Vec<&str> = ["-o", &file, "--rss"].into_iter().chain(options).collect();
+    let attacher = Attacher::start(&target, &options);
     target.go();
     target.expect("done");
     let report = attacher.finish();
@@ -65,10 +68,16 @@ fn attached(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     for command in ["rss", "scan"] {
         situation.check(command, what, &says(&[command, &pid]));
     }
+    situation.check("gate", what, &says(&["gate", "-q", "-p", &pid]));
+    situation.check(
+        "advise",
+        what,
+        &says(&["advise", &pid, "-d", "1s", "--json"]),
+    );
     assert!(target.finish().success(), "{what}");
     let of_file = json(&["report", &file, "--json", "-T", "1000"]);
     check_sites(&format!("{what}: report"), &of_file, &situation.site);
-    let text = says(&["report", &file]);
+    let text = says(&["report", "-q", &file]);
     situation.check("attach", what, &text);
     situation.check("report", what, &text);
 }
@@ -80,6 +89,9 @@ fn run_from_the_start(situation: &Situation, built: &Built, what: &str, folder: 
         let file = folder.path(if is_json { "run.json" } else { "run.txt" });
         let mut command = Command::new(binary());
         command.args(["run", "--on-full", "wait", "-T", "1000", "-o", &file]);
+        command.args(&situation.options);
+        // Some programs then leave out what they do before a trace.
+        command.env("TRACED_FROM_START", "1");
         if is_json {
             command.arg("--json");
         }
@@ -99,6 +111,25 @@ fn run_from_the_start(situation: &Situation, built: &Built, what: &str, folder: 
     }
 }
 
+/// The verdict on the program at its end.
+fn judged(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
+    let input = folder.path("judged");
+    std::fs::write(&input, "xx").expect("written");
+    let mut command = Command::new(binary());
+    command.args(["gate", "-q", "--"]).arg(&built.program);
+    command.args(&built.arguments).env("TRACED_FROM_START", "1");
+    command.stdin(std::fs::File::open(&input).expect("the input"));
+    let output = command.output().expect("it runs");
+    let texts =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let code = output.status.code();
+    assert!(
+        matches!(code, Some(0 | 1 | 3)),
+        "{what}: {code:?} {texts:?}"
+    );
+    situation.check("gate", what, &texts.concat());
+}
+
 fn check(name: &str) {
     let situation = Situation::read(name);
     let folder = Folder::new(&format!("truth-{name}"));
@@ -107,6 +138,7 @@ fn check(name: &str) {
         let outputs = Folder::new(&format!("truth-outputs-{name}"));
         attached(&situation, &built, &what, &outputs);
         run_from_the_start(&situation, &built, &what, &outputs);
+        judged(&situation, &built, &what, &outputs);
     }
 }
 
@@ -119,7 +151,7 @@ macro_rules! situations {
 
         #[test]
         fn every_folder_is_a_situation() {
-            let mut named = vec![$(stringify!($name)),*];
+            let mut named = vec![$(stringify!($name),)* matrix::FOLDER];
             named.sort_unstable();
             assert_eq!(Situation::folders(), named);
         }
@@ -127,9 +159,11 @@ macro_rules! situations {
 }
 
 situations! {
+    blocks_before_the_attach
     mimalloc_in_rust
     pointers_from_dlsym
     small_modules
+    stacks_down_to_main
     thread_local_storage
     two_c_libraries
 }

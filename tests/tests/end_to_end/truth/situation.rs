@@ -12,6 +12,8 @@ pub struct Situation {
     truth: Value,
     /// What is allocated between "ready" and "done".
     pub site: Vec<Site>,
+    /// Options of the traces.
+    pub options: Vec<String>,
 }
 
 /// Blocks that are allocated below a function.
@@ -79,8 +81,23 @@ impl Situation {
         Situation {
             folder,
             site: site.collect(),
+            options: texts(&truth["options"]),
             truth,
         }
+    }
+
+    /// Builds its program in a way of the matrix; `None` where the linker or a library for that is missing.
+    pub fn build_by(&self, flags: &[&str], to: &str) -> Option<Built> {
+        let source = self.truth["program"].as_str().expect("a program");
+        let mut command = Command::new("cc");
+        command.args(["-std=gnu11", "-g", "-O2"]);
+        command.arg(self.folder.join(source)).args(flags);
+        let output = command.args(["-o", to]).output().expect("cc");
+        output.status.success().then(|| Built {
+            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            program: to.into(),
+            arguments: Vec::new(),
+        })
     }
 
     /// Builds it in every way that it lists.

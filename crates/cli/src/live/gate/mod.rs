@@ -10,6 +10,7 @@ use memhook_gate::{
     DescribedBlocks, Evidence, NameSource, Reached, Search, bound, reached_in_heaps,
 };
 use memhook_heap::Snapshot;
+use memhook_report::claims::Seen;
 
 /// What `gather` finds in a traced process, whose stacks it gives names.
 fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
@@ -23,6 +24,11 @@ fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> E
     evidence.elapsed = consumer.elapsed();
     let gaps = consumer.gaps(consumer.elapsed());
     evidence.note_missed(&session.region().losses(), &gaps);
+    evidence.seen = Some(Seen {
+        from_start: session.is_from_start(),
+        has_gaps: !gaps.is_empty(),
+        ..Seen::default()
+    });
     evidence
 }
 

@@ -268,7 +268,7 @@ impl Watch {
         let now = trace.consumer().elapsed();
         if now >= self.next_sample {
             self.next_sample = now + self.interval;
-            board.sample(sample(trace));
+            board.sample(sample(trace, None));
             view.live_bytes.store(board.live_bytes(), Relaxed);
             is_stale = true;
         }

@@ -1,0 +1,109 @@
+//! The matrix of allocators, linkers and ways to link: one program with one leak, and no statement on it that is false.
+
+use super::says;
+use super::situation::{Built, Situation};
+use memhook_tests::programs::Folder;
+use memhook_tests::{Attacher, Target, run};
+use serde_json::Value;
+
+/// Its program.
+pub const FOLDER: &str = "planted";
+
+const LINKERS: [&str; 4] = ["bfd", "gold", "lld", "mold"];
+/// What a program is linked with to have another allocator.
+const ALLOCATORS: [(&str, &[&str]); 5] = [
+    ("glibc", &[]),
+    ("jemalloc", &["-ljemalloc"]),
+    ("tcmalloc", &["-ltcmalloc_minimal"]),
+    ("mimalloc", &["-l:libmimalloc.so.2"]),
+    (
+        "jemalloc inside",
+        &["-l:libjemalloc.a", "-ldl", "-lm", "-pthread"],
+    ),
+];
+
+/// Every allocator by every linker, each second one stripped, and static programs.
+fn ways() -> Vec<(String, Vec<String>)> {
+    let mut ways = Vec::new();
+    for (allocator, (name, libraries)) in ALLOCATORS.into_iter().enumerate() {
+        for (number, linker) in LINKERS.into_iter().enumerate() {
+            let mut flags = vec![format!("-fuse-ld={linker}")];
+            let is_stripped = (allocator + number) % 2 == 1;
+            flags.extend(is_stripped.then(|| "-s".to_owned()));
+            // Where nothing of it is used, its library has to be linked all the same.
+            flags.push("-Wl,--no-as-needed".into());
+            flags.extend(libraries.iter().map(|&library| library.to_owned()));
+            ways.push((format!("{name} by {linker}"), flags));
+        }
+    }
+    for linker in ["bfd", "lld"] {
+        for form in ["-static", "-static-pie"] {
+            let flags = vec![format!("-fuse-ld={linker}"), form.to_owned()];
+            ways.push((format!("{form} by {linker}"), flags));
+        }
+    }
+    ways
+}
+
+fn number(report: &Value, path: &str) -> u64 {
+    report
+        .pointer(path)
+        .and_then(Value::as_u64)
+        .expect("a number")
+}
+
+/// Checks what a trace, a search and two verdicts say of one program.
+fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
+    let planted = &situation.site[0];
+    let file = folder.path("run.mhk");
+    let mut target = Target::start(&built.program, &[]);
+    let pid = target.pid().to_string();
+    let attacher = Attacher::start(&target, &["-o", &file]);
+    target.go();
+    target.expect("done");
+    let report = attacher.finish();
+    let text = says(&["report", &file]);
+    situation.check("attach", what, &text);
+    let seen = number(&report, "/totals/live_blocks");
+    if text.contains("complete: no event lost") {
+        assert!(seen >= planted.blocks, "{what}: {seen}: {text}");
+    }
+    let (code, scanned, errors) = run(&["scan", &pid, "--json"]);
+    // The heap of a static program on glibc is refused, which claims nothing.
+    if code != 2 {
+        assert!(matches!(code, 0 | 1 | 3), "{what}: {code}: {errors}");
+        let scanned: Value = serde_json::from_str(&scanned).expect("JSON");
+        let leaked = number(&scanned, "/totals/leaked_blocks");
+        // Old pointers on the stack, or in caches of an allocator that is not known by name, keep a few.
+        let found_all = leaked + 10 >= planted.blocks;
+        let is_whole = scanned["whole"] == true;
+        assert!(found_all || !is_whole, "{what}: {leaked}: {scanned:#}");
+        situation.check("scan", what, &says(&["scan", &pid]));
+    }
+    let (code, verdict, errors) = run(&["gate", "-p", &pid]);
+    assert!(matches!(code, 1..=3), "{what}: {code}: {verdict} {errors}");
+    situation.check("gate", what, &(verdict + &errors));
+    assert!(target.finish().success(), "{what}");
+    super::judged(situation, built, what, folder);
+}
+
+#[test]
+fn one_leak_by_every_allocator_and_linker() {
+    let situation = Situation::read(FOLDER);
+    let folder = Folder::new("truth-matrix");
+    let mut checked = Vec::new();
+    for (number, (what, flags)) in ways().into_iter().enumerate() {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let Some(built) = situation.build_by(&flags, &folder.path(&number.to_string())) else {
+            eprintln!("not run: {what}: it cannot be linked here");
+            continue;
+        };
+        let outputs = Folder::new("truth-matrix-outputs");
+        check(&situation, &built, &what, &outputs);
+        checked.push(what);
+    }
+    assert!(
+        checked.iter().any(|what| what.starts_with("glibc by bfd")),
+        "{checked:?}"
+    );
+}
