@@ -97,7 +97,9 @@ impl NamedRun for NamedTrace<'_> {
     fn call(&self, stack: u32) -> (String, bool) {
         let backtrace = self.0.backtrace(stack);
         let kind = backtrace.as_ref().and_then(|b| self.0.kind(b));
-        let truncated = backtrace.as_ref().is_some_and(|b| b.truncated);
+        let is_truncated =
+            |b: &Backtrace| b.truncated && (b.addresses.is_empty() || self.is_cut_short(b));
+        let truncated = backtrace.as_ref().is_some_and(is_truncated);
         (kind.unwrap_or_else(|| "unknown".to_owned()), truncated)
     }
 
@@ -120,7 +122,8 @@ impl NamedTrace<'_> {
     fn call_stacks(&self, parts: &[Part]) -> CallStacks {
         let mut counted = CallStacks::default();
         for backtrace in backtraces(parts, self.0) {
-            counted.add(self.is_cut_short(&backtrace), backtrace.truncated);
+            let is_cut = self.is_cut_short(&backtrace);
+            counted.add(is_cut, is_cut && backtrace.truncated);
         }
         counted
     }

@@ -170,9 +170,9 @@ impl CallStacks {
     pub(crate) fn add(&mut self, is_cut: bool, truncated: bool) {
         self.count += 1;
         match (is_cut, truncated) {
-            (true, true) => self.cut_unfollowed += 1,
+            (_, true) => self.cut_unfollowed += 1,
             (true, false) => self.cut_at_depth += 1,
-            (false, _) => {}
+            (false, false) => {}
         }
     }
 }

@@ -237,6 +237,17 @@ impl Profile {
         self.known_frames(stack).len() < self.stacks[stack as usize].len()
     }
 
+    /// Marks stacks as whole that could not be followed any further, but end where the program or a thread begins.
+    pub(crate) fn forget_cuts_below_main(&mut self) {
+        for index in 0..self.sites.len() {
+            let stack = self.sites[index].stack;
+            let is_known = self.depth > 0 && !self.stacks[stack as usize].is_empty();
+            if is_known && !self.is_cut(stack) {
+                self.sites[index].truncated = false;
+            }
+        }
+    }
+
     /// The standard error of a sum over all sites: where distances between samples change, what none of them has hit
     /// counts, too.
     pub(crate) fn error_of_sum(&self, measure: Measure, sum: Amount) -> Option<u64> {

@@ -54,6 +54,12 @@ fn full_report() -> ReportModel {
             from_s: 0.2,
             to_s: 0.4,
         }],
+        heap_comparison: Some(HeapComparison {
+            grown_bytes: 1,
+            traced_bytes: 1,
+            bound_bytes: 1,
+            has_unknown_releases: true,
+        }),
         live_bounds: Some(LiveBounds {
             least_bytes: 1,
             most_bytes: 2,

@@ -42,6 +42,7 @@ fn report() -> ReportModel {
         from_s: 0.0,
         elapsed_s: 10.0,
         gaps: Vec::new(),
+        heap_comparison: None,
         live_bounds: None,
         since_last_s: Some(5.0),
         sampling: None,

@@ -215,7 +215,10 @@ impl ReportJob {
         let look = || HeapBalance::take(session, consumer);
         if self.beginning.is_none() {
             let at_first = session.is_from_start().then(HeapBalance::of_beginning);
-            self.beginning = Some(at_first.or_else(look));
+            if at_first.is_none() {
+                self.balance = look();
+            }
+            self.beginning = Some(at_first.or(self.balance));
         } else {
             self.balance = look();
         }

@@ -203,6 +203,7 @@ pub fn profile(
         ..Profile::default()
     };
     let mut profile = tables.tables.fill(profile);
+    profile.forget_cuts_below_main();
     let scored = activity.scored.take();
     profile.scores = scored.map(|run| scored_sites(&profile, recording, &stack_of, run));
     if let Some(scores) = &mut profile.scores {

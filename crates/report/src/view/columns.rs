@@ -168,9 +168,9 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     });
     packed.plain("sites.type", types);
     let truncated = |s: &ProfileSite| match (s.truncated, profile.is_cut(s.stack)) {
-        (true, true) => 1,
+        (true, _) => 1,
         (false, true) => 2,
-        (_, false) => 0,
+        (false, false) => 0,
     };
     packed.plain("sites.truncated", sites.iter().map(truncated));
     let measures: [(&str, Of<ProfileSite>); 7] = [
