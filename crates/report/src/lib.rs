@@ -50,6 +50,7 @@ mod text;
 pub mod top;
 mod tree;
 mod types;
+mod unhit;
 mod units;
 mod unreachable;
 pub mod view;

@@ -5,7 +5,6 @@ use crate::units::{bytes, count, counted, milliseconds};
 use crate::{
     AllocatorTime, CustomScore, CustomValues, Inference, Overhead, RunScores, Scores, StaleReport,
 };
-use memhook_ledger::{SampledAllocations, standard_error};
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
@@ -293,17 +292,6 @@ impl Bounded {
             text += "; releases of blocks from before the attach are no longer counted";
         }
         text
-    }
-}
-
-impl Sampling {
-    /// Standard error of a sum all of whose blocks were counted, for what no sample has hit; `None` where every sum has
-    /// samples.
-    pub(crate) fn unhit_error(&self) -> Option<u64> {
-        self.exact_allocations?;
-        let mut counts = SampledAllocations::new(Some(self.mean_bytes), false);
-        counts.announce(1);
-        standard_error(counts.unhit_variance())
     }
 }
 

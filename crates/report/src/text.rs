@@ -13,6 +13,7 @@ use crate::places::source_root;
 use crate::scores::{inferences_text, run_text, site_text};
 use crate::site_head::{SiteHead, SiteRow, heads, heads_of};
 use crate::stacks::{StackEnd, stack};
+use crate::unhit::{counted_apart, unhit};
 use crate::units::{bytes, change, count, counted, milliseconds, percent, with_error};
 use crate::{Coverage, Document, Mark, ReportModel, Sampling, Style};
 use memhook_foreign::visible;
@@ -163,19 +164,6 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
         writeln!(out, "{marks}")?;
     }
     Ok(())
-}
-
-/// The error of a row, unless all of its blocks were counted: what no sample has hit is said once, of all rows.
-fn counted_apart(model: &ReportModel, error: Option<u64>) -> Option<u64> {
-    let unhit = model.sampling.and_then(|sampling| sampling.unhit_error());
-    error.filter(|&error| unhit.is_none_or(|unhit| error > unhit))
-}
-
-/// What no sample may have hit, of each row.
-fn unhit(sampling: &Sampling) -> String {
-    sampling.unhit_error().map_or(String::new(), |error| {
-        format!("; {} more at each site", with_error(0, Some(error)))
-    })
 }
 
 /// `Exact for 41 s, then estimated`.

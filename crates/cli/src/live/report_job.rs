@@ -1,6 +1,7 @@
 //! Job of `attach` and `run`: reports during a trace, and the last one.
 
 mod args;
+mod heap_balance;
 mod reports;
 
 use super::copy_limits::last_look;
@@ -13,14 +14,14 @@ use super::{ending, record, scored_trace};
 use crate::exit_code;
 use crate::options::HoldLimit;
 use memhook_attach::{End, Ending, HeapBalance, Job, Session, Trace, Turn, gap_said};
-use memhook_checkup::{LastLook, PinnedMemory, Searched, account_of_trace};
+use memhook_checkup::{LastLook, PinnedMemory, Searched};
 use memhook_heap::Limits;
 use memhook_ledger::Observer;
 use memhook_process::{command_line, process_age, resident_counters};
 use memhook_recording::{CALL_TIMES_NOTE, ScoreOptions};
 use memhook_report::{
-    Ended, Formula, HeapComparison, Progress, ReportModel, RssReport, RssView, UnreachableSite,
-    call_times_note, milliseconds,
+    Ended, Formula, Progress, ReportModel, RssReport, RssView, UnreachableSite, call_times_note,
+    milliseconds,
 };
 use memhook_symbols::Symbolizer;
 use std::{
@@ -203,44 +204,6 @@ impl ReportJob {
         let title = command.map(|command| format!("Process {}: {command}{unseen}\n", self.pid));
         let mut output = self.reports.output();
         output.write_titled(&title.unwrap_or_default(), report);
-    }
-
-    /// Looks at what malloc counts as given out: once at the beginning, then for each report. Only the whole trace is
-    /// comparable with it.
-    fn look_at_heap<O: Observer + Send>(&mut self, trace: &Trace<O>) {
-        if self.is_selective {
-            return;
-        }
-        let (session, consumer) = (trace.session(), trace.consumer());
-        let look = || HeapBalance::take(session, consumer);
-        if self.beginning.is_none() {
-            let at_first = session.is_from_start().then(HeapBalance::of_beginning);
-            if at_first.is_none() {
-                self.balance = look();
-            }
-            self.beginning = Some(at_first.or(self.balance));
-        } else {
-            self.balance = look();
-        }
-    }
-
-    /// What malloc counts beside what the trace knows, since the beginning.
-    fn heap_comparison(&self) -> Option<HeapComparison> {
-        let found = self.balance?.since(&self.beginning??);
-        Some(HeapComparison {
-            grown_bytes: found.grown_bytes,
-            traced_bytes: found.traced_bytes,
-            bound_bytes: found.bound_bytes,
-            has_unknown_releases: found.has_unknown_releases,
-        })
-    }
-
-    fn account<O: Observer + Send>(&self, trace: &Trace<O>) -> Option<RssReport> {
-        let earlier = self.balance.as_ref().map(HeapBalance::earlier_bytes);
-        // From its start on there was nothing before.
-        let earlier = earlier.filter(|_| !trace.session().is_from_start());
-        let view = self.account_view();
-        account_of_trace(trace.session(), trace.consumer(), earlier, view)
     }
 
     /// Looks once a second at how much is in memory: a process that has ended has nothing left.
