@@ -136,8 +136,8 @@ template <typename Trace>
   auto [low, high] = bounds_of(ring);
   if (__builtin_expect(((version ^ ring->cache_version) >> 16) || start.sp < low || start.sp >= high, 0)) return 0;
   const Memo* memo = memo_of(ring, first_place(ring, start, high).hash);
-  bool holds = still_holds(memo, start.pc | version << 48, start, function, high);
-  return holds && !(memo->flags & memo_truncated) ? memo->stack : 0;
+  if (memo->flags & memo_truncated) return 0;
+  return still_holds(memo, start.pc | version << 48, start, function, high) ? memo->stack : 0;
 }
 
 }  // namespace memhook

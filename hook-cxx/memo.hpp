@@ -18,7 +18,8 @@
 // Nothing is remembered of stacks that were read through the kernel: comparing must not fault. All words lie between sp
 // and the end of the stack. What is remembered is in the report, where others may write at any time (SECURITY.md): so
 // where a word is, is loaded once, and compared with the end of the stack before the word is read. A process that
-// writes there can make a wrong backtrace of a right one, and nothing else.
+// writes there can make a wrong backtrace of a right one, and nothing else. One comparison is enough for four words,
+// because all but the first are so far above the one before, and no sum of four such steps overflows.
 #pragma once
 #include "unwind.hpp"
 
@@ -35,11 +36,11 @@ struct Memo {
 };
 static_assert(sizeof(Memo) == memo_header_bytes);
 
-// Four words that the unwinding read, and where: in words from sp. The last block is filled up with
-// copies of the last word, so that few backtraces differ in the number of rounds that the comparing
-// takes, which the processor predicts.
+// Four words that the unwinding read, by their places: how many words the first is above sp, and each other one above the
+// one before. The last block is filled up with copies of the last word, so that few backtraces differ in the number of
+// rounds that the comparing takes, which the processor predicts.
 struct MemoBlock {
-  uint16_t offsets[4];
+  uint16_t steps[4];
   uint64_t values[4];
 };
 static_assert(sizeof(MemoBlock) == memo_block_bytes);
@@ -65,7 +66,7 @@ struct MemoTrace {
     }
     auto word = static_cast<uint32_t>(offset / 8);
     MemoBlock& block = blocks_of(memo)[words / 4];
-    block.offsets[words & 3] = static_cast<uint16_t>(word);
+    block.steps[words & 3] = static_cast<uint16_t>(word);  // until `remember`: from sp
     block.values[words & 3] = value;
     words++;
   }
@@ -122,12 +123,15 @@ struct MemoPlace {
   uint64_t hash = (at.pc ^ (at.sp << 17)) * 0x9e3779b97f4a7c15;
   auto* guide = reinterpret_cast<MemoGuide*>(in_ring(ring, memo_guides_offset)) + (hash >> 56);
   static_assert(memo_guides == 256);
-  uint64_t i = once(guide->words[0]), j = once(guide->words[1]);
-  if (guide->tag != tag_of(hash)) i = j = 0;
-  if (__builtin_expect(at.sp + 8 * (i > j ? i : j) + 8 > high, 0)) i = j = 0;
-  auto* words = reinterpret_cast<const uint64_t*>(at.sp);
-  uint64_t a = i ? words[i] : 0, b = j ? words[j] : 0;
-  return {guide, hash ^ ((a + (b << 20 | b >> 44)) * 0xd6e8feb86659fd93), tag_of(hash)};
+  uint16_t tag = tag_of(hash);
+  if (guide->tag == tag) {
+    uint64_t i = once(guide->words[0]), j = once(guide->words[1]);
+    if (__builtin_expect(at.sp + 8 * (i > j ? i : j) + 8 > high, 0)) i = j = 0;
+    auto* words = reinterpret_cast<const uint64_t*>(at.sp);
+    uint64_t a = i ? words[i] : 0, b = j ? words[j] : 0;
+    hash ^= (a + (b << 20 | b >> 44)) * 0xd6e8feb86659fd93;
+  }
+  return {guide, hash, tag};
 }
 
 // How many fit into so many bytes: a power of two, for the hash.
@@ -154,9 +158,9 @@ inline uint64_t memos_in(uint64_t bytes) {
   uint64_t room = (high - at.sp) / 8;
   const MemoBlock* block = blocks_of(memo);
   for (uint32_t i = once(memo->blocks); i != 0; i--, block++) {
-    uint64_t a = once(block->offsets[0]), b = once(block->offsets[1]), c = once(block->offsets[2]),
-             d = once(block->offsets[3]);
-    if (__builtin_expect(a >= room || b >= room || c >= room || d >= room, 0)) return false;
+    uint64_t a = once(block->steps[0]), b = a + once(block->steps[1]), c = b + once(block->steps[2]),
+             d = c + once(block->steps[3]);
+    if (__builtin_expect(d >= room, 0)) return false;
     differs |= (block->values[0] ^ words[a]) | (block->values[1] ^ words[b]) | (block->values[2] ^ words[c]) |
                (block->values[3] ^ words[d]);
   }
@@ -171,8 +175,10 @@ inline uint64_t memos_in(uint64_t bytes) {
   auto* words = reinterpret_cast<const uint64_t*>(at.sp);
   uint64_t room = (high - at.sp) / 8;
   const MemoBlock* block = blocks_of(memo);
+  uint64_t offset = 0;
   for (uint32_t i = 0, count = 4u * once(memo->blocks); i < count; i++) {
-    uint64_t offset = once(block[i / 4].offsets[i & 3]);
+    if ((i & 3) == 0) offset = 0;
+    offset += once(block[i / 4].steps[i & 3]);
     if (offset >= room) return nullptr;
     if (block[i / 4].values[i & 3] != words[offset]) return words + offset;
   }
@@ -254,6 +260,23 @@ struct FoundMemo {
   return {remembers(ring, guide) ? memo : nullptr, false};
 }
 
+// Makes steps of the places of four words. The order in which the unwinding read them decides nothing: all of them are
+// compared.
+inline void make_steps(MemoBlock& block) {
+  for (int i = 1; i < 4; i++) {
+    uint16_t place = block.steps[i];
+    uint64_t value = block.values[i];
+    int to = i;
+    for (; to > 0 && block.steps[to - 1] > place; to--) {
+      block.steps[to] = block.steps[to - 1];
+      block.values[to] = block.values[to - 1];
+    }
+    block.steps[to] = place;
+    block.values[to] = value;
+  }
+  for (int i = 3; i > 0; i--) block.steps[i] = static_cast<uint16_t>(block.steps[i] - block.steps[i - 1]);
+}
+
 // Completes the memo that `trace` has written words to, or leaves it empty. Its key comes last: a signal handler
 // may leave us by siglongjmp(3) at any place.
 [[gnu::always_inline]] inline void remember(const MemoTrace& trace, uint64_t key, const Position& start,
@@ -262,9 +285,10 @@ struct FoundMemo {
   if (trace.spoiled || stack == 0) return;
   uint32_t words = trace.words;
   for (MemoBlock& last = blocks_of(memo)[words / 4]; words & 3; words++) {
-    last.offsets[words & 3] = last.offsets[(words - 1) & 3];
+    last.steps[words & 3] = last.steps[(words - 1) & 3];
     last.values[words & 3] = last.values[(words - 1) & 3];
   }
+  for (uint32_t i = 0; i < words / 4; i++) make_steps(blocks_of(memo)[i]);
   memo->sp_function = sp_and_function(start, function);
   memo->rbp = start.rbp;
   memo->stack = stack;

@@ -17,7 +17,7 @@ using Frame = const uint64_t*;
 
 // Bytes that a call takes at most; a test compares these with what the compiler says. A call that asks for none of this
 // takes up to 704.
-inline constexpr uint64_t room_for_unwinding = 1088;
+inline constexpr uint64_t room_for_unwinding = 1024;
 inline constexpr uint64_t room_for_python = 2048;
 
 [[gnu::noinline, gnu::cold]] inline bool has_readable_room(uint64_t frame, uint64_t bytes) {

@@ -7,5 +7,6 @@ mod made_code;
 mod python;
 mod python_services;
 mod python_switches;
+mod spoiled_memos;
 mod stack_reference;
 mod unwinding;

@@ -1,0 +1,22 @@
+//! Remembered backtraces that somebody else overwrites.
+
+use memhook_tests::build_target;
+use std::process::Command;
+
+/// Whoever writes into what is remembered makes no comparison read past the end of the stack, where reading ends the
+/// program. Some of what is remembered still holds, so that it has been compared.
+#[test]
+fn are_compared_within_the_stack_only() {
+    let headers = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../hook-cxx");
+    let program = build_target("spoiled_memos", &["-mgeneral-regs-only", headers]);
+    for depth in ["2", "5", "20", "60"] {
+        let output = Command::new(&program).arg(depth).output().expect("it runs");
+        assert!(output.status.success(), "depth {depth}: {}", output.status);
+        let said = String::from_utf8_lossy(&output.stdout);
+        let held = said.trim_end().strip_prefix("held ").expect("a count");
+        assert!(
+            held.parse::<u64>().expect("a number") > 100,
+            "depth {depth}: {said}"
+        );
+    }
+}
