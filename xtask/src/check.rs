@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// What an attach must not change, but for what the first one leaves mapped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Footprint {
-    /// Mappings of ours.
+    /// Mappings of ours, but for the guide beside each region, which has a name only where others can see it.
     pub mappings: usize,
     /// Locked memory, in KiB.
     pub locked_kib: i64,
@@ -24,7 +24,7 @@ impl Footprint {
         let files = std::fs::read_dir(format!("{}/fd", target.folder()));
         let files = files.into_iter().flatten().flatten();
         Footprint {
-            mappings: target.our_mappings(),
+            mappings: target.our_mappings() - target.maps().matches("memhook-guide").count(),
             locked_kib: kib(target, "VmLck"),
             files: files
                 .map(|file| std::fs::read_link(file.path()).unwrap_or_default())

@@ -6,8 +6,8 @@ use crate::{
 };
 use std::process::{Command, Stdio};
 
-/// Seconds after which gdb hangs.
-const LIMIT: &str = "100";
+/// Seconds after which gdb hangs, on however busy a machine.
+const LIMIT: &str = "600";
 
 /// Has gdb show a backtrace of the process and let it go.
 pub fn is_shown_by_gdb(pid: u32) -> Result<(), Failure> {

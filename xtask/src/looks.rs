@@ -2,8 +2,8 @@
 
 use crate::{
     disturbance::Random,
+    kinds::Kind,
     tally::{Class, Failure, failed},
-    victims::Kind,
 };
 use clap::ValueEnum;
 use memhook_tests::binary;
@@ -14,8 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A command that takes longer than this hangs.
+/// A command that takes longer than this hangs, unless it gets next to no processor time.
 const LIMIT: Duration = Duration::from_secs(180);
+/// It has next to none if it ran for less than one part in so many, and would run now.
+const STARVED: u32 = 20;
+/// How much longer such a one may take.
+const PATIENCE: u32 = 5;
 /// Bytes that fit into a pipe (pipe(7)), with some left.
 const PIPE_BYTES: usize = 60 << 10;
 
@@ -124,11 +128,12 @@ impl Outcome {
                 Ok(None) => {}
                 Err(error) => return failed(Class::Attacher, error.to_string()),
             }
-            if start.elapsed() > LIMIT {
+            let elapsed = start.elapsed();
+            if elapsed > LIMIT * PATIENCE || (elapsed > LIMIT && !is_starved(child.id(), elapsed)) {
                 let waits = waits_of(child.id());
                 let _ = child.kill();
                 let _ = child.wait();
-                return failed(Class::Attacher, format!("it hung for {LIMIT:?}: {waits}"));
+                return failed(Class::Attacher, format!("it hung for {elapsed:?}: {waits}"));
             }
             std::thread::sleep(Duration::from_micros(500));
         };
@@ -169,6 +174,20 @@ impl Outcome {
             }
         }
     }
+}
+
+/// Whether a process that has run for a time wants a processor and seldom got one (proc_pid_stat(5)).
+fn is_starved(pid: u32, elapsed: Duration) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(") ").next().unwrap_or_default();
+    let fields: Vec<&str> = fields.split(' ').collect();
+    let ticks = |place: usize| fields.get(place)?.parse::<u64>().ok();
+    let Some((user, system)) = ticks(11).zip(ticks(12)) else {
+        return false;
+    };
+    // 100 ticks a second, on this processor (asm/param.h).
+    let ran = Duration::from_millis((user + system) * 10);
+    fields[0] == "R" && ran * STARVED < elapsed
 }
 
 /// What each thread of a process that hangs is doing: its name, state, system call with arguments, and the

@@ -10,6 +10,7 @@ mod fleet_demo;
 mod fleet_size;
 mod fuzz;
 mod gate_projects;
+mod kinds;
 mod kubernetes_check;
 mod line_chart;
 mod looks;

@@ -4,10 +4,11 @@ use crate::{
     check::{Footprint, healthy, resident_kib},
     debugged::is_shown_by_gdb,
     disturbance::{Disturbance, Random},
+    kinds::Kind,
     looks::{Look, Outcome, waits_of},
     slots_seen::SlotsSeen,
     tally::{Class, Failure, Tally, failed},
-    victims::{Kind, Prey, fault_of},
+    victims::{Prey, fault_of},
 };
 use clap::ValueEnum;
 use memhook_tests::{binary, binary_is, patience::is_for_want_of_a_processor};
