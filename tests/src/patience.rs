@@ -80,13 +80,13 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// is busy. A failure whose text happens to have these words is tried again, too: only what fails each time is found.
 const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     // Nothing was held, or not for long enough.
-    "waits for a processor",
+    "for each turn on a processor",
     "get a processor too rarely",
     "next to no processor time",
     "Starved {",
     "LongHolds {",
     // A thread went home meanwhile.
-    "this process was stopped or delayed",
+    "memhook-rs was stopped or delayed",
     // The target went on untraced.
     "waited too long for memhook-rs",
     "othing was seen from",

@@ -115,7 +115,7 @@ fn an_attach_without_a_processor_holds_nobody() {
     // With real-time priority it gets a processor after all.
     if status.code() != Some(0) {
         assert_eq!(status.code(), Some(2), "{said}");
-        assert!(said.contains("waits for a processor"), "{said}");
+        assert!(said.contains("for each turn on a processor"), "{said}");
         assert!(said.contains("quota"), "{said}");
     }
     let (stood, waited) = (longest(&mut target), longest(&mut waits));
