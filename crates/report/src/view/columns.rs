@@ -11,6 +11,7 @@ use crate::{
     Amount, ArenaResident, Compared, CustomScore, Flow, Profile, ProfileSite, ResidentPoint,
     RunScores, SitePoint, SourceLines, StaleHistory, UnseenTime,
 };
+use memhook_foreign::visible;
 use serde::Serialize;
 use std::io::{Result, Write};
 
@@ -156,7 +157,7 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     let thread = |site: &ProfileSite| match (site.tid, site.thread.is_empty()) {
         (0, _) => "unknown threads".to_owned(),
         (tid, true) => format!("thread {tid} (ended)"),
-        (_, false) => format!("{} ({})", site.thread, site.tid),
+        (_, false) => format!("{} ({})", visible(&site.thread), site.tid),
     };
     packed.running("sites.node", sites.iter().map(|s| calls.node_of(s.stack)));
     packed.plain("sites.kind", sites.iter().map(|s| strings.index(&s.kind)));
@@ -164,7 +165,7 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     packed.plain("sites.thread", threads);
     let types = sites.iter().map(|s| {
         let known = profile.types.get(&s.stack);
-        strings.index(known.map_or(UNKNOWN_TYPE, String::as_str))
+        strings.index(&visible(known.map_or(UNKNOWN_TYPE, String::as_str)))
     });
     packed.plain("sites.type", types);
     let truncated = |s: &ProfileSite| match (s.truncated, profile.is_cut(s.stack)) {

@@ -70,7 +70,7 @@ fn a_collector_gets_what_was_measured_over_http() {
     for words in [
         "it answers 503",
         "it answers 429",
-        "is not complete",
+        "incomplete response",
         "redirects are not followed",
         "look at the token",
     ] {

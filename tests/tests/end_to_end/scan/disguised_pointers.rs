@@ -50,8 +50,10 @@ const KINDS: [(&str, Fate); 28] = [
 fn unknown() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/scan.md");
     let text = std::fs::read_to_string(path).expect("the guide");
-    let (_, text) = text.split_once("It cannot know of").expect("what it says");
-    let (text, _) = text.split_once("\n\n").unwrap_or((text, ""));
+    let (_, text) = text
+        .split_once("It cannot find pointers that a")
+        .expect("what it says");
+    let (text, _) = text.split_once("\n\n#").unwrap_or((text, ""));
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
