@@ -71,6 +71,7 @@ impl Conditions {
     }
 
     /// Sets those of one work with one tool.
+    #[cfg(feature = "criterion")]
     pub(crate) fn set(&mut self, work: &str, tool: &str, condition: Condition) {
         let at = self.works.iter().position(|(name, _)| name == work);
         let at = at.unwrap_or_else(|| {
