@@ -40,6 +40,15 @@ static Entry* cache;
   cache = entry;
 }
 
+// At its limit, which takes half a minute to be replaced.
+static void* bounded[5000];
+static size_t oldest;
+[[gnu::noinline]] static void replace_oldest() {
+  free(bounded[oldest]);
+  bounded[oldest] = filled(6000);
+  oldest = (oldest + 1) % (sizeof bounded / sizeof *bounded);
+}
+
 [[gnu::noinline]] static void* pin() {
   void* block = filled(200);
   keep(block);
@@ -173,6 +182,7 @@ int main(int, char** arguments) {
     malloc_trim(0);
   }
   if (is(disease, "huge")) use_little_of_huge_pages();
+  if (is(disease, "bounded")) for (void*& block : bounded) block = filled(6000);
   pthread_t threads[threads_of_arenas];
   void* (*work)(void*) = is(disease, "arenas")   ? in_an_arena
                          : is(disease, "caches") ? in_caches
@@ -193,6 +203,7 @@ int main(int, char** arguments) {
     if (select(1, &in, nullptr, nullptr, &pause) != 0) break;
     if (is(disease, "leak")) lose();
     if (is(disease, "cache")) remember();
+    if (is(disease, "bounded")) replace_oldest();
     if (is(disease, "mappings")) map_more();
     if (is(disease, "realloc")) append();
     if (is(disease, "untouched")) load_both();

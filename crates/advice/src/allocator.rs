@@ -1,51 +1,16 @@
 //! Findings about what the allocator and the kernel hold beside live blocks.
 
-use crate::{Facts, Finding, Kind, Line};
+use crate::{Facts, Finding, Kind, balance};
 use memhook_report::{RssReport, bytes, count, counted};
 
 /// Arenas beyond these two are what MALLOC_ARENA_MAX=2 would not have.
 const ARENAS_KEPT: usize = 2;
 /// With fewer arenas, their number is not the reason.
 const MANY_ARENAS: usize = 8;
+/// The name that an account has for stacks whose threads have ended.
+const ENDED: &str = "stacks kept of threads that have ended";
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
-
-/// The parts of the resident memory that a reader asks for.
-const PARTS: [(&str, &str); 7] = [
-    ("live heap", "live heap"),
-    (
-        "free inside the allocator",
-        "free in the allocator, on pages of its own",
-    ),
-    ("fragmentation", "free in the allocator, beside live blocks"),
-    (
-        "heap of another allocator, and mappings",
-        "heap of another allocator, and mappings",
-    ),
-    ("stacks", "stacks of threads"),
-    ("mappings", "mappings beside the heap"),
-    ("file pages", "file pages"),
-];
-
-fn part(account: &RssReport, name: &str) -> u64 {
-    let found = account.parts.iter().find(|part| part.name == name);
-    found.map_or(0, |part| part.bytes)
-}
-
-/// Where the resident bytes are.
-pub fn lines(facts: &Facts<'_>, account: &RssReport) -> Vec<Line> {
-    let found = PARTS.iter().filter_map(|&(name, what)| {
-        let bytes = part(account, name);
-        (bytes > 0).then(|| Line {
-            what,
-            bytes,
-            bytes_an_hour: None,
-            certainty: "exact",
-            evidence: format!("memhook-rs rss {}", facts.target()),
-        })
-    });
-    found.collect()
-}
 
 /// What would bring back memory that no live block uses.
 pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
@@ -66,24 +31,67 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
 const TRIM_COST: &str =
     "one thread is held while the allocator works, and pages that are needed again fault in";
 
+/// Free memory that was in use within the time that was seen, and most likely will be again.
+fn needed_again(facts: &Facts<'_>) -> u64 {
+    let live = facts.profile.timeline.iter().map(|point| point.live.bytes);
+    let now = facts
+        .profile
+        .timeline
+        .last()
+        .map_or(0, |point| point.live.bytes);
+    live.max().unwrap_or(0).saturating_sub(now)
+}
+
+/// Free pages of malloc, or of another allocator whose heap was walked.
 fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
-    let gain = account.trim_bytes;
-    (gain >= facts.least()).then(|| Finding {
+    let gain = account.trim_bytes.saturating_sub(needed_again(facts));
+    if gain < facts.least() || account.allocator.is_some() {
+        return None;
+    }
+    let of_malloc: u64 = account.arenas.iter().map(|arena| arena.trim_bytes).sum();
+    let looks = facts.profile.looks.as_ref();
+    let others = looks.map_or(&[][..], |looks| &looks.allocators);
+    let other = others
+        .first()
+        .filter(|_| 2 * of_malloc < account.trim_bytes);
+    let name = other.map_or("malloc", String::as_str);
+    Some(Finding {
         kind: Kind::Retention,
         found: format!(
-            "malloc keeps {} of free memory on pages that hold no block",
+            "{name} keeps {} of free memory on pages that hold no block",
             bytes(gain)
         ),
+        place: None,
         gain_bytes: gain,
         gain_bytes_an_hour: None,
         certainty: "exact",
-        remedy: format!(
-            "memhook-rs trim {} gives it back now; in the program, malloc_trim(0) after a peak",
-            facts.target()
-        ),
+        remedy: match other {
+            Some(name) => remedy_of(name, &facts.target()),
+            None => format!(
+                "memhook-rs trim {} gives it back now; in the program, malloc_trim(0) after a peak",
+                facts.target()
+            ),
+        },
         cost: TRIM_COST,
         evidence: format!("memhook-rs trim --dry-run {}", facts.target()),
     })
+}
+
+/// What has an allocator give free pages back: now, and from then on.
+fn remedy_of(allocator: &str, target: &str) -> String {
+    let setting = match allocator {
+        _ if allocator.contains("jemalloc") => {
+            "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:1000"
+        }
+        _ if allocator.contains("tcmalloc") || allocator.contains("gperftools") => {
+            "MallocExtension::ReleaseFreeMemory() after a peak, or TCMALLOC_RELEASE_RATE=10"
+        }
+        _ if allocator.contains("mimalloc") => {
+            "mi_collect(true) after a peak, or MIMALLOC_PURGE_DELAY=0 (before 2.1, MIMALLOC_PAGE_RESET=1)"
+        }
+        _ => return format!("memhook-rs trim {target} gives it back now"),
+    };
+    format!("memhook-rs trim {target} gives it back now; from then on, {setting}")
 }
 
 /// Arenas whose free memory a trim does not give back, or that will fill again.
@@ -106,9 +114,10 @@ fn arenas(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
             counted((arenas.len() - ARENAS_KEPT) as u64, "arena"),
             bytes(of_others),
         ),
+        place: None,
         gain_bytes: of_others,
         gain_bytes_an_hour: None,
-        certainty: "estimated",
+        certainty: "exact",
         remedy: "Start the program with MALLOC_ARENA_MAX=2".into(),
         cost: "a restart, and threads that wait for each other in malloc",
         evidence: format!("memhook-rs rss {}", facts.target()),
@@ -120,6 +129,7 @@ fn thread_caches(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     (cached >= facts.least()).then(|| Finding {
         kind: Kind::ThreadCaches,
         found: format!("Caches of threads hold {} of free blocks", bytes(cached)),
+        place: None,
         gain_bytes: cached,
         gain_bytes_an_hour: None,
         certainty: "exact",
@@ -139,6 +149,7 @@ fn huge_pages(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
             bytes(account.huge_page_bytes),
             bytes(gain)
         ),
+        place: None,
         gain_bytes: gain,
         gain_bytes_an_hour: None,
         certainty: "exact",
@@ -148,15 +159,43 @@ fn huge_pages(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
+/// Stacks of threads that run, and of those that have ended.
 fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
-    let resident = part(account, "stacks");
-    (resident >= facts.least()).then(|| Finding {
+    let resident = balance::part(account, "stacks");
+    if resident < facts.least() {
+        return None;
+    }
+    let holdings = account.holdings.iter().filter(|one| one.part == "stacks");
+    let (ended, running): (Vec<_>, Vec<_>) = holdings.partition(|one| one.name == ENDED);
+    let of_ended: u64 = ended.iter().map(|one| one.bytes).sum();
+    let grown = balance::grown(facts, "stacks");
+    let grown = grown.filter(|grown| *grown >= facts.least() as f64);
+    let (found, remedy) = match 2 * of_ended > resident {
+        true if grown.is_some() => (
+            format!("Stacks of threads that have ended take {}, and more and more", bytes(of_ended)),
+            "Join each thread (pthread_join), or detach it: its stack stays until then".to_owned(),
+        ),
+        true => (
+            format!("Stacks of threads that have ended take {}", bytes(of_ended)),
+            "Join or detach threads that end; up to 40 MiB of stacks, glibc keeps for the next threads".to_owned(),
+        ),
+        false if running.len() > 1 => (
+            format!("Stacks of threads take {}", bytes(resident)),
+            "Use fewer threads, or have those that are idle end: a stack keeps the pages of its deepest call".to_owned(),
+        ),
+        false => (
+            format!("The stack of a thread takes {}", bytes(resident)),
+            "Have deep calls use less of the stack: it keeps the pages of its deepest call".to_owned(),
+        ),
+    };
+    Some(Finding {
         kind: Kind::Stacks,
-        found: format!("Stacks of threads take {}", bytes(resident)),
+        found,
+        place: None,
         gain_bytes: resident,
-        gain_bytes_an_hour: None,
+        gain_bytes_an_hour: grown.map(|grown| facts.an_hour(grown).max(0) as u64),
         certainty: "exact",
-        remedy: "Use fewer threads, or have those that are idle end: a stack keeps the pages of its deepest call".into(),
+        remedy,
         cost: "a change of the program",
         evidence: format!("memhook-rs rss {}", facts.target()),
     })
@@ -165,20 +204,16 @@ fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
 /// Another allocator that says itself what it could give back.
 fn of_other_allocator(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let said = account.allocator.as_ref()?;
-    let free = part(account, "free inside the allocator");
+    let free = balance::part(account, "free inside the allocator");
+    let free = free.saturating_sub(needed_again(facts));
     (free >= facts.least()).then(|| Finding {
         kind: Kind::Retention,
         found: format!("{} keeps {} of free pages", said.name, bytes(free)),
+        place: None,
         gain_bytes: free,
         gain_bytes_an_hour: None,
         certainty: "estimated",
-        remedy: match said.name.contains("jemalloc") {
-            true => format!(
-                "memhook-rs trim {} gives them back now; a smaller dirty_decay_ms, or background_thread:true in MALLOC_CONF, does so from then on",
-                facts.target()
-            ),
-            false => format!("memhook-rs trim {} gives them back now", facts.target()),
-        },
+        remedy: remedy_of(&said.name, &facts.target()),
         cost: TRIM_COST,
         evidence: format!("memhook-rs rss {}", facts.target()),
     })
@@ -201,6 +236,7 @@ fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
                 bytes(pin.own_bytes),
                 pin.name,
             ),
+            place: Some(pin.name.clone()),
             gain_bytes: held,
             gain_bytes_an_hour: None,
             certainty: "exact",
@@ -212,28 +248,31 @@ fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     pins.take(3).collect()
 }
 
-/// Memory that grows beside the heap, by the kernel's own count over time.
+/// Memory beside the heap that grows.
 pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
-    let points = &facts.profile.resident;
-    let (first, last) = (points.first()?, points.last()?);
-    let anonymous = last.anonymous_bytes as f64 - first.anonymous_bytes as f64;
     let account = facts.account?;
-    // What the heap may have grown by.
-    let heap = crate::sites::growth(facts.profile).max(0.0);
-    let beside = anonymous - heap;
-    let mapped = part(account, "mappings");
-    // The last sample is later than the account.
-    let is_one = beside >= facts.least() as f64 && mapped as f64 >= beside / 2.0;
-    is_one.then(|| Finding {
+    let mapped = balance::part(account, "mappings");
+    let (beside, certainty) = match balance::grown(facts, "mappings") {
+        Some(grown) => (grown, "exact"),
+        None => {
+            // What the heap may have grown by is none of it.
+            let beside = balance::resident(facts)? - crate::grown_live(facts.profile).max(0.0);
+            // The last sample is later than the account.
+            let is_in_account = mapped as f64 >= beside / 2.0;
+            (if is_in_account { beside } else { 0.0 }, "estimated")
+        }
+    };
+    (beside >= facts.least() as f64).then(|| Finding {
         kind: Kind::Mappings,
         found: format!(
             "What is mapped beside the heap has grown by {}, to {}",
             bytes(beside as u64),
             bytes(mapped)
         ),
+        place: None,
         gain_bytes: beside as u64,
         gain_bytes_an_hour: Some(facts.an_hour(beside).max(0) as u64),
-        certainty: "estimated",
+        certainty,
         remedy: "See who maps it, and unmap it there".into(),
         cost: "a change of the program",
         evidence: format!("memhook-rs attach {} --mappings -d 60s", facts.target()),

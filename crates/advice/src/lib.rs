@@ -1,18 +1,26 @@
 //! Leak, fragmentation or retention, and what to do about it: findings about one process.
 //!
 //! Everything comes from what a recording of the process holds: its sites over time, what nothing reached at its end
-//! (`attach --leaks`), and what was resident then (`attach --rss`). A finding says how many bytes would come back, what
-//! brings them back, and what shows it. What was not looked at gives no finding, and a note says so.
+//! (`attach --leaks`), what was resident then (`attach --rss`), and of `advise` also what was resident at the begin. A
+//! finding says how many bytes would come back, what brings them back, and what shows it. What was not looked at gives no
+//! finding, and a note says so.
+//!
+//! First comes the [balance]: a site that allocates is said to grow only if the heap, or the resident memory, has grown.
+//! Then each site gets a class by its [course].
 //!
 //! Not here: processes, recordings, options.
 
 mod allocator;
+mod balance;
+mod course;
+mod managed;
 mod page;
 mod site;
 mod sites;
 mod text;
 
-use memhook_gate::Evidence;
+pub use sites::{Class, ClassedSite};
+
 use memhook_report::{Document, Leaks, Profile, RssReport, StaleReport, Style, bytes};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -22,6 +30,8 @@ use std::collections::BTreeSet;
 const SCHEMA: &str = "memhook-rs/advice/1";
 /// What would bring back less than this is not worth a change.
 const LEAST_BYTES: u64 = 1 << 20;
+/// Findings that are shown.
+const MOST_FINDINGS: usize = 5;
 /// Nor what would bring back less than this share of the resident memory.
 const LEAST_SHARE: f64 = 0.02;
 /// What is missing of a process that was not traced.
@@ -34,8 +44,6 @@ pub struct Facts<'a> {
     pub profile: &'a Profile,
     /// What was resident at the end; `None` if that was not looked at.
     pub account: Option<&'a RssReport>,
-    /// The trend test over its sites; `None` if it could not be made.
-    pub growth: Option<&'a Evidence>,
     /// What nobody touched; `None` if that was not watched.
     pub stale: Option<&'a StaleReport>,
     /// Whether the process is still there, so that commands may name it.
@@ -57,12 +65,18 @@ pub struct Advice {
     pub seconds: f64,
     /// Resident bytes at the end; `None` if that was not looked at.
     pub rss_bytes: Option<u64>,
+    /// The class of the process: the kind of the first finding, `nothing`, or `unsure`.
+    pub class: &'static str,
     /// The answer in a line: what most of what would come back is; `None` if there is nothing to do.
     pub answer: Option<String>,
+    /// For how many seconds more it has to be looked at; `None` if it was seen for long enough.
+    pub more_seconds: Option<u64>,
     /// Where they are.
     pub lines: Vec<Line>,
     /// What would help, that which brings back most first.
     pub findings: Vec<Finding>,
+    /// The sites that did most, with what they do.
+    pub sites: Vec<ClassedSite>,
     /// What was not looked at, or not surely.
     pub notes: Vec<String>,
 }
@@ -74,6 +88,8 @@ pub struct Line {
     pub what: &'static str,
     /// Bytes now.
     pub bytes: u64,
+    /// Bytes at the begin; `None` if that was not looked at.
+    pub bytes_before: Option<u64>,
     /// How much more it would be in an hour; `None` if that was not followed.
     pub bytes_an_hour: Option<i64>,
     /// How sure it is: exact or estimated.
@@ -106,6 +122,8 @@ pub enum Kind {
     Stacks,
     /// Memory that was mapped beside the heap grows.
     Mappings,
+    /// The heap of a language's runtime.
+    Managed,
 }
 
 /// Something that would help.
@@ -115,6 +133,8 @@ pub struct Finding {
     pub kind: Kind,
     /// What was found, as a sentence.
     pub found: String,
+    /// The site, or what pins the memory; `None` if that is not known, or not one place.
+    pub place: Option<String>,
     /// Bytes that would come back now.
     pub gain_bytes: u64,
     /// Bytes that would not be added in an hour; `None` if that is not known.
@@ -129,7 +149,26 @@ pub struct Finding {
     pub evidence: String,
 }
 
+/// Change of the live bytes of what was allocated since the attach.
+fn grown_live(profile: &Profile) -> f64 {
+    let sites = profile.sites.iter();
+    sites
+        .map(|site| site.measures.live.bytes as f64 - site.before.bytes as f64)
+        .sum()
+}
+
 impl Facts<'_> {
+    /// What was resident at the begin.
+    fn before(&self) -> Option<&RssReport> {
+        self.profile.looks.as_ref().map(|looks| &looks.first)
+    }
+
+    /// Whether blocks must not be released from outside.
+    fn has_damaged_heap(&self) -> bool {
+        let mut gaps = self.profile.leaks.iter().flat_map(|leaks| &leaks.gaps);
+        gaps.any(|gap| gap.starts_with("the heap does not parse"))
+    }
+
     fn seconds(&self) -> f64 {
         (self.profile.to_ns.saturating_sub(self.profile.from_ns)) as f64 / 1e9
     }
@@ -166,54 +205,128 @@ impl Facts<'_> {
 /// What is found of a process.
 pub fn advise(facts: &Facts<'_>) -> Advice {
     let profile = facts.profile;
-    let mut findings = sites::findings(facts);
-    // Of samples, sums are estimates.
-    let of_blocks = match profile.sampling {
-        Some(_) => "estimated",
-        None => "exact",
-    };
+    let judged = sites::judge(facts);
+    let mut findings = judged.findings;
+    let mut notes = Vec::new();
+    if let Some(account) = facts.account {
+        findings.extend(allocator::findings(facts, account));
+        let managed = managed::heap(facts, account);
+        findings.extend(managed.or_else(|| allocator::mappings(facts)));
+        notes.extend(balance::unexplained(account).map(|unexplained| {
+            format!(
+                "{} of {} resident are in no part that is known, so the rest is in doubt",
+                bytes(unexplained),
+                bytes(account.rss_bytes)
+            )
+        }));
+    }
+    notes.extend(unseen(facts));
+    findings.sort_by_key(|finding| Reverse((is_certain(finding), rank(finding))));
+    findings.truncate(MOST_FINDINGS);
+    let is_unsure = findings.is_empty() && judged.unsure.is_some();
+    let unsure = judged.unsure.filter(|_| is_unsure);
+    let more_seconds = is_unsure.then(|| (2.0 * facts.seconds()).ceil() as u64);
+    notes.extend(unsure.zip(more_seconds).map(|(site, seconds)| {
+        format!("not seen for long enough: {site}; look at it for {seconds} s")
+    }));
+    Advice {
+        schema: SCHEMA,
+        pid: profile.target.pid,
+        name: profile.target.name.clone(),
+        seconds: facts.seconds(),
+        rss_bytes: facts.account.map(|account| account.rss_bytes),
+        class: match findings.first() {
+            Some(first) => class(first.kind),
+            None if is_unsure => "unsure",
+            None => "nothing",
+        },
+        answer: findings.first().map(|first| answer(first, facts.account)),
+        more_seconds,
+        lines: lines(facts),
+        findings,
+        sites: judged.classed,
+        notes,
+    }
+}
+
+/// The class of a process whose first finding is of this kind.
+fn class(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Leak => "leak",
+        Kind::Growth => "unbounded",
+        Kind::Untouched => "retained",
+        Kind::Retention | Kind::Arenas | Kind::ThreadCaches | Kind::HugePages => "allocator",
+        Kind::Fragmentation => "fragmentation",
+        Kind::Stacks => "stacks",
+        Kind::Mappings => "mappings",
+        Kind::Managed => "managed",
+    }
+}
+
+/// What was counted, or has passed a test.
+fn is_certain(finding: &Finding) -> bool {
+    finding.certainty != "estimated"
+}
+
+/// The balance, with what the trace and the search know of it.
+fn lines(facts: &Facts<'_>) -> Vec<Line> {
+    let profile = facts.profile;
+    let target = facts.target();
     let mut lines = Vec::new();
-    if facts.is_traced {
-        lines.push(Line {
-            what: "live blocks since the attach",
-            bytes: profile.totals.live_bytes,
-            bytes_an_hour: Some(facts.an_hour(sites::growth(profile))),
-            certainty: of_blocks,
-            evidence: format!("memhook-rs attach {} -d 60s", facts.target()),
-        });
-    }
-    if let Some(leaks) = profile
-        .leaks
-        .as_ref()
-        .filter(|_| profile.knows_unreachable())
-    {
-        lines.push(Line {
-            what: "of all blocks, unreachable",
-            bytes: leaks.totals.leaked_bytes,
-            bytes_an_hour: None,
-            certainty: facts.of_search(leaks),
-            evidence: format!("memhook-rs scan {}", facts.target()),
-        });
-    }
-    if let Some(watched) = facts.stale {
-        lines.push(Line {
-            what: "of those since the attach, reachable and not touched",
-            bytes: watched.sites.iter().map(sites::reachable_stale).sum(),
-            bytes_an_hour: None,
-            certainty: "estimated",
-            evidence: format!("memhook-rs stale {} --older 10m", facts.target()),
-        });
-    }
+    lines.extend(facts.is_traced.then(|| Line {
+        what: "live blocks since the attach",
+        bytes: profile.totals.live_bytes,
+        bytes_before: None,
+        bytes_an_hour: match balance::live(facts) {
+            // What was released of older blocks is known by both looks only.
+            Some(grown) => Some(facts.an_hour(grown)),
+            None => Some(facts.an_hour(grown_live(profile))),
+        },
+        // Of samples, sums are estimates.
+        certainty: match profile.sampling {
+            Some(_) => "estimated",
+            None => "exact",
+        },
+        evidence: format!("memhook-rs attach {target} -d 60s"),
+    }));
+    let leaks = profile.leaks.as_ref();
+    lines.extend(
+        leaks
+            .filter(|_| profile.knows_unreachable())
+            .map(|leaks| Line {
+                what: "of all blocks, unreachable",
+                bytes: leaks.totals.leaked_bytes,
+                bytes_before: None,
+                bytes_an_hour: None,
+                certainty: facts.of_search(leaks),
+                evidence: format!("memhook-rs scan {target}"),
+            }),
+    );
+    lines.extend(facts.stale.map(|watched| Line {
+        what: "of those since the attach, reachable and not touched",
+        bytes: watched.sites.iter().map(sites::reachable_stale).sum(),
+        bytes_before: None,
+        bytes_an_hour: None,
+        certainty: "estimated",
+        evidence: format!("memhook-rs stale {target} --older 10m"),
+    }));
+    lines.extend(
+        facts
+            .account
+            .into_iter()
+            .flat_map(|account| balance::lines(facts, account)),
+    );
+    lines
+}
+
+/// What was not looked at, or not surely.
+fn unseen(facts: &Facts<'_>) -> Vec<String> {
+    let profile = facts.profile;
     let mut notes = Vec::new();
     match facts.account {
-        Some(account) => {
-            findings.extend(allocator::findings(facts, account));
-            lines.extend(allocator::lines(facts, account));
-            notes.extend(account.notes.iter().cloned());
-        }
+        Some(account) => notes.extend(account.notes.iter().cloned()),
         None => notes.push("what is resident was not looked at: record with attach --rss".into()),
     }
-    findings.extend(allocator::mappings(facts));
     notes.extend(match &profile.leaks {
         Some(leaks) if profile.knows_unreachable() => leaks.gaps.clone(),
         Some(leaks) => vec![format!(
@@ -227,29 +340,14 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         None if facts.is_traced => {
             notes.push("what nobody touches was not watched: record with attach --stale".into())
         }
-        None => {}
-    }
-    match facts.growth {
-        Some(evidence) => notes.extend(evidence.gaps.iter().cloned()),
-        None if facts.is_traced => notes.push(
-            "allocations were sampled, so growth is an estimate that was not tested: trace with a larger --overhead".into(),
-        ),
         None => notes.push(NOT_TRACED.into()),
+    }
+    if profile.sampling.is_some() {
+        notes.push("allocations were sampled, so what sites hold is an estimate".into());
     }
     let mut known = BTreeSet::new();
     notes.retain(|note| known.insert(note.clone()));
-    findings.sort_by_key(|finding| Reverse(rank(finding)));
-    Advice {
-        schema: SCHEMA,
-        pid: profile.target.pid,
-        name: profile.target.name.clone(),
-        seconds: facts.seconds(),
-        rss_bytes: facts.account.map(|account| account.rss_bytes),
-        answer: findings.first().map(|first| answer(first, facts.account)),
-        lines,
-        findings,
-        notes,
-    }
+    notes
 }
 
 /// What goes on for an hour counts as much as what is there.
@@ -278,18 +376,34 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
         Kind::HugePages => "No leak: huge pages that are hardly used",
         Kind::Stacks => "Not the heap: stacks of threads",
         Kind::Mappings => "Not the heap: memory that is mapped beside it",
+        Kind::Managed => "Not the C heap: that of a language's runtime",
     };
     let of = account.map_or(String::new(), |account| {
         format!(" of {} resident", bytes(account.rss_bytes))
     });
-    format!("{what} ({}{of})", bytes(first.gain_bytes))
+    match first.gain_bytes {
+        // That only the runtime's own tool knows.
+        0 => what.to_owned(),
+        gain => format!("{what} ({}{of})", bytes(gain)),
+    }
 }
 
 impl Advice {
-    /// The answer in a line, also where there is nothing to do.
-    fn answer(&self) -> &str {
-        let answer = self.answer.as_deref();
-        answer.unwrap_or("Nothing to do: no change that could be computed would bring back much")
+    /// The answer in three lines at most: what it is, where, and what to do.
+    fn lines_of_answer(&self) -> Vec<String> {
+        let Some(first) = self.findings.first() else {
+            let nothing = "Nothing to do: no change that could be computed would bring back much";
+            return vec![match self.more_seconds {
+                Some(seconds) => format!("Not seen for long enough: look at it for {seconds} s"),
+                None => nothing.to_owned(),
+            }];
+        };
+        let place = first.place.as_ref().unwrap_or(&first.found);
+        vec![
+            self.answer.clone().unwrap_or_default(),
+            format!("Where: {place}"),
+            format!("Do: {}", first.remedy),
+        ]
     }
 
     /// For how long it was looked at, in words.

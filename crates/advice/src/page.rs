@@ -9,8 +9,10 @@ pub fn page(advice: &Advice) -> String {
     let resident = advice
         .rss_bytes
         .map_or(String::new(), |rss| format!(", {} resident", bytes(rss)));
-    page.text("h1", advice.answer())
-        .text("p", &format!("{title}, {}{resident}", advice.time()));
+    for (at, line) in advice.lines_of_answer().iter().enumerate() {
+        page.text(if at == 0 { "h1" } else { "p" }, line);
+    }
+    page.text("p", &format!("{title}, {}{resident}", advice.time()));
     for (at, finding) in advice.findings.iter().enumerate() {
         add(&mut page, at + 1, finding);
     }
@@ -20,9 +22,13 @@ pub fn page(advice: &Advice) -> String {
         .iter()
         .map(|line| {
             let rate = line.bytes_an_hour.map(change).unwrap_or_default();
+            let more = line
+                .bytes_before
+                .map(|before| change(line.bytes as i64 - before as i64));
             vec![
                 line.what.to_owned(),
                 bytes(line.bytes),
+                more.unwrap_or_default(),
                 rate,
                 line.certainty.to_owned(),
                 line.evidence.clone(),
@@ -33,6 +39,7 @@ pub fn page(advice: &Advice) -> String {
         &[
             "",
             "bytes",
+            "since the begin",
             "an hour, at this rate",
             "certainty",
             "shown by",

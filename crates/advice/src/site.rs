@@ -1,44 +1,44 @@
 //! What an allocation site is called in a finding.
 
-use memhook_gate::{AllocationSite, SourceFrame};
-use memhook_report::{StackFrame, frame_name, is_wrapper, short_place};
+use memhook_report::{StackFrame, frame_name, is_library_plumbing, is_wrapper, short_place};
 
-/// Frames of a site's name: the function that allocates, and who calls it.
-const FRAMES: usize = 3;
+/// Callers that are named beside the function that allocates.
+const CALLERS: usize = 2;
+/// Libraries whose functions allocate for their caller.
+const SYSTEM_LIBRARIES: [&str; 3] = ["libc.so", "libstdc++.so", "libc++.so"];
 
 /// What a site is called.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Site {
-    /// Its functions, the inner one first; empty if the call was not recorded.
+    /// The function that allocates; empty if the call was not recorded.
     pub name: String,
+    /// Its file and line, or its module.
     place: String,
+    callers: Vec<String>,
 }
 
 impl Site {
+    /// The innermost function that is the program's own, and who calls it.
     pub fn of_stack(stack: &[StackFrame]) -> Site {
-        let is_wrapping = |frame: &StackFrame| frame.function.as_deref().is_none_or(is_wrapper);
-        let first = stack.iter().position(|frame| !is_wrapping(frame));
+        let is_passing_on = |frame: &StackFrame| {
+            let module = frame.module.as_deref().unwrap_or_default();
+            let file_name = module.rsplit('/').next().unwrap_or(module);
+            let is_of_system = SYSTEM_LIBRARIES.iter().any(|of| file_name.starts_with(of));
+            let function = frame.function.as_deref();
+            is_of_system
+                || function.is_none_or(|name| is_wrapper(name) || is_library_plumbing(name))
+        };
+        let first = stack.iter().position(|frame| !is_passing_on(frame));
         let frames = &stack[first.unwrap_or(0)..];
         let place = frames.first().map(|frame| match (&frame.file, frame.line) {
             (Some(file), Some(line)) => short_place(&format!("{file}:{line}")),
             _ => frame.module.clone().unwrap_or_default(),
         });
+        let mut names = frames.iter().map(frame_name);
         Site {
-            name: joined(frames.iter().map(frame_name)),
+            name: names.next().unwrap_or_default(),
             place: place.unwrap_or_default(),
-        }
-    }
-
-    pub fn of_evidence(site: &AllocationSite) -> Site {
-        let first = site.stack.iter().position(|frame| !frame.wrapper);
-        let frames = &site.stack[first.unwrap_or(0)..];
-        let place = frames.first().map(|frame| match &frame.file {
-            Some(_) => short_place(&frame.place()),
-            None => frame.module_name().unwrap_or_default().to_owned(),
-        });
-        Site {
-            name: joined(frames.iter().map(SourceFrame::name)),
-            place: place.unwrap_or_default(),
+            callers: names.take(CALLERS).collect(),
         }
     }
 
@@ -47,42 +47,62 @@ impl Site {
         !self.name.is_empty()
     }
 
-    /// Its name and place, in a sentence.
+    /// Its name, its place and its callers, in a sentence.
     pub fn text(&self) -> String {
-        match (self.is_known(), self.place.is_empty()) {
-            (false, _) => "a caller that was not recorded".to_owned(),
-            (true, true) => self.name.clone(),
-            (true, false) => format!("{} ({})", self.name, self.place),
+        if !self.is_known() {
+            return "a caller that was not recorded".to_owned();
         }
+        let place = match self.place.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", self.place),
+        };
+        let callers = self.callers.iter().map(|name| format!(" \u{2190} {name}"));
+        format!("{}{place}{}", self.name, callers.collect::<String>())
     }
-}
-
-fn joined(names: impl Iterator<Item = String>) -> String {
-    names.take(FRAMES).collect::<Vec<_>>().join(" \u{2190} ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Without debug information there is a module instead of a file and line.
+    fn frame(function: &str, module: &str, place: Option<(&str, u32)>) -> StackFrame {
+        StackFrame {
+            address: "0x1".into(),
+            module: Some(module.into()),
+            offset: None,
+            function: Some(function.into()),
+            file: place.map(|(file, _)| file.into()),
+            line: place.map(|(_, line)| line),
+            inlined: false,
+        }
+    }
+
     #[test]
-    fn a_place_is_in_one_pair_of_parentheses() {
-        let mut frame = SourceFrame {
-            function: Some("pool_get".into()),
-            module: Some("/usr/sbin/haproxy".into()),
-            ..SourceFrame::default()
-        };
-        let text = |frame: &SourceFrame| {
-            let stack = vec![frame.clone()];
-            Site::of_evidence(&AllocationSite {
-                stack,
-                ..AllocationSite::default()
-            })
-            .text()
-        };
-        assert_eq!(text(&frame), "pool_get (haproxy)");
-        (frame.file, frame.line) = (Some("pool.c".into()), Some(7));
-        assert_eq!(text(&frame), "pool_get (pool.c:7)");
+    fn the_first_function_of_the_program_is_named_with_its_line() {
+        let stack = [
+            frame("operator new(unsigned long)", "/lib/libstdc++.so.6", None),
+            frame(
+                "std::string::_M_construct(unsigned long, char)",
+                "/lib/libstdc++.so.6.0.30",
+                None,
+            ),
+            frame(
+                "std::__new_allocator<int>::construct<int>()",
+                "/usr/bin/shop",
+                Some(("new_allocator.h", 137)),
+            ),
+            frame("add_order", "/usr/bin/shop", Some(("shop.cc", 40))),
+            frame("serve", "/usr/bin/shop", Some(("shop.cc", 90))),
+            frame("main", "/usr/bin/shop", None),
+        ];
+        let site = Site::of_stack(&stack);
+        assert_eq!(
+            site.text(),
+            "add_order (shop.cc:40) \u{2190} serve \u{2190} main"
+        );
+        // Without debug information there is a module instead of a file and line.
+        let site = Site::of_stack(&[frame("pool_get", "haproxy", None)]);
+        assert_eq!(site.text(), "pool_get (haproxy)");
+        assert!(!Site::of_stack(&[]).is_known());
     }
 }

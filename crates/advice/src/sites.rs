@@ -1,10 +1,12 @@
-//! Findings about allocation sites: what leaks, and what grows.
+//! Findings about allocation sites: what leaks, what grows without bound, what is kept and not touched.
 
+use crate::balance;
+use crate::course::{Course, PARTS, course};
 use crate::site::Site;
 use crate::{Facts, Finding, Kind};
-use memhook_gate::{Evidence, Leak, MOMENTS};
 use memhook_report::claims::{Seen, unseen_blocks};
 use memhook_report::{LeakSite, Profile, StaleSite, bytes, counted};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// What makes a block larger.
@@ -13,61 +15,238 @@ const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
 const DEVIATIONS: f64 = 3.0;
 /// Findings of each kind; further ones are in the commands that they name.
 const MOST: usize = 3;
+/// Sites that are listed with their class.
+const MOST_CLASSED: usize = 20;
+/// How far the sizes of two groups of blocks may be apart that one site is taken for.
+const ALIKE: f64 = 0.1;
 
-/// Change of the live bytes of all sites.
-pub fn growth(profile: &Profile) -> f64 {
-    let sites = profile.sites.iter();
-    sites
-        .map(|site| site.measures.live.bytes as f64 - site.before.bytes as f64)
-        .sum()
+/// Use that a site makes of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// Nothing points to what it has allocated.
+    Leaked,
+    /// It keeps more and more.
+    Unbounded,
+    /// It allocates as much as is released of the same sizes.
+    Bounded,
+    /// It keeps more than before, and ever more slowly.
+    Warming,
+    /// Nobody touches what it keeps.
+    Retained,
+    /// It kept much more before the end than at the end.
+    Burst,
+    /// It was not seen for long enough to tell.
+    Unsure,
 }
 
-/// What leaks, then what grows and is not among that.
-pub fn findings(facts: &Facts<'_>) -> Vec<Finding> {
-    let mut found = Vec::new();
+/// A site with its class.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassedSite {
+    /// What it does.
+    pub class: Class,
+    /// Its function, place and callers.
+    pub site: String,
+    /// Live bytes of what it has allocated since the attach.
+    pub live_bytes: u64,
+    /// How much more of the sizes of its blocks there is than at the begin: at least, and at most.
+    pub grown_bytes: (u64, u64),
+    /// How sure it is: exact, tested or estimated.
+    pub certainty: &'static str,
+}
+
+/// The blocks of a call stack.
+struct OfStack {
+    stack: u32,
+    is_buffer: bool,
+    live: f64,
+    blocks: u64,
+    /// Of those, what nothing reaches.
+    unreachable: f64,
+    error: f64,
+    grown: (f64, f64),
+    is_shared: bool,
+    course: Course,
+}
+
+/// Findings about sites, and their classes.
+#[derive(Default)]
+pub struct OfSites {
+    pub findings: Vec<Finding>,
+    pub classed: Vec<ClassedSite>,
+    /// The site that may grow, where nothing surer is known.
+    pub unsure: Option<String>,
+}
+
+/// What leaks, what grows without bound and is not among that, and what nobody touches.
+pub fn judge(facts: &Facts<'_>) -> OfSites {
+    let mut all = OfSites::default();
     let mut known = Vec::new();
-    if let Some(leaks) = facts
-        .profile
-        .leaks
-        .as_ref()
-        .filter(|_| facts.profile.knows_unreachable())
-    {
-        let large = leaks.sites.iter();
-        let large = large.filter(|site| site.bytes + site.held_bytes >= facts.least());
-        for leak in large.take(MOST) {
-            let site = Site::of_stack(&leak.stack);
-            found.push(of_leak(facts, leak, &site));
-            known.push(site);
-        }
-    }
-    let Some(evidence) = facts.growth else {
-        found.extend(estimated_growth(facts, &mut known));
-        found.extend(untouched(facts, &known));
-        return found;
-    };
-    let mut grown: Vec<(u64, &Leak)> = evidence
-        .leaks
-        .iter()
-        .map(|leak| (rate(facts, evidence, leak), leak))
-        .collect();
-    grown.sort_by_key(|(rate, _)| std::cmp::Reverse(*rate));
-    for (rate, leak) in grown {
-        let of_leak = &evidence.sites[leak.site];
-        let site = Site::of_evidence(of_leak);
-        let is_buffer = REALLOCS.contains(&of_leak.kind.as_str());
-        let of_known = known.iter().position(|one| one.name == site.name);
-        if let Some(at) = of_known {
-            found[at].gain_bytes_an_hour = Some(rate);
-            continue;
-        }
-        if found.len() >= 2 * MOST || rate < facts.least() {
-            continue;
-        }
-        found.push(of_growth(facts, leak, (&site, is_buffer), rate));
+    for (finding, site) in leaks(facts) {
+        all.findings.push(finding);
         known.push(site);
     }
-    found.extend(untouched(facts, &known));
+    let (mut grown, mut unsure) = (Vec::new(), Vec::new());
+    for one in of_stacks(facts) {
+        let Some(class) = class(facts, &one) else {
+            continue;
+        };
+        let site = Site::of_stack(&facts.profile.stack(one.stack));
+        let is_known = known.iter().any(|known| known.name == site.name);
+        if all.classed.len() < MOST_CLASSED {
+            all.classed.push(ClassedSite {
+                class,
+                site: site.text(),
+                live_bytes: one.live as u64,
+                grown_bytes: (one.grown.0 as u64, one.grown.1 as u64),
+                certainty: certainty(&one),
+            });
+        }
+        match class {
+            Class::Unbounded if !is_known => grown.push((site, one)),
+            Class::Unsure if !is_known => unsure.push((site, one)),
+            _ => {}
+        }
+    }
+    grown.sort_by(|a, b| f64::total_cmp(&b.1.grown.1, &a.1.grown.1));
+    for (site, one) in grown.into_iter().take(MOST) {
+        all.findings.push(of_growth(facts, &one, &site));
+        known.push(site);
+    }
+    let first = unsure.first().map(|(site, one)| {
+        format!(
+            "{} holds {} more than at the begin",
+            site.text(),
+            bytes(one.grown.1 as u64)
+        )
+    });
+    all.unsure = first;
+    all.findings.extend(untouched(facts, &known));
+    all
+}
+
+/// Each call stack that holds something, the one with most first.
+fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
+    let profile = facts.profile;
+    let mut found: BTreeMap<u32, OfStack> = BTreeMap::new();
+    for site in &profile.sites {
+        let of = found.entry(site.stack).or_insert(OfStack {
+            stack: site.stack,
+            is_buffer: REALLOCS.contains(&site.kind.as_str()),
+            live: 0.0,
+            blocks: 0,
+            unreachable: 0.0,
+            error: 0.0,
+            grown: (0.0, 0.0),
+            is_shared: false,
+            course: Course::Steady,
+        });
+        let (live, before) = (site.measures.live, site.before);
+        of.live += live.bytes as f64;
+        of.blocks += live.blocks;
+        of.unreachable += site.measures.unreachable.bytes as f64;
+        of.error += live.variance + live.unhit + before.variance;
+    }
+    let points = over_time(profile);
+    let least = facts.least() as f64;
+    let mut found: Vec<OfStack> = found.into_values().collect();
+    for one in &mut found {
+        one.error = one.error.max(0.0).sqrt();
+        let live = points.get(&one.stack);
+        let Some(live) = live.filter(|live| live.iter().any(|bytes| *bytes >= least)) else {
+            continue;
+        };
+        one.course = course(live, least);
+        let more = (one.live - live[0] - one.unreachable).max(0.0);
+        one.grown = net(facts, one.stack, more);
+        one.is_shared = one.grown.1 > 2.0 * one.grown.0;
+    }
+    found.sort_by(|a, b| b.live.total_cmp(&a.live));
     found
+}
+
+/// The live bytes of each call stack at the begin and at the end of each part of the time.
+fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
+    let span = profile.to_ns.saturating_sub(profile.from_ns) as f64;
+    let moment = |time_ns: u64| {
+        let after = time_ns.saturating_sub(profile.from_ns) as f64;
+        (after / span.max(1.0) * PARTS as f64).ceil() as usize
+    };
+    let mut found: BTreeMap<u32, [f64; PARTS + 1]> = BTreeMap::new();
+    let mut of_site: BTreeMap<u32, (usize, f64)> = BTreeMap::new();
+    let mut add = |site: u32, moments: std::ops::Range<usize>, bytes: f64| {
+        let Some(site) = profile.sites.get(site as usize) else {
+            return;
+        };
+        let live = found.entry(site.stack).or_insert([0.0; PARTS + 1]);
+        for sum in &mut live[moments] {
+            *sum += bytes;
+        }
+    };
+    for change in &profile.changes {
+        let Some(point) = profile.timeline.get(change.point as usize) else {
+            continue;
+        };
+        let at = moment(point.time_ns).min(PARTS);
+        let of = of_site.entry(change.site).or_default();
+        if of.0 < at {
+            add(change.site, of.0..at, of.1);
+            of.0 = at;
+        }
+        of.1 = change.live.bytes as f64;
+    }
+    for (site, (from, bytes)) in of_site {
+        add(site, from..PARTS + 1, bytes);
+    }
+    found
+}
+
+/// How much of `more` bytes since the begin is growth: at least, and at most.
+fn net(facts: &Facts<'_>, stack: u32, more: f64) -> (f64, f64) {
+    let bound = facts.least() as f64;
+    let of_heap = balance::live(facts);
+    if let (Some(looks), Some(of_heap)) = (&facts.profile.looks, of_heap) {
+        let at = looks.stacks.binary_search_by_key(&stack, |one| one.stack);
+        let Some(one) = at.ok().and_then(|at| looks.stacks.get(at)) else {
+            return (0.0, 0.0);
+        };
+        // Together, the sites have not grown by more than the heap has.
+        let most = more.min(of_heap.max(0.0) + bound);
+        let most = most.min(one.at_most_bytes as f64);
+        return (most.min(one.at_least_bytes as f64), most);
+    }
+    match balance::resident(facts) {
+        // What was released may have been older than the trace, and as much.
+        Some(resident) if resident < bound => (0.0, 0.0),
+        Some(resident) => (0.0, more.min(resident)),
+        None => (0.0, more),
+    }
+}
+
+/// The class of a call stack; `None` if it has done nothing that matters.
+fn class(facts: &Facts<'_>, one: &OfStack) -> Option<Class> {
+    let least = facts.least() as f64;
+    if one.unreachable >= least && 2.0 * one.unreachable > one.live {
+        return Some(Class::Leaked);
+    }
+    let grown = one.grown.1;
+    match one.course {
+        Course::Steady => None,
+        Course::Burst => Some(Class::Burst),
+        _ if grown < least || 4.0 * grown < one.live - one.unreachable => Some(Class::Bounded),
+        Course::Levelling => Some(Class::Warming),
+        // Fewer samples than that may be chance.
+        _ if grown < DEVIATIONS * one.error => Some(Class::Unsure),
+        Course::Growing => Some(Class::Unbounded),
+        Course::Unclear => Some(Class::Unsure),
+    }
+}
+
+fn certainty(one: &OfStack) -> &'static str {
+    match one.grown.0 > 0.0 && !one.is_shared {
+        true => "tested",
+        false => "estimated",
+    }
 }
 
 /// Sites whose blocks something points to and nobody has touched, if that was watched.
@@ -97,6 +276,7 @@ fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
                 bytes(of.live_bytes),
                 site.text(),
             ),
+            place: Some(site.text()),
             gain_bytes: stale,
             gain_bytes_an_hour: None,
             certainty: "estimated",
@@ -113,63 +293,57 @@ pub fn reachable_stale(site: &StaleSite) -> u64 {
     split.map_or(site.stale_bytes, |split| split.reachable_stale_bytes)
 }
 
-/// Sites that have grown by more than chance makes of samples. Whether they go on growing was not tested.
-fn estimated_growth(facts: &Facts<'_>, known: &mut Vec<Site>) -> Vec<Finding> {
-    let mut of_stack: BTreeMap<u32, (f64, f64, u64)> = BTreeMap::new();
-    for site in &facts.profile.sites {
-        let (live, before) = (site.measures.live, site.before);
-        let sums = of_stack.entry(site.stack).or_default();
-        sums.0 += live.bytes as f64 - before.bytes as f64;
-        sums.1 += live.variance + live.unhit + before.variance;
-        sums.2 += live.bytes;
+/// Blocks that nothing reaches, by the site of those that no other of them points to.
+fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
+    let searched = facts.profile.leaks.as_ref();
+    let Some(leaks) = searched.filter(|_| facts.profile.knows_unreachable()) else {
+        return Vec::new();
+    };
+    let mut named: Vec<(Site, LeakSite)> = Vec::new();
+    for leak in &leaks.sites {
+        let site = Site::of_stack(&leak.stack);
+        match named.iter_mut().find(|(known, _)| *known == site) {
+            Some((_, sum)) => {
+                sum.bytes += leak.bytes;
+                sum.blocks += leak.blocks;
+                sum.held_bytes += leak.held_bytes;
+            }
+            None => named.push((site, leak.clone())),
+        }
     }
-    let least = facts.least() as f64;
-    let mut grown: Vec<(u32, f64, u64)> = of_stack
-        .into_iter()
-        .filter(|(_, (more, variance, _))| *more >= least && *more > DEVIATIONS * variance.sqrt())
-        .map(|(stack, (more, _, live))| (stack, more, live))
-        .collect();
-    grown.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let named = grown.into_iter().map(|(stack, more, live)| {
-        let site = Site::of_stack(&facts.profile.stack(stack));
-        (site, more, live)
-    });
-    let new = named.filter(|(site, ..)| known.iter().all(|one| one.name != site.name));
-    let new: Vec<_> = new.take(MOST).collect();
-    known.extend(new.iter().map(|(site, ..)| site.clone()));
-    new.into_iter()
-        .map(|(site, more, live)| Finding {
-            kind: Kind::Growth,
-            found: format!(
-                "{} holds {} more than at the beginning, {} in all",
-                site.text(),
-                bytes(more as u64),
-                bytes(live)
-            ),
-            gain_bytes: more as u64,
-            gain_bytes_an_hour: u64::try_from(facts.an_hour(more)).ok(),
-            certainty: "estimated",
-            remedy: format!(
-                "Check whether {} releases everything that it should, or keeps it without a limit",
-                site.name
-            ),
-            cost: "a change of the program",
-            evidence: format!("memhook-rs gate -p {} --growth -d 5m", facts.target()),
-        })
-        .collect()
+    // Blocks without a site are most likely another part of what a site loses that they are alike.
+    let unseen = named.iter().position(|(site, _)| !site.is_known());
+    let unseen = unseen.map(|at| named.remove(at));
+    let mut unseen = unseen.filter(|(_, leak)| all_of(leak) >= facts.least());
+    named.sort_by_key(|(_, leak)| std::cmp::Reverse(all_of(leak)));
+    let mut found: Vec<(Finding, Site)> = Vec::new();
+    for (site, leak) in named {
+        let also = match &unseen {
+            Some((_, other)) if are_alike(&leak, other) => unseen.take().map(|(_, leak)| leak),
+            _ => None,
+        };
+        let all = all_of(&leak) + also.as_ref().map_or(0, all_of);
+        if all >= facts.least() {
+            found.push((of_leak(facts, &leak, also.as_ref(), &site), site));
+        }
+    }
+    found.truncate(MOST);
+    found.extend(unseen.map(|(site, leak)| (of_leak(facts, &leak, None, &site), site)));
+    found
 }
 
-/// Bytes an hour that a growing site adds.
-fn rate(facts: &Facts<'_>, evidence: &Evidence, leak: &Leak) -> u64 {
-    let interval = evidence.elapsed.as_secs_f64() / f64::from(MOMENTS);
-    let bytes = leak.growth.map_or(0.0, |growth| growth.bytes_per_interval);
-    if bytes <= 0.0 || interval <= 0.0 {
-        return facts.an_hour(leak.total().bytes as f64).max(0) as u64;
-    }
-    (bytes * 3600.0 / interval).round() as u64
+/// A leak with all that it holds.
+fn all_of(leak: &LeakSite) -> u64 {
+    leak.bytes + leak.held_bytes
 }
 
-fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
+/// Whether the blocks of one leak are as large as those of another, and hold as much.
+fn are_alike(one: &LeakSite, other: &LeakSite) -> bool {
+    let mean = |leak: &LeakSite| all_of(leak) as f64 / leak.blocks.max(1) as f64;
+    (mean(one) / mean(other).max(1.0) - 1.0).abs() < ALIKE
+}
+
+fn of_leak(facts: &Facts<'_>, leak: &LeakSite, also: Option<&LeakSite>, site: &Site) -> Finding {
     let held = match leak.held_bytes {
         0 => String::new(),
         held => format!(", and only these reach a further {}", bytes(held)),
@@ -178,34 +352,49 @@ fn of_leak(facts: &Facts<'_>, leak: &LeakSite, site: &Site) -> Finding {
         true => format!("; allocated by {}", site.text()),
         false => String::new(),
     };
+    let unseen = unseen_blocks(seen_of(facts)).sentence;
+    let others = also.map_or(String::new(), |also| {
+        format!(
+            ". {} in {} of the same size were lost, too, most likely by the same site: {unseen}",
+            bytes(all_of(also)),
+            counted(also.blocks, "block"),
+        )
+    });
+    let can_reclaim = !facts.has_damaged_heap();
+    let reclaim = format!("memhook-rs scan --reclaim {}", facts.target());
     Finding {
         kind: Kind::Leak,
         found: format!(
-            "Nothing points to {} in {} any more{held}{by}",
+            "Nothing points to {} in {} any more{held}{by}{others}",
             bytes(leak.bytes),
             counted(leak.blocks, "block"),
         ),
-        gain_bytes: leak.bytes + leak.held_bytes,
-        gain_bytes_an_hour: None,
-        // Of samples, other blocks may have been lost at the same site.
-        certainty: match (facts.profile.sampling, &facts.profile.leaks) {
-            (None, Some(leaks)) => facts.of_search(leaks),
-            _ => "estimated",
-        },
-        remedy: match site.is_known() {
+        place: site.is_known().then(|| site.text()),
+        gain_bytes: all_of(leak) + also.map_or(0, all_of),
+        gain_bytes_an_hour: site
+            .is_known()
+            .then(|| facts.an_hour(all_of(leak) as f64).max(0) as u64),
+        certainty: facts
+            .profile
+            .leaks
+            .as_ref()
+            .map_or("estimated", |leaks| facts.of_search(leaks)),
+        remedy: match (site.is_known(), can_reclaim) {
             _ if !facts.is_traced => format!(
                 "memhook-rs scan {0} says what they are; memhook-rs attach {0} --leaks names who allocates more of them",
                 facts.target(),
             ),
-            true => format!(
-                "Release what {} allocates; until that is deployed, memhook-rs scan --reclaim {} frees it",
+            (true, true) => format!(
+                "Release what {} allocates; until that is deployed, {reclaim} frees it",
                 site.name,
-                facts.target(),
             ),
-            false => format!(
-                "memhook-rs scan --reclaim {} frees them; the trace names no site of theirs: {}",
-                facts.target(),
-                unseen_blocks(seen_of(facts)).sentence,
+            (true, false) => format!("Release what {} allocates", site.name),
+            (false, true) => {
+                format!("{reclaim} frees them; the trace names no site of theirs: {unseen}")
+            }
+            (false, false) => format!(
+                "Trace the process while it allocates them: memhook-rs attach {} --leaks -d 10m",
+                facts.target()
             ),
         },
         cost: match site.is_known() {
@@ -226,34 +415,38 @@ fn seen_of(facts: &Facts<'_>) -> Seen {
     }
 }
 
-fn of_growth(
-    facts: &Facts<'_>,
-    leak: &Leak,
-    (site, is_buffer): (&Site, bool),
-    rate: u64,
-) -> Finding {
-    let total = leak.total();
+fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
     let is_searched = facts.profile.knows_unreachable();
+    let (least, most) = one.grown;
+    let shared = match one.is_shared && least > 0.0 {
+        true => format!(
+            " (at least {}: others allocate the same sizes)",
+            bytes(least as u64)
+        ),
+        false => String::new(),
+    };
     Finding {
         kind: Kind::Growth,
         found: format!(
-            "{} {}: {} in {} since the attach{}",
+            "{} {}: {} more than at the begin{shared}, {} in {} since the attach{}",
             site.text(),
-            match is_buffer {
+            match one.is_buffer {
                 true => "makes blocks larger and larger by realloc",
                 false => "keeps more and more",
             },
-            bytes(total.bytes),
-            counted(total.blocks, "block"),
-            match is_searched {
+            bytes(most as u64),
+            bytes(one.live as u64),
+            counted(one.blocks, "block"),
+            match is_searched && one.unreachable == 0.0 {
                 true => ", all of it reachable",
                 false => "",
             },
         ),
-        gain_bytes: total.bytes,
-        gain_bytes_an_hour: Some(rate),
-        certainty: "tested",
-        remedy: match (is_buffer, is_searched) {
+        place: Some(site.text()),
+        gain_bytes: most as u64,
+        gain_bytes_an_hour: Some(facts.an_hour(most).max(0) as u64),
+        certainty: certainty(one),
+        remedy: match (one.is_buffer, is_searched) {
             (true, _) => format!(
                 "Bound how large {} lets them become; if it needs that size, reserve it at once: each step copies all before it",
                 site.name

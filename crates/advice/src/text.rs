@@ -30,28 +30,24 @@ fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
         notes(out, advice, width)?;
         writeln!(out)?;
     }
-    writeln!(out, "{}\n", style.strong(&visible(advice.answer())))?;
-    let resident = advice
-        .rss_bytes
-        .map_or(String::new(), |rss| format!(", {} resident", bytes(rss)));
-    let name = visible(&advice.name);
-    writeln!(out, "{name} ({}), {}{resident}", advice.pid, advice.time())?;
-    for line in &advice.lines {
-        let rate = line.bytes_an_hour.map_or(String::new(), |rate| {
-            format!("  {} an hour at this rate", change(rate))
-        });
-        let shown = format!("{}{rate}", line.what);
+    for (at, line) in advice.lines_of_answer().iter().enumerate() {
+        let line = wrapped(&visible(line), width);
         writeln!(
             out,
-            "{:>11}  {shown:<LINE$}  {}",
-            bytes(line.bytes),
-            line.evidence
+            "{}",
+            if at == 0 {
+                style.strong(&line)
+            } else {
+                line.into()
+            }
         )?;
     }
     for (at, finding) in advice.findings.iter().enumerate() {
         writeln!(out)?;
         of_finding(out, at + 1, finding, width, style)?;
     }
+    writeln!(out)?;
+    balance(out, advice)?;
     if !advice.notes.is_empty() && !only_looks {
         writeln!(out)?;
         notes(out, advice, width)?;
@@ -63,6 +59,31 @@ fn notes(out: &mut String, advice: &Advice, width: usize) -> Result {
     for note in &advice.notes {
         let note = format!("Note: {}", visible(note));
         writeln!(out, "{}", wrapped(&note, width))?;
+    }
+    Ok(())
+}
+
+/// Where the memory is, and how much more or less that is than at the begin.
+fn balance(out: &mut String, advice: &Advice) -> Result {
+    let resident = advice
+        .rss_bytes
+        .map_or(String::new(), |rss| format!(", {} resident", bytes(rss)));
+    let name = visible(&advice.name);
+    writeln!(out, "{name} ({}), {}{resident}", advice.pid, advice.time())?;
+    for line in &advice.lines {
+        let more = line.bytes_before.map_or(String::new(), |before| {
+            change(line.bytes as i64 - before as i64)
+        });
+        let rate = line.bytes_an_hour.map_or(String::new(), |rate| {
+            format!("  {} an hour at this rate", change(rate))
+        });
+        let shown = format!("{}{rate}", line.what);
+        writeln!(
+            out,
+            "{:>11} {more:>12}  {shown:<LINE$}  {}",
+            bytes(line.bytes),
+            line.evidence
+        )?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use memhook_advice::Advice;
 use memhook_attach::{Detached, End, Error as AttachError, OnFull, Session, TraceConfig};
 use memhook_attach::{USUAL_RING_BYTES, already_traced};
 use memhook_checkup::{
-    Attendant, EndLooks, Examination, ExaminationError, advice_of, examine, resident_now,
+    Attendant, Examination, ExaminationError, MemoryLooks, advice_of, examine, resident_now,
 };
 use memhook_heap::{Limits, Request};
 use memhook_process::TargetRoot;
@@ -242,7 +242,7 @@ fn examination<'a>(
             ..TraceConfig::default()
         },
         files: Some(searches.files()),
-        looks: Some(EndLooks {
+        looks: Some(MemoryLooks {
             search: Request {
                 limits,
                 ..Request::to_search()
@@ -335,6 +335,10 @@ impl Attendant for Watched<'_> {
         self.turn.is_some()
     }
 
+    fn has_looked(&mut self) {
+        self.turn = None;
+    }
+
     fn gives_up_names(&self) -> bool {
         let since = self.names.get_or_init(Instant::now);
         self.searches.link().is_asked_back() || since.elapsed() >= NAMES_FOR
@@ -369,6 +373,7 @@ mod tests {
                 |&(kind, gain_bytes, gain_bytes_an_hour)| memhook_advice::Finding {
                     kind,
                     found: String::new(),
+                    place: None,
                     gain_bytes,
                     gain_bytes_an_hour,
                     certainty: "exact",
@@ -383,7 +388,10 @@ mod tests {
             name: "nginx".into(),
             seconds: 60.0,
             rss_bytes: Some(1 << 30),
+            class: "leak",
             answer: Some("A leak".into()),
+            more_seconds: None,
+            sites: Vec::new(),
             lines: Vec::new(),
             findings: findings.collect(),
             notes: Vec::new(),

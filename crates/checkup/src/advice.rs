@@ -2,9 +2,7 @@
 
 use crate::allocator::said_by_allocator;
 use memhook_advice::{Advice, Facts, advise};
-use memhook_gate::{
-    FoundLeaks, NameSource, RecordedOptions, Search, recorded_evidence, recorded_time,
-};
+use memhook_gate::{FoundLeaks, Search};
 use memhook_heap::{
     Error as HeapError, Limits, Looked, Part, Request, capture_settled, look_at_memory,
 };
@@ -14,10 +12,6 @@ use memhook_recording::Recording;
 use memhook_report::recorded::{Contents, Window, account, profile, stale};
 use memhook_report::{Leaks, Profile, RssPart, RssReport, RssView, Target};
 use memhook_symbols::Symbolizer;
-use std::time::Duration;
-
-/// How sure the trend test is of a site that it says grows.
-const CONFIDENCE: f64 = 0.99;
 
 /// The note of a look at a process whose allocator could say what it holds.
 pub const ALLOCATOR_NOT_ASKED: &str =
@@ -33,9 +27,6 @@ pub enum AdviceError {
     /// It is damaged.
     #[error(transparent)]
     Recording(#[from] memhook_recording::Error),
-    /// Its sites cannot be tested for growth.
-    #[error(transparent)]
-    Growth(#[from] memhook_gate::Error),
 }
 
 /// What to do about the process of a recording. `resident`: what is resident of it now, for which the recording stands if
@@ -52,24 +43,9 @@ pub fn advice_of(
     let contents = Contents::default();
     let profile = profile(recording, &mut symbols, Window::default(), contents)?;
     let account = resident.map(Box::new).or_else(|| account(recording));
-    // Growth of an estimate may be chance.
-    let is_whole = recording.sample_bytes().is_none();
-    let options = RecordedOptions {
-        stretch: (Duration::ZERO, recorded_time(recording)),
-        growth_confidence: Some(CONFIDENCE),
-        are_sites_findings: false,
-        needs_all_sites: false,
-        scores: None,
-    };
-    let growth = is_whole.then(|| {
-        let source = NameSource::of_recording(recording, symbols);
-        recorded_evidence(recording, source, &options)
-    });
-    let growth = growth.transpose()?;
     Ok(advise(&Facts {
         profile: &profile,
         account: account.as_deref(),
-        growth: growth.as_ref(),
         stale: stale(recording).as_ref(),
         is_running,
         is_traced: true,
@@ -102,7 +78,6 @@ pub fn advice_of_look(pid: i32, limits: Limits) -> Result<Advice, HeapError> {
     Ok(advise(&Facts {
         profile: &profile,
         account: Some(&account),
-        growth: None,
         stale: None,
         is_running: true,
         is_traced: false,

@@ -1,6 +1,7 @@
 //! The examination of a running process: it is recorded for a time, and its memory is copied at the end.
 
 use crate::StackNames;
+use crate::first_look::FirstLook;
 use crate::last_look::LastLook;
 use crate::notes::{kept_overhead, notes};
 use crate::resident::PinnedMemory;
@@ -13,7 +14,7 @@ use memhook_foreign::{own_name, unnamed_file_in};
 use memhook_heap::{Error as HeapError, Limits, Request};
 use memhook_ledger::Observer;
 use memhook_process::TargetRoot;
-use memhook_recording::Options;
+use memhook_recording::{Options, TWO_LOOKS_NOTE};
 use memhook_report::{
     LiveReporter, LiveView, ReportModel, RowsBy, RssView, SortBy, StackFrame, UnreachableSite,
 };
@@ -27,6 +28,9 @@ use std::time::Duration;
 /// How long one look for names takes; then the attendant is asked again.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
+/// The part of the time after which a first look has too little time before the last one.
+const LATEST_FIRST_LOOK: u32 = 4;
+
 /// How a process is examined.
 pub struct Examination<'a> {
     /// How long it is traced.
@@ -35,8 +39,8 @@ pub struct Examination<'a> {
     pub config: TraceConfig,
     /// What is read of its files, where many processes have them in common.
     pub files: Option<&'a SharedFiles>,
-    /// How its memory is looked at when the time is over; `None`: it is not.
-    pub looks: Option<EndLooks>,
+    /// How its memory is looked at, at the begin and when the time is over; `None`: it is not.
+    pub looks: Option<MemoryLooks>,
     /// How it is recorded, and in which directory. Nothing with a name is left there.
     pub recording: Options,
     /// That directory.
@@ -45,11 +49,11 @@ pub struct Examination<'a> {
     pub names: Option<SearchPath>,
 }
 
-/// Two copies of the memory at the end of an examination.
-pub struct EndLooks {
+/// Copies of the memory: one at the begin of an examination, and two at its end.
+pub struct MemoryLooks {
     /// The copy that is searched for what nothing reaches.
     pub search: Request,
-    /// Bounds of the copy in which the heap is walked.
+    /// Bounds of each copy in which the heap is walked.
     pub walk: Limits,
     /// How a copy that failed is told.
     pub words: fn(&HeapError) -> String,
@@ -80,10 +84,13 @@ pub trait Attendant {
         false
     }
 
-    /// Called when the time is over, until it is true: whether the memory may be copied now.
+    /// Called when the memory is to be copied, until it is true: whether that may be done now.
     fn may_look(&mut self) -> bool {
         true
     }
+
+    /// Called when the first copy has been made.
+    fn has_looked(&mut self) {}
 
     /// Whether names are waited for no longer.
     fn gives_up_names(&self) -> bool;
@@ -168,6 +175,9 @@ struct ExaminationJob<'a> {
     examination: Examination<'a>,
     attendant: &'a mut dyn Attendant,
     names: Names,
+    first_look: Option<FirstLook>,
+    /// The first look was taken, or has failed, or comes too late.
+    has_first_look: bool,
     looks: Option<Looks>,
     is_complete: bool,
     is_called_off: bool,
@@ -214,6 +224,8 @@ impl<'a> ExaminationJob<'a> {
             },
             examination,
             attendant,
+            first_look: None,
+            has_first_look: false,
             looks: None,
             is_complete: true,
             is_called_off: false,
@@ -237,9 +249,30 @@ impl<'a> ExaminationJob<'a> {
             names: &mut self.names,
             attendant: &*self.attendant,
         };
-        report.rss = pins.map(|pins| Box::new(pins.report(session, consumer, names, VIEW)));
+        let looked = pins.map(|pins| pins.report(session, consumer, names, VIEW));
+        let first = self.first_look.take().zip(looked.as_ref());
+        let two_looks = first.and_then(|(first, last)| first.compared(last));
+        report.rss = looked.map(|looked| Box::new(looked.report));
         report.leaks = Some(searched.report(session, names, usize::MAX));
-        notes(&report, unreachable.as_deref())
+        let two_looks = two_looks.and_then(|looks| serde_json::to_string(&looks).ok());
+        let mut notes = notes(&report, unreachable.as_deref());
+        notes.extend(two_looks.map(|text| (TWO_LOOKS_NOTE, text)));
+        notes
+    }
+
+    /// Copies the memory as soon as that may be done.
+    fn look_first<O: Observer + Send>(&mut self, trace: &Trace<O>) {
+        let looks = self.examination.looks.as_ref();
+        let Some(looks) = looks.filter(|_| !self.has_first_look) else {
+            return;
+        };
+        let is_late = trace.consumer().elapsed() > self.examination.duration / LATEST_FIRST_LOOK;
+        if is_late || self.attendant.may_look() {
+            self.has_first_look = true;
+            let take = || FirstLook::take(self.pid, trace.consumer(), looks.walk);
+            self.first_look = (!is_late).then(take).flatten();
+            self.attendant.has_looked();
+        }
     }
 
     /// A report of what was traced, without rows.
@@ -293,6 +326,7 @@ impl<O: Observer + Send> Job<O> for ExaminationJob<'_> {
         if turn.is_last {
             return ControlFlow::Continue(());
         }
+        self.look_first(trace);
         let is_over = trace.consumer().elapsed() >= self.examination.duration;
         if self.is_called_off || (is_over && self.attendant.may_look()) {
             return ControlFlow::Break(());

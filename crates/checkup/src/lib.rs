@@ -10,6 +10,7 @@
 mod advice;
 mod allocator;
 mod examination;
+mod first_look;
 mod last_look;
 mod notes;
 mod resident;
@@ -18,10 +19,10 @@ mod traced_run;
 
 pub use advice::{ALLOCATOR_NOT_ASKED, AdviceError, advice_of, advice_of_look, resident_now};
 pub use allocator::{CallError, Callable, callable_allocator, said_by_allocator};
-pub use examination::{Attendant, EndLooks, Examination, ExaminationError, Examined, examine};
+pub use examination::{Attendant, Examination, ExaminationError, Examined, MemoryLooks, examine};
 pub use last_look::{LastLook, Searched};
 pub use notes::{kept_overhead, notes};
-pub use resident::{PinnedMemory, account_of_trace};
+pub use resident::{LookedAt, PinnedMemory, account_of_trace};
 pub use session_stacks::SessionStacks;
 pub use traced_run::Traced;
 

@@ -2,7 +2,9 @@
 
 use crate::StackNames;
 use memhook_attach::{Consumer, Session, account_of_session};
-use memhook_heap::{Account, Limits, Looked, MemoryCopy, TracedBlock, account_of_mappings};
+use memhook_heap::{
+    Account, Limits, LiveSizes, Looked, MemoryCopy, TracedBlock, account_of_mappings,
+};
 use memhook_ledger::{LiveWalk, Observer};
 use memhook_report::{RssReport, RssView};
 
@@ -15,6 +17,16 @@ pub fn account_of_trace<O: Observer + Send>(
 ) -> Option<RssReport> {
     let account = account_of_session(session, consumer, earlier_bytes)?;
     Some(RssReport::new(session.pid(), &account, None, view))
+}
+
+/// Account of a copy of the memory, and its live blocks.
+pub struct LookedAt {
+    /// The account with pins by call stack.
+    pub report: RssReport,
+    /// The live blocks by size; `None` if no heap was dissected.
+    pub live_sizes: Option<LiveSizes>,
+    /// Allocators other than glibc's whose heap was dissected.
+    pub allocators: Vec<String>,
 }
 
 /// A copy of the memory for the last report, which says what pins it.
@@ -48,7 +60,7 @@ impl PinnedMemory {
         consumer: &Consumer<O>,
         reporter: &mut impl StackNames,
         view: RssView,
-    ) -> RssReport {
+    ) -> LookedAt {
         let (mut walk, mut blocks) = (LiveWalk::default(), Vec::new());
         consumer.in_slices(|state| {
             state.ledger.walk_blocks(&mut walk, |block| {
@@ -57,6 +69,7 @@ impl PinnedMemory {
                         address: block.address,
                         stack: block.stack,
                         time_ns: block.time_ns,
+                        stands_for: state.counts.weight(&block),
                     });
                 }
             })
@@ -77,6 +90,11 @@ impl PinnedMemory {
         reporter.look_up(session, &mut stacks.into_iter());
         let now_ns = consumer.elapsed().as_nanos() as u64;
         report.name_stacks(now_ns, |stack| reporter.stack(session, stack).2);
-        report
+        let allocators = account.other_allocators.iter();
+        LookedAt {
+            report,
+            allocators: allocators.map(|&name| name.to_owned()).collect(),
+            live_sizes: account.live_sizes,
+        }
     }
 }

@@ -79,9 +79,9 @@ pub use reclaim::{
 };
 #[cfg(target_arch = "x86_64")]
 pub use resident::{
-    Account, ArenaUse, ClassName, Holding, Looked, MemoryCopy, Part, Pinned, TracedBlock,
-    TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings, account_of_trace, check_call,
-    look_at_memory, time_to_give_back,
+    Account, ArenaUse, ClassName, Holding, LiveSizes, Looked, MemoryCopy, NetGrowth, Part, Pinned,
+    TracedBlock, TracedHeap, Trimmed, Trimmer, account_of, account_of_mappings, account_of_trace,
+    check_call, look_at_memory, time_to_give_back,
 };
 pub use room::Room;
 pub use scan::Scan;

@@ -23,7 +23,7 @@ pub use file::reader::Recording;
 pub use file::records::{ClockPoint, Meta, Module, NamedFrame, RecordingEnd, ThreadName};
 pub use file::resident::{
     ACCOUNT_NOTE, CALL_TIMES_NOTE, HEAP_COMPARISON_NOTE, OVERHEAD_NOTE, RESIDENT_NOTE,
-    ResidentSample, STALE_NOTE, UNREACHABLE_NOTE, resident_of, resident_text,
+    ResidentSample, STALE_NOTE, TWO_LOOKS_NOTE, UNREACHABLE_NOTE, resident_of, resident_text,
 };
 pub use file::samples::{SAMPLES_NOTE, samples_text};
 pub use file::stacks::{StackView, Stacks};

@@ -49,6 +49,8 @@ mod style;
 mod text;
 pub mod top;
 mod tree;
+#[cfg(target_arch = "x86_64")]
+mod two_looks;
 mod types;
 mod unhit;
 mod units;
@@ -128,6 +130,8 @@ pub use stale::{
 pub use static_page::{Curve, StaticPage};
 pub use style::Style;
 pub use tree::{Tree, TreeNode, tree};
+#[cfg(target_arch = "x86_64")]
+pub use two_looks::{StackGrowth, TwoLooks};
 pub use types::{one_spelling, type_of_stack};
 pub use units::{
     bytes, change, count, counted, duration as duration_in_words, milliseconds, percent,

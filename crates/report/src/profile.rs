@@ -96,6 +96,10 @@ pub struct Profile {
     /// asked for. Sites are those of [`Profile::sites`].
     #[serde(skip)]
     pub addresses: Vec<AddressMap>,
+    /// How much more lives than at the begin, if the memory was looked at then.
+    #[cfg(target_arch = "x86_64")]
+    #[serde(skip)]
+    pub looks: Option<Box<crate::TwoLooks>>,
     /// Arenas of glibc's malloc at the end, if the recording has an account of the resident memory.
     #[serde(skip)]
     pub arenas: Vec<ArenaResident>,

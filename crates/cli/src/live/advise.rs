@@ -12,6 +12,7 @@ use crate::output::Json;
 use crate::report::{self, open, sources};
 use crate::target::Target;
 use anyhow::{Context, bail};
+use memhook_advice::Advice;
 use memhook_attach::gap_said;
 use memhook_checkup::{Attendant, Examined, advice_of, advice_of_look, examine, resident_now};
 use memhook_foreign::{check_output, units};
@@ -20,7 +21,7 @@ use memhook_report::{Document, Progress};
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Options of `advise`.
 #[derive(clap::Args)]
@@ -30,9 +31,12 @@ pub struct Args {
     /// Look at it for this time
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "60s", conflicts_with = "read_only")]
     duration: Duration,
+    /// Where that is not long enough to tell, look again and for longer, up to this time in all
+    #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "read_only")]
+    until_sure: Option<Duration>,
     /// Share of the process's time that tracing may take
     ///
-    /// Where recording everything would take more, allocations are sampled, and growth is not tested.
+    /// Where recording everything would take more, allocations are sampled, and what sites hold is an estimate.
     #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "2%", conflicts_with = "read_only")]
     overhead: f64,
     #[command(flatten)]
@@ -97,17 +101,38 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 file.display()
             );
         }
-        of_recording(args, file, None)?;
+        let advice = advice(args, file, None)?;
+        args.output.write(&advice, || advice.page())?;
         return Ok(ExitCode::SUCCESS);
     }
     let pid = args.target.pid()?;
     if args.read_only.read_only {
         return only_look(args, pid);
     }
-    let examined = examined(pid, args, Some(args.overhead), "looking at the process")?;
-    let code = judged(&examined, pid);
-    of_recording(args, &examined.path, Some(pid))?;
-    Ok(ExitCode::from(code))
+    let began = Instant::now();
+    let mut duration = args.duration;
+    loop {
+        let examined = examined(
+            pid,
+            args,
+            duration,
+            Some(args.overhead),
+            "looking at the process",
+        )?;
+        let code = judged(&examined, pid);
+        let advice = advice(args, &examined.path, Some(pid))?;
+        let left = args
+            .until_sure
+            .map(|most| most.saturating_sub(began.elapsed()));
+        let next = advice.more_seconds.map(Duration::from_secs);
+        match next.zip(left) {
+            Some((next, left)) if code == 0 && next <= left => duration = next,
+            _ => {
+                args.output.write(&advice, || advice.page())?;
+                return Ok(ExitCode::from(code));
+            }
+        }
+    }
 }
 
 /// Advice without a trace.
@@ -123,7 +148,7 @@ fn only_look(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
 }
 
 /// `running`: the process that was recorded, if it may still be there.
-fn of_recording(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Result<()> {
+fn advice(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Result<Advice> {
     let recording = open(file)?;
     if recording.is_summary() {
         bail!("the recording holds sums of intervals: advice needs events (--record events)");
@@ -132,18 +157,18 @@ fn of_recording(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Resul
     let limits = args.limits().usual();
     let resident = running.and_then(|pid| resident_now(pid, limits, &recording));
     let advice = advice_of(&recording, symbols, resident, running.is_some());
-    let advice = advice.with_context(|| file.display().to_string())?;
-    args.output.write(&advice, || advice.page())
+    advice.with_context(|| file.display().to_string())
 }
 
 /// Records a process for the time that the user wants.
 fn examined(
     pid: i32,
     args: &Args,
+    duration: Duration,
     overhead: Option<f64>,
     what: &'static str,
 ) -> anyhow::Result<Examined> {
-    let examination = attach::examination(pid, args.duration, overhead, args.hold)?;
+    let examination = attach::examination(pid, duration, overhead, args.hold)?;
     signals::catch_stops();
     let mut attendant = AtTerminal::default();
     let work = || examine(pid, examination, &mut attendant);

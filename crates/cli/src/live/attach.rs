@@ -17,7 +17,7 @@ use crate::tracing::{DEPTH, DEPTH_TO_ROOTS};
 use anyhow::bail;
 use exported::Export;
 use memhook_attach::{Recording, Session, Trace, TraceConfig, hook_plan, refuse};
-use memhook_checkup::{EndLooks, Examination};
+use memhook_checkup::{Examination, MemoryLooks};
 use memhook_foreign::units;
 use memhook_heap::Limits;
 use memhook_ledger::Observer;
@@ -248,7 +248,7 @@ pub fn examination(
     Ok(Examination {
         duration,
         files: None,
-        looks: overhead.map(|_| EndLooks {
+        looks: overhead.map(|_| MemoryLooks {
             search: hold.to_search(),
             walk: Limits::default(),
             words: words_of_a_search,

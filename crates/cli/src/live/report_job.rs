@@ -353,8 +353,11 @@ impl ReportJob {
         let mut report = self.named(session, &wait)?;
         let view = self.account_view();
         let pinned = self.pinned.take();
-        let pinned =
-            pinned.map(|pinned| pinned.report(session, consumer, &mut self.reporter, view));
+        let pinned = pinned.map(|pinned| {
+            pinned
+                .report(session, consumer, &mut self.reporter, view)
+                .report
+        });
         report.rss_bytes = self.resident.map(|(_, bytes)| bytes);
         report.heap_comparison = self.heap_comparison();
         report.rss = pinned.or(self.last_account.take()).map(Box::new);

@@ -10,6 +10,7 @@ use crate::ranges::{Runs, joined};
 use crate::resident::arena_use::{self, ArenaUse};
 use crate::resident::chunk_list::ChunkList;
 use crate::resident::classes::{ClassName, Classes, TracedBlock};
+use crate::resident::live_sizes::LiveSizes;
 use crate::resident::mappings::Mappings;
 use crate::resident::other_heaps;
 use crate::resident::pages::{PAGE_BYTES, ResidentPages};
@@ -113,6 +114,10 @@ pub struct Account {
     pub huge_zero_bytes: Option<u64>,
     /// What each class of blocks holds, the one that holds most first; empty unless that was asked for.
     pub pins: Vec<(ClassName, Pinned)>,
+    /// Allocators other than glibc's whose heap was dissected.
+    pub other_allocators: Vec<&'static str>,
+    /// The live blocks by size; `None` if no heap was dissected.
+    pub live_sizes: Option<LiveSizes>,
     /// What another allocator says of itself, if it could be asked.
     pub allocator: Option<AllocatorStatistics>,
     /// What to know about these figures.
@@ -224,6 +229,8 @@ impl Account {
         }
         self.trim_bytes += self.purgeable_bytes;
         self.has_other_allocator |= !heap.others.is_empty();
+        self.other_allocators = heap.others.iter().map(|other| other.allocator).collect();
+        self.live_sizes = Some(LiveSizes::of(heap, traced));
         for arena in self.arenas.clone() {
             self.add(Part::LiveHeap, arena.live_bytes);
             self.add(Part::AllocatorOverhead, arena.overhead_bytes);

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 const MAX_EXACT_BYTES: u64 = 1032;
 
 /// A live block whose allocation was traced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TracedBlock {
     /// Its address.
     pub address: u64,
@@ -19,6 +19,8 @@ pub struct TracedBlock {
     pub stack: u32,
     /// When, in nanoseconds since the attach.
     pub time_ns: u64,
+    /// How many blocks it stands for: more than one where allocations were sampled.
+    pub stands_for: f64,
 }
 
 /// What the blocks of a class have in common.

@@ -13,6 +13,8 @@ pub const CALL_TIMES_NOTE: &str = "call_times";
 pub const ACCOUNT_NOTE: &str = "account";
 /// Name of the note with the allocator's own count at the end of the run, beside that of the trace.
 pub const HEAP_COMPARISON_NOTE: &str = "heap_comparison";
+/// The name of the note with what was resident at the begin, and what lives more at the end, as JSON.
+pub const TWO_LOOKS_NOTE: &str = "two_looks";
 /// The name of the note.
 pub const RESIDENT_NOTE: &str = "resident";
 

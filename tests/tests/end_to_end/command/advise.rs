@@ -101,7 +101,10 @@ fn a_leak() {
     let (kind, gain) = first(&advice);
     assert_eq!(kind, "leak", "{advice}");
     let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
-    assert!(found.contains("filled \u{2190} lose"), "{found}");
+    assert!(
+        found.contains("diseased.cc:") && found.contains("\u{2190} lose"),
+        "{found}"
+    );
     assert!(advice["findings"][0]["gain_bytes_an_hour"].as_f64() > Some(gain));
     // It goes on until it is cured.
     let mut predicted = 0.0;
@@ -118,7 +121,7 @@ fn a_leak() {
 
 #[test]
 fn a_cache_without_bounds() {
-    one_that_grows("cache", "growth", "filled \u{2190} remember");
+    one_that_grows("cache", "growth", "\u{2190} remember");
 }
 
 #[test]
@@ -246,6 +249,32 @@ fn a_healthy_program() {
     assert_eq!(advice["findings"], Value::Array(Vec::new()), "{advice}");
     assert_eq!(advice["answer"], Value::Null);
     cured(target);
+}
+
+/// Each new entry takes the place of an older one, most of which are older than the trace. Of samples, too.
+#[test]
+fn a_cache_at_its_limit() {
+    for overhead in ["50%", "0.1%"] {
+        let target = sick("bounded", &[]);
+        let pid = target.pid().to_string();
+        let options = ["advise", &pid, "-d", "6s", "--overhead", overhead, "--json"];
+        let (code, out, errors) = memhook(&options);
+        assert_eq!(code, 0, "{errors}");
+        let advice: Value = serde_json::from_str(&out).expect("JSON");
+        JsonSchema::load("advice-1").check(&advice);
+        assert_eq!(first(&advice).0, "nothing", "{advice}");
+        assert_eq!(advice["class"], "nothing", "{advice}");
+        // It allocates a gigabyte or more in an hour.
+        let rate = advice["lines"][0]["bytes_an_hour"].as_f64();
+        assert!(rate.is_some_and(|rate| rate.abs() < 200e6), "{advice}");
+        if overhead == "50%" {
+            let site = &advice["sites"][0];
+            assert_eq!(site["class"], "bounded", "{advice}");
+            let name = site["site"].as_str().unwrap_or_default();
+            assert!(name.contains("replace_oldest"), "{name}");
+        }
+        cured(target);
+    }
 }
 
 /// Only the half of what is kept that nobody reads again.

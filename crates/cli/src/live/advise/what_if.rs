@@ -48,7 +48,7 @@ pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let pid = args.target.pid()?;
-    let examined = super::examined(pid, args, None, "recording the process")?;
+    let examined = super::examined(pid, args, args.duration, None, "recording the process")?;
     let code = super::judged(&examined, pid);
     let comparison = compared(&args.what_if, &examined.path)?;
     output.write(&comparison, || comparison.page())?;

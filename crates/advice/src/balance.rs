@@ -1,0 +1,116 @@
+//! The balance of two looks: what the resident memory consisted of at the begin and at the end. Nothing is called growth
+//! that is not in it.
+
+use crate::{Facts, Line};
+use memhook_report::RssReport;
+
+/// A line of the balance: what it is called, and the parts of an account that it sums up.
+struct Sum {
+    what: &'static str,
+    parts: &'static [&'static str],
+}
+
+const SUMS: [Sum; 8] = [
+    Sum {
+        what: "live heap",
+        parts: &["live heap"],
+    },
+    Sum {
+        what: "free in the allocator, on pages of its own",
+        parts: &["free inside the allocator"],
+    },
+    Sum {
+        what: "free in the allocator, beside live blocks",
+        parts: &["fragmentation"],
+    },
+    Sum {
+        what: "the allocator's own data",
+        parts: &["allocator overhead", "rest of the allocator's memory"],
+    },
+    Sum {
+        what: "stacks of threads",
+        parts: &["stacks"],
+    },
+    Sum {
+        what: "mappings beside the heap",
+        parts: &["mappings", "shared memory"],
+    },
+    Sum {
+        what: "heap of another allocator, and mappings",
+        parts: &["heap of another allocator, and mappings"],
+    },
+    Sum {
+        what: "file pages",
+        parts: &["file pages"],
+    },
+];
+const OURS: &str = "ourselves";
+const UNEXPLAINED: &str = "unknown";
+/// The share of the resident memory that may be unexplained.
+const MOST_UNEXPLAINED: f64 = 0.05;
+
+/// Resident bytes of a part of an account.
+pub fn part(account: &RssReport, name: &str) -> u64 {
+    let found = account.parts.iter().find(|part| part.name == name);
+    found.map_or(0, |part| part.bytes)
+}
+
+/// How much a part has grown between two looks; `None` if there was one look.
+pub fn grown(facts: &Facts<'_>, name: &str) -> Option<f64> {
+    let before = part(facts.before()?, name) as f64;
+    Some(part(facts.account?, name) as f64 - before)
+}
+
+/// By how much the resident memory has grown, without what is ours; `None` if nobody looked twice.
+pub fn resident(facts: &Facts<'_>) -> Option<f64> {
+    if let (Some(before), Some(after)) = (facts.before(), facts.account) {
+        let own = |account: &RssReport| account.rss_bytes.saturating_sub(part(account, OURS));
+        return Some(own(after) as f64 - own(before) as f64);
+    }
+    let points = &facts.profile.resident;
+    let (first, last) = (points.first()?, points.last()?);
+    // What is ours is shared memory.
+    Some(last.anonymous_bytes as f64 - first.anonymous_bytes as f64)
+}
+
+/// By how much the live heap has grown, by two walks over it.
+pub fn live(facts: &Facts<'_>) -> Option<f64> {
+    let (before, after) = facts.profile.looks.as_ref()?.live_bytes?;
+    Some(after as f64 - before as f64)
+}
+
+/// Where the resident bytes are, and where they were.
+pub fn lines(facts: &Facts<'_>, account: &RssReport) -> Vec<Line> {
+    let sum = |account: &RssReport, parts: &[&str]| -> u64 {
+        parts.iter().map(|name| part(account, name)).sum()
+    };
+    let rest = [
+        Sum {
+            what: "memory of memhook-rs",
+            parts: &[OURS],
+        },
+        Sum {
+            what: "not explained",
+            parts: &[UNEXPLAINED],
+        },
+    ];
+    let found = SUMS.iter().chain(&rest).filter_map(|line| {
+        let bytes = sum(account, line.parts);
+        let before = facts.before().map(|before| sum(before, line.parts));
+        (bytes > 0 || before > Some(0)).then(|| Line {
+            what: line.what,
+            bytes,
+            bytes_before: before,
+            bytes_an_hour: None,
+            certainty: "exact",
+            evidence: format!("memhook-rs rss {}", facts.target()),
+        })
+    });
+    found.collect()
+}
+
+/// Resident bytes that no part explains, if they are so many that the rest is in doubt.
+pub fn unexplained(account: &RssReport) -> Option<u64> {
+    let bytes = part(account, UNEXPLAINED);
+    (bytes as f64 > MOST_UNEXPLAINED * account.rss_bytes as f64).then_some(bytes)
+}

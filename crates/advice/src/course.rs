@@ -1,0 +1,105 @@
+//! How the live bytes of a site went over a time: whether they grow all the time, level off, or come and go.
+//!
+//! Only the low-water mark counts, which is the least that lives at a moment or later: what came and went before the end
+//! was no growth. A site that grows without bound adds to it in each third of the time, and no less in the last one than
+//! in the first; a cache that fills up does not.
+
+/// Equal parts of the time that are told apart.
+pub const PARTS: usize = 24;
+const THIRD: usize = PARTS / 3;
+
+/// The course of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// It grows in all thirds of the time.
+    Growing,
+    /// It has grown, and does so ever more slowly.
+    Levelling,
+    /// Much more of it lived before the end than at the end.
+    Burst,
+    /// It has not grown.
+    Steady,
+    /// It has grown, but not long or evenly enough to say how it goes on.
+    Unclear,
+}
+
+/// The share of all growth that each third has at least, of what grows evenly.
+const LEAST_THIRD: f64 = 1.0 / 6.0;
+/// How much of the first third's growth the last one has at least.
+const LEAST_OF_FIRST: f64 = 0.6;
+/// Growth in the last third that is none.
+const LEVEL: f64 = 0.1;
+
+/// Judges the live bytes at the begin and at the end of each part. What is less than `least` is no growth.
+pub fn course(live: &[f64; PARTS + 1], least: f64) -> Course {
+    let mut low = *live;
+    for at in (0..PARTS).rev() {
+        low[at] = low[at].min(low[at + 1]);
+    }
+    let thirds = [0, THIRD, 2 * THIRD].map(|at| low[at + THIRD] - low[at]);
+    let total: f64 = thirds.iter().sum();
+    if total < least {
+        let peak = live.iter().copied().fold(0.0, f64::max);
+        let end = live[PARTS];
+        return match peak - end >= least && peak >= 2.0 * end {
+            true => Course::Burst,
+            false => Course::Steady,
+        };
+    }
+    let [first, _, last] = thirds;
+    if last <= LEVEL * total {
+        return Course::Levelling;
+    }
+    let is_even = thirds.iter().all(|third| *third >= LEAST_THIRD * total);
+    match is_even && last >= LEAST_OF_FIRST * first {
+        true => Course::Growing,
+        false => Course::Unclear,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: f64 = 1000.0;
+
+    fn judged(live: impl Fn(f64) -> f64) -> Course {
+        course(
+            &std::array::from_fn(|at| live(at as f64 / PARTS as f64)),
+            LEAST,
+        )
+    }
+
+    #[test]
+    fn each_course_is_told_from_its_twins() {
+        assert_eq!(judged(|t| 1e6 * t), Course::Growing);
+        assert_eq!(judged(|t| 5e6 + 1e6 * t), Course::Growing);
+        assert_eq!(
+            judged(|t| 1e6 * t * t.sqrt()),
+            Course::Growing,
+            "faster and faster"
+        );
+        assert_eq!(judged(|_| 5e6), Course::Steady);
+        assert_eq!(judged(|t| 500.0 * t), Course::Steady);
+        assert_eq!(
+            judged(|t| 1e6 * (1.0 - (-5.0 * t).exp())),
+            Course::Levelling
+        );
+        assert_eq!(judged(|t| 1e6 * (1.0 - (-2.0 * t).exp())), Course::Unclear);
+        // A cache of which all older blocks were replaced half-way.
+        assert_eq!(judged(|t| 1e6 * t.min(0.5)), Course::Levelling);
+        assert_eq!(
+            judged(|t| if (0.3..0.7).contains(&t) { 1e6 } else { 0.0 }),
+            Course::Burst
+        );
+        assert_eq!(
+            judged(|t| if t > 0.8 { 1e6 } else { 0.0 }),
+            Course::Unclear,
+            "a burst or a step"
+        );
+        // Bursts above what grows hide nothing.
+        let saw = |t: f64| 1e6 * t + 3e5 * (t * 12.0).fract();
+        assert_eq!(judged(saw), Course::Growing);
+        assert_eq!(judged(|t| 3e5 * (t * 12.0).fract() + 1.0), Course::Steady);
+    }
+}

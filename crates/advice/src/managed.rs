@@ -1,0 +1,99 @@
+//! Heaps of language runtimes: they lie in mappings beside the C heap, and only the runtime's own tool sees into them.
+
+use crate::{Facts, Finding, Kind, balance};
+use memhook_report::{RssReport, bytes};
+
+/// The share of the resident memory from which on such a heap is worth a finding.
+const LEAST_SHARE: f64 = 0.4;
+
+/// A runtime that is known by a module.
+struct Runtime {
+    /// Begins of file names.
+    modules: &'static [&'static str],
+    name: &'static str,
+    /// `PID` stands for the process.
+    tool: &'static str,
+}
+
+const RUNTIMES: [Runtime; 4] = [
+    Runtime {
+        modules: &["libjvm.so"],
+        name: "the Java heap and what else the JVM maps",
+        tool: "jcmd PID GC.heap_info, and jcmd PID VM.native_memory in a JVM that was started with -XX:NativeMemoryTracking=summary",
+    },
+    Runtime {
+        modules: &["libcoreclr.so"],
+        name: "the heap of .NET",
+        tool: "dotnet-gcdump collect -p PID",
+    },
+    Runtime {
+        modules: &["libnode.so", "node"],
+        name: "the heap of V8",
+        tool: "kill -USR1 PID, then a heap snapshot from chrome://inspect",
+    },
+    Runtime {
+        modules: &["libpython", "python"],
+        name: "arenas of Python's own allocator",
+        tool: "memhook-rs attach PID --python, or memray attach PID",
+    },
+];
+/// The Go runtime, which is no module, has its heap from this address on (runtime/malloc.go, `arenaBaseOffset` and
+/// `hint`).
+const GO_HEAP: &str = "anonymous, 0xc0000";
+
+/// The heap of a runtime, if much of the memory is in mappings beside the C heap.
+pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
+    let mapped = balance::part(account, "mappings");
+    if (mapped as f64) < LEAST_SHARE * account.rss_bytes as f64 || mapped < facts.least() {
+        return None;
+    }
+    let (name, tool) = runtime(facts, account)?;
+    let grown = balance::grown(facts, "mappings").unwrap_or(0.0);
+    let grown = (grown >= facts.least() as f64).then_some(grown);
+    Some(Finding {
+        kind: Kind::Managed,
+        found: format!("{} of mappings are {name}", bytes(mapped)),
+        place: None,
+        gain_bytes: grown.unwrap_or(0.0) as u64,
+        gain_bytes_an_hour: grown.map(|grown| facts.an_hour(grown).max(0) as u64),
+        certainty: "estimated",
+        remedy: format!(
+            "Look into it with its own tool: {}",
+            tool.replace("PID", &facts.target())
+        ),
+        cost: "what that tool costs",
+        evidence: format!("memhook-rs rss {}", facts.target()),
+    })
+}
+
+fn runtime(facts: &Facts<'_>, account: &RssReport) -> Option<(&'static str, &'static str)> {
+    let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let modules = facts.profile.modules.iter();
+    let modules: Vec<String> = modules.map(|module| file_name(&module.path)).collect();
+    let is_there = |runtime: &&Runtime| {
+        let begins = |module: &String| {
+            let mut names = runtime.modules.iter();
+            names.any(
+                |name| match name.ends_with(".so") || name.starts_with("lib") {
+                    true => module.starts_with(name),
+                    // A program: `python3.11`, but not `python-helper`.
+                    false => module
+                        .strip_prefix(name)
+                        .is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.')),
+                },
+            )
+        };
+        modules.iter().any(begins)
+    };
+    if let Some(found) = RUNTIMES.iter().find(is_there) {
+        return Some((found.name, found.tool));
+    }
+    let is_go = account
+        .holdings
+        .iter()
+        .any(|one| one.name.starts_with(GO_HEAP));
+    is_go.then_some((
+        "the heap of Go",
+        "go tool pprof http://HOST/debug/pprof/heap, where the program serves net/http/pprof",
+    ))
+}

@@ -1,0 +1,272 @@
+//! Advice on facts that are made up: no process is needed to say what follows from them.
+
+use memhook_advice::{Advice, Class, Facts, Kind, advise};
+use memhook_report::{
+    Amount, Leaks, Measures, Point, Profile, ProfileFrame, ProfileSite, RssPart, RssReport,
+    SitePoint, StackFrame, StackGrowth, TwoLooks,
+};
+
+const MIB: u64 = 1 << 20;
+/// Seconds of the run.
+const SECONDS: u64 = 60;
+
+/// An account with these parts, as a document of `rss` has it.
+fn account(parts: &[(&str, u64)]) -> RssReport {
+    let parts: Vec<RssPart> = parts
+        .iter()
+        .map(|(name, mib)| RssPart {
+            name: (*name).to_owned().into(),
+            bytes: mib * MIB,
+        })
+        .collect();
+    let rss: u64 = parts.iter().map(|part| part.bytes).sum();
+    let json = serde_json::json!({
+        "pid": 7, "rss_bytes": rss, "pss_bytes": null, "private_dirty_bytes": null, "swap_bytes": 0,
+        "huge_page_bytes": 0, "hugetlb_bytes": 0, "parts": parts, "trim_bytes": 0,
+        "allocator": null, "arenas": [], "mapped_bytes": 0, "holdings": [], "more_holdings": 0,
+        "pins": [], "more_pins": 0, "snapshot": null, "notes": [],
+    });
+    serde_json::from_value(json).expect("an account")
+}
+
+/// A run in which each site's live bytes go by a function of the share of the time. All of them are searched for what
+/// nothing reaches, and something reaches them all.
+fn run(sites: &[(&str, &dyn Fn(f64) -> f64)]) -> Profile {
+    let mut profile = Profile {
+        to_ns: SECONDS * 1_000_000_000,
+        leaks: Some(Leaks {
+            snapshot: serde_json::from_str(
+                r#"{"method":"fork","held_ms":1.0,"prepare_held_ms":1.0,"copied_bytes":1}"#,
+            )
+            .ok(),
+            ..Leaks::default()
+        }),
+        ..Profile::default()
+    };
+    let bytes = |bytes: f64| Amount {
+        blocks: (bytes / 1000.0) as u64,
+        bytes: bytes as u64,
+        ..Amount::default()
+    };
+    for (at, (name, live)) in (0u32..).zip(sites) {
+        profile.frames.push(ProfileFrame {
+            address: u64::from(at),
+            module: None,
+            frame: StackFrame {
+                address: "0x1".into(),
+                module: Some("shop".into()),
+                offset: None,
+                function: Some((*name).into()),
+                file: Some("shop.c".into()),
+                line: Some(7),
+                inlined: false,
+            },
+        });
+        profile.stacks.push(vec![at]);
+        profile.sites.push(ProfileSite {
+            stack: at,
+            kind: "malloc".into(),
+            measures: Measures {
+                live: bytes(live(1.0)),
+                ..Measures::default()
+            },
+            ..ProfileSite::default()
+        });
+    }
+    for point in 0..=100u32 {
+        let share = f64::from(point) / 100.0;
+        let all: f64 = sites.iter().map(|(_, live)| live(share)).sum();
+        profile.timeline.push(Point {
+            time_ns: (share * profile.to_ns as f64) as u64,
+            live: bytes(all),
+            ..Point::default()
+        });
+        for (site, (_, live)) in (0u32..).zip(sites) {
+            profile.changes.push(SitePoint {
+                point,
+                site,
+                live: bytes(live(share)),
+                ..SitePoint::default()
+            });
+        }
+    }
+    profile
+}
+
+/// Two looks, between which the live heap went from and to so many MiB, and of each site so much is growth.
+fn with_looks(profile: &mut Profile, first: RssReport, heap: (u64, u64), grown: &[u64]) {
+    let stacks = (0u32..).zip(grown).map(|(stack, mib)| StackGrowth {
+        stack,
+        live_bytes: profile.sites[stack as usize].measures.live.bytes,
+        at_least_bytes: mib * MIB,
+        at_most_bytes: mib * MIB,
+    });
+    profile.looks = Some(Box::new(TwoLooks {
+        first,
+        first_ms: 1,
+        live_bytes: Some((heap.0 * MIB, heap.1 * MIB)),
+        allocators: Vec::new(),
+        stacks: stacks.collect(),
+    }));
+}
+
+fn advice(profile: &Profile, account: &RssReport) -> Advice {
+    advise(&Facts {
+        profile,
+        account: Some(account),
+        stale: None,
+        is_running: true,
+        is_traced: true,
+    })
+}
+
+fn kinds(advice: &Advice) -> Vec<Kind> {
+    advice.findings.iter().map(|finding| finding.kind).collect()
+}
+
+fn mib(share: f64, most: f64) -> f64 {
+    share * most * MIB as f64
+}
+
+/// 40 MiB of new blocks, and as many old ones were released: nothing grows.
+#[test]
+fn a_full_cache_is_bounded() {
+    let mut profile = run(&[("remember", &|t| mib(t, 40.0))]);
+    let (before, after) = (
+        account(&[("live heap", 100)]),
+        account(&[("live heap", 100)]),
+    );
+    with_looks(&mut profile, before, (100, 100), &[0]);
+    let found = advice(&profile, &after);
+    assert_eq!((found.class, kinds(&found)), ("nothing", Vec::new()));
+    assert_eq!(found.sites[0].class, Class::Bounded);
+    // With the resident memory alone, too.
+    profile.looks = None;
+    profile.resident = [0, 59_000]
+        .map(|time_ms| memhook_report::ResidentPoint {
+            time_ms,
+            anonymous_bytes: 100 * MIB,
+            ..Default::default()
+        })
+        .into();
+    let found = advice(&profile, &after);
+    assert_eq!((found.class, kinds(&found)), ("nothing", Vec::new()));
+}
+
+#[test]
+fn what_grows_behind_a_full_cache_is_found_alone() {
+    let mut profile = run(&[
+        ("remember", &|t| mib(t, 40.0)),
+        ("keep_session", &|t| mib(t, 10.0)),
+    ]);
+    let (before, after) = (
+        account(&[("live heap", 100)]),
+        account(&[("live heap", 110)]),
+    );
+    with_looks(&mut profile, before, (100, 110), &[0, 10]);
+    let found = advice(&profile, &after);
+    assert_eq!(
+        (found.class, kinds(&found)),
+        ("unbounded", vec![Kind::Growth])
+    );
+    let place = found.findings[0].place.as_deref();
+    assert_eq!(place, Some("keep_session (shop.c:7)"));
+    assert_eq!(found.findings[0].gain_bytes_an_hour, Some(600 * MIB));
+    let live = found.lines.iter().find(|line| line.what == "live heap");
+    let live = live.map(|line| (line.bytes_before, line.bytes));
+    assert_eq!(live, Some((Some(100 * MIB), 110 * MIB)));
+}
+
+/// Where two sites have the same sizes, it is not known which of them grows, but that one does.
+#[test]
+fn shared_sizes_make_growth_an_estimate() {
+    let mut profile = run(&[("one", &|t| mib(t, 30.0)), ("other", &|t| mib(t, 30.0))]);
+    let (before, after) = (
+        account(&[("live heap", 100)]),
+        account(&[("live heap", 130)]),
+    );
+    with_looks(&mut profile, before, (100, 130), &[30, 30]);
+    if let Some(looks) = &mut profile.looks {
+        looks.stacks[0].at_least_bytes = 0;
+        looks.stacks[1].at_least_bytes = 0;
+    }
+    let found = advice(&profile, &after);
+    assert_eq!(found.class, "unbounded");
+    assert!(
+        found
+            .findings
+            .iter()
+            .all(|one| one.certainty == "estimated")
+    );
+}
+
+#[test]
+fn a_cache_that_fills_up_and_a_burst_are_nothing_to_do() {
+    let mut profile = run(&[
+        ("warm", &|t| mib(1.0 - (-6.0 * t).exp(), 30.0)),
+        ("batch", &|t| {
+            if (0.2..0.6).contains(&t) {
+                mib(1.0, 50.0)
+            } else {
+                0.0
+            }
+        }),
+    ]);
+    let before = account(&[("live heap", 100)]);
+    // What the batch needed is free, and will be needed again.
+    let mut after = account(&[("live heap", 130), ("free inside the allocator", 45)]);
+    after.trim_bytes = 45 * MIB;
+    with_looks(&mut profile, before, (100, 130), &[30, 0]);
+    let found = advice(&profile, &after);
+    assert_eq!((found.class, kinds(&found)), ("nothing", Vec::new()));
+    let classes: Vec<Class> = found.sites.iter().map(|site| site.class).collect();
+    assert_eq!(classes, [Class::Warming, Class::Burst]);
+}
+
+#[test]
+fn one_step_is_not_enough_to_tell() {
+    let mut profile = run(&[("load", &|t| if t > 0.9 { mib(1.0, 30.0) } else { 0.0 })]);
+    let (before, after) = (
+        account(&[("live heap", 100)]),
+        account(&[("live heap", 130)]),
+    );
+    with_looks(&mut profile, before, (100, 130), &[30]);
+    let found = advice(&profile, &after);
+    assert_eq!(
+        (found.class, found.more_seconds),
+        ("unsure", Some(2 * SECONDS))
+    );
+    assert!(found.findings.is_empty() && found.answer.is_none());
+}
+
+/// Certain before probable, whatever is larger.
+#[test]
+fn what_is_certain_comes_first() {
+    let mut profile = run(&[("grow", &|t| mib(t, 30.0))]);
+    let first = account(&[("live heap", 100), ("mappings", 10)]);
+    let after = account(&[("live heap", 130), ("mappings", 14)]);
+    with_looks(&mut profile, first, (100, 130), &[30]);
+    if let Some(looks) = &mut profile.looks {
+        looks.stacks[0].at_least_bytes = 0;
+    }
+    let found = advice(&profile, &after);
+    assert_eq!(kinds(&found), [Kind::Mappings, Kind::Growth]);
+}
+
+#[test]
+fn a_damaged_heap_is_not_reclaimed() {
+    let mut profile = run(&[]);
+    let leak = r#"{"bytes":9000000,"blocks":9,"held_bytes":0,"held_blocks":0,"kind":"malloc","truncated":false,"stack":[]}"#;
+    let leaks = profile.leaks.as_mut().expect("a search");
+    leaks.sites = vec![serde_json::from_str(leak).expect("a site")];
+    let after = account(&[("live heap", 100)]);
+    let found = advice(&profile, &after);
+    assert!(found.findings[0].remedy.contains("--reclaim"));
+    let leaks = profile.leaks.as_mut().expect("a search");
+    leaks
+        .gaps
+        .push("the heap does not parse at 0x1000 (a write): no chunk".into());
+    let found = advice(&profile, &after);
+    assert_eq!(kinds(&found), [Kind::Leak]);
+    assert!(!found.findings[0].remedy.contains("reclaim"), "{found:?}");
+}

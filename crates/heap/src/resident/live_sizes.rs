@@ -1,0 +1,198 @@
+//! Live blocks by size at two moments: whether the new blocks of a call stack are more than there were, or take the
+//! place of others.
+//!
+//! A trace knows the sizes of blocks that it saw allocated, and of older ones only that some were released. Two walks of
+//! the heap know how many blocks of each size there are. What a call stack has allocated in between is growth only as far
+//! as there are more blocks of its sizes than before.
+
+use crate::dissect::Heap;
+use crate::resident::classes::TracedBlock;
+use rustc_hash::FxHashMap;
+
+/// Blocks and their usable bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sum {
+    blocks: f64,
+    bytes: f64,
+}
+
+impl Sum {
+    fn add(&mut self, blocks: f64, bytes: u64) {
+        self.blocks += blocks;
+        self.bytes += blocks * bytes as f64;
+    }
+}
+
+/// The live blocks of a moment, by class of size.
+#[derive(Clone, Debug, Default)]
+pub struct LiveSizes {
+    all: FxHashMap<u64, Sum>,
+    traced: FxHashMap<(u32, u64), Sum>,
+}
+
+/// How much more of the sizes of a call stack's live blocks there is than at an earlier moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NetGrowth {
+    /// The id of the call stack.
+    pub stack: u32,
+    /// Usable bytes of its live blocks.
+    pub live_bytes: u64,
+    /// Growth that cannot be another call stack's.
+    pub at_least_bytes: u64,
+    /// Growth if as much of it as possible is this call stack's.
+    pub at_most_bytes: u64,
+}
+
+impl LiveSizes {
+    /// Counts the blocks of a heap. `traced` is in the order of addresses.
+    pub(crate) fn of(heap: &Heap, traced: &[TracedBlock]) -> LiveSizes {
+        let mut sizes = LiveSizes::default();
+        for (_, block) in heap.blocks.iter() {
+            sizes.count(block.address, block.bytes, traced);
+        }
+        sizes
+    }
+
+    fn count(&mut self, address: u64, bytes: u64, traced: &[TracedBlock]) {
+        let class = class_of(bytes);
+        self.all.entry(class).or_default().add(1.0, bytes);
+        if let Ok(at) = traced.binary_search_by_key(&address, |block| block.address) {
+            let block = &traced[at];
+            let sum = self.traced.entry((block.stack, class)).or_default();
+            sum.add(block.stands_for, bytes);
+        }
+    }
+
+    /// Usable bytes of all live blocks.
+    pub fn bytes(&self) -> u64 {
+        self.all.values().map(|sum| sum.bytes as u64).sum()
+    }
+
+    /// What each call stack has more than there was at an earlier moment, ordered by its id.
+    pub fn grown_since(&self, before: &LiveSizes) -> Vec<NetGrowth> {
+        let mut new: FxHashMap<u64, f64> = FxHashMap::default();
+        for ((_, class), sum) in &self.traced {
+            *new.entry(*class).or_default() += sum.blocks;
+        }
+        let blocks = |sizes: &LiveSizes, class| sizes.all.get(class).map_or(0.0, |sum| sum.blocks);
+        let mut found: FxHashMap<u32, (f64, f64, f64)> = FxHashMap::default();
+        for ((stack, class), sum) in &self.traced {
+            let more = (blocks(self, class) - blocks(before, class)).max(0.0);
+            let of_others = new[class] - sum.blocks;
+            let most = sum.blocks.min(more);
+            let least = (more - of_others).clamp(0.0, sum.blocks);
+            let mean = sum.bytes / sum.blocks.max(1.0);
+            let all = found.entry(*stack).or_default();
+            *all = (all.0 + sum.bytes, all.1 + least * mean, all.2 + most * mean);
+        }
+        let mut grown: Vec<NetGrowth> = found
+            .into_iter()
+            .map(|(stack, (live, least, most))| NetGrowth {
+                stack,
+                live_bytes: live as u64,
+                at_least_bytes: least as u64,
+                at_most_bytes: most as u64,
+            })
+            .collect();
+        grown.sort_by_key(|one| one.stack);
+        grown
+    }
+}
+
+/// The first usable size of a class: four for each power of two, so that a few more of one size and fewer of the next
+/// make no growth.
+fn class_of(usable: u64) -> u64 {
+    let step = ((1u64 << usable.max(64).ilog2()) / 4).max(16);
+    usable / step * step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of a stack, of a size; stack 0: older than the trace.
+    fn sizes(blocks: &[(u32, u64, u64)]) -> LiveSizes {
+        let mut sizes = LiveSizes::default();
+        let mut address = 0x1000;
+        for &(stack, bytes, count) in blocks {
+            for _ in 0..count {
+                address += 0x10_000;
+                let traced = TracedBlock {
+                    address,
+                    stack,
+                    time_ns: 0,
+                    stands_for: 1.0,
+                };
+                let known = (stack > 0).then_some(traced);
+                sizes.count(address, bytes, known.as_slice());
+            }
+        }
+        sizes
+    }
+
+    fn grown(now: &LiveSizes, before: &LiveSizes) -> Vec<(u32, u64, u64, u64)> {
+        let grown = now.grown_since(before).into_iter();
+        let numbers = |one: NetGrowth| {
+            (
+                one.stack,
+                one.live_bytes,
+                one.at_least_bytes,
+                one.at_most_bytes,
+            )
+        };
+        grown.map(numbers).collect()
+    }
+
+    #[test]
+    fn what_takes_the_place_of_older_blocks_is_no_growth() {
+        let before = sizes(&[(0, 4000, 100)]);
+        let replaced = sizes(&[(0, 4000, 40), (1, 4000, 60)]);
+        assert_eq!(grown(&replaced, &before), [(1, 240_000, 0, 0)]);
+        // Blocks of another size are more, whatever those do.
+        let with_leak = sizes(&[(0, 4000, 40), (1, 4000, 60), (2, 1000, 10)]);
+        assert_eq!(
+            grown(&with_leak, &before),
+            [(1, 240_000, 0, 0), (2, 10_000, 10_000, 10_000)]
+        );
+        assert_eq!(with_leak.bytes() - before.bytes(), 10_000);
+    }
+
+    #[test]
+    fn two_call_stacks_of_one_size_leave_open_which_of_them_grows() {
+        let before = sizes(&[(0, 4000, 100)]);
+        let now = sizes(&[(0, 4000, 70), (1, 4000, 50), (2, 4000, 30)]);
+        assert_eq!(
+            grown(&now, &before),
+            [(1, 200_000, 80_000, 200_000), (2, 120_000, 0, 120_000)]
+        );
+    }
+
+    #[test]
+    fn a_sample_counts_for_what_it_stands_for() {
+        let mut now = sizes(&[(0, 4000, 100)]);
+        let sample = TracedBlock {
+            address: 8,
+            stack: 1,
+            time_ns: 0,
+            stands_for: 30.0,
+        };
+        now.count(8, 4000, &[sample]);
+        // 30 of them were released: nothing is more than before, but for the one that was added.
+        let before = sizes(&[(0, 4000, 101)]);
+        assert_eq!(grown(&now, &before), [(1, 120_000, 0, 0)]);
+    }
+
+    #[test]
+    fn classes_are_as_wide_as_a_quarter_of_a_power_of_two() {
+        for (size, class) in [
+            (24, 16),
+            (40, 32),
+            (1032, 1024),
+            (1279, 1024),
+            (1280, 1280),
+            (5000, 4096),
+        ] {
+            assert_eq!(class_of(size), class, "{size}");
+        }
+    }
+}

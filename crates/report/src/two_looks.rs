@@ -1,0 +1,77 @@
+//! What was resident at the begin of a trace, and how much more lives at its end: kept by recordings.
+
+use crate::RssReport;
+use memhook_heap::NetGrowth;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+
+/// Call stacks that a recording keeps at most; those with the most bytes. Each takes about 40 bytes.
+const MAX_STACKS: usize = 100_000;
+
+/// The first of two looks at a process's memory, compared with the last one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TwoLooks {
+    /// What was resident at the first look.
+    pub first: RssReport,
+    /// When that was, in milliseconds since the attach.
+    pub first_ms: u64,
+    /// Usable bytes of all live blocks at the first look and at the last one; `None` if no heap was dissected.
+    pub live_bytes: Option<(u64, u64)>,
+    /// Allocators other than glibc's whose heap was dissected.
+    pub allocators: Vec<String>,
+    /// The growth of each call stack, the one with most live bytes first. In a recording, their ids are its own; in a
+    /// profile, they are indices of its stacks.
+    pub stacks: Vec<StackGrowth>,
+}
+
+/// Usable bytes of the blocks of a call stack since the attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackGrowth {
+    /// The call stack.
+    pub stack: u32,
+    /// Live at the last look.
+    pub live_bytes: u64,
+    /// Growth that cannot be another call stack's.
+    pub at_least_bytes: u64,
+    /// Growth if as much as possible of that of its sizes is this call stack's.
+    pub at_most_bytes: u64,
+}
+
+impl TwoLooks {
+    /// The largest of all that has grown.
+    pub fn stacks_of(grown: Vec<NetGrowth>) -> Vec<StackGrowth> {
+        let stacks = grown.into_iter().map(|one| StackGrowth {
+            stack: one.stack,
+            live_bytes: one.live_bytes,
+            at_least_bytes: one.at_least_bytes,
+            at_most_bytes: one.at_most_bytes,
+        });
+        let mut stacks: Vec<StackGrowth> = stacks.collect();
+        stacks.sort_by_key(|one| (Reverse(one.live_bytes), one.stack));
+        stacks.truncate(MAX_STACKS);
+        stacks
+    }
+
+    /// Reads the note of a recording; `None` if it is not one.
+    pub fn of_note(text: &str) -> Option<TwoLooks> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// Gives the call stacks other numbers, and adds up those that get the same; those that get none are left out.
+    pub(crate) fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
+        for one in &mut self.stacks {
+            one.stack = number(one.stack).unwrap_or(u32::MAX);
+        }
+        self.stacks.retain(|one| one.stack != u32::MAX);
+        self.stacks.sort_by_key(|one| one.stack);
+        self.stacks.dedup_by(|other, kept| {
+            let is_same = other.stack == kept.stack;
+            if is_same {
+                kept.live_bytes = kept.live_bytes.saturating_add(other.live_bytes);
+                kept.at_least_bytes = kept.at_least_bytes.saturating_add(other.at_least_bytes);
+                kept.at_most_bytes = kept.at_most_bytes.saturating_add(other.at_most_bytes);
+            }
+            is_same
+        });
+    }
+}

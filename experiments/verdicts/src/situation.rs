@@ -1,0 +1,169 @@
+//! The table of situations: what is wrong with a program, in which language, on which allocator, and when it is
+//! attached to.
+
+use crate::chance::Chance;
+
+/// Trouble with memory, or the healthy program that resembles it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Disease {
+    Leak,
+    LeakBehindCache,
+    Unbounded,
+    Buffer,
+    Retained,
+    Pinned,
+    Mappings,
+    UnjoinedThreads,
+    BoundedCache,
+    WarmingCache,
+    Bursts,
+    Steady,
+}
+
+/// What a verdict may be called, in the order of the matrix.
+pub const CLASSES: [&str; 9] = [
+    "leak",
+    "unbounded",
+    "fragmentation",
+    "allocator",
+    "mappings",
+    "stacks",
+    "nothing",
+    "unsure",
+    "failed",
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    C,
+    Cpp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocator {
+    Glibc,
+    Jemalloc,
+    Tcmalloc,
+    Mimalloc,
+}
+
+/// A program to attach to, and the truth about it.
+#[derive(Clone, Debug)]
+pub struct Situation {
+    pub number: usize,
+    pub disease: Disease,
+    pub language: Language,
+    pub allocator: Allocator,
+    /// The word that the program prints when it is to be attached to.
+    pub moment: &'static str,
+    pub size: u32,
+    pub rate: u32,
+    pub limit: u32,
+    pub seed: u32,
+    /// The function that allocates what there is too much of.
+    pub function: &'static str,
+    /// It is kept out of sight while rules are tuned.
+    pub is_held: bool,
+}
+
+const DISEASES: [Disease; 12] = [
+    Disease::Leak,
+    Disease::LeakBehindCache,
+    Disease::Unbounded,
+    Disease::Buffer,
+    Disease::Retained,
+    Disease::Pinned,
+    Disease::Mappings,
+    Disease::UnjoinedThreads,
+    Disease::BoundedCache,
+    Disease::WarmingCache,
+    Disease::Bursts,
+    Disease::Steady,
+];
+const ALLOCATORS: [Allocator; 4] = [
+    Allocator::Glibc,
+    Allocator::Jemalloc,
+    Allocator::Tcmalloc,
+    Allocator::Mimalloc,
+];
+const MOMENTS: [&str; 3] = ["early", "middle", "late"];
+const FUNCTIONS: [&str; 8] = [
+    "make_order",
+    "open_ticket",
+    "parse_query",
+    "load_tile",
+    "new_route",
+    "copy_row",
+    "add_user",
+    "read_page",
+];
+
+impl Disease {
+    /// The class of the process.
+    pub fn class(self) -> &'static str {
+        match self {
+            Disease::Leak | Disease::LeakBehindCache => "leak",
+            Disease::Unbounded | Disease::Buffer => "unbounded",
+            Disease::Retained => "allocator",
+            Disease::Pinned => "fragmentation",
+            Disease::Mappings => "mappings",
+            Disease::UnjoinedThreads => "stacks",
+            _ => "nothing",
+        }
+    }
+
+    /// Whether the first finding names a function: not where all was allocated before the attach.
+    pub fn has_site(self) -> bool {
+        matches!(self.class(), "leak" | "unbounded")
+    }
+}
+
+/// Every combination once, each with numbers and a name that the seed chooses, in an order that it chooses too: the
+/// first ones are a sample of all.
+pub fn all(seed: u32) -> Vec<Situation> {
+    let mut chance = Chance(seed.wrapping_mul(2_654_435_761));
+    let mut found = Vec::new();
+    for disease in DISEASES {
+        for language in [Language::C, Language::Cpp] {
+            for allocator in ALLOCATORS {
+                for moment in MOMENTS {
+                    found.push(Situation {
+                        number: 0,
+                        disease,
+                        language,
+                        allocator,
+                        moment,
+                        size: 4000 + 1000 * chance.below(12),
+                        rate: 1 + chance.below(3),
+                        limit: 3000 + 1000 * chance.below(6),
+                        seed: chance.next(),
+                        function: FUNCTIONS[chance.below(8) as usize],
+                        is_held: chance.below(3) == 0,
+                    });
+                }
+            }
+        }
+    }
+    for at in (1..found.len()).rev() {
+        found.swap(at, chance.below(at as u32 + 1) as usize);
+    }
+    // Each disease comes round as often as any other one, whatever part of the list is run.
+    let mut round = [0usize; DISEASES.len()];
+    let mut keyed: Vec<((usize, u32), Situation)> = Vec::new();
+    for situation in found {
+        let at = DISEASES
+            .iter()
+            .position(|d| *d == situation.disease)
+            .unwrap_or(0);
+        keyed.push(((round[at], chance.next()), situation));
+        round[at] += 1;
+    }
+    keyed.sort_by_key(|(key, _)| *key);
+    let numbered = keyed.into_iter().enumerate();
+    numbered
+        .map(|(number, (_, situation))| Situation {
+            number,
+            ..situation
+        })
+        .collect()
+}
