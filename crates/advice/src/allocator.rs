@@ -31,15 +31,18 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
 const TRIM_COST: &str =
     "one thread is held while the allocator works, and pages that are needed again fault in";
 
-/// Free memory that was in use within the time that was seen, and most likely will be again.
+/// Free memory that was in use within the time that was seen, and most likely will be again. Of samples, as much as it may
+/// well have been.
 fn needed_again(facts: &Facts<'_>) -> u64 {
-    let live = facts.profile.timeline.iter().map(|point| point.live.bytes);
-    let now = facts
-        .profile
-        .timeline
-        .last()
-        .map_or(0, |point| point.live.bytes);
-    live.max().unwrap_or(0).saturating_sub(now)
+    let points = facts.profile.timeline.iter().map(|point| point.live);
+    let (Some(now), Some(peak)) = (points.clone().last(), points.max_by_key(|live| live.bytes))
+    else {
+        return 0;
+    };
+    match peak.bytes.saturating_sub(now.bytes) {
+        more if more < facts.least() => 0,
+        more => more + 2 * peak.error_bytes().unwrap_or(0),
+    }
 }
 
 /// Free pages of malloc, or of another allocator whose heap was walked.
@@ -51,10 +54,10 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let of_malloc: u64 = account.arenas.iter().map(|arena| arena.trim_bytes).sum();
     let looks = facts.profile.looks.as_ref();
     let others = looks.map_or(&[][..], |looks| &looks.allocators);
-    let other = others
-        .first()
-        .filter(|_| 2 * of_malloc < account.trim_bytes);
-    let name = other.map_or("malloc", String::as_str);
+    let is_malloc = 2 * of_malloc >= account.trim_bytes;
+    // A look that is the only one does not name it.
+    let other = others.first().map_or("the allocator", String::as_str);
+    let name = if is_malloc { "malloc" } else { other };
     Some(Finding {
         kind: Kind::Retention,
         found: format!(
@@ -65,9 +68,9 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
         gain_bytes: gain,
         gain_bytes_an_hour: None,
         certainty: "exact",
-        remedy: match other {
-            Some(name) => remedy_of(name, &facts.target()),
-            None => format!(
+        remedy: match is_malloc {
+            false => remedy_of(name, &facts.target()),
+            true => format!(
                 "memhook-rs trim {} gives it back now; in the program, malloc_trim(0) after a peak",
                 facts.target()
             ),

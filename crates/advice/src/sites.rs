@@ -64,6 +64,9 @@ struct OfStack {
     /// Of those, what nothing reaches.
     unreachable: f64,
     error: f64,
+    /// How much more it holds than at the begin, without what nothing reaches.
+    more: f64,
+    /// How much of that is growth: at least, and at most.
     grown: (f64, f64),
     is_shared: bool,
     course: Course,
@@ -137,6 +140,7 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
             blocks: 0,
             unreachable: 0.0,
             error: 0.0,
+            more: 0.0,
             grown: (0.0, 0.0),
             is_shared: false,
             course: Course::Steady,
@@ -152,17 +156,26 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
     let mut found: Vec<OfStack> = found.into_values().collect();
     for one in &mut found {
         one.error = one.error.max(0.0).sqrt();
-        let live = points.get(&one.stack);
+        let live = points.get(&one.stack).copied();
+        let live = live.map(|live| if one.is_buffer { of_buffer(live) } else { live });
         let Some(live) = live.filter(|live| live.iter().any(|bytes| *bytes >= least)) else {
             continue;
         };
-        one.course = course(live, least);
-        let more = (one.live - live[0] - one.unreachable).max(0.0);
-        one.grown = net(facts, one.stack, more);
+        one.course = course(&live, least);
+        one.more = (one.live - live[0] - one.unreachable).max(0.0);
+        one.grown = net(facts, one.stack, one.more);
         one.is_shared = one.grown.1 > 2.0 * one.grown.0;
     }
     found.sort_by(|a, b| b.live.total_cmp(&a.live));
     found
+}
+
+/// The course of a buffer: all of it is seen when it is first made larger, and was there before.
+fn of_buffer(mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
+    let first = live.iter().position(|bytes| *bytes > 0.0).unwrap_or(0);
+    let before = live[first];
+    live[..first].fill(before);
+    live
 }
 
 /// The live bytes of each call stack at the begin and at the end of each part of the time.
@@ -233,7 +246,7 @@ fn class(facts: &Facts<'_>, one: &OfStack) -> Option<Class> {
     match one.course {
         Course::Steady => None,
         Course::Burst => Some(Class::Burst),
-        _ if grown < least || 4.0 * grown < one.live - one.unreachable => Some(Class::Bounded),
+        _ if grown < least || 4.0 * grown < one.more => Some(Class::Bounded),
         Course::Levelling => Some(Class::Warming),
         // Fewer samples than that may be chance.
         _ if grown < DEVIATIONS * one.error => Some(Class::Unsure),

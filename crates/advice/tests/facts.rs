@@ -239,6 +239,32 @@ fn one_step_is_not_enough_to_tell() {
     assert!(found.findings.is_empty() && found.answer.is_none());
 }
 
+/// It was there before the attach, and is seen as a whole when it is first made larger.
+#[test]
+fn a_buffer_that_was_there_before_grows_by_what_was_added() {
+    let mut profile = run(&[("append", &|t| {
+        if t > 0.0 {
+            mib(1.0, 100.0) + mib(t, 10.0)
+        } else {
+            0.0
+        }
+    })]);
+    profile.sites[0].kind = "realloc".into();
+    let (before, after) = (
+        account(&[("live heap", 200)]),
+        account(&[("live heap", 210)]),
+    );
+    with_looks(&mut profile, before, (200, 210), &[110]);
+    let found = advice(&profile, &after);
+    assert_eq!(
+        (found.class, kinds(&found)),
+        ("unbounded", vec![Kind::Growth])
+    );
+    let gain = found.findings[0].gain_bytes;
+    assert!((9 * MIB..=10 * MIB).contains(&gain), "{gain}");
+    assert!(found.findings[0].found.contains("by realloc"));
+}
+
 /// Certain before probable, whatever is larger.
 #[test]
 fn what_is_certain_comes_first() {
