@@ -163,7 +163,7 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
         };
         one.course = course(&live, least);
         one.more = (one.live - live[0] - one.unreachable).max(0.0);
-        one.grown = net(facts, one.stack, one.more);
+        one.grown = net(facts, one, one.more);
         one.is_shared = one.grown.1 > 2.0 * one.grown.0;
     }
     found.sort_by(|a, b| b.live.total_cmp(&a.live));
@@ -215,16 +215,24 @@ fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
 }
 
 /// How much of `more` bytes since the begin is growth: at least, and at most.
-fn net(facts: &Facts<'_>, stack: u32, more: f64) -> (f64, f64) {
+fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
     let bound = facts.least() as f64;
     let of_heap = balance::live(facts);
     if let (Some(looks), Some(of_heap)) = (&facts.profile.looks, of_heap) {
-        let at = looks.stacks.binary_search_by_key(&stack, |one| one.stack);
+        // Together, the sites have not grown by more than the heap has.
+        let most = more.min(of_heap.max(0.0) + bound);
+        if of.is_buffer {
+            // It is of another size each time, so only what others have grown by is not its own.
+            let others = looks.stacks.iter().filter(|one| one.stack != of.stack);
+            let others: u64 = others.map(|one| one.at_most_bytes).sum();
+            return ((of_heap - others as f64).clamp(0.0, most), most);
+        }
+        let at = looks
+            .stacks
+            .binary_search_by_key(&of.stack, |one| one.stack);
         let Some(one) = at.ok().and_then(|at| looks.stacks.get(at)) else {
             return (0.0, 0.0);
         };
-        // Together, the sites have not grown by more than the heap has.
-        let most = more.min(of_heap.max(0.0) + bound);
         let most = most.min(one.at_most_bytes as f64);
         return (most.min(one.at_least_bytes as f64), most);
     }
@@ -456,7 +464,8 @@ fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
             },
         ),
         place: Some(site.text()),
-        gain_bytes: most as u64,
+        // The room of a buffer that is bounded comes back as a whole.
+        gain_bytes: if one.is_buffer { one.live } else { most } as u64,
         gain_bytes_an_hour: Some(facts.an_hour(most).max(0) as u64),
         certainty: certainty(one),
         remedy: match (one.is_buffer, is_searched) {
