@@ -39,9 +39,12 @@ fn needed_again(facts: &Facts<'_>) -> u64 {
     else {
         return 0;
     };
-    match peak.bytes.saturating_sub(now.bytes) {
-        more if more < facts.least() => 0,
-        more => more + 2 * peak.error_bytes().unwrap_or(0),
+    // The end of the trace is a moment after the last look.
+    let of_looks = balance::live(facts).map_or(0, |grown| (-grown).max(0.0) as u64);
+    let of_trace = peak.bytes.saturating_sub(now.bytes);
+    match of_trace {
+        more if more < facts.least() => of_looks,
+        more => of_looks.max(more + 2 * peak.error_bytes().unwrap_or(0)),
     }
 }
 
