@@ -13,6 +13,7 @@
 mod allocator;
 mod balance;
 mod course;
+mod leaks;
 mod managed;
 mod page;
 mod site;

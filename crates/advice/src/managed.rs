@@ -34,7 +34,7 @@ const RUNTIMES: [Runtime; 4] = [
     Runtime {
         modules: &["libpython", "python"],
         name: "arenas of Python's own allocator",
-        tool: "memhook-rs attach PID --python, or memray attach PID",
+        tool: "memray attach PID",
     },
 ];
 /// The Go runtime, which is no module, has its heap from this address on (runtime/malloc.go, `arenaBaseOffset` and

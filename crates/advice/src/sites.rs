@@ -1,11 +1,11 @@
-//! Findings about allocation sites: what leaks, what grows without bound, what is kept and not touched.
+//! Findings about allocation sites: what grows without bound, what is kept and not touched, beside what leaks.
 
 use crate::balance;
 use crate::course::{Course, PARTS, course};
+use crate::leaks::leaks;
 use crate::site::Site;
 use crate::{Facts, Finding, Kind};
-use memhook_report::claims::{Seen, unseen_blocks};
-use memhook_report::{LeakSite, Profile, StaleSite, bytes, counted};
+use memhook_report::{Profile, StaleSite, bytes, counted};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -14,12 +14,9 @@ const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
 /// Standard errors that are no chance.
 const DEVIATIONS: f64 = 3.0;
 /// Findings of each kind; further ones are in the commands that they name.
-const MOST: usize = 3;
+pub const MOST: usize = 3;
 /// Sites that are listed with their class.
 const MOST_CLASSED: usize = 20;
-/// How far the sizes of two groups of blocks may be apart that one site is taken for.
-const ALIKE: f64 = 0.1;
-
 /// Use that a site makes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -312,128 +309,6 @@ fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
 pub fn reachable_stale(site: &StaleSite) -> u64 {
     let split = site.reachability;
     split.map_or(site.stale_bytes, |split| split.reachable_stale_bytes)
-}
-
-/// Blocks that nothing reaches, by the site of those that no other of them points to.
-fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
-    let searched = facts.profile.leaks.as_ref();
-    let Some(leaks) = searched.filter(|_| facts.profile.knows_unreachable()) else {
-        return Vec::new();
-    };
-    let mut named: Vec<(Site, LeakSite)> = Vec::new();
-    for leak in &leaks.sites {
-        let site = Site::of_stack(&leak.stack);
-        match named.iter_mut().find(|(known, _)| *known == site) {
-            Some((_, sum)) => {
-                sum.bytes += leak.bytes;
-                sum.blocks += leak.blocks;
-                sum.held_bytes += leak.held_bytes;
-            }
-            None => named.push((site, leak.clone())),
-        }
-    }
-    // Blocks without a site are most likely another part of what a site loses that they are alike.
-    let unseen = named.iter().position(|(site, _)| !site.is_known());
-    let unseen = unseen.map(|at| named.remove(at));
-    let mut unseen = unseen.filter(|(_, leak)| all_of(leak) >= facts.least());
-    named.sort_by_key(|(_, leak)| std::cmp::Reverse(all_of(leak)));
-    let mut found: Vec<(Finding, Site)> = Vec::new();
-    for (site, leak) in named {
-        let also = match &unseen {
-            Some((_, other)) if are_alike(&leak, other) => unseen.take().map(|(_, leak)| leak),
-            _ => None,
-        };
-        let all = all_of(&leak) + also.as_ref().map_or(0, all_of);
-        if all >= facts.least() {
-            found.push((of_leak(facts, &leak, also.as_ref(), &site), site));
-        }
-    }
-    found.truncate(MOST);
-    found.extend(unseen.map(|(site, leak)| (of_leak(facts, &leak, None, &site), site)));
-    found
-}
-
-/// A leak with all that it holds.
-fn all_of(leak: &LeakSite) -> u64 {
-    leak.bytes + leak.held_bytes
-}
-
-/// Whether the blocks of one leak are as large as those of another, and hold as much.
-fn are_alike(one: &LeakSite, other: &LeakSite) -> bool {
-    let mean = |leak: &LeakSite| all_of(leak) as f64 / leak.blocks.max(1) as f64;
-    (mean(one) / mean(other).max(1.0) - 1.0).abs() < ALIKE
-}
-
-fn of_leak(facts: &Facts<'_>, leak: &LeakSite, also: Option<&LeakSite>, site: &Site) -> Finding {
-    let held = match leak.held_bytes {
-        0 => String::new(),
-        held => format!(", and only these reach a further {}", bytes(held)),
-    };
-    let by = match facts.is_traced {
-        true => format!("; allocated by {}", site.text()),
-        false => String::new(),
-    };
-    let unseen = unseen_blocks(seen_of(facts)).sentence;
-    let others = also.map_or(String::new(), |also| {
-        format!(
-            ". {} in {} of the same size were lost, too, most likely by the same site: {unseen}",
-            bytes(all_of(also)),
-            counted(also.blocks, "block"),
-        )
-    });
-    let can_reclaim = !facts.has_damaged_heap();
-    let reclaim = format!("memhook-rs scan --reclaim {}", facts.target());
-    Finding {
-        kind: Kind::Leak,
-        found: format!(
-            "Nothing points to {} in {} any more{held}{by}{others}",
-            bytes(leak.bytes),
-            counted(leak.blocks, "block"),
-        ),
-        place: site.is_known().then(|| site.text()),
-        gain_bytes: all_of(leak) + also.map_or(0, all_of),
-        gain_bytes_an_hour: site
-            .is_known()
-            .then(|| facts.an_hour(all_of(leak) as f64).max(0) as u64),
-        certainty: facts
-            .profile
-            .leaks
-            .as_ref()
-            .map_or("estimated", |leaks| facts.of_search(leaks)),
-        remedy: match (site.is_known(), can_reclaim) {
-            _ if !facts.is_traced => format!(
-                "memhook-rs scan {0} says what they are; memhook-rs attach {0} --leaks names who allocates more of them",
-                facts.target(),
-            ),
-            (true, true) => format!(
-                "Release what {} allocates; until that is deployed, {reclaim} frees it",
-                site.name,
-            ),
-            (true, false) => format!("Release what {} allocates", site.name),
-            (false, true) => {
-                format!("{reclaim} frees them; the trace names no site of theirs: {unseen}")
-            }
-            (false, false) => format!(
-                "Trace the process while it allocates them: memhook-rs attach {} --leaks -d 10m",
-                facts.target()
-            ),
-        },
-        cost: match site.is_known() {
-            _ if !facts.is_traced => "none, and a trace",
-            true => "a change of the program",
-            false => "one thread is held while it frees them",
-        },
-        evidence: format!("memhook-rs scan {}", facts.target()),
-    }
-}
-
-fn seen_of(facts: &Facts<'_>) -> Seen {
-    Seen {
-        from_start: facts.profile.from_start,
-        is_sampled: facts.profile.sampling.is_some(),
-        is_bounded: false,
-        has_gaps: !facts.profile.gaps.is_empty(),
-    }
 }
 
 fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {

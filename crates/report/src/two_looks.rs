@@ -1,7 +1,9 @@
 //! What was resident at the begin of a trace, and how much more lives at its end: kept by recordings.
 
 use crate::RssReport;
+use crate::recorded::note;
 use memhook_heap::NetGrowth;
+use memhook_recording::{Recording, TWO_LOOKS_NOTE};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
@@ -52,13 +54,19 @@ impl TwoLooks {
         stacks
     }
 
-    /// Reads the note of a recording; `None` if it is not one.
-    pub fn of_note(text: &str) -> Option<TwoLooks> {
-        serde_json::from_str(text).ok()
+    /// Reads them from a recording that has them. `index_of`: the index of a stack by its id.
+    pub(crate) fn of(
+        recording: &Recording,
+        index_of: impl Fn(u32) -> Option<u32>,
+    ) -> Option<Box<TwoLooks>> {
+        let text = note(recording, TWO_LOOKS_NOTE);
+        let mut looks: TwoLooks = serde_json::from_str(text).ok()?;
+        looks.renumber(|id| index_of(recording.stacks().sampled(id).0));
+        Some(Box::new(looks))
     }
 
     /// Gives the call stacks other numbers, and adds up those that get the same; those that get none are left out.
-    pub(crate) fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
+    fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
         for one in &mut self.stacks {
             one.stack = number(one.stack).unwrap_or(u32::MAX);
         }

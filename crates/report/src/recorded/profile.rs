@@ -161,7 +161,7 @@ pub fn profile(
     let series = series.collect();
     let stack_of = tables.of_stack;
     #[cfg(target_arch = "x86_64")]
-    let looks = two_looks(recording, |id| stack_of.get(&id).copied());
+    let looks = crate::TwoLooks::of(recording, |id| stack_of.get(&id).copied());
     let profile = Profile {
         target: Target {
             pid: meta.pid as i32,
@@ -357,18 +357,6 @@ pub fn account(recording: &Recording) -> Option<Box<crate::RssReport>> {
     let is_of_heap = note(recording, "memory").is_empty();
     let text = is_of_heap.then(|| note(recording, memhook_recording::ACCOUNT_NOTE))?;
     serde_json::from_str(text).ok()
-}
-
-/// What lives more than at the begin, if that was looked at. `index_of`: the index of a stack by its id.
-#[cfg(target_arch = "x86_64")]
-fn two_looks(
-    recording: &Recording,
-    index_of: impl Fn(u32) -> Option<u32>,
-) -> Option<Box<crate::TwoLooks>> {
-    let text = note(recording, memhook_recording::TWO_LOOKS_NOTE);
-    let mut looks = crate::TwoLooks::of_note(text)?;
-    looks.renumber(|id| index_of(recording.stacks().sampled(id).0));
-    Some(Box::new(looks))
 }
 
 /// What the account says of each arena.
