@@ -29,7 +29,7 @@ enum From {
     Flags(&'static [&'static str]),
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 7] = [
     Kind {
         name: "jemalloc 5.3.0",
         release: None,
@@ -51,11 +51,6 @@ const KINDS: [Kind; 9] = [
         from: From::Library("libjemalloc.so.2"),
     },
     Kind {
-        name: "gperftools 2.10",
-        release: None,
-        from: From::Library("libtcmalloc_minimal.so.4"),
-    },
-    Kind {
         name: "gperftools 2.16",
         release: Some("trixie"),
         from: From::Library("libtcmalloc_minimal.so.4"),
@@ -64,11 +59,6 @@ const KINDS: [Kind; 9] = [
         name: "gperftools 2.18",
         release: Some("sid"),
         from: From::Library("libtcmalloc_minimal.so.4"),
-    },
-    Kind {
-        name: "mimalloc 2.0.9",
-        release: None,
-        from: From::Library("libmimalloc.so.2"),
     },
     Kind {
         name: "mimalloc 3.6",
