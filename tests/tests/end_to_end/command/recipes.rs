@@ -146,8 +146,10 @@ fn every_command_does_what_it_says() {
             let output = typed(&line, service.pid(), &folder);
             text = String::from_utf8_lossy(&output.stdout).into_owned();
             text += &String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{line}: {}\n{text}", output.status);
-            if all(&text) {
+            // 1: the process went on untraced for a time, as on a machine without a processor to spare.
+            let code = output.status.code();
+            assert!(matches!(code, Some(0 | 1)), "{line}: {code:?}\n{text}");
+            if code == Some(0) && all(&text) {
                 break;
             }
         }
@@ -262,11 +264,12 @@ fn the_first_minute_is_as_shown() {
     let mut printed = String::new();
     for _ in 0..5 {
         let (code, out, err) = run(&["demo", "-d", "3s"]);
-        assert_eq!(code, 0, "{err}");
-        // On a busy machine they are estimates, with errors and without a peak.
-        let is_exact = !out.contains('\u{b1}');
+        assert!(matches!(code, 0 | 1), "{code}: {err}");
+        // On a busy machine there are estimates, with errors and without a peak, gaps, and too few requests to leak most.
+        let is_usual = |line: &str| line.starts_with("#1 ") && line.contains("export_history");
+        let is_quiet = code == 0 && !out.contains('\u{b1}') && out.lines().any(is_usual);
         printed = out + &err;
-        if is_exact {
+        if is_quiet {
             break;
         }
     }
