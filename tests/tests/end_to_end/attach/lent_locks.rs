@@ -84,7 +84,10 @@ fn a_hook_of_malloc() {
     let program = old.build_target("lent_lock", &["-DGLIBC_HOOK"]);
     // There, operator new is seen by the malloc that it calls.
     let planted = PLANTED.map(|(site, _, blocks, bytes)| (site, "malloc", blocks, bytes));
-    let way = attach(Target::start(&program, &[]), "lent_lock.cc", &planted);
+    // Character conversions are libraries of that release, too.
+    let conversions = old.path("usr/lib/x86_64-linux-gnu/gconv");
+    let target = Target::run(Command::new(program).env("GCONV_PATH", conversions));
+    let way = attach(target, "lent_lock.cc", &planted);
     assert!(way.contains("mapped without the loader"), "{way}");
     assert!(way.contains("malloc_hook(3)"), "{way}");
 }
