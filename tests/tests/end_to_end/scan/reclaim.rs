@@ -203,6 +203,34 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     assert!(target.finish().success(), "its checks");
 }
 
+/// What ends between the two scans has no leaks that were released, and none that were not.
+#[test]
+fn a_process_that_ends_in_between() {
+    let target = Target::start(leaktest(), &[]);
+    let pid = target.pid().to_string();
+    // The log says when the first scan has all that it needs.
+    let mut scan = Command::new(binary())
+        .args(["scan", "-vv", &pid, "--reclaim", "--yes", "--json"])
+        .args(["--twice", "1s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("memhook-rs starts");
+    let mut lines = BufReader::new(scan.stderr.take().expect("piped")).lines();
+    lines
+        .by_ref()
+        .map(|line| line.expect("text"))
+        .find(|line| line.contains("is dissected"))
+        .expect("the heap is searched");
+    drop(target);
+    let last = lines.map(|line| line.expect("text")).last();
+    let output = scan.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(2), "{last:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let last = last.expect("a reason");
+    assert!(last.contains("has ended"), "{last}");
+}
+
 fn is_refused(pid: u32, options: &[&str], word: &str) {
     let pid = pid.to_string();
     let mut args = vec!["scan", &pid, "--reclaim", "--yes", "--twice", "10ms"];

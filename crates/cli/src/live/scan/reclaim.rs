@@ -28,13 +28,19 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
     let mut may_release = args.yes;
     for number in 1.. {
         let pause = args.every.or(args.twice).unwrap_or(Reclaiming::PAUSE);
-        if !has_verdict && !sleep(pause) || !reclaiming.is_alive() {
+        if !has_verdict && !sleep(pause) {
             break;
         }
-        let mut found = match reclaiming.scan() {
-            Ok(found) => found,
-            Err(_) if !reclaiming.is_alive() => break,
-            Err(error) => return Err(error.into()),
+        let found = match reclaiming.is_alive() {
+            true => Some(reclaiming.scan()),
+            false => None,
+        };
+        let mut found = match found {
+            Some(Ok(found)) => found,
+            Some(Err(error)) if reclaiming.is_alive() => return Err(error.into()),
+            // Rounds go on until the process ends; a single one has a result or fails.
+            _ if args.every.is_some() => break,
+            _ => bail!("nothing is released: process {pid} has ended"),
         };
         may_go_on(args, &found)?;
         if !may_release && !found.chosen.is_empty() {
