@@ -55,6 +55,7 @@ fn report(sites: &[(&str, u64, u64)]) -> ReportModel {
         elapsed_s: 2.5,
         marks: Vec::new(),
         gaps: Vec::new(),
+        heap_comparison: None,
         live_bounds: None,
         since_last_s: None,
         sampling: None,
