@@ -31,7 +31,7 @@ pub struct Args {
     /// Look at it for this time
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "60s", conflicts_with = "read_only")]
     duration: Duration,
-    /// Where that is not long enough to tell, look again and for longer, up to this time in all
+    /// Look for longer if that is needed to tell, up to this time in all
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "read_only")]
     until_sure: Option<Duration>,
     /// Share of the process's time that tracing may take

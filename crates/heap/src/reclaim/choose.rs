@@ -136,7 +136,9 @@ mod tests {
     fn each_doubt_is_a_refusal() {
         type Spoil = fn(&mut Snapshot, &mut Heap);
         let cases: [(&str, Spoil); 6] = [
-            ("in change", |s, _| s.meta.in_malloc = 1),
+            ("a thread stayed inside malloc", |s, _| {
+                s.meta.in_malloc = 1;
+            }),
             ("at 0x1230, damaged", |_, h| {
                 h.findings.push(Finding {
                     address: 0x1230,
@@ -153,7 +155,7 @@ mod tests {
                     ..ModuleInfo::default()
                 });
             }),
-            ("an io_uring could hold pointers", |s, _| {
+            ("an io_uring may hold pointers", |s, _| {
                 s.meta.unsearched.push("an io_uring".into());
             }),
         ];
