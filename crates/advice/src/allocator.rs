@@ -35,8 +35,10 @@ const TRIM_COST: &str =
 /// well have been.
 fn needed_again(facts: &Facts<'_>) -> u64 {
     let points = facts.profile.timeline.iter().map(|point| point.live);
-    let (Some(now), Some(peak)) = (points.clone().last(), points.max_by_key(|live| live.bytes))
-    else {
+    let (Some(now), Some(peak)) = (
+        points.clone().next_back(),
+        points.max_by_key(|live| live.bytes),
+    ) else {
         return 0;
     };
     // The end of the trace is a moment after the last look.

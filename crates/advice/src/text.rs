@@ -32,15 +32,7 @@ fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
     }
     for (at, line) in advice.lines_of_answer().iter().enumerate() {
         let line = wrapped(&visible(line), width);
-        writeln!(
-            out,
-            "{}",
-            if at == 0 {
-                style.strong(&line)
-            } else {
-                line.into()
-            }
-        )?;
+        writeln!(out, "{}", if at == 0 { style.strong(&line) } else { line })?;
     }
     for (at, finding) in advice.findings.iter().enumerate() {
         writeln!(out)?;

@@ -59,9 +59,10 @@ impl MallocPlaces {
 impl MallocPlaces {
     /// The same where an allocator may also have called the code at this address.
     pub fn called_at(&self, address: u64) -> MallocPlaces {
+        let called = address..address.saturating_add(1);
         MallocPlaces {
             code: self.code.clone(),
-            libraries: vec![address..address.saturating_add(1)],
+            libraries: Vec::from([called]),
         }
     }
 }

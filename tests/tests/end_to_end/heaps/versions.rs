@@ -86,7 +86,7 @@ impl Kind {
         if let From::Library(library) = self.from {
             let library = match &release {
                 Some(release) => release.library(library)?,
-                None => installed_library(library).into(),
+                None => installed_library(library),
             };
             command.env("LD_PRELOAD", library);
         }
