@@ -246,7 +246,7 @@ fn function_name(frame: StackFrame) -> String {
     match &frame.function {
         Some(function) => format!("{function} ({module})"),
         // Code without names: all of a module that is not known better is one row.
-        None => format!("code without names ({module})"),
+        None => format!("{NAMELESS} ({module})"),
     }
 }
 
@@ -278,6 +278,9 @@ fn in_order(number: f64) -> i64 {
     if bits < 0 { i64::MIN - bits } else { bits }
 }
 
+/// The row of code without symbols, before its module.
+const NAMELESS: &str = "code without names";
+
 /// Functions that every stack of a thread or of the whole program begins with (glibc's and musl's, and `main`).
 const ROOTS: [&str; 8] = [
     "_start",
@@ -290,10 +293,12 @@ const ROOTS: [&str; 8] = [
     "start_thread",
 ];
 
-/// Returns true for the row of a function that is on nearly every stack, and so says nothing.
+/// Returns true for the row of a function that is on nearly every stack, and for calls through code without names: they say
+/// nothing.
 fn is_root(row: &Row) -> bool {
     let function = row.key.name.split_once(" (");
-    function.is_some_and(|(name, _)| ROOTS.contains(&name)) && row.self_bytes == 0.0
+    let says_nothing = |name| name == NAMELESS || ROOTS.contains(&name);
+    function.is_some_and(|(name, _)| says_nothing(name)) && row.self_bytes == 0.0
 }
 
 /// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the one with more blocks of its own

@@ -379,9 +379,6 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
             Some(_) if !is_seen => process_age(self.pid),
             _ => None,
         };
-        if let Some(announce) = self.announce {
-            announce(trace.session());
-        }
         self.looks = Looks::begin(trace, self.look_budget).unwrap_or_else(|error| {
             eprintln!(
                 "memhook-rs: accesses are not sampled: {}",
@@ -393,6 +390,13 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
     }
 
     fn turn(&mut self, trace: &Trace<O>, turn: &Turn) -> ControlFlow<()> {
+        // Before anybody is told of the trace, so that little happens between its begin and the look.
+        if self.beginning.is_none() && !turn.gone {
+            self.look_at_heap(trace);
+        }
+        if let Some(announce) = self.announce.take() {
+            announce(trace.session());
+        }
         if turn.is_last {
             if !turn.gone {
                 self.look_at_heap(trace);
@@ -407,9 +411,6 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         }
         let now = trace.consumer().elapsed();
         self.look_at_resident(now);
-        if self.beginning.is_none() {
-            self.look_at_heap(trace);
-        }
         if self.shows_reports && self.next.is_some_and(|next| now >= next) {
             self.next = self.interval.map(|interval| now.saturating_add(interval));
             self.reporter

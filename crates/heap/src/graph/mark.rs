@@ -22,6 +22,7 @@ pub struct Marked {
 const ABREAST: usize = 16;
 /// Likewise so many pointers, before it is looked up what they point to.
 const POINTERS_ABREAST: usize = 32;
+const WORD_BYTES: usize = 8;
 
 /// Blocks found, and those of them that are still to be searched.
 struct Search<'a> {
@@ -139,8 +140,24 @@ pub fn possibly_lost(
         pointers,
         ..options
     };
-    let kept = mark_from(snapshot, heap, by_start, pointers, &[]);
+    let of_loader = held_by_loader(snapshot, heap);
+    let kept = mark_from(snapshot, heap, by_start, pointers, &of_loader);
     marked.reached.without(&kept.reached)
+}
+
+/// Starts of the blocks into which variables of glibc's loader point. It aligns what it keeps for `_dl_find_object` within
+/// its block (elf/dl-find_object.c), so whether it points to the start is chance.
+fn held_by_loader(snapshot: &Snapshot, heap: &Heap) -> Vec<u64> {
+    let modules = snapshot.meta.modules.iter();
+    let loaders = modules.filter(|module| module.name().starts_with("ld-linux"));
+    let data = loaders.flat_map(|loader| &loader.data);
+    let words = data.flat_map(|area| area.clone().step_by(WORD_BYTES));
+    let pointed = words.filter_map(|at| {
+        let word = snapshot.word(at)?;
+        let (_, offset) = heap.blocks.find(word)?;
+        Some(word - offset)
+    });
+    pointed.collect()
 }
 
 /// As [`mark`]; `registers` says which addresses count in registers and in what the kernel holds.

@@ -104,7 +104,8 @@ fn a_leak_is_found_and_told_in_numbers_and_a_document() {
     let first = &document["findings"][0];
     assert_eq!(first["kind"], "leak", "{document}");
     let site = first["found"].as_str().unwrap_or_default();
-    assert!(site.contains("filled \u{2190} lose"), "{site}");
+    let is_named = site.contains("filled (") && site.contains(") \u{2190} lose");
+    assert!(is_named && site.contains("diseased.cc:"), "{site}");
     let of_leak = [&format!("pid=\"{pid}\""), "finding=\"leak\""];
     let metric = |name: &str, labels: &[&str]| {
         let labels = [&of_leak[..1], labels].concat();
