@@ -314,15 +314,21 @@ fn split_debug_information() {
         // Below no root, it is found beside the program.
         check_frames(&program.look(program.module(), &[]).0);
         // Of another build, its names would be guesses.
+        // The packager of binutils does not know version 5.
+        let is_packed = compiler == ["-gdwarf-4"];
         let package = format!("{}.dwp", program.str());
-        tool("dwp", &["-e", program.str(), "-o", &package]);
+        if is_packed {
+            tool("dwp", &["-e", program.str(), "-o", &package]);
+        }
         let other = Program::build(&[&flags[..], &["-O0", "-DOTHER"]].concat());
         let files = std::fs::read_dir(&other.directory).unwrap();
         let mut files = files.map(|entry| entry.unwrap().path());
         let wrong = files.find(|path| is_unit(path)).expect("a .dwo file");
         std::fs::copy(&wrong, &unit).unwrap();
-        check_frames(&program.look(program.module(), &roots).0);
-        std::fs::rename(&package, program.directory.join("away")).unwrap();
+        if is_packed {
+            check_frames(&program.look(program.module(), &roots).0);
+            std::fs::rename(&package, program.directory.join("away")).unwrap();
+        }
         let is_first = |frames: &[memhook_symbols::Frame]| {
             let outer = frames.last().expect("a frame");
             outer.function.as_deref() == Some("shop::place_order(int)")
