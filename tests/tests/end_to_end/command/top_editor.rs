@@ -203,7 +203,7 @@ fn what_cannot_be_opened_is_said_at_the_bottom() {
         terminal.wait_for("live in");
         target.send("b");
         target.expect("done");
-        terminal.wait_for("before  ");
+        terminal.wait_for("█ before");
         terminal.press("v", expected);
         terminal.press("t", "Enter open");
         if name.ends_with("moved") {
