@@ -83,10 +83,7 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
     target.go();
     target.expect("done");
-    let report = attacher.finish();
-    check(&report);
-    let coverage = report["coverage"].to_string();
-    assert!(coverage.contains("mapped"), "{coverage}");
+    check(&attacher.finish());
     assert!(target.finish().success());
 }
 
