@@ -1,5 +1,5 @@
-//! Time until sites of a simulated server are told apart with only four watched words: those that are not touched, and
-//! those that are touched now and then.
+//! Measures how long four watched words need to tell the untouched sites of a simulated server from those that are touched
+//! now and then.
 
 use crate::answer::{Evidence, State, answer};
 use crate::looks::{Look, Looks, kept_ms};

@@ -85,7 +85,7 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// What has an allocator give free pages back: now, and from then on.
+/// Returns how to make an allocator give free pages back, now and from then on.
 fn remedy_of(allocator: &str, target: &str) -> String {
     let setting = match allocator {
         _ if allocator.contains("jemalloc") => {
@@ -263,7 +263,7 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
     let (beside, certainty) = match balance::grown(facts, "mappings") {
         Some(grown) => (grown, "exact"),
         None => {
-            // What the heap may have grown by is none of it.
+            // The possible growth of the heap is not part of it.
             let beside = balance::resident(facts)? - crate::grown_live(facts.profile).max(0.0);
             // The last sample is later than the account.
             let is_in_account = mapped as f64 >= beside / 2.0;

@@ -69,7 +69,7 @@ pub fn resident(facts: &Facts<'_>) -> Option<f64> {
     }
     let points = &facts.profile.resident;
     let (first, last) = (points.first()?, points.last()?);
-    // What is ours is shared memory.
+    // Our own memory in the process is shared, so it is not counted here.
     Some(last.anonymous_bytes as f64 - first.anonymous_bytes as f64)
 }
 

@@ -4,7 +4,7 @@
 //! was no growth. A site that grows without bound adds to it in each third of the time, and no less in the last one than
 //! in the first; a cache that fills up does not.
 
-/// Equal parts of the time that are told apart.
+/// Number of equal parts into which the time is divided.
 pub const PARTS: usize = 24;
 const THIRD: usize = PARTS / 3;
 
