@@ -113,6 +113,7 @@ int main(int argc, char** argv) {
     wait_for_byte();
   }
   for (int i = 0; i < 9; i++) keep(malloc(300));
+  for (int i = 0; i < 5; i++) keep(new char[70]);
   go = true;
   other.join();
   done();

@@ -142,7 +142,6 @@ impl Prepared {
                 }
             }
             way = Loading::WithoutLoader;
-            self.passage = InProcess::of(pid, &self.modules.now);
         }
         let held = points.hold_outside_of_the_loader(reach, pid, SAFE_POINT_PATIENCE)?;
         Ok((held, way))

@@ -52,7 +52,7 @@ pub(super) struct Prepared {
     /// The hook as a module, where it is in the process by now.
     pub hook: Option<ModuleImage>,
     pub journal: SlotJournal,
-    /// The way for exceptions through the hook, where it is mapped.
+    /// The way for exceptions through the hook, should it be mapped.
     pub passage: Option<InProcess>,
     /// The functions that no slot of the GOT leads to.
     pub pads: Pads,

@@ -17,7 +17,7 @@ pub(crate) struct Surveyed {
     pub is_static: bool,
     /// Way in which the hook would come in.
     pub way_in: WayIn,
-    /// The way for exceptions through a hook that is mapped.
+    /// The way for exceptions through the hook, should it be mapped.
     pub passage: Option<InProcess>,
     /// The build of the hook that would come in so.
     pub object: &'static HookObject,
@@ -35,8 +35,8 @@ impl Surveyed {
         let libc = CLibrary::of(pid, &maps);
         let way_in = WayIn::of(pid, &maps, &modules, libc.as_ref(), present)?;
         let object = way_in.loading.object(pid);
-        let is_unknown = object.is_mapped.then_some(());
-        let passage = is_unknown.and_then(|()| InProcess::of(pid, &modules));
+        // A hook that the loader was to load may come in without it after all, when a thread is held.
+        let passage = InProcess::of(pid, &modules);
         Ok(Surveyed {
             is_static: libc.is_none() && is_static(pid),
             object: object.with_passage(passage.as_ref()),
