@@ -2,6 +2,7 @@
 //!
 //! Nothing in it is believed: it may come from anybody, and a disk that was full has cut many of them.
 
+mod layers;
 mod modules;
 mod notes;
 #[cfg(test)]

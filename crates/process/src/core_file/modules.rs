@@ -1,10 +1,12 @@
 //! The modules of a process that has ended, from the files that its core dump names.
 
+use super::layers::below_overlays;
 use super::{CoreFile, u16_at, u32_at, u64_at};
 use crate::load_segments::{LoadSegment, LoadSegments};
 use crate::{Mapping, ModuleFacts, ModuleFiles, ModuleImage};
 use memhook_foreign::open_regular;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 const PAGE_BYTES: usize = 4096;
@@ -160,21 +162,34 @@ impl CoreFile {
         if first.deleted {
             return Err("it had been deleted when the process ended".into());
         }
-        let file = open_regular(first.path.as_ref()).map_err(|error| error.to_string())?;
-        let bytes = files
-            .of_path(&file, maps, first)
-            .ok_or("it cannot be read, or is too large")?;
-        let facts = ModuleFacts::of(&bytes).ok_or("it is no module of an x86-64 program")?;
         let expected = page.and_then(|page| page.build_id.as_ref());
-        if expected.is_some() && expected != facts.build_id.as_ref() {
-            return Err("it is another file by now (its build-id differs)".into());
-        }
+        let mut read = |place: &Path| -> Result<_, String> {
+            let file = open_regular(place).map_err(|error| error.to_string())?;
+            let bytes = files
+                .of_path(&file, maps, first)
+                .ok_or("it cannot be read, or is too large")?;
+            let facts = ModuleFacts::of(&bytes).ok_or("it is no module of an x86-64 program")?;
+            if expected.is_some() && expected != facts.build_id.as_ref() {
+                return Err("it is another file by now (its build-id differs)".into());
+            }
+            Ok((place.to_owned(), bytes, facts))
+        };
+        let named = read(Path::new(&first.path));
+        let (file, bytes, facts) = named.or_else(|reason| {
+            // At another place than the core names, only the build-id tells that it is this file.
+            let places = match expected {
+                Some(_) => below_overlays(&first.path),
+                None => Vec::new(),
+            };
+            let mut read = places.iter().map(|place| read(place));
+            read.find_map(Result::ok).ok_or(reason)
+        })?;
         let is_main = self
             .program_headers
             .is_some_and(|at| (first.start..end).contains(&at));
         Ok(ModuleImage {
-            path: first.path.clone(),
-            file: first.path.clone().into(),
+            path: file.to_string_lossy().into_owned(),
+            file,
             base: first.start.wrapping_sub(facts.loads.lowest()),
             start: first.start,
             end: facts.loads.end(first, maps).unwrap_or(end),

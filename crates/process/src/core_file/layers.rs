@@ -1,0 +1,46 @@
+//! Paths that a core dump has of files on overlay file systems.
+//!
+//! A mapping on an overlay has the file of a layer, and the kernel lists that file's path from where the layer begins
+//! (`fill_files_note` in fs/binfmt_elf.c); only /proc/PID/maps has the path in the overlay. The two are the same only
+//! where the overlay is the root, as it is in most containers.
+
+use std::path::{Path, PathBuf};
+
+/// Paths that a file of a layer has in the overlays that are mounted here.
+pub(super) fn below_overlays(path: &str) -> Vec<PathBuf> {
+    let mounts = crate::proc_text("/proc/self/mountinfo").unwrap_or_default();
+    below(path, &mounts)
+}
+
+/// Takes the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+fn below(path: &str, mounts: &str) -> Vec<PathBuf> {
+    let below_overlay = |line: &str| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        if !kind.starts_with("overlay ") || point == "/" {
+            return None;
+        }
+        // A bind mount shows one directory of the overlay.
+        let rest = Path::new(path).strip_prefix(root).ok()?;
+        Some(Path::new(point).join(rest))
+    };
+    mounts.lines().filter_map(below_overlay).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_in_each_overlay() {
+        let mounts = "22 1 0:20 / / rw - overlay overlay rw,lowerdir=/a\n\
+                      30 22 0:31 / /srv/tree rw,relatime shared:5 - overlay overlay rw\n\
+                      31 22 0:31 /bin /opt/bin rw - overlay overlay rw\n\
+                      32 22 8:1 / /data rw - ext4 /dev/vda rw\n\
+                      damaged - overlay";
+        let found = below("/bin/service", mounts);
+        let expected = ["/srv/tree/bin/service", "/opt/bin/service"];
+        assert_eq!(found, expected.map(PathBuf::from));
+    }
+}
