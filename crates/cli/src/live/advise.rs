@@ -31,7 +31,7 @@ pub struct Args {
     /// Look at it for this time
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "60s", conflicts_with = "read_only")]
     duration: Duration,
-    /// Look for longer if that is needed to tell, up to this time in all
+    /// If the answer is unsure, look again for longer, up to this time in all
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "read_only")]
     until_sure: Option<Duration>,
     /// Share of the process's time that tracing may take
@@ -109,30 +109,46 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.read_only.read_only {
         return only_look(args, pid);
     }
-    let began = Instant::now();
-    let mut duration = args.duration;
-    loop {
-        let examined = examined(
-            pid,
-            args,
-            duration,
-            Some(args.overhead),
-            "looking at the process",
-        )?;
-        let code = judged(&examined, pid);
-        let advice = advice(args, &examined.path, Some(pid))?;
-        let left = args
-            .until_sure
-            .map(|most| most.saturating_sub(began.elapsed()));
-        let next = advice.more_seconds.map(Duration::from_secs);
-        match next.zip(left) {
-            Some((next, left)) if code == 0 && next <= left => duration = next,
-            _ => {
-                args.output.write(&advice, || advice.page())?;
-                return Ok(ExitCode::from(code));
-            }
-        }
+    if args.until_sure.is_some_and(|most| most < args.duration) {
+        bail!("--until-sure is the time of all looks, and the first one alone takes longer (-d)");
     }
+    let (advice, code) = looks(args, pid)?;
+    args.output.write(&advice, || advice.page())?;
+    Ok(ExitCode::from(code))
+}
+
+/// Looks at a process, and again for longer while the answer is unsure and there is time for it. Returns the last answer,
+/// and the exit code for how its trace ended.
+fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
+    let began = Instant::now();
+    let mut last = look(args, pid, args.duration)?;
+    while let (Some(most), Some(next), 0) = (args.until_sure, last.0.more_seconds, last.1) {
+        let next = Duration::from_secs(next);
+        if signals::stop_requested() || began.elapsed() + next > most {
+            break;
+        }
+        last = match look(args, pid, next) {
+            Ok(look) => look,
+            Err(error) => {
+                // The process may have ended in between: what was seen before is still true.
+                eprintln!("memhook-rs: no longer look: {error:#}");
+                break;
+            }
+        };
+    }
+    Ok(last)
+}
+
+fn look(args: &Args, pid: i32, duration: Duration) -> anyhow::Result<(Advice, u8)> {
+    let examined = examined(
+        pid,
+        args,
+        duration,
+        Some(args.overhead),
+        "looking at the process",
+    )?;
+    let code = judged(&examined, pid);
+    Ok((advice(args, &examined.path, Some(pid))?, code))
 }
 
 /// Advice without a trace.

@@ -1,9 +1,14 @@
 //! `advise`: programs with a known disease get the right answer, and its remedy brings back what was predicted.
 
 use memhook_tests::programs::{Folder, installed_library};
-use memhook_tests::{JsonSchema, Target, build_target, not_run, run as memhook};
+use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run as memhook};
 use serde_json::Value;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The line of the log that says that a process is traced.
+const TRACED: &str = "session: attached ";
 
 /// A sick target, up to where it is sick.
 fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
@@ -275,6 +280,78 @@ fn a_cache_at_its_limit() {
         }
         cured(target);
     }
+}
+
+/// A program that begins to grow near the end of the first look, after which nobody can say how it goes on.
+fn late_grower() -> (Target, impl FnOnce(&mut Target)) {
+    let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
+    let target = Target::run(Command::new(program).arg("cache"));
+    (target, |target: &mut Target| {
+        // Time is the subject: the last quarter of a look of six seconds.
+        std::thread::sleep(Duration::from_millis(4500));
+        target.go();
+        target.expect("sick");
+    })
+}
+
+/// Starts `advise`, and returns it when it traces the process.
+fn advising(target: &Target, options: &str) -> Child {
+    let pid = target.pid().to_string();
+    let mut child = Command::new(binary())
+        .args(["-v", "advise", &pid, "--overhead", "50%", "--json"])
+        .args(words(options))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut log = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let traced = log.find(|line| line.as_ref().is_ok_and(|line| line.contains(TRACED)));
+    assert!(traced.is_some(), "it is traced");
+    // What comes later fills no pipe.
+    std::thread::spawn(move || log.for_each(drop));
+    child
+}
+
+fn answered(child: Child) -> Value {
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let advice = serde_json::from_slice(&output.stdout).expect("JSON");
+    JsonSchema::load("advice-1").check(&advice);
+    advice
+}
+
+#[test]
+fn an_unsure_answer_is_followed_by_a_longer_look() {
+    let (mut target, grow) = late_grower();
+    let child = advising(&target, "-d 6s --until-sure 100s");
+    grow(&mut target);
+    let advice = answered(child);
+    assert_eq!(advice["class"], "unbounded", "{advice}");
+    assert_eq!(advice["more_seconds"], Value::Null, "{advice}");
+    assert!(advice["seconds"].as_f64() > Some(11.0), "{advice}");
+    cured(target);
+}
+
+#[test]
+fn no_look_is_longer_than_the_user_wants() {
+    let (mut target, grow) = late_grower();
+    let child = advising(&target, "-d 6s --until-sure 10s");
+    grow(&mut target);
+    let advice = answered(child);
+    assert_eq!(advice["class"], "unsure", "{advice}");
+    assert!(advice["more_seconds"].as_u64() >= Some(12), "{advice}");
+    // An interrupt ends the look, and there is none after it.
+    let child = advising(&target, "-d 100s --until-sure 1000s");
+    let pid = i32::try_from(child.id()).expect("a pid");
+    // SAFETY: plain integers, and the child was not waited for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    let advice = answered(child);
+    assert!(advice["seconds"].as_f64() < Some(100.0), "{advice}");
+    let pid = target.pid().to_string();
+    let (code, out, errors) = memhook(&["advise", &pid, "--until-sure", "5s"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    cured(target);
 }
 
 /// Only the half of what is kept that nobody reads again.
