@@ -1,37 +1,64 @@
 //! A debugger that is attached to a target of a storm, as somebody would who wonders about it.
 
 use crate::{
-    looks::waits_of,
+    looks::{end_of, waits_of},
     tally::{Class, Failure, failed},
 };
-use std::process::{Command, Stdio};
-
-/// Seconds after which gdb hangs, on however busy a machine.
-const LIMIT: &str = "600";
+use std::{
+    fs::File,
+    io::{self, Read, Seek},
+    process::{Command, ExitStatus, Stdio},
+};
 
 /// Has gdb show a backtrace of the process and let it go.
 pub fn is_shown_by_gdb(pid: u32) -> Result<(), Failure> {
-    let output = Command::new("timeout")
-        .args(["-k", "5", LIMIT, "gdb", "-nx", "-batch", "-p"])
+    let (status, text) = match run(pid) {
+        Ok(ended) => ended,
+        Err(error) => return failed(Class::Debugger, format!("gdb: {error}")),
+    };
+    match status {
+        Ok(status) if status.success() && text.contains("#0 ") && text.contains("detached") => {
+            Ok(())
+        }
+        // What gdb's commands fail with is not in its status.
+        Ok(status) => {
+            let waits = waits_of(pid);
+            failed(Class::Debugger, format!("gdb: {status}: {text}{waits}"))
+        }
+        Err(what) => {
+            let waits = waits_of(pid);
+            // PTRACE_ATTACH sends a SIGSTOP to each thread. Those that gdb had not waited for when it was killed stop the
+            // process (ptrace(2)), which would then be taken for one that we have left so.
+            // SAFETY: kill takes plain integers; the target has not been waited for.
+            unsafe { libc::kill(pid as i32, libc::SIGCONT) };
+            failed(Class::Debugger, format!("gdb: {what}{text}{waits}"))
+        }
+    }
+}
+
+/// How gdb ended, or what it hung in, and what it said.
+fn run(pid: u32) -> io::Result<(Result<ExitStatus, String>, String)> {
+    // It says a line for each thread, which may be more than a pipe holds.
+    let path = std::env::temp_dir().join(format!("storm-{}-gdb", std::process::id()));
+    let mut said = File::options()
+        .read(true)
+        .append(true)
+        .create_new(true)
+        .open(&path)?;
+    std::fs::remove_file(path)?;
+    let mut gdb = Command::new("gdb")
+        .args(["-nx", "-batch", "-p"])
         .arg(pid.to_string())
         .args(["-ex", "bt", "-ex", "detach"])
         // It would ask the network.
         .env_remove("DEBUGINFOD_URLS")
         .stdin(Stdio::null())
-        .output();
-    let output = match output {
-        Ok(output) => output,
-        Err(error) => return failed(Class::Debugger, format!("timeout: {error}")),
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    // What gdb's commands fail with is not in its status.
-    if output.status.success() && text.contains("#0 ") && text.contains("detached") {
-        return Ok(());
-    }
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let (end, waits) = (output.status, waits_of(pid));
-    failed(
-        Class::Debugger,
-        format!("gdb: {end}: {text}{errors}{waits}"),
-    )
+        .stdout(said.try_clone()?)
+        .stderr(said.try_clone()?)
+        .spawn()?;
+    let status = end_of(&mut gdb);
+    let mut text = Vec::new();
+    said.rewind()?;
+    said.read_to_end(&mut text)?;
+    Ok((status, String::from_utf8_lossy(&text).into_owned()))
 }

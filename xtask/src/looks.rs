@@ -10,7 +10,7 @@ use memhook_tests::binary;
 use std::{
     io::Read,
     os::unix::process::ExitStatusExt,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -120,23 +120,8 @@ pub struct Outcome {
 impl Outcome {
     /// Waits for it.
     pub fn of(mut child: Child) -> Result<Outcome, Failure> {
-        let start = Instant::now();
         // Reports are smaller than a pipe's buffer.
-        let status = loop {
-            match child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) => {}
-                Err(error) => return failed(Class::Attacher, error.to_string()),
-            }
-            let elapsed = start.elapsed();
-            if elapsed > LIMIT * PATIENCE || (elapsed > LIMIT && !is_starved(child.id(), elapsed)) {
-                let waits = waits_of(child.id());
-                let _ = child.kill();
-                let _ = child.wait();
-                return failed(Class::Attacher, format!("it hung for {elapsed:?}: {waits}"));
-            }
-            std::thread::sleep(Duration::from_micros(500));
-        };
+        let status = end_of(&mut child).map_err(|what| Failure(Class::Attacher, what))?;
         let (mut output, mut errors) = (String::new(), String::new());
         if let Some(mut pipe) = child.stdout.take() {
             let _ = pipe.read_to_string(&mut output);
@@ -164,6 +149,10 @@ impl Outcome {
     /// A target that is not there, or not to be had: one line; one that ends while it is traced: a report.
     pub fn is_refused_or_reported(&self, look: Look) -> Result<(), Failure> {
         match self.code {
+            // Without a reason.
+            Some(2) if self.errors == "memhook-rs: no process was traced" => {
+                failed(Class::Attacher, &*self.errors)
+            }
             Some(0) if self.output.contains("\"final\":true") => Ok(()),
             Some(0 | 3) if !look.traces() && self.output.starts_with('{') => Ok(()),
             Some(2) if self.errors.lines().count() == 1 || look == Look::Follow => Ok(()),
@@ -173,6 +162,26 @@ impl Outcome {
                 failed(Class::Attacher, what)
             }
         }
+    }
+}
+
+/// Waits for a command; one that hangs is killed, with an error that says what it was doing.
+pub fn end_of(child: &mut Child) -> Result<ExitStatus, String> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        let elapsed = start.elapsed();
+        if elapsed > LIMIT * PATIENCE || (elapsed > LIMIT && !is_starved(child.id(), elapsed)) {
+            let waits = waits_of(child.id());
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("it hung for {elapsed:?}: {waits}"));
+        }
+        std::thread::sleep(Duration::from_micros(500));
     }
 }
 

@@ -31,13 +31,13 @@ use births::{Newborn, Watch};
 use crossbeam_channel::RecvTimeoutError;
 use member::{Advice, Member};
 use memhook_inject::{allow_many_open_files, share_memory, stops};
-use memhook_process::{Selector, children, has_ended, own_processor_time};
+use memhook_process::{Selector, children, has_ended, own_processor_time, parent};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
-use worker::{Begin, Permits, Worker};
+use worker::{Begin, Permits, Until, Worker};
 
 /// Between two looks for children.
 const CHILDREN_PAUSE: Duration = Duration::from_millis(2);
@@ -83,7 +83,7 @@ pub struct FollowedCount {
     pub late: u64,
 }
 
-/// Traces the processes until the time is over, a signal counted by [`memhook_inject::catch_stops`] comes, the
+/// Traces the processes until the time is over, which begins with the first trace of a family, a signal counted by [`memhook_inject::catch_stops`] comes, the
 /// assigner wishes it, or none is left of a family. Returns when all jobs have ended. That the head of a family cannot be traced
 /// is an error; that another process cannot is told.
 pub fn follow(
@@ -105,7 +105,7 @@ pub fn follow(
     let mut following = Following {
         followed,
         config: config.clone(),
-        until: duration.map(|duration| Instant::now() + duration),
+        until: Until::new(duration),
         members: BTreeMap::new(),
         permits: Permits::new(),
         count: FollowedCount::default(),
@@ -121,7 +121,7 @@ pub fn follow(
 struct Following {
     followed: Followed,
     config: TraceConfig,
-    until: Option<Instant>,
+    until: Until,
     members: BTreeMap<i32, Member>,
     permits: Permits,
     count: FollowedCount,
@@ -136,8 +136,10 @@ struct Following {
 impl Following {
     fn run(&mut self, assigner: &mut dyn Assigner) -> Result<(), Error> {
         let mut has_waited = false;
-        let is_over = |until| Instant::now() >= until;
-        while stops() == 0 && !self.until.is_some_and(is_over) && !assigner.is_over() {
+        if let Followed::Matching(_) = self.followed {
+            self.until.begin();
+        }
+        while stops() == 0 && !self.until.is_over() && !assigner.is_over() {
             // Not the time that passes: on a busy machine most of that is others', and the pause would be minutes.
             let before = own_processor_time();
             self.collect(assigner)?;
@@ -211,7 +213,7 @@ impl Following {
             let begin = Begin {
                 chosen: member.chosen(pid),
                 config: self.config.clone(),
-                until: self.until,
+                until: self.until.clone(),
                 permits: self.permits.clone(),
                 births: None,
             };
@@ -231,12 +233,12 @@ impl Following {
         if let Some(mut watch) = self.watch.take() {
             self.newborn.extend(watch.end());
             self.receive(assigner);
-            self.join();
+            self.join(assigner);
             // Those with the number of a process that had not been collected yet.
             self.receive(assigner);
             self.count.late = watch.births().missed();
         }
-        self.join();
+        self.join(assigner);
         for newborn in self.newborn.drain(..) {
             newborn.leave();
             self.count.missed += 1;
@@ -335,7 +337,7 @@ impl Following {
                     let begin = Begin {
                         chosen: member.chosen(pid),
                         config: self.config.clone(),
-                        until: self.until,
+                        until: self.until.clone(),
                         permits: self.permits.clone(),
                         births: self
                             .watch
@@ -350,6 +352,17 @@ impl Following {
                             None
                         }
                         Err(why) => Some(member.let_be(why)),
+                    }
+                }
+                Some(Obstacle::BorrowsMemory) if is_head && !member.was_traced() => {
+                    let of = parent(pid).unwrap_or_default();
+                    let why = memhook_inject::Error::SharesMemory {
+                        pid: of,
+                        other: pid,
+                    };
+                    match member.wait(now, Some(why.into())) {
+                        Some(why) => return Err(why),
+                        None => None,
                     }
                 }
                 Some(Obstacle::OfOurs | Obstacle::BorrowsMemory) => {
@@ -373,9 +386,15 @@ impl Following {
         obstacle(pid, traced.map(|(&other, _)| other), &self.config)
     }
 
-    fn join(&mut self) {
-        for (pid, member) in &mut self.members {
-            member.join(*pid, &mut self.count);
+    /// Waits for the ends of all traces. An attach may only now have failed.
+    fn join(&mut self, assigner: &mut dyn Assigner) {
+        for (&pid, member) in &mut self.members {
+            let is_head = matches!(self.followed, Followed::Family(head) if head == pid);
+            if let Some(why) = member.join(&mut self.count)
+                && (is_head || !has_ended(pid))
+            {
+                assigner.is_not_traced(pid, &member.let_be(why));
+            }
         }
     }
 }

@@ -132,11 +132,15 @@ impl Member {
         is_tried_once: bool,
         count: &mut FollowedCount,
     ) -> Option<Advice> {
-        let has_ended = || has_ended(pid) || thread_start_time(pid, pid) != self.started;
+        let started = self.started;
+        let has_ended = || has_ended(pid) || thread_start_time(pid, pid) != started;
         match &self.state {
             State::Traced(worker) if !worker.is_finished() => None,
             State::Traced(_) => {
-                let failure = self.join(pid, count)?;
+                let failure = self.join(count)?;
+                if has_ended() {
+                    return None;
+                }
                 let is_final = matches!(
                     failure,
                     Error::AlreadyTraced { .. }
@@ -156,8 +160,8 @@ impl Member {
         }
     }
 
-    /// Waits for the end of its trace. Returns why the attach has failed, if it has and the process lives.
-    pub fn join(&mut self, pid: i32, count: &mut FollowedCount) -> Option<Error> {
+    /// Waits for the end of its trace. Returns why the attach has failed, if it has.
+    pub fn join(&mut self, count: &mut FollowedCount) -> Option<Error> {
         let state = std::mem::replace(&mut self.state, State::waiting());
         let State::Traced(worker) = state else {
             self.state = state;
@@ -174,7 +178,7 @@ impl Member {
                 }
                 None
             }
-            Err(failure) => (!has_ended(pid)).then_some(failure),
+            Err(failure) => Some(failure),
         }
     }
 }

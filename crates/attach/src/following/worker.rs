@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 use memhook_inject::stops;
 use memhook_process::Chosen;
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 use std::thread::JoinHandle;
@@ -47,12 +47,41 @@ impl Permits {
     }
 }
 
+/// End of all traces, if they have one.
+///
+/// Their time begins with the first trace: on a busy machine an attach may take longer than all of it, and would
+/// otherwise never be made.
+#[derive(Clone)]
+pub(super) struct Until {
+    duration: Option<Duration>,
+    at: Arc<OnceLock<Instant>>,
+}
+
+impl Until {
+    pub fn new(duration: Option<Duration>) -> Until {
+        Until {
+            duration,
+            at: Arc::default(),
+        }
+    }
+
+    /// Begins the time, unless it has begun; returns its end.
+    pub fn begin(&self) -> Option<Instant> {
+        let duration = self.duration?;
+        Some(*self.at.get_or_init(|| Instant::now() + duration))
+    }
+
+    /// Returns true if the time has begun and is over.
+    pub fn is_over(&self) -> bool {
+        self.at.get().is_some_and(|&at| Instant::now() >= at)
+    }
+}
+
 /// An attach that is to be made.
 pub(super) struct Begin {
     pub chosen: Chosen,
     pub config: TraceConfig,
-    /// The end of the trace, if it has one.
-    pub until: Option<Instant>,
+    pub until: Until,
     pub permits: Permits,
     /// If its children are to be traced from their birth.
     pub births: Option<Arc<Births>>,
@@ -81,7 +110,7 @@ impl Worker {
         let is_attached = Arc::new(AtomicBool::new(true));
         let builder = std::thread::Builder::new().name("follower".into());
         let trace = Trace::of(session, &begin.config, ());
-        let thread = builder.spawn(move || Ok(follow(trace, begin.until, work)));
+        let thread = builder.spawn(move || Ok(follow(trace, &begin.until, work)));
         Ok(Worker {
             thread: thread.map_err(Error::Thread)?,
             is_attached,
@@ -133,17 +162,33 @@ fn trace(begin: Begin, work: Work, is_attached: &AtomicBool) -> Result<End, Erro
         None => work.job,
     };
     let recording = work.recording;
-    Ok(follow(trace, begin.until, Work { job, recording }))
+    Ok(follow(trace, &begin.until, Work { job, recording }))
 }
 
 /// To the end of the trace.
-fn follow(mut trace: Trace, until: Option<Instant>, work: Work) -> End {
+fn follow(mut trace: Trace, until: &Until, work: Work) -> End {
     let Work { mut job, recording } = work;
     if let Some(recording) = recording {
         trace.record(recording);
     }
+    let until = until.begin();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     // That is the time of the whole trace, and a child is traced since it was found.
     let left = left.map(|left| left + trace.consumer().elapsed());
     trace.run(left, &mut *job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_begins_with_the_first_trace() {
+        let until = Until::new(Some(Duration::ZERO));
+        assert!(!until.is_over());
+        let first = until.clone().begin();
+        assert!(until.is_over() && until.begin() == first);
+        let endless = Until::new(None);
+        assert!(endless.begin().is_none() && !endless.is_over());
+    }
 }

@@ -272,6 +272,20 @@ fn a_child_in_its_parents_memory_is_let_be() {
     assert!(server.finish().success());
 }
 
+/// The time is over before the attach, which then fails.
+#[test]
+fn an_attach_that_fails_late_is_reported() {
+    let server = server();
+    let attacher = Attacher::start(&server, &[]);
+    let pid = server.pid().to_string();
+    let (code, output, errors) = run(&["attach", "--follow-fork", "-d", "1ms", &pid]);
+    assert_eq!(code, 2, "{output}{errors}");
+    assert!(errors.contains("already traced by memhook-rs"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let (status, errors, _) = attacher.last_reports();
+    assert!(has_refused_none(status), "{errors}");
+}
+
 /// What a process executes is traced in its place, into a recording of its own.
 #[test]
 fn another_program() {

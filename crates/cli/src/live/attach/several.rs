@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if several.has_refused || count.traced == 0 {
         code = code.max(exit_code::BAD_INPUT);
     }
-    if count.traced == 0 {
+    if count.traced == 0 && !several.has_refused {
         eprintln!("memhook-rs: no process was traced");
     }
     Ok(ExitCode::from(code))
