@@ -223,6 +223,9 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
     }
     notes.extend(unseen(facts));
     findings.sort_by_key(|finding| Reverse((is_certain(finding), rank(finding))));
+    if let Some(account) = facts.account {
+        managed::put_before_smaller(&mut findings, account);
+    }
     findings.truncate(MOST_FINDINGS);
     let is_unsure = findings.is_empty() && judged.unsure.is_some();
     let unsure = judged.unsure.filter(|_| is_unsure);
@@ -382,11 +385,12 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
     let of = account.map_or(String::new(), |account| {
         format!(" of {} resident", bytes(account.rss_bytes))
     });
-    match first.gain_bytes {
-        // That only the runtime's own tool knows.
-        0 => what.to_owned(),
-        gain => format!("{what} ({}{of})", bytes(gain)),
-    }
+    let size = match (first.kind, account) {
+        // Only the runtime's own tool knows what could be brought back of it.
+        (Kind::Managed, Some(account)) => managed::size(account),
+        _ => first.gain_bytes,
+    };
+    format!("{what} ({}{of})", bytes(size))
 }
 
 impl Advice {

@@ -43,7 +43,7 @@ const GO_HEAP: &str = "anonymous, 0xc0000";
 
 /// The heap of a runtime, if much of the memory is in mappings beside the C heap.
 pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
-    let mapped = balance::part(account, "mappings");
+    let mapped = size(account);
     if (mapped as f64) < LEAST_SHARE * account.rss_bytes as f64 || mapped < facts.least() {
         return None;
     }
@@ -64,6 +64,26 @@ pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
         cost: "what that tool costs",
         evidence: format!("memhook-rs rss {}", facts.target()),
     })
+}
+
+/// Bytes in which such a heap lies.
+pub fn size(account: &RssReport) -> u64 {
+    balance::part(account, "mappings")
+}
+
+/// Puts a runtime's heap before what would bring back less than the heap holds, up to the first finding of memory that
+/// goes on growing: how much of it could be brought back is not known, but it is what most of the memory is.
+pub fn put_before_smaller(findings: &mut [Finding], account: &RssReport) {
+    let Some(at) = findings.iter().position(|one| one.kind == Kind::Managed) else {
+        return;
+    };
+    let is_smaller = |one: &Finding| {
+        let grows = matches!(one.kind, Kind::Leak | Kind::Growth);
+        !grows && one.gain_bytes < size(account)
+    };
+    let smaller = findings[..at].iter().rev().take_while(|one| is_smaller(one));
+    let to = at - smaller.count();
+    findings[to..=at].rotate_right(1);
 }
 
 fn runtime(facts: &Facts<'_>, account: &RssReport) -> Option<(&'static str, &'static str)> {

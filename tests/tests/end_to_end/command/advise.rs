@@ -1,6 +1,6 @@
 //! `advise`: programs with a known disease get the right answer, and its remedy brings back what was predicted.
 
-use memhook_tests::programs::{Folder, installed_library};
+use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run as memhook};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -352,6 +352,40 @@ fn no_look_is_longer_than_the_user_wants() {
     assert_eq!((code, out.as_str()), (2, ""), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     cured(target);
+}
+
+/// Most memory is the heap of a language's runtime, and only the runtime's own tool sees into that.
+#[test]
+fn heaps_of_languages() {
+    let folder = Folder::new("managed");
+    let java = folder.path("Keeps.java");
+    let keeps = "public class Keeps { public static void main(String[] a) throws Exception {\n\
+                 byte[][] kept = new byte[128][]; for (int i = 0; i < 128; i++) kept[i] = new byte[1 << 20];\n\
+                 System.out.println(\"ready\"); System.in.read(); } }";
+    std::fs::write(&java, keeps).expect("written");
+    let python = "import sys\nkept = [{'at': i} for i in range(400000)]\n\
+                  print('ready', flush=True)\nsys.stdin.read()";
+    let node = "const kept = []; for (let i = 0; i < 2e6; i++) kept.push({ at: i });\n\
+                console.log('ready'); process.stdin.on('data', () => console.log(kept.length));";
+    // To run a source, java takes the compiler.
+    installed("javac");
+    for (program, arguments, tool) in [
+        ("python3", ["-c", python], "memray attach"),
+        ("node", ["-e", node], "heap snapshot"),
+        ("java", ["-Xmx512m", &java], "jcmd"),
+    ] {
+        let mut target = Target::silent(Command::new(installed(program)).args(arguments));
+        target.expect("ready");
+        let pid = target.pid().to_string();
+        let (code, out, errors) = memhook(&["advise", &pid, "-d", "3s", "--json"]);
+        assert_eq!(code, 0, "{program}: {errors}");
+        let advice: Value = serde_json::from_str(&out).expect("JSON");
+        JsonSchema::load("advice-1").check(&advice);
+        assert_eq!(advice["class"], "managed", "{program}: {advice}");
+        let remedy = advice["findings"][0]["remedy"].as_str();
+        let names_it = |text: &str| text.contains(tool) && text.contains(&pid);
+        assert!(remedy.is_some_and(names_it), "{program}: {advice}");
+    }
 }
 
 /// Only the half of what is kept that nobody reads again.
