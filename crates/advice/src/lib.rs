@@ -76,10 +76,25 @@ pub struct Advice {
     pub lines: Vec<Line>,
     /// What would help, that which brings back most first.
     pub findings: Vec<Finding>,
+    /// What the remedy of the first finding brought, if it was tried.
+    pub tried: Option<Tried>,
     /// The sites that did most, with what they do.
     pub sites: Vec<ClassedSite>,
     /// What was not looked at, or not surely.
     pub notes: Vec<String>,
+}
+
+/// A remedy that was tried in the process.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tried {
+    /// The call that was made in it.
+    pub call: &'static str,
+    /// Bytes that were predicted to come back; `None` if that could not be known.
+    pub predicted_bytes: Option<u64>,
+    /// How many resident bytes the process had less after it.
+    pub given_back_bytes: u64,
+    /// For how long a thread was held, in ms.
+    pub held_ms: f64,
 }
 
 /// One part of the memory.
@@ -248,8 +263,24 @@ pub fn advise(facts: &Facts<'_>) -> Advice {
         more_seconds,
         lines: lines(facts),
         findings,
+        tried: None,
         sites: judged.classed,
         notes,
+    }
+}
+
+impl Tried {
+    fn said(&self) -> String {
+        let predicted = match self.predicted_bytes {
+            Some(predicted) => format!("{} were predicted", bytes(predicted)),
+            None => "how much could not be predicted".to_owned(),
+        };
+        format!(
+            "Tried: {} gave back {} ({predicted}); it held one thread for {:.1} ms",
+            self.call,
+            bytes(self.given_back_bytes),
+            self.held_ms
+        )
     }
 }
 
@@ -394,7 +425,14 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
 }
 
 impl Advice {
-    /// The answer in three lines at most: what it is, where, and what to do.
+    /// True if the remedy of the first finding can be tried from outside: the allocator is asked for its free memory.
+    pub fn can_be_tried(&self) -> bool {
+        self.findings
+            .first()
+            .is_some_and(|first| first.kind == Kind::Retention)
+    }
+
+    /// The answer in three lines at most: what it is, where, and what to do. One more says what was tried.
     fn lines_of_answer(&self) -> Vec<String> {
         let Some(first) = self.findings.first() else {
             let nothing = "Nothing to do: no change that could be computed would bring back much";
@@ -404,11 +442,13 @@ impl Advice {
             }];
         };
         let place = first.place.as_ref().unwrap_or(&first.found);
-        vec![
+        let mut lines = vec![
             self.answer.clone().unwrap_or_default(),
             format!("Where: {place}"),
             format!("Do: {}", first.remedy),
-        ]
+        ];
+        lines.extend(self.tried.as_ref().map(Tried::said));
+        lines
     }
 
     /// For how long it was looked at, in words.

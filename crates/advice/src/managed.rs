@@ -81,7 +81,10 @@ pub fn put_before_smaller(findings: &mut [Finding], account: &RssReport) {
         let grows = matches!(one.kind, Kind::Leak | Kind::Growth);
         !grows && one.gain_bytes < size(account)
     };
-    let smaller = findings[..at].iter().rev().take_while(|one| is_smaller(one));
+    let smaller = findings[..at]
+        .iter()
+        .rev()
+        .take_while(|one| is_smaller(one));
     let to = at - smaller.count();
     findings[to..=at].rotate_right(1);
 }

@@ -394,6 +394,7 @@ mod tests {
             sites: Vec::new(),
             lines: Vec::new(),
             findings: findings.collect(),
+            tried: None,
             notes: Vec::new(),
         }
     }

@@ -5,6 +5,7 @@ mod what_if;
 use super::copy_limits::CopyLimits;
 use super::read_only::ReadOnly;
 use super::signals::{self, NameWait};
+use super::trim::trim;
 use super::{attach, ending};
 use crate::exit_code;
 use crate::options::HoldLimit;
@@ -12,7 +13,7 @@ use crate::output::Json;
 use crate::report::{self, open, sources};
 use crate::target::Target;
 use anyhow::{Context, bail};
-use memhook_advice::Advice;
+use memhook_advice::{Advice, Tried};
 use memhook_attach::gap_said;
 use memhook_checkup::{Attendant, Examined, advice_of, advice_of_look, examine, resident_now};
 use memhook_foreign::{check_output, units};
@@ -39,6 +40,11 @@ pub struct Args {
     /// Where recording everything would take more, allocations are sampled, and what sites hold is an estimate.
     #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "2%", conflicts_with = "read_only")]
     overhead: f64,
+    /// Try the remedy of the first finding, and report what it gave back
+    ///
+    /// Only a remedy that asks the allocator for its free memory is tried, as trim does.
+    #[arg(long = "try", conflicts_with = "read_only")]
+    tries: bool,
     #[command(flatten)]
     hold: HoldLimit,
     #[command(flatten)]
@@ -101,6 +107,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 file.display()
             );
         }
+        if args.tries {
+            bail!(
+                "--try changes a running process, and {} is a recording",
+                file.display()
+            );
+        }
         let advice = advice(args, file, None)?;
         args.output.write(&advice, || advice.page())?;
         return Ok(ExitCode::SUCCESS);
@@ -112,7 +124,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.until_sure.is_some_and(|most| most < args.duration) {
         bail!("--until-sure is the time of all looks, and the first one alone takes longer (-d)");
     }
-    let (advice, code) = looks(args, pid)?;
+    let (mut advice, code) = looks(args, pid)?;
+    if args.tries {
+        advice.tried = tried(&advice, pid, args.limits());
+    }
     args.output.write(&advice, || advice.page())?;
     Ok(ExitCode::from(code))
 }
@@ -149,6 +164,28 @@ fn look(args: &Args, pid: i32, duration: Duration) -> anyhow::Result<(Advice, u8
     )?;
     let code = judged(&examined, pid);
     Ok((advice(args, &examined.path, Some(pid))?, code))
+}
+
+/// Applies the remedy of the first finding, if that can be done from outside. Says why if it is not done.
+fn tried(advice: &Advice, pid: i32, limits: CopyLimits) -> Option<Tried> {
+    if !advice.can_be_tried() {
+        eprintln!("memhook-rs: nothing was tried: no free memory of the allocator comes first");
+        return None;
+    }
+    match trim(pid, limits, false) {
+        Ok(done) => Some(Tried {
+            call: done.call,
+            predicted_bytes: done.predicted_bytes,
+            given_back_bytes: done
+                .rss_before_bytes
+                .saturating_sub(done.rss_after_bytes.unwrap_or(done.rss_before_bytes)),
+            held_ms: done.held_ms.unwrap_or(0.0),
+        }),
+        Err(error) => {
+            eprintln!("memhook-rs: {error:#}");
+            None
+        }
+    }
 }
 
 /// Advice without a trace.

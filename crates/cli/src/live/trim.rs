@@ -31,22 +31,24 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    trim(args)?;
+    args.json
+        .print(&trim(args.target.pid()?, args.limits, args.dry_run)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn trim(args: &Args) -> anyhow::Result<()> {
-    let pid = args.target.pid()?;
+/// Has the allocator of a process give memory back, or only says what that would bring.
+pub fn trim(pid: i32, limits: CopyLimits, dry_run: bool) -> anyhow::Result<TrimReport> {
     if let Some(why) = first_failure(&preflight(pid)) {
         bail!("{why}");
     }
+    let limits = limits.usual();
+    let most = limits.hold.unwrap_or(Duration::MAX);
     if let Some((allocator, images)) = callable_allocator(pid)? {
-        return of_allocator(args, pid, allocator, images);
+        return of_allocator(pid, allocator, images, most, dry_run);
     }
-    let limits = args.limits.usual();
     let look = || Progress::during("looking at the memory", || Trimmer::new(pid, limits));
-    if args.dry_run {
-        return args.json.print(&TrimReport::dry(&look()?));
+    if dry_run {
+        return Ok(TrimReport::dry(&look()?));
     }
     if filter_may_kill(pid) {
         bail!(
@@ -55,22 +57,21 @@ fn trim(args: &Args) -> anyhow::Result<()> {
     }
     let _claim = claim(pid)?;
     let trimmer = look().context("nothing is trimmed")?;
-    let most = limits.hold.unwrap_or(Duration::MAX);
     trimmer.check(most).context("nothing is trimmed")?;
     let safe_points = SafePoints::of_process(pid, trimmer.images().to_vec())?;
     let mut hold = || safe_points.hold(&mut Reach::Running, pid, SAFE_POINT_LIMIT);
     let done = trimmer.trim(&mut hold, most)?;
-    args.json
-        .print(&TrimReport::dry(&trimmer).with(done.rss, done.held, done.call))
+    Ok(TrimReport::dry(&trimmer).with(done.rss, done.held, done.call))
 }
 
 /// Like that, for a heap that is not glibc's.
 fn of_allocator(
-    args: &Args,
     pid: i32,
     allocator: KnownAllocator,
     images: Vec<ModuleImage>,
-) -> anyhow::Result<()> {
+    most: Duration,
+    dry_run: bool,
+) -> anyhow::Result<TrimReport> {
     let nothing = "nothing is trimmed";
     let rss = memory_use(pid)?.rss;
     let callable = Callable::new(pid, allocator, images).context(nothing)?;
@@ -81,12 +82,10 @@ fn of_allocator(
     let free = said.as_ref().map_or(rss, |said| said.releasable_bytes);
     let estimate = time_to_give_back(free);
     let report = TrimReport::dry_of(pid, allocator, said.as_ref(), estimate, rss);
-    if args.dry_run {
-        return args.json.print(&report);
+    if dry_run {
+        return Ok(report);
     }
-    let most = args.limits.usual().hold.unwrap_or(Duration::MAX);
     check_call(pid, allocator.release_name(), estimate, most).context(nothing)?;
     let done = callable.release()?;
-    args.json
-        .print(&report.with(done.rss, done.held, done.call))
+    Ok(report.with(done.rss, done.held, done.call))
 }

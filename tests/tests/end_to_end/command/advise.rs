@@ -165,6 +165,27 @@ fn free_memory_that_jemalloc_keeps() {
     free_memory_that_is_kept(&[("LD_PRELOAD", &jemalloc), ("MALLOC_CONF", keeps)]);
 }
 
+#[test]
+fn a_remedy_that_is_tried() {
+    let target = sick("peak", &[]);
+    let pid = target.pid().to_string();
+    let before = resident(&target);
+    let (code, out, errors) = memhook(&["advise", &pid, "-d", "3s", "--try", "--json"]);
+    assert_eq!(code, 0, "{errors}");
+    let advice: Value = serde_json::from_str(&out).expect("JSON");
+    JsonSchema::load("advice-1").check(&advice);
+    let number = |name: &str| advice["tried"][name].as_f64().expect("a number");
+    let came = number("given_back_bytes");
+    assert_predicted(number("predicted_bytes"), came, "--try");
+    assert_predicted(came, before - resident(&target), "the kernel's count");
+    // There is nothing left.
+    let (code, out, errors) = memhook(&["advise", &pid, "-d", "3s", "--try"]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(errors.contains("nothing was tried: "), "{errors}");
+    assert!(!out.contains("Tried: "), "{out}");
+    cured(target);
+}
+
 fn free_memory_that_is_kept(variables: &[(&str, &str)]) {
     let target = sick("peak", variables);
     let advice = advice(&target, "retention");
@@ -464,6 +485,8 @@ fn a_recording_and_what_it_lacks() {
     for missing in ["attach --rss", "attach --leaks", "attach --stale"] {
         assert!(out.contains(missing), "{out}");
     }
+    let (code, _, errors) = memhook(&["advise", &file, "--try"]);
+    assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
     let (code, _, errors) = memhook(&["advise", "/nowhere/run.mhk"]);
     assert_eq!((code, errors.lines().count()), (2, 1), "{errors}");
 }
