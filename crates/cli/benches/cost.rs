@@ -1,4 +1,5 @@
-//! What tracing costs a program, beside user probes of the kernel. Takes less than five minutes.
+//! The cost of tracing to a program, beside user probes of the kernel. The numbers of rounds are fixed: on an idle machine
+//! with two processors they take about a minute.
 //!
 //! `cargo bench`; `cargo bench -p memhook-benches` measures more, and keeps its figures.
 
@@ -31,14 +32,17 @@ fn main() {
         )),
     ];
     let tools: Vec<&dyn Tool> = tools.iter().map(|tool| &**tool).collect();
-    println!("Rounds with each tool and without one, in turn; takes some minutes.");
+    println!("Rounds without a tool and with each, in turn; a minute or two.");
+    let measured = |name, measure: &dyn Fn() -> Alternated| {
+        eprintln!("{name} ...");
+        (name, measure())
+    };
     let works = [
-        (
-            "malloc/free pair",
-            standing("pair", &["10", "1"], &place, &tools),
-        ),
-        ("many stacks", standing("many", &["1"], &place, &tools)),
-        ("g++", real_program(&place, &tools)),
+        measured("malloc/free pair", &|| {
+            standing("pair", &["10", "1"], &place, &tools)
+        }),
+        measured("many stacks", &|| standing("many", &["1"], &place, &tools)),
+        measured("g++", &|| real_program(&place, &tools)),
     ];
     let mut failures = Vec::new();
     let mut rows = vec![row("", works.iter().map(|(name, _)| (*name).to_owned()))];
@@ -61,9 +65,10 @@ fn main() {
     rows.iter().for_each(|row| println!("{row}"));
     println!();
     failures.iter().for_each(|failure| println!("{failure}"));
-    // Where even our own tools did not run, nothing was measured.
+    // Root may trace everything; a user is told why not.
+    let is_root = nix::unistd::Uid::effective().is_root();
     let has_ours = |all: &Alternated| all.traced[..2].iter().all(|t| !t.rounds.is_empty());
-    if !works.iter().all(|(_, all)| has_ours(all)) {
+    if is_root && !works.iter().all(|(_, all)| has_ours(all)) {
         std::process::exit(1);
     }
 }
@@ -88,12 +93,15 @@ fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -
         pid: target.pid(),
         measure: || target.round(milliseconds),
     };
-    alternate(&mut subject, tools, cycles(12))
+    alternate(&mut subject, tools, cycles(10))
 }
 
-/// The one real program that is wherever this is built. Its file is small, as a probe makes it take a hundred times as long.
+/// The one real program that is installed wherever this is built. Its file is small: with probes it takes many times as
+/// long.
 fn real_program(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
-    match compiler(place, 1) {
+    let text =
+        "#include <vector>\nvoid add(std::vector<int>& to, int value) { to.push_back(value); }\n";
+    match compiler(place, text) {
         Ok(mut subject) => alternate(&mut *subject, tools, cycles(4)),
         Err(why) => {
             let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
