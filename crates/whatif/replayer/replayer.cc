@@ -29,7 +29,7 @@
 namespace {
 
 // As in src/operations.rs.
-enum Kind : uint8_t { kAllocate = 1, kZeroed, kAligned, kRelease, kReallocate, kPairs, kSample, kClock };
+enum Kind : uint8_t { kAllocate = 1, kZeroed, kAligned, kRelease, kReallocate, kPairs, kSample, kClock, kEnd };
 
 struct Operation {
   uint8_t kind;
@@ -59,6 +59,16 @@ int statm;
 // The thread that may go on; whatever the others need to see is published by it.
 std::atomic<uint32_t> turn;
 uint64_t calls, ticks, failed, empty_ticks;
+
+// The first thread is the process's own.
+struct Worker {
+  pthread_t thread;
+  bool lives;
+};
+Worker* workers;
+// Who ends when it gets its turn; published by the turn.
+constexpr uint32_t nobody = UINT32_MAX;
+uint32_t leaving = nobody;
 
 [[noreturn]] void stop(int status) { syscall(SYS_exit_group, status), __builtin_trap(); }
 
@@ -244,27 +254,55 @@ void give_turn(uint32_t to) {
   syscall(SYS_futex, &turn, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
+void* work(void* argument);
+
+void start(uint32_t thread) {
+  void* number = reinterpret_cast<void*>(uintptr_t{thread});
+  if (pthread_create(&workers[thread].thread, nullptr, work, number) != 0) stop(2);
+  workers[thread].lives = true;
+}
+
+// By the first thread. An allocator takes back what it kept for a thread while that ends, so its end is waited for.
+void end(uint32_t thread) {
+  if (thread == 0 || !workers[thread].lives) return;
+  leaving = thread;
+  give_turn(thread);
+  if (pthread_join(workers[thread].thread, nullptr) != 0) stop(3);
+  workers[thread].lives = false;
+  leaving = nobody;
+  turn.store(0, std::memory_order_relaxed);
+}
+
+uint32_t executes(const Operation& op, uint32_t me) {
+  if (op.kind == kSample || op.kind == kClock) return me;
+  return op.kind == kEnd ? 0 : op.thread % thread_count;
+}
+
 // Executes what is this thread's turn. The first thread goes on with what comes next when the batch is done.
 void run(uint32_t me) {
-  while (next_operation < batch_length) {
+  while (next_operation < batch_length && leaving != me) {
     const Operation& op = batch[next_operation];
-    uint32_t thread = op.kind == kSample || op.kind == kClock ? me : op.thread % thread_count;
+    uint32_t thread = executes(op, me);
     if (thread != me) {
+      if (thread != 0 && !workers[thread].lives) start(thread);
       give_turn(thread);
       wait_for_turn(me);
       continue;
     }
     ++next_operation;
-    execute(op);
+    if (op.kind == kEnd)
+      end(op.thread % thread_count);
+    else
+      execute(op);
   }
 }
 
-void* worker(void* argument) {
+void* work(void* argument) {
   auto me = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(argument));
-  // Not before all have been made: what the C library needs for a thread is no part of the replay.
   for (;;) {
     wait_for_turn(me);
     run(me);
+    if (leaving == me) return nullptr;
     give_turn(0);
   }
 }
@@ -315,10 +353,9 @@ int main(int count, char** arguments) {
   Line().word("library ").word(is_known ? info.dli_fname : "?").write();
   slots = static_cast<Slot*>(map((slot_count + 1) * sizeof(Slot)));
   batch = static_cast<Operation*>(map(batch_operations * sizeof(Operation)));
-  for (uint32_t i = 1; i < thread_count; ++i) {
-    pthread_t thread;
-    if (pthread_create(&thread, nullptr, worker, reinterpret_cast<void*>(uintptr_t{i})) != 0) return 2;
-  }
+  workers = static_cast<Worker*>(map(thread_count * sizeof(Worker)));
+  // All of them now: what the C library needs for a thread is no part of the replay.
+  for (uint32_t i = 1; i < thread_count; ++i) start(i);
   empty_ticks = UINT64_MAX;
   for (int i = 0; i < 1000; ++i) {
     uint64_t begin = now_ticks(), taken = now_ticks() - begin;

@@ -1,7 +1,7 @@
 //! One replay: a child process under one allocator.
 
 use crate::Error;
-use crate::operations::{Moments, Operation, Sums};
+use crate::operations::{Operation, Plan, Sums};
 use crate::recorded;
 use crate::variants::Variant;
 use memhook_recording::Recording;
@@ -93,7 +93,7 @@ impl Replayer {
         &self,
         recording: &Recording,
         sums: &Sums,
-        moments: &Moments,
+        plan: &Plan,
         variant: &Variant,
         touch: Touch,
         bounds: Bounds,
@@ -107,7 +107,7 @@ impl Replayer {
         };
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let writing = scope.spawn(|| write(recording, moments.clone(), input, &is_over));
+            let writing = scope.spawn(|| write(recording, plan.clone(), input, &is_over));
             let reading = scope.spawn(|| read(BufReader::new(output)));
             let ended = wait(&mut child, bounds.time);
             is_over.store(true, Ordering::Relaxed);
@@ -139,7 +139,7 @@ fn wait(child: &mut Child, most: Duration) -> std::io::Result<Option<ExitStatus>
 /// Writes all calls, as long as somebody reads them.
 fn write(
     recording: &Recording,
-    moments: Moments,
+    plan: Plan,
     mut input: ChildStdin,
     is_over: &AtomicBool,
 ) -> Result<(), Error> {
@@ -151,7 +151,7 @@ fn write(
         }
         buffer.clear();
     };
-    recorded::feed(recording, moments, |operation: Operation| {
+    recorded::feed(recording, plan, |operation: Operation| {
         buffer.extend_from_slice(&operation.bytes());
         if buffer.len() >= BATCH_BYTES {
             flush(&mut buffer);

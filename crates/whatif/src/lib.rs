@@ -6,6 +6,7 @@ mod error;
 mod operations;
 mod page;
 mod recorded;
+mod threads;
 mod truth;
 mod variants;
 mod whatif;

@@ -3,11 +3,10 @@
 //! A call names its block by a place of a table. Places are used again, so the table is as long as most blocks lived
 //! at a time.
 
+use crate::threads::{Calls, Lives, Threads};
 use memhook_ledger::{BlockOf, Blocks, ReleaseBy};
 use rustc_hash::FxHashMap;
 
-/// Threads of a replay. The threads of a run beyond that share them.
-pub(crate) const MOST_THREADS: u16 = 64;
 /// No allocator is asked for a larger alignment: which one the program wanted is not recorded, only where the block
 /// came to lie.
 const LARGEST_ALIGNMENT: u8 = 12;
@@ -31,6 +30,8 @@ pub(crate) enum Kind {
     Sample = 7,
     /// The time is now `value`, for allocators that do something after a time.
     Clock = 8,
+    /// The thread ends; a later call of its number is of a new one.
+    End = 9,
 }
 
 /// One step of a replay.
@@ -71,6 +72,15 @@ pub(crate) struct Moments {
     pub every: u64,
 }
 
+/// What a replay does beside the calls of the recording.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    /// When it measures itself.
+    pub moments: Moments,
+    /// When its threads end.
+    pub lives: Lives,
+}
+
 /// Makes operations of what the ledger reports.
 pub(crate) struct Encoder<W> {
     write: W,
@@ -82,8 +92,7 @@ pub(crate) struct Encoder<W> {
     now_ns: u64,
     /// Time that the replay was last given.
     clock_ns: u64,
-    /// The index of the process's first thread.
-    pub main_thread: u16,
+    threads: Threads,
     /// By address.
     live: FxHashMap<u64, (BlockOf, u32)>,
     /// Blocks at whose address another one is known, too: its release has not been seen yet.
@@ -112,7 +121,8 @@ pub(crate) struct Sums {
 }
 
 impl<W: FnMut(Operation)> Encoder<W> {
-    pub fn new(write: W, asked: FxHashMap<u32, Asked>, moments: Moments) -> Self {
+    pub fn new(write: W, asked: FxHashMap<u32, Asked>, plan: Plan) -> Self {
+        let Plan { moments, lives } = plan;
         Encoder {
             write,
             asked,
@@ -121,7 +131,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
             next_moment: 0,
             now_ns: 0,
             clock_ns: 0,
-            main_thread: 0,
+            threads: Threads::new(lives),
             live: FxHashMap::default(),
             covered: Vec::new(),
             free: Vec::new(),
@@ -134,37 +144,30 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.sample(self.now_ns);
     }
 
-    /// The replay's thread for one of the ledger. The process's first thread is the first one of the replay, as some
-    /// allocators treat it differently.
-    fn thread(&mut self, index: u16) -> u16 {
-        let (index, main) = (index.max(1), self.main_thread.max(1));
-        let thread = match index {
-            _ if index == main => 0,
-            _ if index < main => index,
-            _ => index - 1,
-        };
-        let thread = match thread {
-            0 => 0,
-            other => 1 + (other - 1) % (MOST_THREADS - 1),
-        };
-        self.sums.threads = self.sums.threads.max(thread + 1);
-        thread
+    /// The calls that each thread has made.
+    pub fn calls(&self) -> &Calls {
+        &self.threads.calls
     }
 
-    fn emit(&mut self, kind: Kind, thread: u16, slot: u32, value: u64) {
-        self.emit_aligned(kind, thread, slot, value, 0);
+    fn call(&mut self, kind: Kind, index: u16, slot: u32, value: u64) {
+        self.call_aligned(kind, index, slot, value, 0);
     }
 
-    fn emit_aligned(&mut self, kind: Kind, thread: u16, slot: u32, value: u64, align_log2: u8) {
-        (self.write)(Operation {
+    /// A call of a thread, by its number in the ledger.
+    fn call_aligned(&mut self, kind: Kind, index: u16, slot: u32, value: u64, align_log2: u8) {
+        let (thread, ends) = self.threads.call(index);
+        self.sums.threads = self.threads.most();
+        self.emit(Operation {
             kind,
             align_log2,
             thread,
             slot,
             value,
         });
-        self.sums.operations += 1;
-        if !matches!(kind, Kind::Sample | Kind::Clock) && self.until_sample > 0 {
+        if ends {
+            self.emit_simple(Kind::End, thread, 0);
+        }
+        if self.until_sample > 0 {
             self.until_sample -= 1;
             if self.until_sample == 0 {
                 self.until_sample = self.moments.every;
@@ -173,8 +176,24 @@ impl<W: FnMut(Operation)> Encoder<W> {
         }
     }
 
+    fn emit(&mut self, operation: Operation) {
+        (self.write)(operation);
+        self.sums.operations += 1;
+    }
+
+    /// What is no call.
+    fn emit_simple(&mut self, kind: Kind, thread: u16, value: u64) {
+        self.emit(Operation {
+            kind,
+            align_log2: 0,
+            thread,
+            slot: 0,
+            value,
+        });
+    }
+
     fn sample(&mut self, time_ns: u64) {
-        self.emit(Kind::Sample, 0, 0, time_ns);
+        self.emit_simple(Kind::Sample, 0, time_ns);
     }
 
     /// A place for a block, or none if there are too many.
@@ -227,27 +246,27 @@ impl<W: FnMut(Operation)> Encoder<W> {
 impl<W: FnMut(Operation)> Blocks for Encoder<W> {
     fn allocated(&mut self, block: &BlockOf, stack: u32) {
         self.sums.allocations += 1;
-        let thread = self.thread(block.thread);
+        let thread = block.thread;
         let Some(slot) = self.enter(block) else {
             return;
         };
         match self.asked.get(&stack) {
-            None => self.emit(Kind::Allocate, thread, slot, block.size),
-            Some(Asked::Zeroed) => self.emit(Kind::Zeroed, thread, slot, block.size),
+            None => self.call(Kind::Allocate, thread, slot, block.size),
+            Some(Asked::Zeroed) => self.call(Kind::Zeroed, thread, slot, block.size),
             Some(Asked::Aligned) => {
                 let zeros = block.address.trailing_zeros().max(4) as u8;
                 let align = zeros.min(LARGEST_ALIGNMENT);
-                self.emit_aligned(Kind::Aligned, thread, slot, block.size, align);
+                self.call_aligned(Kind::Aligned, thread, slot, block.size, align);
             }
         }
     }
 
     fn released(&mut self, block: &BlockOf, _stack: u32, by: Option<ReleaseBy>) {
         self.sums.releases += 1;
-        let thread = self.thread(by.map_or(block.thread, |by| by.thread));
+        let thread = by.map_or(block.thread, |by| by.thread);
         if let Some(slot) = self.leave(block) {
             self.free.push(slot);
-            self.emit(Kind::Release, thread, slot, 0);
+            self.call(Kind::Release, thread, slot, 0);
         }
     }
 
@@ -258,20 +277,18 @@ impl<W: FnMut(Operation)> Blocks for Encoder<W> {
         self.sums.allocations += 1;
         self.sums.releases += 1;
         self.hold(*new.0, slot);
-        let thread = self.thread(by.thread);
-        self.emit(Kind::Reallocate, thread, slot, new.0.size);
+        self.call(Kind::Reallocate, by.thread, slot, new.0.size);
     }
 
     fn pairs(&mut self, block: &BlockOf, _stack: u32, by: ReleaseBy, count: u64) {
         self.sums.allocations += count;
         self.sums.releases += count;
-        let thread = self.thread(by.thread);
         let most = u64::from(u32::MAX);
         let (whole, rest) = (count / most, count % most);
         for _ in 0..whole {
-            self.emit(Kind::Pairs, thread, u32::MAX, block.size);
+            self.call(Kind::Pairs, by.thread, u32::MAX, block.size);
         }
-        self.emit(Kind::Pairs, thread, rest as u32, block.size);
+        self.call(Kind::Pairs, by.thread, rest as u32, block.size);
     }
 
     fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {
@@ -283,7 +300,7 @@ impl<W: FnMut(Operation)> Blocks for Encoder<W> {
         self.sums.end_ns = self.now_ns;
         if self.now_ns - self.clock_ns >= CLOCK_STEP_NS {
             self.clock_ns = self.now_ns;
-            self.emit(Kind::Clock, 0, 0, self.now_ns);
+            self.emit_simple(Kind::Clock, 0, self.now_ns);
         }
         while let Some(&time) = self.moments.times.get(self.next_moment) {
             if time > now_ns {

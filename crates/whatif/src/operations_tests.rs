@@ -25,7 +25,11 @@ const REALIGNED: u32 = 7;
 fn encoded(moments: Moments, tell: impl FnOnce(&mut dyn Blocks)) -> (Vec<Operation>, Sums) {
     let all = RefCell::new(Vec::new());
     let asked = [(REALIGNED, Asked::Aligned)].into_iter().collect();
-    let mut encoder = Encoder::new(|op| all.borrow_mut().push(op), asked, moments);
+    let plan = Plan {
+        moments,
+        lives: Lives::new(1, &Calls::default(), |_| false),
+    };
+    let mut encoder = Encoder::new(|op| all.borrow_mut().push(op), asked, plan);
     tell(&mut encoder);
     let sums = encoder.sums;
     (all.into_inner(), sums)
@@ -108,16 +112,33 @@ fn realloc_keeps_the_place() {
 }
 
 #[test]
-fn threads_are_folded_and_the_first_one_of_the_process_is_the_first() {
+fn a_thread_ends_after_its_last_call() {
     let all = RefCell::new(Vec::new());
-    let write = |op: Operation| all.borrow_mut().push(op.thread);
-    let mut encoder = Encoder::new(write, FxHashMap::default(), Moments::default());
-    encoder.main_thread = 2;
-    for thread in [1, 2, 3, 64, 65, 1000] {
-        encoder.allocated(&block(u64::from(thread) * 16, 1, thread), 0);
-    }
-    drop(encoder);
-    assert_eq!(all.into_inner(), [1, 0, 2, 63, 1, 54]);
+    let pass = |lives| {
+        all.borrow_mut().clear();
+        let write = |op: Operation| all.borrow_mut().push((op.kind, op.thread));
+        let plan = Plan {
+            lives,
+            ..Plan::default()
+        };
+        let mut encoder = Encoder::new(write, FxHashMap::default(), plan);
+        for thread in [1, 2, 2, 3] {
+            encoder.pairs(&block(16, 1, thread), 0, by(thread), 1);
+        }
+        encoder.calls().clone()
+    };
+    let calls = pass(Lives::default());
+    pass(Lives::new(1, &calls, |_| true));
+    use Kind::{End, Pairs};
+    let expected = [
+        (Pairs, 0),
+        (Pairs, 1),
+        (Pairs, 1),
+        (End, 1),
+        (Pairs, 1),
+        (End, 1),
+    ];
+    assert_eq!(*all.borrow(), expected);
 }
 
 #[test]

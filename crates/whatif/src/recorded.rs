@@ -1,7 +1,8 @@
 //! A recording as what a replay needs of it.
 
 use crate::Error;
-use crate::operations::{Asked, Encoder, Moments, Operation, Sums};
+use crate::operations::{Asked, Encoder, Operation, Plan, Sums};
+use crate::threads::Lives;
 use memhook_abi::{Event, HOOKED_FUNCTIONS, flags};
 use memhook_ledger::{Ledger, Moves};
 use memhook_recording::{RESIDENT_NOTE, Recording, ResidentSample, Visitor, resident_of};
@@ -122,18 +123,33 @@ type Observed<W> = Moves<Encoder<W>>;
 /// Hands the events of a recording to a ledger, which puts them in order.
 struct Feed<W: FnMut(Operation)> {
     ledger: Ledger<Observed<W>>,
-    pid: u32,
-    seen: FxHashSet<u32>,
+    threads: Owners,
+}
+
+/// Which threads had the rings. A ring goes to another thread only when its owner has ended.
+#[derive(Default)]
+struct Owners {
+    /// Numbers of threads in the ledger, which counts them in the order of their first rings.
+    indices: FxHashMap<u32, u16>,
+    of_rings: FxHashMap<usize, u32>,
+    ended: FxHashSet<u16>,
+}
+
+impl Owners {
+    fn enter(&mut self, ring: usize, tid: u32) {
+        let next = u16::try_from(self.indices.len() + 1).unwrap_or(0);
+        self.indices.entry(tid).or_insert(next);
+        let before = self.of_rings.insert(ring, tid);
+        let before = before.filter(|before| *before != tid);
+        self.ended
+            .extend(before.and_then(|before| self.indices.get(&before)));
+    }
 }
 
 impl<W: FnMut(Operation)> Visitor for Feed<W> {
     fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.ledger.begin_ring(ring, tid);
-        // The ledger numbers threads in the order of their first rings.
-        if self.seen.insert(tid) && tid == self.pid {
-            let index = u16::try_from(self.seen.len()).unwrap_or(0);
-            self.ledger.observer_mut().blocks_mut().main_thread = index;
-        }
+        self.threads.enter(ring, tid);
     }
 
     fn event(&mut self, event: Event, size: u64, time_ns: u64) {
@@ -147,21 +163,40 @@ impl<W: FnMut(Operation)> Visitor for Feed<W> {
     }
 }
 
+/// What a recording comes to, and when its threads end.
+pub(crate) fn survey(recording: &Recording) -> Result<(Sums, Lives), Error> {
+    // The second one knows how many threads live at a time.
+    let (_, lives) = pass(recording, Plan::default(), |_| {})?;
+    let plan = Plan {
+        lives: lives.clone(),
+        ..Plan::default()
+    };
+    let (sums, _) = pass(recording, plan, |_| {})?;
+    Ok((sums, lives))
+}
+
 /// Hands out the calls of a recording in their order: of one block always, of several threads within a pass of the
 /// recorder those of one thread after those of another.
 pub(crate) fn feed(
     recording: &Recording,
-    moments: Moments,
+    plan: Plan,
     write: impl FnMut(Operation),
-) -> Result<Sums, Error> {
+) -> Result<(), Error> {
+    pass(recording, plan, write).map(|_| ())
+}
+
+fn pass(
+    recording: &Recording,
+    plan: Plan,
+    write: impl FnMut(Operation),
+) -> Result<(Sums, Lives), Error> {
     let functions = Functions::of(recording);
-    let encoder = Encoder::new(write, functions.asked, moments);
+    let encoder = Encoder::new(write, functions.asked, plan);
     let reallocs = functions.reallocs;
     let moves = Moves::new(encoder, move |stack| reallocs.contains(&stack));
     let mut feed = Feed {
         ledger: Ledger::observed(recording.ledger_options(), moves),
-        pid: recording.meta().pid,
-        seen: FxHashSet::default(),
+        threads: Owners::default(),
     };
     recording.visit(&mut feed)?;
     feed.ledger.finish();
@@ -170,8 +205,13 @@ pub(crate) fn feed(
     moves.finish();
     let mut encoder = moves.into_blocks();
     encoder.finish();
-    Ok(Sums {
+    let owners = feed.threads;
+    let main = owners.indices.get(&recording.meta().pid);
+    let main = main.copied().unwrap_or_default();
+    let lives = Lives::new(main, encoder.calls(), |index| owners.ended.contains(&index));
+    let sums = Sums {
         unseen_releases,
         ..encoder.sums
-    })
+    };
+    Ok((sums, lives))
 }

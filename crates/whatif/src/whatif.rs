@@ -2,7 +2,7 @@
 
 use crate::child::{Bounds, Measured, Replayer, Touch};
 use crate::comparison::{Comparison, Recommendation, ReplayRow, Truth};
-use crate::operations::{Moments, Sums};
+use crate::operations::{Moments, Plan, Sums};
 use crate::variants::{self, Variant};
 use crate::{Error, recorded, truth};
 use memhook_process::CgroupMemory;
@@ -36,16 +36,19 @@ pub struct WhatIf {
 /// Replays a recording under its own allocator, then under others.
 pub fn what_if(recording: &Recording, wanted: &WhatIf) -> Result<Comparison, Error> {
     recorded::check(recording)?;
-    let sums = recorded::feed(recording, Moments::default(), |_| {})?;
+    let (sums, lives) = recorded::survey(recording)?;
     recorded::check_sums(&sums)?;
     let resident_bytes = room(&sums, wanted.max_memory)?;
     let resident = recorded::resident(recording);
     let job = Job {
         recording,
         sums,
-        moments: Moments {
-            times: truth::times(&resident),
-            every: (sums.operations / POINTS).max(1),
+        plan: Plan {
+            moments: Moments {
+                times: truth::times(&resident),
+                every: (sums.operations / POINTS).max(1),
+            },
+            lives,
         },
         replayer: Replayer::new()?,
         bounds: Bounds {
@@ -114,7 +117,7 @@ fn room(sums: &Sums, wanted: Option<u64>) -> Result<u64, Error> {
 struct Job<'a> {
     recording: &'a Recording,
     sums: Sums,
-    moments: Moments,
+    plan: Plan,
     replayer: Replayer,
     bounds: Bounds,
 }
@@ -128,9 +131,9 @@ struct Checked {
 
 impl Job<'_> {
     fn replay(&self, variant: &Variant, touch: Touch) -> Result<Measured, Error> {
-        let (sums, moments) = (&self.sums, &self.moments);
+        let (sums, plan) = (&self.sums, &self.plan);
         self.replayer
-            .replay(self.recording, sums, moments, variant, touch, self.bounds)
+            .replay(self.recording, sums, plan, variant, touch, self.bounds)
     }
 
     /// Replays the recorded allocator with both assumptions about how much of its blocks the program writes to, which
@@ -153,7 +156,7 @@ impl Job<'_> {
             return Ok(ends);
         };
         // More is resident if more is written to: that cannot help where there is too much already.
-        if truth.median_error.max(truth.peak_error) > 0.0 {
+        if truth.mean_error.max(truth.peak_error) > 0.0 {
             return Ok(ends);
         }
         let all = with(Touch::All)?;

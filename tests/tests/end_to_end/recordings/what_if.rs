@@ -146,6 +146,25 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     assert_eq!(advice["recommendation"], Value::Null);
 }
 
+/// A thread that has ended keeps no cache any more, neither in the program nor in its replay.
+#[test]
+fn threads_that_come_and_go() {
+    let folder = Folder::new("what-if-threads");
+    let program = build_target("threads_in_turn", &["-O2", "-pthread"]);
+    let file = record(&folder, &program, &[], &["150"]);
+    let advice = advise(&file, &[]);
+    JsonSchema::load("what-if-1").check(&advice);
+    // Of 1,200 threads, nine live at a time at most, though some of the last ones are not known to have ended.
+    let threads = number(&advice["threads"]);
+    assert!((2..30).contains(&threads), "{threads}");
+    let now = number(&row(&advice, "glibc", "")["mean_rss_bytes"]);
+    let without = number(&row(&advice, "glibc", "tcache")["mean_rss_bytes"]);
+    assert!(
+        without * 10 > now * 6,
+        "caches of ended threads: {advice:#}"
+    );
+}
+
 #[test]
 fn refusals() {
     let folder = Folder::new("what-if-refused");
