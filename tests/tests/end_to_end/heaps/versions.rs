@@ -29,7 +29,7 @@ enum From {
     Flags(&'static [&'static str]),
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind {
         name: "jemalloc 5.3.0",
         release: None,
@@ -59,6 +59,11 @@ const KINDS: [Kind; 7] = [
         name: "gperftools 2.18",
         release: Some("sid"),
         from: From::Library("libtcmalloc_minimal.so.4"),
+    },
+    Kind {
+        name: "mimalloc 3.0.1",
+        release: Some("trixie"),
+        from: From::Library("libmimalloc.so.3"),
     },
     Kind {
         name: "mimalloc 3.6",

@@ -9,6 +9,8 @@ pub enum PageStart {
     AtMultiple,
     /// `mi_page_t` has the address here.
     Field(u64),
+    /// `mi_page_t` has the distance from itself here, 32 bits in machine words.
+    Distance(u64),
 }
 
 /// Offsets in bytes.

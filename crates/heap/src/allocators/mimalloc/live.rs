@@ -60,7 +60,7 @@ impl LiveCheck for LiveByMap {
         let memory = &still.memory;
         let mut pages: BTreeMap<u64, Option<FxHashSet<u64>>> = BTreeMap::new();
         let mut is_live = |block: &Block| {
-            let page = page_of(memory, self.table, block.address)?;
+            let page = page_of(memory, &self.layout, self.table, block.address)?;
             let free = pages
                 .entry(page.address)
                 .or_insert_with(|| free_of_page(memory, &self.layout, &page));

@@ -354,6 +354,9 @@ impl<'a> Dissection<'a> {
                 self.unclear
             ));
         }
+        if self.pages == 0 {
+            return Some("has no page with a layout that is known".to_owned());
+        }
         (self.off_by_one > threads).then(|| {
             format!(
                 "does not prove itself: {} pages have other numbers of blocks in use than they count",

@@ -5,7 +5,7 @@
 //! is told; and a page states the address that led to it. Pages are in arenas, which begin with their own description, or
 //! in a mapping of their own.
 
-use super::layout::{Layout, SINCE_2_2};
+use super::layout::{Layout, PageStart, SINCE_2_2};
 use super::segments::{Page, SLICE_BYTES};
 use crate::live_memory::Memory;
 use crate::ranges::{Runs, joined};
@@ -25,7 +25,10 @@ const COUNTS: u64 = 16;
 const LOCAL_FREE: u64 = 24;
 const THREAD_FREE: u64 = 32;
 const BLOCK_BYTES: u64 = 40;
-const START: u64 = 48;
+/// From the first bitmap of `mi_arena_t` to `pages`, the fifth.
+const FIRST_BITMAP: u64 = 32;
+/// Where the bits begin in `mi_bitmap_t`: behind the number of its chunks, and one bit for each of them.
+const BITS: u64 = 128;
 const THREAD_FLAGS: u64 = 7;
 /// `memid.memkind` of memory in arenas, and of that with mappings of its own (`mi_memkind_t`).
 const IN_ARENA: u64 = 7;
@@ -48,26 +51,49 @@ pub struct MapLayout {
     memid: u64,
     /// `slice_count` of `mi_arena_t`, which `info_slices` follows.
     slice_count: u64,
+    /// Where `mi_arena_t` points to a bit for each of its slices that a page begins with (`pages`), in releases of which one
+    /// leaves the pages that it releases in the map (3.0.1, `_mi_page_map_unregister`).
+    pages: Option<u64>,
 }
 
-const IN_3_1: MapLayout = MapLayout {
+const IN_3_0: MapLayout = MapLayout {
     lists: Layout {
-        versions: "3.1",
+        versions: "3.0",
         keys: None,
         has_padding: false,
         ..SINCE_2_2
     },
     memid: 96,
     slice_count: 32,
+    pages: Some(96),
+};
+
+const IN_3_1: MapLayout = MapLayout {
+    lists: Layout {
+        versions: "3.1",
+        ..IN_3_0.lists
+    },
+    pages: None,
+    ..IN_3_0
 };
 
 const IN_3_3: MapLayout = MapLayout {
     lists: Layout {
         versions: "3.2 or 3.3",
-        ..IN_3_1.lists
+        ..IN_3_0.lists
     },
-    memid: 96,
     slice_count: 40,
+    ..IN_3_1
+};
+
+const IN_3_4: MapLayout = MapLayout {
+    lists: Layout {
+        versions: "3.4",
+        start: PageStart::Distance(48),
+        ..IN_3_0.lists
+    },
+    memid: 88,
+    ..IN_3_3
 };
 
 /// Returns the layout of a build with encoded lists.
@@ -79,12 +105,21 @@ const fn secure(layout: MapLayout, keys: u64) -> MapLayout {
             ..layout.lists
         },
         memid: layout.memid + 16,
-        slice_count: layout.slice_count,
+        ..layout
     }
 }
 
 /// All that are known.
-pub const MAP_LAYOUTS: [MapLayout; 4] = [IN_3_3, IN_3_1, secure(IN_3_3, 56), secure(IN_3_1, 64)];
+pub const MAP_LAYOUTS: [MapLayout; 8] = [
+    IN_3_3,
+    IN_3_4,
+    IN_3_0,
+    IN_3_1,
+    secure(IN_3_3, 56),
+    secure(IN_3_4, 56),
+    secure(IN_3_0, 64),
+    secure(IN_3_1, 64),
+];
 
 /// The map of a process, if it has one.
 pub struct PageMap {
@@ -171,16 +206,26 @@ impl PageMap {
         };
         let tables = self.tables.iter().cloned();
         found.parts.extend(tables.map(Part::Own));
-        let mut arenas = BTreeSet::new();
-        for (&address, &slice) in &self.pages {
-            let memory = memory_of(snapshot, layout, address, slice)
-                .ok_or("a page does not say where its memory is from");
+        let memory = |(&page, &slice): (&u64, &u64)| {
+            let memory = memory_of(snapshot, layout, page, slice);
+            (page, slice, memory)
+        };
+        let pages: Vec<_> = self.pages.iter().map(memory).collect();
+        let arenas: BTreeSet<u64> = pages
+            .iter()
+            .filter_map(|(_, _, memory)| match memory {
+                Some(Source::Arena(arena, _)) => Some(*arena),
+                _ => None,
+            })
+            .collect();
+        for (address, slice, memory) in pages {
+            if is_released(snapshot, layout, &arenas, (address, memory.is_some())) {
+                continue;
+            }
+            let memory = memory.ok_or("a page does not say where its memory is from");
             let page = memory.and_then(|memory| {
                 let slices = match memory {
-                    Source::Arena(arena, slices) => {
-                        arenas.insert(arena);
-                        slices
-                    }
+                    Source::Arena(_, slices) => slices,
                     Source::Own(range) => {
                         // The description comes first.
                         found.parts.push(Part::Own(range.start..slice));
@@ -188,7 +233,7 @@ impl PageMap {
                         slice..range.end
                     }
                 };
-                page(snapshot, address, slice, slices)
+                page(snapshot, layout, address, slice, slices)
             });
             match page {
                 Ok(page) => found.pages.push(page),
@@ -282,7 +327,17 @@ fn arena_at(snapshot: &Snapshot, layout: &MapLayout, arena: u64) -> Option<(u64,
     let is_sound = arena.is_multiple_of(SLICE_BYTES)
         && slices.is_multiple_of(ARENA_SLICES)
         && slices <= MOST_SLICES
-        && (1..slices).contains(&info);
+        && (1..slices).contains(&info)
+        && layout.pages.is_none_or(|at| {
+            // All of its bitmaps follow it. Where later releases have the first of them, they have none yet.
+            let own = arena..arena + info * SLICE_BYTES;
+            let place = |at: u64| {
+                snapshot
+                    .word(arena + at)
+                    .is_some_and(|map| own.contains(&map))
+            };
+            place(at) && place(at - FIRST_BITMAP)
+        });
     is_sound.then_some((slices, info))
 }
 
@@ -304,10 +359,50 @@ fn memory_of(snapshot: &Snapshot, layout: &MapLayout, page: u64, slice: u64) -> 
     is_there.then_some(Source::Own(range))
 }
 
+/// Returns true if a page that the map leads to has been released: its arena says so, or it is in none and does not say
+/// either where its memory is from. Without `pages`, the map leads to no such page.
+fn is_released(
+    snapshot: &Snapshot,
+    layout: &MapLayout,
+    arenas: &BTreeSet<u64>,
+    (page, is_described): (u64, bool),
+) -> bool {
+    let Some(pages) = layout.pages else {
+        return false;
+    };
+    let arena = arenas.range(..=page).next_back().and_then(|&arena| {
+        let (slices, _) = arena_at(snapshot, layout, arena)?;
+        let slice = (page - arena) / SLICE_BYTES;
+        (slice < slices).then_some((arena, slice))
+    });
+    let Some((arena, slice)) = arena else {
+        return !is_described;
+    };
+    let begins_there = || {
+        let bits = snapshot.word(arena.checked_add(pages)?)?;
+        let word = snapshot.word(bits.checked_add(BITS + slice / 64 * 8)?)?;
+        Some(word >> (slice % 64) & 1 == 1)
+    };
+    begins_there() == Some(false)
+}
+
 /// The page that is described at this address, in these slices, and the end of its last block.
-fn described(memory: &impl Memory, address: u64, slices: Range<u64>) -> Option<(Page, u64)> {
+fn described(
+    memory: &impl Memory,
+    layout: &Layout,
+    address: u64,
+    slices: Range<u64>,
+) -> Option<(Page, u64)> {
     let word = |offset: u64| memory.word(address.checked_add(offset)?);
-    let (start, block_bytes, counts) = (word(START)?, word(BLOCK_BYTES)?, word(COUNTS)?);
+    let start = match layout.start {
+        PageStart::Distance(offset) => {
+            let words = memory.half(address.checked_add(offset)?)?;
+            address.checked_add(u64::from(words) * 8)?
+        }
+        PageStart::Field(offset) => word(offset)?,
+        PageStart::Shifted | PageStart::AtMultiple => return None,
+    };
+    let (block_bytes, counts) = (word(BLOCK_BYTES)?, word(COUNTS)?);
     let [used, capacity, reserved] = [0, 16, 32].map(|shift| counts >> shift & 0xffff);
     let page = Page {
         address,
@@ -331,11 +426,12 @@ fn described(memory: &impl Memory, address: u64, slices: Range<u64>) -> Option<(
 /// The page at this address, which was found by this slice and has these.
 fn page(
     snapshot: &Snapshot,
+    layout: &MapLayout,
     address: u64,
     slice: u64,
     slices: Range<u64>,
 ) -> Result<Page, &'static str> {
-    let found = described(snapshot, address, slices.clone());
+    let found = described(snapshot, &layout.lists, address, slices.clone());
     let (mut page, end) = found.ok_or("a page has blocks that cannot be")?;
     let region = snapshot.region(page.start);
     if page.start / SLICE_BYTES != slice / SLICE_BYTES || end > slices.end || region.is_none() {
@@ -347,10 +443,10 @@ fn page(
 }
 
 /// The page that the table at an address leads to, of a running process.
-pub fn page_of(memory: &impl Memory, table: u64, address: u64) -> Option<Page> {
+pub fn page_of(memory: &impl Memory, layout: &Layout, table: u64, address: u64) -> Option<Page> {
     let slice = address / SLICE_BYTES;
     let second = memory.word(table.checked_add(slice / ENTRIES * 8)?)?;
     let page = memory.word(second.checked_add(slice % ENTRIES * 8)?)?;
-    let (page, _) = described(memory, page, 0..0)?;
+    let (page, _) = described(memory, layout, page, 0..0)?;
     Some(page)
 }

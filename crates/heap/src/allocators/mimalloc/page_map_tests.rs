@@ -14,23 +14,64 @@ const SECOND: u64 = 0x1100_0000;
 const ARENA: u64 = 0x2000_0000;
 const SLICE: u64 = 64 << 10;
 const TABLE_BYTES: u64 = 4096;
+/// Of `pages`, the bits of an arena of 3.0 that say where pages begin.
+const BITMAP: u64 = ARENA + 0x8000;
 const DESCRIPTION: u64 = 120;
 const PAGES: u64 = 8;
 /// Free blocks of each page, in its two lists of the own thread and in that of the others.
 const FREE: [u64; 3] = [3, 1, 2];
 
-fn description(page: u64) -> u64 {
-    ARENA + 0x1000 + page * DESCRIPTION
+/// Releases of different layouts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Release {
+    /// Pages begin with their descriptions.
+    In3_0,
+    /// Descriptions are apart from pages, as in secure builds.
+    In3_3,
+    Since3_4,
+}
+use Release::{In3_0, In3_3, Since3_4};
+
+impl Release {
+    fn description(self, page: u64) -> u64 {
+        match self {
+            In3_0 => ARENA + (1 + page) * SLICE,
+            In3_3 | Since3_4 => ARENA + 0x1000 + page * DESCRIPTION,
+        }
+    }
+
+    /// Address, size and number of the blocks of a page.
+    fn blocks(self, page: u64) -> (u64, u64, u64) {
+        let bytes = 64 << page;
+        let description = if self == In3_0 { 64 << PAGES } else { 0 };
+        let start = ARENA + (1 + page) * SLICE + description;
+        (start, bytes, (SLICE - description) / bytes)
+    }
+
+    /// Where its arenas have the number of their slices, and descriptions of pages the place of their memory.
+    fn places(self) -> (u64, u64) {
+        match self {
+            In3_0 => (32, 96),
+            In3_3 => (40, 96),
+            Since3_4 => (40, 88),
+        }
+    }
 }
 
-/// Address, size and number of the blocks of a page.
+fn description(page: u64) -> u64 {
+    In3_3.description(page)
+}
+
 fn blocks(page: u64) -> (u64, u64, u64) {
-    let bytes = 64 << page;
-    (ARENA + (1 + page) * SLICE, bytes, SLICE / bytes)
+    In3_3.blocks(page)
+}
+
+fn heap() -> Snapshot {
+    heap_of(In3_3)
 }
 
 /// Each page has blocks of twice the size of the one before.
-fn heap() -> Snapshot {
+fn heap_of(release: Release) -> Snapshot {
     let bytes = |count: u64| vec![0; count as usize];
     let mut found = snapshot(vec![
         (DATA, bytes(4096)),
@@ -42,16 +83,21 @@ fn heap() -> Snapshot {
         data: std::iter::once(DATA..DATA + 4096).collect(),
         ..ModuleInfo::default()
     });
+    let (slices, place) = release.places();
     let mut words = vec![
         (DATA + 64, TABLE),
         (TABLE, TABLE + TABLE_BYTES),
         (TABLE + 8, SECOND),
-        (ARENA + 40, 512),
-        (ARENA + 48, 1),
+        (ARENA + slices, 512),
+        (ARENA + slices + 8, 1),
     ];
+    if release == In3_0 {
+        words.extend((64..104).step_by(8).map(|at| (ARENA + at, BITMAP)));
+        words.push((BITMAP + 128, (1 << PAGES) - 1 << 1));
+    }
     for page in 0..PAGES {
-        let (start, bytes, count) = blocks(page);
-        let at = description(page);
+        let (start, bytes, count) = release.blocks(page);
+        let at = release.description(page);
         let used = count - FREE[0] - FREE[1];
         let list = |first: u64, many: u64| {
             let block = move |i: u64| start + (first + i) * bytes;
@@ -69,11 +115,14 @@ fn heap() -> Snapshot {
             // Its lowest bit says that it has an owner.
             (at + 32, (start + (FREE[0] + FREE[1]) * bytes) | 1),
             (at + 40, bytes),
-            (at + 48, start),
-            (at + 96, ARENA),
-            (at + 104, (1 + page) | 1 << 32),
-            (at + 112, 7),
+            (at + place, ARENA),
+            (at + place + 8, (1 + page) | 1 << 32),
+            (at + place + 16, 7),
         ]);
+        words.push(match release {
+            Since3_4 => (at + 48, (start - at) / 8),
+            In3_0 | In3_3 => (at + 48, start),
+        });
     }
     for (place, word) in words {
         put(&mut found, place, word);
@@ -93,21 +142,55 @@ fn check(heap: &Heap) {
     }
 }
 
-#[test]
-fn what_is_in_no_list_is_live() {
-    let heap = dissect(&heap()).expect("a heap");
-    assert_eq!(heap.others[0].to_string(), "mimalloc 3.2 or 3.3");
-    assert!(heap.findings.is_empty(), "{:?}", heap.findings);
+/// Checks that the live blocks of these pages are found, and nothing is odd.
+fn check_pages(heap: &Heap, release: Release, pages: impl Iterator<Item = u64>) {
+    assert!(heap.findings.is_empty(), "{release:?} {:?}", heap.findings);
     let mut expected = Vec::new();
-    for page in 0..PAGES {
-        let (start, bytes, count) = blocks(page);
+    for page in pages {
+        let (start, bytes, count) = release.blocks(page);
         let live = FREE.iter().sum()..count;
         expected.extend(live.map(|i| (start + i * bytes, bytes)));
     }
     let found = heap.blocks.iter().map(|(_, block)| block);
     let found: Vec<_> = found.map(|block| (block.address, block.bytes)).collect();
     assert_eq!(found, expected);
-    check(&heap);
+    check(heap);
+}
+
+#[test]
+fn what_is_in_no_list_is_live() {
+    let kinds = [
+        (In3_0, "mimalloc 3.0"),
+        (In3_3, "mimalloc 3.2 or 3.3"),
+        (Since3_4, "mimalloc 3.4"),
+    ];
+    for (release, name) in kinds {
+        let heap = dissect(&heap_of(release)).expect("a heap");
+        assert_eq!(heap.others[0].to_string(), name);
+        check_pages(&heap, release, 0..PAGES);
+    }
+}
+
+/// 3.0.1 leaves them in its map, and their memory may be given back to the kernel or hold anything else.
+#[test]
+fn pages_that_were_released_are_none() {
+    let mut snapshot = heap_of(In3_0);
+    let bits = snapshot.word(BITMAP + 128).expect("bits");
+    let released = In3_0.description(2);
+    for at in (released..released + DESCRIPTION).step_by(8) {
+        put(&mut snapshot, at, 0);
+    }
+    // A page that its arena still has is damaged.
+    let heap = dissect(&snapshot).expect("a heap");
+    assert_eq!(heap.findings.len(), 1);
+    put(&mut snapshot, BITMAP + 128, bits & !(1 << 3));
+    let heap = dissect(&snapshot).expect("a heap");
+    check_pages(&heap, In3_0, (0..PAGES).filter(|&page| page != 2));
+    // Contents of a large block, and a page whose mapping is gone.
+    put(&mut snapshot, released + 16, 0x1234_5678_9abc);
+    put(&mut snapshot, SECOND + 8 * 100, 0x7777_0000);
+    let heap = dissect(&snapshot).expect("a heap");
+    check_pages(&heap, In3_0, (0..PAGES).filter(|&page| page != 2));
 }
 
 /// Which blocks are live when they are asked for once more.

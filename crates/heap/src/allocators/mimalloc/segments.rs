@@ -167,7 +167,7 @@ impl Page {
                 PageStart::AtMultiple if (65..=512).contains(&block_bytes) => {
                     range.start + block_bytes
                 }
-                PageStart::Shifted | PageStart::AtMultiple => range.start,
+                _ => range.start,
             };
             let is_huge = !layout.is_size_wide && block_bytes >= HUGE_BLOCK_BYTES;
             let rest = range.end.checked_sub(start)?;
