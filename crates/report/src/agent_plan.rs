@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Columns of text where nobody says how many there are.
+/// Width of the text where the caller gives none.
 const COLUMNS: usize = 100;
 /// Columns of the table of targets.
 const COLUMNS_OF_TABLE: usize = 9;
@@ -18,15 +18,15 @@ const COLUMNS_OF_TABLE: usize = 9;
 pub struct AgentPlan {
     /// `memhook-rs/agent-plan/1`.
     pub schema: &'static str,
-    /// Processes that are traced at the same time, at most.
+    /// Upper bound on processes that are traced at the same time.
     pub max_targets: u32,
-    /// Processors that the agent takes at most.
+    /// Upper bound on the processors that the agent uses.
     pub max_processors: f64,
     /// Limit of the agent's memory.
     pub max_memory_bytes: u64,
     /// Answer of this machine's kubelet; `None` if the agent does not ask it.
     pub kubelet: Option<PlannedKubelet>,
-    /// Processes that rules choose, in the order of the attaches.
+    /// Processes that rules choose, in the order in which the agent attaches to them.
     pub targets: Vec<PlannedTarget>,
     /// The other processes, the oldest first.
     pub unchosen: Vec<UnchosenProcess>,
@@ -37,7 +37,7 @@ pub struct AgentPlan {
 /// Answer of a kubelet.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannedKubelet {
-    /// Pods that it has listed.
+    /// Number of pods in its list.
     pub pods: u64,
     /// Reason why it listed no pods.
     pub error: Option<String>,
@@ -60,27 +60,28 @@ pub struct PlannedTarget {
     pub workload: Option<String>,
     /// Name of the rule.
     pub rule: String,
-    /// The rule fits its parent only.
+    /// True if the rule fits only the parent of the process.
     pub inherited: bool,
     /// The mode of the rule.
     pub mode: &'static str,
     /// Mean bytes between samples; `None` if everything is recorded, or nothing.
     pub sample_bytes: Option<u64>,
-    /// The share of its time that tracing may cost, if that decides.
+    /// Share of its time that tracing may cost, where the rule sets a budget.
     pub overhead: Option<f64>,
     /// Frames of each call stack; `None` without a trace.
     pub depth: Option<u32>,
-    /// Treatment of blocks that nothing reaches; `None` if nobody searches for them, or leaves them alone.
+    /// Treatment of unreachable blocks; `None` if the agent does not search for them, or leaves them alone.
     pub reclaim: Option<&'static str>,
-    /// Time from one advice on it to the next; `None` if there is none.
+    /// Seconds between two pieces of advice about it; `None` without advice.
     pub advise_seconds: Option<f64>,
     /// Time between two profiles or searches.
     pub interval_seconds: f64,
-    /// Where profiles go.
+    /// Destinations of profiles.
     pub send: Vec<&'static str>,
     /// Bytes in memory now.
     pub resident_bytes: u64,
-    /// About how many blocks the ledger holds once all of that was allocated since the attach, if it is a sample.
+    /// Approximate number of blocks that the ledger holds once the memory of now has been allocated since the
+    /// attach; set for sampled traces.
     pub expected_blocks: Option<u64>,
     /// Limit of its ledger's memory; `None` without a trace.
     pub ledger_limit_bytes: Option<u64>,
@@ -146,7 +147,7 @@ impl PlannedTarget {
 }
 
 impl PlannedTarget {
-    /// Namespace, pod and container, or nothing.
+    /// Namespace, pod and container, if there are any.
     fn place(&self) -> String {
         let known = [&self.namespace, &self.pod, &self.container_name];
         let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();
@@ -283,7 +284,8 @@ impl Document for AgentPlan {
     }
 }
 
-/// Columns as wide as their widest cell, without those that are empty; the first one is aligned to the right.
+/// Lays out rows in columns as wide as their widest cell, without empty columns; the first one is aligned to the
+/// right.
 fn table(
     out: &mut String,
     heading: &[String; COLUMNS_OF_TABLE],

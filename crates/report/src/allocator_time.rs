@@ -5,7 +5,7 @@ use crate::units::{counted, duration};
 use memhook_ledger::{CallTime, CallTimes, TimeTaken};
 use serde::{Deserialize, Serialize};
 
-/// Call stacks that a recording keeps at most; those that took the longest. Each takes about 60 bytes.
+/// Most call stacks that a recording keeps: those that took longest. Each takes about 60 bytes.
 const MAX_STACKS: usize = 100_000;
 
 /// Time that allocations spent in the allocator, estimated from the calls that were timed.
@@ -23,7 +23,7 @@ pub struct AllocatorTime {
 }
 
 impl AllocatorTime {
-    /// `None` where nothing was timed.
+    /// Returns the estimate; `None` if no call was timed.
     pub(crate) fn of(taken: TimeTaken) -> Option<AllocatorTime> {
         (taken.calls > 0).then(|| AllocatorTime {
             ns: taken.time.round() as u64,
@@ -48,7 +48,8 @@ impl AllocatorTime {
 #[derive(Serialize, Deserialize)]
 struct Numbers(u32, u64, f64, f64, f64);
 
-/// The note of a recording about the times of a run, in nanoseconds, as JSON; `None` if it cannot be written.
+/// Returns a recording's note about the times of a run, in nanoseconds, as JSON; `None` if it cannot be
+/// written.
 pub fn call_times_note(times: &CallTimes) -> Option<String> {
     let mut stacks: Vec<(u32, CallTime)> = times.stacks().collect();
     let time = |time: &CallTime| time.of(time.weight).time;
@@ -61,7 +62,7 @@ pub fn call_times_note(times: &CallTimes) -> Option<String> {
     serde_json::to_string(&numbers.collect::<Vec<_>>()).ok()
 }
 
-/// Reads such a note; `None` if it is not one.
+/// Reads such a note; `None` if the text is another one.
 pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
     let numbers: Vec<Numbers> = serde_json::from_str(text).ok()?;
     let mut times = CallTimes::default();
@@ -86,7 +87,7 @@ pub(crate) fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>)
     }
     let rest = times.all().of(untimed as f64);
     all += rest;
-    // Threads of one stack share its timed calls.
+    // Threads that share a stack share its timed calls.
     TimeTaken {
         calls: times.all().calls,
         ..all

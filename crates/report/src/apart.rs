@@ -1,5 +1,5 @@
-//! Differences between rows that would otherwise look alike: sites that end in the same function but differ in a
-//! caller.
+//! Differences between rows that would otherwise look alike: sites that end in the same function but have different
+//! callers.
 
 use crate::labels::NO_STACK;
 use crate::names::without_parameters;
@@ -9,9 +9,9 @@ use crate::wrap::{beginning, columns};
 use crate::{StackFrame, Style, frame_name};
 use std::collections::{HashMap, HashSet};
 
-/// Between a function and its caller.
+/// Separator between a function and its caller.
 const CALLED_BY: &str = " \u{2190} ";
-/// In place of callers that are left out.
+/// Mark in place of callers that are left out.
 const LEFT_OUT: &str = "\u{2026}";
 
 /// A site whose names are known.
@@ -20,7 +20,7 @@ pub(crate) struct KnownSite<'a> {
     pub stack: u32,
     /// The function that allocates: `malloc`, `new`.
     pub kind: &'a str,
-    /// Innermost first.
+    /// Frames, innermost first.
     pub frames: &'a [StackFrame],
 }
 
@@ -29,22 +29,22 @@ pub(crate) struct KnownSite<'a> {
 pub(crate) struct Label {
     /// The responsible function.
     pub name: String,
-    /// Its file and line, or nothing.
+    /// Its file and line, or an empty text.
     pub place: String,
     /// The distinguishing caller, then as many whole callers as fit.
     pub callers: String,
 }
 
-/// The labels of sites. Where two of them begin with the same function, each shows the caller in which they differ
-/// right behind it; where all functions are the same, the line in which they differ. Parameters are shown of functions
-/// that differ in nothing else. What takes more columns than `room` loses callers, then parts of names and
-/// directories; a line number is never cut off.
+/// Labels the sites. Where two begin with the same function, each shows the caller in which they differ right behind
+/// it; where all functions are the same, it shows the line in which they differ. Parameters appear only for functions
+/// that differ in nothing else. A label wider than `room` loses callers, then parts of names and directories; a line
+/// number is never cut off.
 pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize, style: Style) -> Vec<Label> {
     let labels = all_parts(sites, style).into_iter();
     labels.map(|parts| parts.fit(room)).collect()
 }
 
-/// Columns that the labels of sites take at least. What tells them apart is part of that.
+/// Returns the fewest columns that the labels of sites need. They include whatever tells sites apart.
 pub(crate) fn least_columns(sites: &[KnownSite<'_>], style: Style) -> usize {
     let parts = all_parts(sites, style).into_iter();
     parts.map(|parts| parts.least()).max().unwrap_or(0)
@@ -80,9 +80,9 @@ fn all_parts(sites: &[KnownSite<'_>], style: Style) -> Vec<Parts> {
     parts.collect()
 }
 
-/// Callers that tell sites apart are not cut shorter.
+/// Shortest form of a caller that tells sites apart.
 const SHORTEST_CALLER: usize = 12;
-/// Left for a name where what tells it from others needs the room.
+/// Columns left for a name where the difference from other sites needs the room.
 const LEAST_NAME: usize = 12;
 
 /// Columns that a place takes behind a name.
@@ -93,21 +93,21 @@ fn wide(place: &str) -> usize {
     }
 }
 
-/// Parts of a label, before it is fitted to its width.
+/// Parts of a label, before it is fitted to a width.
 struct Parts {
     name: String,
-    /// Its file and line; where the code is, if sites differ in that and the source is not known.
+    /// Its file and line; or where the code is, if sites differ in that and the source is unknown.
     place: String,
-    /// In what the site differs from others within the C++ library.
+    /// Difference from other sites within the C++ library.
     aside: String,
     callers: Vec<Caller>,
 }
 
 struct Caller {
     name: String,
-    /// Functions are left out in front of it.
+    /// True if functions in front of it are left out.
     follows_gap: bool,
-    /// The site differs from others in it.
+    /// True if the site differs from others in this caller.
     matters: bool,
     place: String,
 }
@@ -138,9 +138,9 @@ impl Parts {
         self.aside.clone() + &callers.collect::<String>()
     }
 
-    /// Columns that the label takes at least.
+    /// Fewest columns that the label takes.
     fn least(&self) -> usize {
-        /// A name of a file beyond this is shortened, too.
+        /// Width beyond which a file's name is shortened, too.
         const LONGEST_PLACE: usize = 40;
         let place = wide(&fitted_place(&self.place, 0)).min(LONGEST_PLACE);
         columns(&self.name).min(SHORTEST_NAME) + place + columns(&self.apart(SHORTEST_CALLER))
@@ -149,7 +149,7 @@ impl Parts {
     fn fit(self, room: usize) -> Label {
         let least = columns(&self.name).min(SHORTEST_NAME);
         let short_place = fitted_place(&self.place, 0);
-        // In this order, parts become shorter.
+        // Parts are shortened in this order.
         let forms = [
             (&self.place, usize::MAX),
             (&self.place, SHORTEST_NAME),
@@ -167,7 +167,7 @@ impl Parts {
         };
         let (place, mut callers) = match forms.into_iter().find(fits) {
             Some((place, most)) => (place.clone(), self.apart(most)),
-            // The name, then the place make room for what tells the site from others.
+            // The name gives way first, then the place, to the part that tells the site from others.
             None => {
                 let apart = self.apart(SHORTEST_CALLER);
                 let left = room.saturating_sub(least + 2 + columns(&apart));
@@ -182,7 +182,7 @@ impl Parts {
         if columns(&callers) > left {
             callers = beginning(&callers, left.saturating_sub(1)).to_owned() + LEFT_OUT;
         } else {
-            // After the last one that matters, the rest as far as the line goes.
+            // After the last caller that matters, add the rest as far as the line goes.
             let last = self.callers.iter().rposition(|caller| caller.matters);
             let others = &self.callers[last.map_or(0, |last| last + 1)..];
             let more = format!("{CALLED_BY}{LEFT_OUT}");
@@ -207,11 +207,11 @@ impl Parts {
     }
 }
 
-/// Returns for each of these sites what distinguishes it from the first other one that looks the same: a caller, a
-/// line, or the library function called; empty where nothing is needed. `looks`: how each site is shown.
+/// Returns, for each of these sites, how it differs from the first other one that looks the same: a caller, a line, or
+/// the library function called; empty if it needs none. `looks`: how each site is shown.
 pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
     let mut found = vec![String::new(); sites.len()];
-    // What differs from one other site may be the same in a third one: then it takes another look at that.
+    // A difference from one site may be shared with a third one: then compare with that one, too.
     for _ in 0..3 {
         let shown: Vec<String> = looks
             .iter()
@@ -236,7 +236,7 @@ pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
 }
 
 fn short(frame: &StackFrame) -> String {
-    /// It stands beside a name that matters more.
+    /// Longest aside: it stands beside a name that matters more.
     const LONGEST: usize = 20;
     shortened(without_parameters(&frame_name(frame)).to_owned(), LONGEST)
 }
@@ -324,7 +324,7 @@ fn parts(
     parts
 }
 
-/// In what a site differs from others whose functions are the same, but for those of the C++ library.
+/// Returns how a site differs from others that share all of its functions outside the C++ library.
 fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     let called = |site: &KnownSite<'_>| {
         let inner = site.frames.len() - from_responsible(site.frames).len();
@@ -345,7 +345,7 @@ fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     } else if let [first, rest @ ..] = others
         && !rest.is_empty()
     {
-        // No other one has all of it.
+        // No other site has all of it.
         let mut asides = vec![in_the_library(site, &[first])];
         for other in rest {
             let aside = in_the_library(site, &[other]);
@@ -365,7 +365,7 @@ fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     }
 }
 
-/// `parse.cc:42`, or where the code is if nobody knows its line.
+/// `parse.cc:42`, or where the code is if its line is unknown.
 fn place(frame: &StackFrame) -> String {
     match (&frame.file, frame.line) {
         (Some(file), Some(line)) => {

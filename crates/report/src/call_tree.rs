@@ -7,29 +7,29 @@ use std::collections::HashMap;
 
 /// A function in its context.
 pub(crate) struct Node {
-    /// Number of its name; of the root it means nothing.
+    /// Number of its name; meaningless for the root.
     pub label: u32,
-    /// Everything below it, itself included.
+    /// Sum over the subtree, itself included.
     pub value: u64,
     /// Estimated variance of the value; 0 unless allocations were sampled.
     pub variance: f64,
-    /// Variance of what no sample has hit.
+    /// Variance of the memory that no sample has hit.
     unhit: f64,
     /// Indices, largest first.
     pub children: Vec<usize>,
 }
 
-/// The tree; node 0 is the root, which holds the total.
+/// A tree of calls; node 0 is the root, which holds the total.
 pub(crate) struct CallTree {
     pub nodes: Vec<Node>,
 }
 
-/// Where a tree begins.
+/// End of the stacks at which a tree begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// At the outermost frames: who calls what.
+    /// The outermost frames: who calls what.
     Outermost,
-    /// At the innermost frames: by whom was it called.
+    /// The innermost frames: who called it.
     Innermost,
 }
 
@@ -41,7 +41,7 @@ impl Node {
 }
 
 impl CallTree {
-    /// The tree of all sites whose value is not 0.
+    /// Builds the tree of all sites whose value is not 0.
     pub fn new(
         profile: &Profile,
         labels: &Labels,

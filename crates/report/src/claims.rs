@@ -1,7 +1,7 @@
-//! What a report states over its numbers: that something is complete, or where something comes from.
+//! Statements of a report about its own numbers: that they are complete, or where blocks come from.
 //!
-//! Each such sentence is made here, from facts, and together with what proves it. Nothing else of a report states such a
-//! thing, so none can be stated without a proof.
+//! Each such sentence is made here, from facts, together with its proof. No other part of a report makes such
+//! statements, so none lacks a proof.
 
 use crate::ReportModel;
 use crate::labels::one_line;
@@ -9,21 +9,21 @@ use crate::recorded::{FROM_START_NOTE, note};
 use crate::units::{bytes, counted};
 use memhook_recording::Recording;
 
-/// What is known of what a trace may have missed.
+/// Facts about events that a trace may have missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The process was traced from its first instruction, so there was nothing before.
     pub from_start: bool,
     /// Only samples of the allocations are recorded.
     pub is_sampled: bool,
-    /// The trace had no room for all live blocks.
+    /// The trace had no room for some of the live blocks.
     pub is_bounded: bool,
-    /// There were times in which nothing was seen.
+    /// The run has gaps, in which nothing was seen.
     pub has_gaps: bool,
 }
 
 impl Seen {
-    /// Of a report's run.
+    /// Facts of a report's run.
     pub fn of(model: &ReportModel) -> Seen {
         Seen {
             from_start: model.attach.from_start,
@@ -33,7 +33,7 @@ impl Seen {
         }
     }
 
-    /// Of a recording that holds every event of its run.
+    /// Facts of a recording that holds every event of its run.
     pub fn of_recording(recording: &Recording) -> Seen {
         Seen {
             from_start: note(recording, FROM_START_NOTE) == "1",
@@ -43,43 +43,43 @@ impl Seen {
     }
 }
 
-/// What a sentence rests on.
+/// Ground of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// The hook counts what it could not record, and all those counts are 0.
     NothingLost,
-    /// Each slot that leads to an allocator's function, by the relocations of all modules, holds a wrapper.
+    /// By the relocations of all modules, each slot that leads to an allocator's function holds a wrapper.
     EverySlot,
-    /// It names everything that can be the cause.
+    /// The statement names every possible cause.
     EveryCause,
-    /// The allocator's own count of what it has given out says the same.
+    /// The allocator's own count of what it has given out agrees.
     AllocatorsCount,
 }
 
-/// A sentence, or a part of one.
+/// A statement: a sentence, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// What is stated.
+    /// Its text.
     pub sentence: String,
-    /// Why that is so; never empty.
+    /// Its proofs; never empty.
     pub proofs: &'static [Proof],
-    /// What it does not cover; may be empty.
+    /// Exceptions that it does not cover; may be empty.
     pub bound: &'static str,
 }
 
 /// A call by a pointer from elsewhere (dlsym(3), the loader's own) leads through no slot of any module.
 const BEYOND_SLOTS: &str = "calls that use no slot: by pointers from dlsym, and the loader's own";
 
-/// What malloc's own count says of a trace.
+/// Comparison of malloc's own count with the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SecondSource {
     /// The two cannot be compared.
     Silent,
-    /// They agree within so many bytes.
+    /// They agree within this many bytes.
     Agrees(u64),
-    /// So many bytes came by calls that were not seen.
+    /// This many bytes came by calls that the hook did not see.
     HasMore(u64),
-    /// So many bytes of traced blocks went by calls that were not seen.
+    /// This many bytes of traced blocks went by calls that the hook did not see.
     HasLess(u64),
 }
 
@@ -98,7 +98,7 @@ impl SecondSource {
         let is_beyond = more.unsigned_abs() > found.bound_bytes;
         match (is_beyond, more > 0) {
             (true, true) => SecondSource::HasMore(more.unsigned_abs()),
-            // What was released from before the attach hides as much of what was not seen.
+            // Releases of blocks from before the attach hide as many unseen bytes.
             _ if found.has_unknown_releases => SecondSource::Silent,
             (true, false) => SecondSource::HasLess(more.unsigned_abs()),
             (false, _) => SecondSource::Agrees(found.bound_bytes),
@@ -106,7 +106,7 @@ impl SecondSource {
     }
 }
 
-/// Bytes that came or went by calls that no event tells of, with the likeliest cause; `None` if the allocator's own count
+/// States the bytes that came or went without an event, with the likeliest cause; `None` if the allocator's own count
 /// does not contradict the trace.
 pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
     let (amount, what) = match SecondSource::of(model) {
@@ -133,7 +133,7 @@ pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
     })
 }
 
-/// That nothing is missing; `None` if something is, or may be.
+/// States that nothing is missing; `None` if something is, or may be.
 pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     let t = &model.totals;
     let is_flawed = |c: &crate::Coverage| c.unhookable > 0 || !c.note.is_empty();
@@ -171,7 +171,7 @@ pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     })
 }
 
-/// Where live blocks come from whose allocation is not in the trace: all that is known of their age.
+/// Origin of live blocks whose allocation is not in the trace: all that is known of their age.
 pub fn unseen_blocks(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "allocated before the attach"),
@@ -186,7 +186,7 @@ pub fn unseen_blocks(seen: Seen) -> Claim {
     of_causes(&causes)
 }
 
-/// Where blocks came from that were released, and whose allocation is not in the trace.
+/// Origin of released blocks whose allocation is not in the trace.
 pub fn unseen_releases(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "from before the attach"),
@@ -219,7 +219,7 @@ fn of_causes(causes: &[(bool, &'static str)]) -> Claim {
     }
 }
 
-/// How much of the slots there is, behind a claim that they are all seen.
+/// Number of slots, to follow a claim that all of them are seen.
 pub(crate) fn slots_text(model: &ReportModel) -> String {
     let slots = counted(model.attach.slots, "slot");
     format!("{slots} in {}", counted(model.attach.modules, "module"))
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::{Bounded, Coverage, HeapComparison, Sampling, gaps::UnseenTime};
 
-    /// Every report that a choice of facts makes, one bit each.
+    /// Builds one report for every combination of facts, one bit each.
     fn models() -> impl Iterator<Item = ReportModel> {
         (0u32..1 << 12).map(|bits| {
             let is = |bit: u32| bits >> bit & 1 == 1;
@@ -256,7 +256,7 @@ mod tests {
                     ..Coverage::default()
                 });
             }
-            // More, less or as much as the trace, and whether older blocks were released.
+            // malloc's count: more, less or as much as the trace, with and without released older blocks.
             model.heap_comparison = is(9).then(|| HeapComparison {
                 grown_bytes: if is(10) { 9 << 20 } else { -(9 << 20) },
                 traced_bytes: if is(7) { 8 << 20 } else { -(9 << 20) },

@@ -35,7 +35,7 @@ pub enum Fate {
     Shrank,
     /// The old run did not have it.
     Appeared,
-    /// The new run does not have it.
+    /// The new run no longer has it.
     Went,
 }
 
@@ -50,14 +50,14 @@ impl Fate {
     }
 }
 
-/// A run in short.
+/// Summary of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     /// Name of the process.
     pub name: String,
-    /// Length of what was compared in seconds.
+    /// Length of the compared time, in seconds.
     pub seconds: f64,
-    /// The times in which nothing was seen.
+    /// Times in which nothing was seen.
     pub gaps: Vec<UnseenTime>,
     /// Sum of the measure over all sites.
     pub bytes: u64,
@@ -97,11 +97,11 @@ pub struct SiteChange {
     pub error_bytes: Option<u64>,
     /// Allocating function: malloc, new, ...
     pub kind: String,
-    /// The stack goes on, but could not be followed.
+    /// True if the stack goes on, but the unwinder could not follow it.
     pub truncated: bool,
-    /// Its outermost frames are missing: it could not be followed, or has as many frames as were asked for.
+    /// True if outermost frames are missing: the stack could not be followed, or reached the depth asked for.
     pub cut: bool,
-    /// Innermost first; of the new run if it has the site.
+    /// Frames, innermost first; of the new run if it has the site.
     pub stack: Vec<StackFrame>,
 }
 
@@ -110,9 +110,9 @@ pub struct SiteChange {
 pub struct Diff {
     /// Always `memhook-rs/diff/1`.
     pub schema: &'static str,
-    /// Measure that is compared: live, peak, ...
+    /// Compared measure: live, peak, ...
     pub measure: &'static str,
-    /// Rows that are listed: site or type.
+    /// Kind of the listed rows: site or type.
     pub by: &'static str,
     /// The old run.
     pub old: Run,
@@ -126,11 +126,11 @@ pub struct Diff {
     pub custom_scores: Vec<CustomChange>,
     /// Sites that changed: the largest growth first, the largest shrinking last.
     pub sites: Vec<SiteChange>,
-    /// Changed sites beyond those, from between.
+    /// Number of unlisted changes, which lie between those.
     pub more_sites: u64,
-    /// Sites that are the same in both.
+    /// Number of sites that did not change.
     pub same_sites: u64,
-    /// Types of blocks in the place of sites, if they are what is listed.
+    /// Types of blocks, when rows are types and not sites.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub types: Option<TypeChanges>,
     #[serde(skip)]
@@ -144,7 +144,7 @@ type Key = (String, Vec<String>);
 struct Pair {
     old: Amount,
     new: Amount,
-    /// Stack of the new run, else of the old one; whether it was cut short.
+    /// Stack in the new run, else in the old one, with a flag for one that was cut short.
     stack: Option<(bool, u32, bool)>,
     /// Its stacks in the old run and in the new one.
     old_stacks: BTreeSet<u32>,
@@ -193,7 +193,7 @@ fn difference(new: u64, old: u64) -> i64 {
     exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// Compares two runs; the `top` largest changes are listed.
+/// Compares two runs, and lists the `top` largest changes.
 pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff {
     let mut pairs: HashMap<Key, Pair> = HashMap::new();
     collect(&mut pairs, old, measure, false);
@@ -205,7 +205,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
         .collect();
     let same_sites = (all - changed.len()) as u64;
     let change_of = |pair: &Pair| difference(pair.new.bytes, pair.old.bytes);
-    // The largest changes of either kind are kept.
+    // Keeps the largest changes of either direction.
     changed.sort_by(|(a_key, a), (b_key, b)| {
         let size = |pair: &Pair| change_of(pair).unsigned_abs();
         size(b).cmp(&size(a)).then_with(|| a_key.cmp(b_key))
@@ -217,7 +217,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             .cmp(&change_of(a))
             .then_with(|| a_key.cmp(b_key))
     });
-    // Scores of one run alone say nothing of a change.
+    // Scores of one run alone show no change.
     let both = old.scores.as_ref().zip(new.scores.as_ref());
     let scored = both.is_some();
     let site = |((kind, _), pair): (Key, Pair)| {
@@ -258,8 +258,8 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
     }
 }
 
-/// Compares two runs by the types of their blocks, which must have been looked up; the `top` largest changes are
-/// listed, and no sites.
+/// Compares two runs by the types of their blocks, which must have been looked up; lists the `top` largest
+/// changes, and no sites.
 pub fn diff_by_type(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff {
     Diff {
         by: RowsBy::Type.name(),
@@ -270,7 +270,7 @@ pub fn diff_by_type(old: &Profile, new: &Profile, measure: Measure, top: usize) 
     }
 }
 
-/// The runs are independent of each other.
+/// Adds up amounts of runs that are independent of each other.
 fn of_both(old: Amount, new: Amount) -> Amount {
     [old, new].into_iter().sum()
 }

@@ -1,14 +1,14 @@
-//! When a comparison fails: `growth > 5%`.
+//! Conditions under which a comparison fails: `growth > 5%`.
 
 use crate::units::{change, count};
 use crate::{Diff, Measure, Unit, bytes};
 use memhook_foreign::units;
 use std::str::FromStr;
 
-/// Standard errors by which an estimate has to exceed a limit: by chance alone, one in forty does.
+/// Standard errors by which an estimate has to exceed a limit; by chance alone, one in forty does.
 const ERRORS: u64 = 2;
 
-/// Message for text that is not an expression.
+/// Message for a text that is not an expression.
 const ALLOWED: &str = "expected [site] [live|peak|allocated|released|temporary] [growth] [count] > LIMIT, where LIMIT is a size \
      (4K, 1M), a number of blocks after count, or a percentage: growth > 5%, allocated > 10M, site growth > 1M, count > 100";
 
@@ -18,11 +18,11 @@ enum Limit {
     Absolute(u64),
 }
 
-/// Limit of what the newer run may have more.
+/// Limit on the growth of the newer run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     text: String,
-    /// Any one site, and not all together.
+    /// True if the limit is for any single site, and not for the sum.
     is_of_sites: bool,
     measure: Option<Measure>,
     unit: Unit,
@@ -84,7 +84,8 @@ impl FailOn {
         self.measure
     }
 
-    /// Describes what exceeds the limit, or returns `None`. The comparison must list all sites if one of them may be.
+    /// Describes the value that exceeds the limit, or returns `None`. If the limit is for sites, the comparison must
+    /// list all of them.
     pub fn violation(&self, diff: &Diff) -> Option<String> {
         if !self.is_of_sites {
             let change = self.change(

@@ -1,19 +1,19 @@
-//! Times in which nothing was seen, and what that leaves open.
+//! Times in which nothing was seen, and the resulting uncertainty.
 
 use crate::Amount;
 use crate::units::{bytes, count, counted, milliseconds};
 use memhook_stream::Gap;
 use serde::{Deserialize, Serialize};
 
-/// Gaps that are told one by one.
+/// Gaps that are listed one by one.
 const TOLD: usize = 3;
 
 /// A time in which nothing was seen, in seconds since the attach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnseenTime {
-    /// Its begin.
+    /// Begin of the gap.
     pub from_s: f64,
-    /// Its end.
+    /// End of the gap.
     pub to_s: f64,
 }
 
@@ -26,22 +26,22 @@ impl From<Gap> for UnseenTime {
     }
 }
 
-/// Bounds on how much is live of what was allocated while it was seen. Set when there was a gap: what was live before
-/// may have been released in it.
+/// Bounds on the live memory among the allocations that were seen. Set after a gap, because earlier blocks may have
+/// been released in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LiveBounds {
     /// Bytes that live for certain.
     pub least_bytes: u64,
-    /// With those that have not been seen since the last gap; the same as the total of live bytes.
+    /// Upper bound: adds blocks that have not been seen since the last gap; the same as the total of live bytes.
     pub most_bytes: u64,
     /// Blocks that live for certain.
     pub least_blocks: u64,
-    /// Upper bound: with blocks that have not been seen since.
+    /// Upper bound: adds blocks that have not been seen since the last gap.
     pub most_blocks: u64,
 }
 
 impl LiveBounds {
-    /// Bounds from the live blocks, and from those of them that were not seen since the last gap.
+    /// Computes bounds from the live blocks, and from those that have not been seen since the last gap.
     pub(crate) fn new(live: Amount, unseen: Amount) -> LiveBounds {
         LiveBounds {
             least_bytes: live.bytes.saturating_sub(unseen.bytes),
@@ -57,7 +57,7 @@ impl LiveBounds {
     }
 }
 
-/// The gaps that concern a window until `to_ns`: what happened in them is missing from what lives at its end.
+/// Returns the gaps that concern a window until `to_ns`: events in them are missing from the live sums at its end.
 pub(crate) fn until(gaps: &[Gap], to_ns: u64) -> Vec<UnseenTime> {
     Gap::within(gaps, 0, to_ns).map(UnseenTime::from).collect()
 }
@@ -68,7 +68,7 @@ pub(crate) fn seen_seconds(gaps: &[UnseenTime], from_s: f64, to_s: f64) -> f64 {
     to_s - from_s - gaps.iter().map(clipped).sum::<f64>()
 }
 
-/// For the first lines of whatever shows the run: from when to when nothing was seen. `None`: there was no gap.
+/// Describes when nothing was seen, for the first lines of a display of the run; `None` without a gap.
 pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     let time = |seconds: f64| milliseconds((seconds * 1e3).round() as u64);
     let told = gaps.iter().take(TOLD);
@@ -85,14 +85,14 @@ pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     (!gaps.is_empty()).then(|| format!("Nothing was seen {told}{more} after the attach"))
 }
 
-/// For those who have no report: from when to when nothing was seen.
+/// Describes when nothing was seen, for callers without a report.
 pub fn unseen_in_words(gaps: &[Gap]) -> Option<String> {
     let times: Vec<UnseenTime> = gaps.iter().copied().map(UnseenTime::from).collect();
     let words = in_words(&times)?;
     Some(words.replacen('N', "n", 1))
 }
 
-/// Returns the warning about gaps, with its consequences.
+/// Returns the warning about gaps and their consequences.
 pub(crate) fn warning(gaps: &[UnseenTime], bounds: Option<&LiveBounds>) -> Option<String> {
     let unseen = in_words(gaps)?;
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! The table of rows that are no sites: functions, modules, threads, sizes.
+//! The table of rows other than sites: functions, modules, threads, sizes.
 
 use crate::names::{readable, without_parameters};
 use crate::places::place_of;
@@ -10,7 +10,7 @@ use crate::{GroupRow, ReportModel, Style};
 use memhook_foreign::visible;
 use std::fmt::{Result, Write};
 
-/// Columns below which a table of rows leaves out what matters least.
+/// Width below which a table leaves out its least important columns.
 const WIDE_ENOUGH: usize = 100;
 /// Columns that a function's name gets in such a table before others get any.
 const ENOUGH_FOR_NAMES: usize = 40;
@@ -29,18 +29,18 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     let inclusive = matches!(model.by, "frame" | "function");
     let released = groups.iter().any(|g| g.released_blocks > 0);
     let is_estimate = groups.iter().any(|g| g.error_bytes.is_some());
-    // On a narrow terminal the names matter more.
+    // Names matter more on a narrow terminal.
     let is_narrow = style.width.is_some_and(|width| width < WIDE_ENOUGH);
     let has_past = is_live(model) && !is_narrow;
     let mut header = format!("\n{:>10} ", "bytes");
     if is_estimate {
         header += &format!("{:>13} ", "± error");
     }
-    // As the page calls its column.
+    // The page has the same heading for its column.
     let share = format!("% of {}", model.measured.measure);
     let share_columns = share.len().max(7);
     header += &format!("{share:>share_columns$} ");
-    // The number of blocks goes last.
+    // The number of blocks is the last to go.
     let names = groups.iter().map(|group| {
         let name = group.frame.as_ref().map(|frame| name_of(frame, style));
         let name = name.unwrap_or_else(|| readable(&group.name));
@@ -126,7 +126,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     more(out, more_rows, "row")
 }
 
-/// In `room` columns, if there is a limit: the rest is left out then.
+/// Names a group in at most `room` columns, if there is a limit.
 fn group_name(group: &GroupRow, room: Option<usize>, style: Style) -> String {
     let cut = |name: String| match room {
         Some(room) if !style.verbose => shortened(name, room.max(SHORTEST_NAME)),
@@ -145,7 +145,7 @@ fn group_name(group: &GroupRow, room: Option<usize>, style: Style) -> String {
         name += &style.faint(&format!(" at {place}"));
     }
     if let (Some(_), Some(module)) = (&frame.function, &frame.module) {
-        // Two calls of one function look alike without lines.
+        // Without lines, two calls of one function look alike.
         let offset = match (&frame.file, &frame.offset) {
             (None, Some(offset)) => format!("+{offset}"),
             _ => String::new(),

@@ -6,7 +6,7 @@ use crate::{AllocatorTime, ReportModel, ReportTotals, SiteRow, gaps};
 use serde::Serialize;
 use std::cmp::Reverse;
 
-/// The heap that malloc and its like have.
+/// Name of the heap of malloc and its relatives.
 pub const MAIN_HEAP: &str = "malloc";
 
 /// The sums of a heap.
@@ -14,13 +14,13 @@ pub const MAIN_HEAP: &str = "malloc";
 pub struct HeapTotals {
     /// Name of the heap.
     pub name: String,
-    /// The functions that were described; none of the first heap.
+    /// Described functions; empty for the first heap.
     pub functions: Vec<String>,
-    /// Allocations in a second of the time that is covered.
+    /// Allocations per second of the covered time.
     pub allocations_per_s: f64,
-    /// Bytes allocated in a second.
+    /// Bytes allocated per second.
     pub allocated_bytes_per_s: f64,
-    /// Bytes released in a second.
+    /// Bytes released per second.
     pub released_bytes_per_s: f64,
     /// Its sums.
     pub totals: ReportTotals,
@@ -70,7 +70,7 @@ impl HeapTotals {
 }
 
 impl ReportModel {
-    /// Adds the rows and sums of these heaps: names, functions, and what a report about each of them says.
+    /// Adds the rows and sums of these heaps: for each, its name, its functions and a report about it.
     pub fn with_heaps(
         mut self,
         heaps: Vec<(String, Vec<String>, ReportModel)>,
@@ -80,7 +80,7 @@ impl ReportModel {
             .push(HeapTotals::of(MAIN_HEAP, Vec::new(), &self));
         self.name_heap(MAIN_HEAP);
         for (name, functions, mut report) in heaps {
-            // What was lost is said once.
+            // Losses are reported once.
             (report.totals.lost_events, report.totals.truncated_stacks) = (0, 0);
             (report.totals.reentrant_calls, report.totals.unkept_stacks) = (0, 0);
             self.heaps.push(HeapTotals::of(&name, functions, &report));
@@ -89,10 +89,10 @@ impl ReportModel {
             self.groups.append(&mut report.groups);
             self.releases.append(&mut report.releases);
             self.more_rows += report.more_rows;
-            // Rows of several heaps are in one list, which has all of them.
+            // One list has the rows of all heaps.
             self.folded = None;
         }
-        // Each heap's rows are in order.
+        // The rows of each heap are in order.
         self.sites.sort_by_key(|row| place(row, sort));
         self.groups.sort_by_key(|row| match sort {
             SortBy::Count => Reverse(row.blocks as i64),
@@ -105,7 +105,7 @@ impl ReportModel {
         self
     }
 
-    /// The report with all its rows assigned to this heap.
+    /// Assigns all rows of the report to this heap.
     pub(crate) fn of_heap(mut self, name: &str, functions: Vec<String>) -> ReportModel {
         self.heaps.push(HeapTotals::of(name, functions, &self));
         self.name_heap(name);
@@ -121,13 +121,13 @@ impl ReportModel {
         }
     }
 
-    /// Names the whole that percentages refer to, as the page words it.
+    /// Names the whole that percentages refer to, in the page's words.
     pub(crate) fn whole_text(&self) -> String {
         let whole = match self.measured.measure {
             "peak" => "all bytes at the peak".to_owned(),
             measure => format!("all {measure} bytes"),
         };
-        // Heaps that are described each are a whole.
+        // Each described heap is a whole.
         match self.heaps.len() > 1 {
             true => format!("{whole} of their heap"),
             false => whole,

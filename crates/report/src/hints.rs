@@ -1,19 +1,19 @@
-//! Questions to ask instead, where the numbers below do not hold the answer.
+//! Other commands to run, where this report's numbers do not hold the answer.
 
 use crate::labels::one_line;
 use crate::units::{bytes, count, counted, percent};
 use crate::{ReportModel, Style};
 use std::fmt::{Result, Write};
 
-/// Less than this is not worth a hint.
+/// Bytes below which a hint is not worthwhile.
 const MUCH: u64 = 64 << 20;
-/// Frames that are recorded for `run`, `gate` and recordings.
+/// Frames that `run`, `gate` and recordings collect.
 const DEEP: u32 = 64;
 
-/// More hints than this are read by nobody.
+/// Most hints: nobody reads more.
 const MOST: usize = 2;
 
-/// One line each. What makes the numbers wrong comes first, and what is nearly always so last.
+/// Writes one line for each hint. Faults of the numbers come first, the most common hint last.
 pub(crate) fn hints(out: &mut String, model: &ReportModel, style: Style) -> Result {
     for hint in found(model).into_iter().take(MOST) {
         let text = match &hint {
@@ -25,7 +25,7 @@ pub(crate) fn hints(out: &mut String, model: &ReportModel, style: Style) -> Resu
     Ok(())
 }
 
-/// The hints of a report, each a line.
+/// Returns the hints of a report, one line each.
 pub fn in_words(model: &ReportModel) -> Vec<String> {
     let text = |hint| match hint {
         Hint::Warning(text) | Hint::Advice(text) => text,
@@ -51,17 +51,17 @@ fn found(model: &ReportModel) -> Vec<Hint> {
     unkept.into_iter().chain(advice).chain(cut).collect()
 }
 
-/// Objects that are parts of larger blocks.
+/// Hints at objects that are parts of larger blocks.
 fn hidden(model: &ReportModel) -> Option<String> {
     let mut of_modules = model.coverage.iter().map(|module| &module.hidden);
     let hidden = of_modules.find(|hidden| !hidden.is_empty())?;
     model.is_final.then(|| one_line(hidden.clone()))
 }
 
-/// Allocators other than C libraries' whose heap is dissected.
+/// Allocators, apart from C libraries', whose heaps can be dissected.
 const DISSECTED: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
 
-/// Some commands do not know every heap.
+/// Hints at commands that do not know this allocator's heap.
 fn other_allocator(model: &ReportModel) -> Option<String> {
     let mut modules = model
         .coverage
@@ -71,7 +71,7 @@ fn other_allocator(model: &ReportModel) -> Option<String> {
     if modules.next().is_some() {
         return None;
     }
-    // What a recording says of its process is of no use any more.
+    // A recording's process id is no longer of use.
     let pid = match model.rss_bytes {
         Some(_) => model.target.pid.to_string(),
         None => "PID".to_owned(),
@@ -126,7 +126,7 @@ fn cut_stacks(model: &ReportModel) -> Option<String> {
     ))
 }
 
-/// Most of the memory of the process is not what was traced: it is older than the attach, or not from malloc.
+/// Hints at memory that was not traced: older than the attach, or not from malloc.
 fn elsewhere(model: &ReportModel) -> Option<String> {
     let is_repeated = model.since_last_s.is_some() && !model.is_final;
     if is_repeated
@@ -138,7 +138,7 @@ fn elsewhere(model: &ReportModel) -> Option<String> {
     }
     let recorded = model.resident.iter().map(|point| point.rss_bytes()).max();
     let resident = model.rss_bytes.or(recorded)?;
-    // What was released may still be in memory.
+    // Released memory may still be resident.
     let traced = model.totals.live_bytes.max(model.totals.peak_live_bytes);
     let rest = resident.saturating_sub(traced);
     if rest < MUCH || traced > resident / 4 {
@@ -165,10 +165,11 @@ fn has_account(_: &ReportModel) -> bool {
     false
 }
 
-/// Less than this is not worth a hint about what was released again.
+/// Released bytes below which a hint is not worthwhile.
 const MUCH_RELEASED: u64 = 4 << 20;
 
-/// Next to nothing stays: what costs is the allocating. Where nothing at all stays, that is in the place of the sites.
+/// Hints at allocation itself where next to nothing stays live. Where nothing at all does, the hint takes the place of
+/// the sites.
 fn short_lived(model: &ReportModel) -> Option<String> {
     let t = &model.totals;
     let is_nothing = t.live_bytes.max(t.peak_live_bytes) < t.allocated_bytes / 1_000;
@@ -184,7 +185,7 @@ fn short_lived(model: &ReportModel) -> Option<String> {
     ))
 }
 
-/// Returns the command that shows who allocates what is released again.
+/// Returns the command that shows who allocates the short-lived blocks.
 pub(crate) fn who_allocates(model: &ReportModel) -> String {
     if model.is_recorded {
         return "report --measure allocated, or --measure temporary".to_owned();

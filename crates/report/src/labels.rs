@@ -7,7 +7,7 @@ use memhook_symbols::PYTHON;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Stands for the frames of a site that has none.
+/// Name for the missing frames of a site without a call stack.
 pub(crate) const NO_STACK: &str = "(no call stack)";
 
 /// The names of a profile's frames; equal names have equal numbers.
@@ -23,7 +23,7 @@ impl Labels {
         Labels::by(profile, |frame| name(&frame.frame))
     }
 
-    /// Labels of all frames, with their source places or modules, as Valgrind writes them: calls of one function from
+    /// Labels of all frames, with their source places or modules as Valgrind writes them: calls of one function from
     /// different lines differ.
     pub fn with_places(profile: &Profile) -> Labels {
         Labels::by(profile, |frame| {
@@ -95,7 +95,7 @@ pub fn name(frame: &StackFrame) -> String {
 pub fn site_name(stack: &[StackFrame]) -> String {
     let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
     let is_python = |frame: &StackFrame| frame.module.as_deref() == Some(PYTHON);
-    // Whatever C function a line of Python calls, the site is the line.
+    // Whichever C function a line of Python calls, the site is the line.
     let python = stack.iter().position(is_python);
     let first = python.or(stack.iter().position(is_own)).unwrap_or(0);
     let names: Vec<String> = stack[first.min(stack.len())..].iter().map(name).collect();
@@ -106,7 +106,7 @@ pub fn site_name(stack: &[StackFrame]) -> String {
     }
 }
 
-/// Control characters, which no format has a place for, are shown as what they are.
+/// Makes control characters visible, since no format has room for them.
 pub(crate) fn one_line(text: String) -> String {
     match visible(&text) {
         Cow::Owned(shown) => shown,

@@ -18,44 +18,43 @@ pub struct Leaks {
     pub snapshot: Option<SnapshotTaken>,
     /// Sums.
     pub totals: LeakTotals,
-    /// By the call stack of the blocks that no other leaked block points to, the largest first.
+    /// Leaks by the call stack of the blocks that no other leaked block points to, largest first.
     pub sites: Vec<LeakSite>,
-    /// Sites that are not listed.
+    /// Number of unlisted sites.
     pub more_sites: u64,
-    /// Reachable blocks that only pointers into blocks reach, by call stack, the largest first; empty unless that was
-    /// asked for.
+    /// Reachable blocks that only pointers into blocks reach, by call stack, largest first; empty unless asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<LeakSite>,
-    /// Call stacks of such blocks that are not listed.
+    /// Number of unlisted call stacks of such blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more_possible: Option<u64>,
     /// Parts that were not seen.
     pub gaps: Vec<String>,
 }
 
-/// Copy of the memory.
+/// Details of the copy of the memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SnapshotTaken {
-    /// precopy, fork or stop.
+    /// Method: precopy, fork or stop.
     pub method: String,
-    /// Time for which all threads were held, in ms.
+    /// Milliseconds for which all threads were held.
     pub held_ms: f64,
-    /// Time for which one thread was held before, in ms.
+    /// Milliseconds for which one thread was held before that.
     pub prepare_held_ms: f64,
     /// Bytes copied.
     pub copied_bytes: u64,
 }
 
-/// Sums; bytes are those asked for where the allocation was traced, else usable ones.
+/// Sums in bytes: requested ones where the allocation was traced, else usable ones.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LeakTotals {
-    /// Bytes that nothing reaches.
+    /// Unreachable bytes.
     pub leaked_bytes: u64,
     /// Their blocks.
     pub leaked_blocks: u64,
-    /// Number of them to which no other leaked block points.
+    /// Number of those blocks that no other leaked block points to.
     pub direct_blocks: u64,
-    /// Bytes that something reaches.
+    /// Reachable bytes.
     pub reachable_bytes: u64,
     /// Their blocks.
     pub reachable_blocks: u64,
@@ -68,26 +67,26 @@ pub struct LeakSite {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Bytes that only those blocks reach, of any call stack.
+    /// Bytes that only those blocks reach, from any call stack.
     pub held_bytes: u64,
     /// Their blocks.
     pub held_blocks: u64,
     /// Allocating function, or `an unknown caller`.
     pub kind: String,
-    /// The stack goes on, but could not be followed.
+    /// True if the stack goes on, but the unwinder could not follow it.
     pub truncated: bool,
-    /// Innermost first; empty if the allocation was not traced.
+    /// Frames, innermost first; empty if the allocation was not traced.
     pub stack: Vec<StackFrame>,
 }
 
-/// The kind of blocks whose allocation nobody saw.
+/// Name for the allocating function of untraced blocks.
 const UNSEEN: &str = "an unknown caller";
 
 fn is_unseen(site: &LeakSite) -> bool {
     site.kind == UNSEEN && site.stack.is_empty()
 }
 
-/// Writes a site of leaks. The call stack is left out if a row above has it.
+/// Writes a site of leaks, without the call stack if a row above shows it.
 fn leak_row(
     out: &mut String,
     row: HeadRow,
@@ -121,22 +120,22 @@ fn leak_row(
     stack(out, &site.stack, end, style)
 }
 
-/// The rows of a report, whose stacks have been shown.
+/// Rows that the report has already shown, with their stacks.
 pub(crate) struct Shown<'a> {
     /// The sites of the report.
     sites: &'a [crate::SiteRow],
     /// True if their call stacks are known.
     has_stacks: bool,
-    /// Frames that were collected of each stack.
+    /// Frames collected of each stack.
     depth: u32,
-    /// The rows are about an earlier time.
+    /// True if the rows are about an earlier time.
     ends_early: bool,
     /// Facts about what may have been missed.
     seen: Seen,
 }
 
 impl<'a> Shown<'a> {
-    /// Parts that a report already shows above.
+    /// Takes from a report the parts that it shows above.
     pub fn of(model: &'a ReportModel, style: Style) -> Shown<'a> {
         Shown {
             sites: &model.sites,

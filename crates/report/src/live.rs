@@ -1,5 +1,5 @@
-//! Reports of a trace under way, in steps that do not keep the caller from its rings: a walk over the live
-//! blocks, then names as they come.
+//! Reports of a trace under way, in steps short enough for the caller to keep emptying its rings: a walk
+//! over the live blocks, then names as they come.
 
 mod numbers;
 
@@ -22,36 +22,36 @@ use std::time::{Duration, Instant};
 
 /// A traced process, as its reports see it.
 pub trait TracedRun: Backtraces {
-    /// The modules that addresses may be in, those that are gone too.
+    /// Returns the modules that addresses may be in, including unloaded ones.
     fn module_files(&self) -> Vec<ModuleFile>;
-    /// The name of a live thread, or an empty string.
+    /// Returns the name of a live thread, or an empty string.
     fn thread_name(&self, tid: u32) -> String;
-    /// The marks that were set so far, in order.
+    /// Returns the marks set so far, in order.
     fn marks(&self) -> Vec<Mark>;
-    /// What the hook could not record.
+    /// Returns counts of the events that the hook could not record.
     fn losses(&self) -> Losses;
-    /// The process.
+    /// Returns facts about the process.
     fn target(&self) -> Target;
-    /// How the attach went.
+    /// Returns facts about the attach.
     fn attach(&self) -> AttachInfo;
-    /// Has new modules examined for what is seen of them.
+    /// Requests an examination of new modules for their coverage.
     fn request_coverage(&mut self);
-    /// Whether all of them have been examined, after at most `wait`.
+    /// Returns true if all of them have been examined, after waiting at most `wait`.
     fn is_coverage_ready(&mut self, wait: Duration) -> bool;
-    /// What is seen of each module.
+    /// Returns the coverage of each module.
     fn coverage(&self, symbols: &Symbolizer) -> Vec<Coverage>;
 }
 
-/// What reports show.
+/// Settings of live reports.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveView {
-    /// What the rows are; lifetimes are known of recordings only.
+    /// Kind of the rows; lifetimes are known only for recordings.
     pub by: RowsBy,
     /// Their order.
     pub sort: SortBy,
-    /// How many are shown.
+    /// Number of rows shown.
     pub top: usize,
-    /// Only blocks at least this old count.
+    /// Least age of the blocks that count.
     pub older: Option<Duration>,
 }
 
@@ -63,21 +63,21 @@ pub struct LiveReporter {
     view: LiveView,
     symbols: Symbolizer,
     before: Before,
-    /// The report that was begun; one without rows waits for the names that decide them.
+    /// The report that was begun; without rows while it waits for the names that decide them.
     begun: Option<Seen>,
 }
 
-/// What the report before said.
+/// Numbers of the previous report.
 #[derive(Clone, Default)]
 struct Before {
     /// Bytes of each row.
     rows: FxHashMap<RowKey, f64>,
     live_bytes: u64,
-    /// When it was made, nanoseconds since the attach.
+    /// Time of that report in nanoseconds since the attach.
     now_ns: Option<u64>,
 }
 
-/// A run with the names that have come.
+/// A run with the names that have arrived.
 struct NamedTrace<'a>(&'a dyn TracedRun, &'a Symbolizer);
 
 impl NamedRun for NamedTrace<'_> {
@@ -118,7 +118,7 @@ impl NamedTrace<'_> {
         is_cut(found, backtrace.truncated, depth, &last)
     }
 
-    /// The call stacks of parts that are of call stacks.
+    /// Counts the call stacks of parts that have some.
     fn call_stacks(&self, parts: &[Part]) -> CallStacks {
         let mut counted = CallStacks::default();
         for backtrace in backtraces(parts, self.0) {
@@ -129,19 +129,19 @@ impl NamedTrace<'_> {
     }
 }
 
-/// The backtraces of live parts that are of call stacks.
+/// Iterates over the backtraces of live parts that have call stacks.
 fn backtraces(parts: &[Part], run: &dyn TracedRun) -> impl Iterator<Item = Backtrace> {
     let live = parts.iter().filter(|part| part.1.amount.blocks > 0.0);
     live.filter_map(|part| run.backtrace(part.0 as u32))
 }
 
-/// The outermost calls of a backtrace.
+/// Returns the outermost calls of a backtrace.
 fn last_of(backtrace: &Backtrace) -> &[u64] {
     let all = &backtrace.addresses;
     &all[all.len().saturating_sub(2)..]
 }
 
-/// The outermost calls of stacks that may be cut: their names decide whether these are.
+/// Returns the outermost calls of stacks that may be cut; their names decide that.
 fn last_addresses(parts: &[Part], run: &dyn TracedRun) -> HashSet<u64> {
     let depth = run.attach().depth;
     let unsure = backtraces(parts, run)
@@ -150,7 +150,7 @@ fn last_addresses(parts: &[Part], run: &dyn TracedRun) -> HashSet<u64> {
 }
 
 impl LiveReporter {
-    /// A reporter that has reported nothing yet. `symbols` finds the names of the target.
+    /// Creates a reporter without a previous report. `symbols` finds the names of the target.
     pub fn new(view: LiveView, symbols: Symbolizer) -> LiveReporter {
         LiveReporter {
             view,
@@ -160,14 +160,14 @@ impl LiveReporter {
         }
     }
 
-    /// Begins to take what a report needs of the ledger.
-    /// `gaps`: the times until now in which nothing was seen.
+    /// Begins to take a report's numbers from the ledger. `gaps`: the times up to now in which nothing was
+    /// seen.
     pub fn numbers(&self, elapsed: Duration, gaps: Vec<Gap>) -> LiveNumbers {
         let before = |older| elapsed.saturating_sub(older).as_nanos() as u64;
         LiveNumbers::new(self.view.by, self.view.older.map(before), elapsed, gaps)
     }
 
-    /// Begins a report; one that is not finished is given up.
+    /// Begins a report, and drops an unfinished one.
     pub fn begin(&mut self, run: &mut dyn TracedRun, mut numbers: LiveNumbers, is_final: bool) {
         let parts = numbers.parts();
         self.symbols.set_modules(run.module_files());
@@ -184,12 +184,12 @@ impl LiveReporter {
         let now_ns = numbers.elapsed.as_nanos() as u64;
         let mut totals = ReportTotals::exact(&numbers.totals, &run.losses());
         let sampling = samples.sample_bytes().map(|mean_bytes| {
-            // Where nothing lives there is no part that says what was not hit.
+            // Without live blocks, no part holds the bytes that samples did not hit.
             let live = Estimate {
                 unhit: all.unhit,
                 ..parts.iter().map(|part| part.1.amount).sum()
             };
-            // Every block is chosen for itself, so the variances of what lives and what was released add up.
+            // Each block is chosen independently, so the variances of live and released memory add up.
             let mut released = all;
             released -= live;
             totals.allocations = all.blocks.round() as u64;
@@ -214,7 +214,7 @@ impl LiveReporter {
             }
         });
         if sampling.is_some() || numbers.bounded.is_some_and(|bounded| bounded.is_thinned) {
-            // What the peak was among unrecorded blocks, or after the bound was reached, is not known.
+            // The peak is unknown where blocks went unrecorded or the bound was reached.
             totals.peak_live_bytes = 0;
         }
         let live = Amount {
@@ -250,7 +250,7 @@ impl LiveReporter {
         });
     }
 
-    /// The report that was begun, if its names are there within `wait`.
+    /// Returns the report that was begun, if its names arrive within `wait`.
     pub fn poll(&mut self, run: &mut dyn TracedRun, wait: Duration) -> Option<ReportModel> {
         let deadline = Instant::now() + wait;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -271,7 +271,7 @@ impl LiveReporter {
         None
     }
 
-    /// The report that was begun, with the names that are there.
+    /// Returns the report that was begun, with the names that have arrived.
     pub fn give_up_names(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
         let mut seen = self.begun.take()?;
         if seen.chosen.is_none() {
@@ -280,10 +280,11 @@ impl LiveReporter {
         Some(self.finish(seen, run))
     }
 
-    /// The report that was begun, with the names that are there; it goes on to wait for the others.
+    /// Returns the report that was begun, with the names that have arrived, and goes on to wait for the
+    /// others.
     pub fn so_far(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
         let begun = self.begun.clone()?;
-        // The whole report says the same of what has changed since the one before.
+        // The complete report must compare with the same previous one.
         let before = self.before.clone();
         let report = self.give_up_names(run);
         (self.before, self.begun) = (before, Some(begun));
@@ -295,7 +296,7 @@ impl LiveReporter {
         self.begun.take().map(SetAside)
     }
 
-    /// Goes on with a report that waited. One that is not finished is given up.
+    /// Resumes a report that was set aside, and drops an unfinished one.
     pub fn take_up(&mut self, SetAside(seen): SetAside) {
         self.begun = Some(seen);
     }
@@ -313,7 +314,8 @@ impl LiveReporter {
         while !self.symbols.is_ready(Duration::from_millis(50)) && !is_given_up() {}
     }
 
-    /// Kind of a backtrace, whether it was cut short, and its frames with the names that are there.
+    /// Returns the kind of a backtrace, whether it was cut short, and its frames with the names that have
+    /// arrived.
     pub fn stack(&self, run: &dyn TracedRun, id: u32) -> (String, bool, Vec<StackFrame>) {
         let named = NamedTrace(run, &self.symbols);
         let (kind, truncated) = named.call(id);
@@ -363,7 +365,7 @@ impl LiveReporter {
     }
 }
 
-/// What a ledger that reached its bound no longer knows, for a report with this many live blocks.
+/// Describes the losses of a ledger that reached its bound, for a report with this many live blocks.
 pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
     crate::Bounded {
         max_memory_bytes: bounded.max_bytes,

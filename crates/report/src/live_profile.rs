@@ -1,5 +1,5 @@
-//! Profiles of a trace under way, one for each interval, as stores of profiles take them: what is live at the end of
-//! the interval, and what was allocated within it.
+//! Profiles of a trace under way, one for each interval, in the form that stores of profiles take: live memory at the
+//! end of the interval, and allocations within it.
 
 use crate::named_run::{Backtrace, Backtraces};
 use crate::profile_tables::{ProfileTables, hex};
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// The frame that stands for all sites for which a profile has no room.
+/// Frame for all sites that do not fit into a profile.
 pub const OTHER_SITES: &str = "other";
 
 /// Sums of the blocks of one call stack.
@@ -17,9 +17,9 @@ pub const OTHER_SITES: &str = "other";
 pub struct LiveSite {
     /// The id of the call stack.
     pub stack: u32,
-    /// Live now.
+    /// Live memory.
     pub live: Amount,
-    /// Allocated since the attach.
+    /// Memory allocated since the attach.
     pub allocated: Amount,
 }
 
@@ -27,7 +27,7 @@ pub struct LiveSite {
 struct Begun {
     profile: Profile,
     tables: ProfileTables,
-    /// The stack of each of its sites.
+    /// Stack of each of its sites.
     backtraces: Vec<Backtrace>,
     other: Measures,
 }
@@ -43,8 +43,8 @@ pub struct LiveProfiler {
 }
 
 impl LiveProfiler {
-    /// A profiler that has made none yet. `symbols` finds the names of the target; a profile has at most `most_sites`
-    /// sites, the last of which stands for all others.
+    /// Creates a profiler. `symbols` finds the names of the target. A profile has at most `most_sites` sites, the last
+    /// of which stands for all others.
     pub fn new(symbols: Symbolizer, most_sites: usize) -> LiveProfiler {
         LiveProfiler {
             symbols,
@@ -60,9 +60,9 @@ impl LiveProfiler {
         self.begun.is_some()
     }
 
-    /// Ends an interval, and has the names looked up of what its profile shows. `sites`: each call stack that was ever
-    /// seen; `facts`: what the profile says apart from sites and names, as of the end of the interval. The profile of
-    /// the interval before must have been taken: what it says was allocated is not said again.
+    /// Ends an interval, and starts to look up the names for its profile. `sites`: every call stack seen so far;
+    /// `facts`: the profile apart from sites and names, as of the end of the interval. The caller must have taken the
+    /// profile of the previous interval: its allocations are not reported again.
     pub fn begin(
         &mut self,
         stacks: &dyn Backtraces,
@@ -110,7 +110,7 @@ impl LiveProfiler {
             bias: module.base,
         });
         let unnamed = modules.iter().enumerate().filter(|(_, module)| {
-            // What is in no file has its names only here.
+            // Code without a file gets its names only here.
             !self.symbols.reads_files() && module.named_by.is_none()
         });
         let unnamed_modules = unnamed.map(|(at, _)| at as u32).collect();
@@ -132,7 +132,7 @@ impl LiveProfiler {
         });
     }
 
-    /// The profile that was begun, if its names are there within `wait`.
+    /// Returns the profile that was begun, if its names arrive within `wait`.
     pub fn poll(&mut self, wait: Duration) -> Option<Profile> {
         if self.begun.is_none() || !self.symbols.is_ready(wait) {
             return None;
@@ -140,12 +140,12 @@ impl LiveProfiler {
         self.give_up_names()
     }
 
-    /// Closes the files of modules of which no profile had a new address for this time.
+    /// Closes the files of modules of which no profile had a new address for this long.
     pub fn close_unused(&mut self, time: Duration) {
         self.symbols.close_unused(time);
     }
 
-    /// The profile that was begun, with the names that are there.
+    /// Returns the profile that was begun, with the names that have arrived.
     pub fn give_up_names(&mut self) -> Option<Profile> {
         let Begun {
             mut profile,
@@ -183,7 +183,7 @@ fn since(now: Amount, before: Amount) -> Amount {
 }
 
 impl Profile {
-    /// The profile without directories: only the last part of each path is left.
+    /// Returns the profile without directories: only the last part of each path is left.
     pub fn without_directories(mut self) -> Profile {
         fn shorten(path: &mut String) {
             if let Some((_, name)) = path.rsplit_once('/') {
@@ -205,14 +205,14 @@ impl Profile {
         if self.sites.len() <= most {
             return self;
         }
-        // The sites are ordered by their weight, and one that stands for others comes last.
+        // Sites are ordered by weight; the one that stands for others comes last.
         let left_out = self.sites.drain(most.saturating_sub(1)..);
         let other = together(left_out.map(|site| site.measures));
         self.push_others(other);
         self
     }
 
-    /// Adds the site that stands for all that were left out.
+    /// Adds the site that stands for all omitted ones.
     fn push_others(&mut self, measures: Measures) {
         let mut frame = ProfileFrame::cut_root();
         frame.frame.function = Some(OTHER_SITES.to_owned());
@@ -275,7 +275,7 @@ mod tests {
         (live.bytes, allocated.bytes)
     }
 
-    /// Live sums are those of the moment, allocated ones those of the interval, and what does not fit is summed up.
+    /// Live sums are those of the moment, allocated ones those of the interval, and the rest is summed up.
     #[test]
     fn intervals_add_up_and_sums_are_kept() {
         let symbols = Symbolizer::new(Vec::new());
@@ -292,7 +292,7 @@ mod tests {
         ];
         let second = next(&mut profiler, 9, many);
         assert_eq!((second.from_ns, second.to_ns), (5, 9));
-        // Site 1 has nothing live, and has allocated nothing in this interval.
+        // Site 1 has no live memory, and allocated nothing in this interval.
         assert_eq!(sums(&second), (120, 440));
         assert_eq!(second.sites.len(), 3);
         let last = second.sites.last().expect("three");

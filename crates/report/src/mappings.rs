@@ -1,4 +1,4 @@
-//! The mappings of a process, as a part of its report.
+//! The part of a report about the process's mappings.
 
 use crate::group_table::groups;
 use crate::text::sites;
@@ -8,18 +8,18 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::{Result, Write};
 
-/// Mappings that were made by calls that were seen, and their share of the address space.
+/// Mappings made by calls that the hook saw, and their share of the address space.
 #[derive(Clone, Debug, Serialize)]
 pub struct Mappings {
-    /// The sums.
+    /// Sums of the mappings.
     pub totals: MappingTotals,
-    /// By call stack, the largest first; empty when rows are something else.
+    /// Rows by call stack, largest first; empty when rows are something else.
     pub sites: Vec<SiteRow>,
-    /// By what the rows of the report are; empty when that is the site.
+    /// Rows by the report's kind of rows; empty when that is the site.
     pub groups: Vec<GroupRow>,
-    /// Rows that are not listed.
+    /// Number of unlisted rows.
     pub more_rows: u64,
-    /// The address space beside it; `None` if the process has ended.
+    /// The rest of the address space; `None` if the process has ended.
     pub process: Option<AddressSpace>,
     #[serde(skip)]
     report: ReportModel,
@@ -28,17 +28,17 @@ pub struct Mappings {
 /// Sums since the attach.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct MappingTotals {
-    /// Calls that have mapped something.
+    /// Calls that mapped memory.
     pub mappings: u64,
-    /// Calls that have unmapped something, also what was mapped before the attach.
+    /// Calls that unmapped memory, including mappings from before the attach.
     pub unmappings: u64,
     /// Bytes of address space that were mapped.
     pub mapped_bytes: u64,
-    /// The part of them that was unmapped.
+    /// Bytes of those that were unmapped.
     pub unmapped_bytes: u64,
-    /// The part of them that is mapped now.
+    /// Bytes of those that are mapped now.
     pub live_bytes: u64,
-    /// Number of pieces.
+    /// Number of live pieces.
     pub live_mappings: u64,
     /// Change of `live_bytes` since the last report.
     pub live_growth_bytes: i64,
@@ -46,40 +46,41 @@ pub struct MappingTotals {
     pub peak_live_bytes: u64,
     /// Calls of madvise with MADV_DONTNEED or MADV_FREE.
     pub discards: u64,
-    /// Bytes whose contents they gave back; they stay mapped.
+    /// Bytes whose contents they discarded; they stay mapped.
     pub discarded_bytes: u64,
 }
 
-/// All that is mapped, as /proc tells it.
+/// The whole address space, as /proc shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct AddressSpace {
     /// Bytes of address space.
     pub bytes: u64,
-    /// Mapped by calls that were seen.
+    /// Bytes mapped by calls that were seen.
     pub traced_bytes: u64,
-    /// Mapped by such calls and no longer there, although no call was seen that unmapped it.
+    /// Bytes mapped by such calls that are gone, although no call was seen that unmapped
+    /// them.
     pub gone_bytes: u64,
-    /// Mapped since the attach by calls that were not seen.
+    /// Bytes mapped since the attach by calls that were not seen.
     pub unseen_bytes: u64,
-    /// Parts that are not traced, the largest first.
+    /// Untraced parts, largest first.
     pub parts: Vec<AddressSpacePart>,
-    /// Parts that are not listed.
+    /// Number of unlisted parts.
     pub more_parts: u64,
 }
 
 /// A part of the address space.
 #[derive(Clone, Debug, Serialize)]
 pub struct AddressSpacePart {
-    /// stack, file, heap, before the attach, kernel, ourselves or unseen.
+    /// Its kind: stack, file, heap, before the attach, kernel, ourselves or unseen.
     pub kind: &'static str,
-    /// The thread, or the path.
+    /// Its thread or path.
     pub name: String,
     /// Bytes.
     pub bytes: u64,
 }
 
 impl Mappings {
-    /// Makes it from a report of the mappings' ledger. `discarded`: calls and bytes.
+    /// Creates the part from a report of the mappings' ledger. `discarded`: calls and bytes.
     pub fn new(
         report: ReportModel,
         discarded: (u64, u64),
@@ -108,7 +109,7 @@ impl Mappings {
     }
 }
 
-/// The part of a report that is about mappings.
+/// Writes the part of a report about mappings.
 pub(crate) fn mappings(out: &mut String, found: &Mappings, style: Style) -> Result {
     let t = &found.totals;
     let growth = match found.report.since_last_s {

@@ -9,7 +9,7 @@ pub enum Measure {
     /// Live at the end of the window.
     #[default]
     Live,
-    /// Live when most bytes were.
+    /// Live when the most bytes were.
     Peak,
     /// Allocated within the window.
     Allocated,
@@ -17,12 +17,12 @@ pub enum Measure {
     Released,
     /// Allocated and released before the thread's next allocation.
     Temporary,
-    /// Live at the end of the run, and nothing reaches it: known where that was searched for.
+    /// Unreachable at the end of the run, if that was searched for.
     Unreachable,
 }
 
 impl Measure {
-    /// All of them.
+    /// All measures.
     pub const ALL: [Measure; 6] = [
         Measure::Live,
         Measure::Peak,
@@ -32,7 +32,7 @@ impl Measure {
         Measure::Unreachable,
     ];
 
-    /// The word on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Measure::Live => "live",
@@ -44,7 +44,7 @@ impl Measure {
         }
     }
 
-    /// This one of a site's.
+    /// Selects this measure of a site.
     pub fn of(self, measures: &Measures) -> Amount {
         match self {
             Measure::Live => measures.live,
@@ -64,7 +64,7 @@ impl FromStr for Measure {
         let found = Measure::ALL.into_iter().find(|m| m.name() == word);
         found.ok_or_else(|| {
             let names = Measure::ALL.map(Measure::name).join(", ");
-            // The page has it among the measures.
+            // The page lists it among the measures.
             let hint = match word {
                 "growth" => " (rows in the order of their growth: --sort growth)",
                 _ => "",
@@ -77,17 +77,17 @@ impl FromStr for Measure {
 /// Bytes, blocks, or calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes as asked for.
+    /// Requested bytes.
     #[default]
     Bytes,
     /// Blocks.
     Blocks,
-    /// Calls of probed functions, which are counted as blocks are.
+    /// Calls of probed functions, which are counted like blocks.
     Calls,
 }
 
 impl Unit {
-    /// The word on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Bytes => "bytes",
@@ -96,7 +96,7 @@ impl Unit {
         }
     }
 
-    /// This one of an amount.
+    /// Selects this unit of an amount.
     pub fn of(self, amount: Amount) -> u64 {
         match self {
             Unit::Bytes => amount.bytes,

@@ -1,4 +1,4 @@
-//! What a report says; serialized as is, this is the JSON schema `memhook-rs/report/1`.
+//! The contents of a report. Serialized as is, they have the JSON schema `memhook-rs/report/1`.
 
 use crate::gaps::{LiveBounds, UnseenTime};
 use crate::units::{bytes, count, counted, milliseconds};
@@ -8,16 +8,16 @@ use crate::{
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
-/// What became of a process that was attached to; empty where only its parent knows.
+/// End of a traced process; empty if only its parent knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ended {
     /// Its exit status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that killed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Whether it goes on as another program.
+    /// True if it goes on as another program.
     pub executes: bool,
 }
 
@@ -26,117 +26,117 @@ pub struct Ended {
 pub struct ReportModel {
     /// Always `memhook-rs/report/1`.
     pub schema: &'static str,
-    /// Last report of this attach.
+    /// True for the last report of this attach.
     #[serde(rename = "final")]
     pub is_final: bool,
-    /// How the process ended, in the last report of one that did not outlive its trace.
+    /// End of the process, in the last report of one that did not outlive its trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
-    /// Whether the end of the recording is missing.
+    /// True if the end of the recording is missing.
     #[serde(skip)]
     pub is_cut: bool,
-    /// Whether the run goes on after the time that is covered.
+    /// True if the run goes on after the covered time.
     #[serde(skip)]
     pub ends_early: bool,
-    /// Whether it is of a recording.
+    /// True for a recording's report.
     #[serde(skip)]
     pub is_recorded: bool,
-    /// What the rows are: site, frame, function, module, thread, size or lifetime.
+    /// Kind of the rows: site, frame, function, module, thread, size or lifetime.
     pub by: &'static str,
     /// The process.
     pub target: Target,
-    /// How the attach went.
+    /// Facts about the attach.
     pub attach: AttachInfo,
-    /// Begin of what is covered, seconds since the attach: 0 but for a window of a recording.
+    /// Begin of the covered time in seconds since the attach: 0 except for a window of a recording.
     pub from_s: f64,
-    /// Its end: seconds since the attach.
+    /// End of the covered time in seconds since the attach.
     pub elapsed_s: f64,
-    /// The times until then in which nothing was seen, in order: what was allocated or released in them is missing
-    /// from all numbers.
+    /// Times up to then in which nothing was seen, in order. Allocations and releases in them are missing from all
+    /// numbers.
     pub gaps: Vec<UnseenTime>,
-    /// The marks that were set until its end, in order.
+    /// Marks set up to its end, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
     /// The allocator's own count beside the trace's; absent where the two were not, or cannot be, compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap_comparison: Option<HeapComparison>,
-    /// Set if there are any.
+    /// Bounds on live memory, if there were gaps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bounds: Option<LiveBounds>,
-    /// Seconds since the last report, which growth is counted from; `None` in the first.
+    /// Seconds since the last report, from which growth counts; `None` in the first.
     pub since_last_s: Option<f64>,
-    /// Set when allocations were sampled: all numbers of blocks and bytes are estimates then.
+    /// Set when allocations were sampled: then all numbers of blocks and bytes are estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
-    /// What all allocations took in the allocator, where calls were timed.
+    /// Time of all allocations in the allocator, where calls were timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocator_time: Option<AllocatorTime>,
-    /// What tracing cost and recorded, with `--overhead`.
+    /// Cost and rate of tracing, with `--overhead`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<Overhead>,
     /// Set when the attacher's memory did not suffice for all live blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounded: Option<Bounded>,
-    /// Sums of what is covered.
+    /// Sums over the covered time.
     pub totals: ReportTotals,
-    /// Where allocators are described: the sums of each heap, that of malloc and its like first. They are never added
+    /// Sums of each heap where allocators are described, that of malloc and its relatives first. They are never added
     /// up, because a block of one heap may lie in a block of another; `totals` are those of the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<crate::HeapTotals>,
-    /// How many call stacks there are, and how many of them were cut; `None` if rows are not of call stacks.
+    /// Numbers of call stacks and of cut ones; `None` if rows have no call stacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_stacks: Option<CallStacks>,
-    /// What the bytes and blocks of sites and groups are, and what all of them come to.
+    /// Measure behind the bytes and blocks of sites and groups, with their sums.
     pub measured: Measured,
-    /// What is seen of each module.
+    /// Coverage of each module.
     pub coverage: Vec<Coverage>,
     /// Live memory by allocation site, largest first; empty when `by` is something else.
     pub sites: Vec<SiteRow>,
     /// Live memory by `by`; empty when that is the site.
     pub groups: Vec<GroupRow>,
-    /// What text shows in place of `groups`: of threads that have ended, one row.
+    /// Groups that text shows in place of `groups`, with ended threads folded into one row.
     #[serde(skip)]
     pub folded: Option<FoldedGroups>,
-    /// Who releases, if release stacks are recorded.
+    /// Releasing call stacks, if they are recorded.
     pub releases: Vec<ReleaseSite>,
-    /// Sites or groups beyond those listed.
+    /// Number of unlisted sites or groups.
     pub more_rows: u64,
-    /// What is mapped, with `--mappings`.
+    /// Mappings, with `--mappings`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mappings: Option<Box<crate::Mappings>>,
-    /// What is resident, with `--rss`.
+    /// Resident memory, with `--rss`.
     #[cfg(target_arch = "x86_64")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss: Option<Box<crate::RssReport>>,
-    /// What the process had in memory when that was last looked at, in a live report.
+    /// Resident bytes of the process at the last check, in a live report.
     #[serde(skip)]
     pub rss_bytes: Option<u64>,
-    /// What was resident over time, of a recording.
+    /// Resident memory over time, for a recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resident: Vec<crate::ResidentPoint>,
-    /// What nothing reaches, in the last report with `attach --leaks`.
+    /// Unreachable blocks, in the last report with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<crate::Leaks>,
-    /// What nobody touches, in the last report with `attach --stale`.
+    /// Untouched blocks, in the last report with `attach --stale`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stale: Option<StaleReport>,
-    /// How well the heap is used, with `--scores`.
+    /// Scores of the heap, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<RunScores>,
-    /// What the formulas of users come to, with `--score`.
+    /// Values of users' formulas, with `--score`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub custom_scores: Vec<CustomScore>,
-    /// What stands out, with `--scores`.
+    /// Notable findings, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inferences: Option<Vec<Inference>>,
 }
 
 impl ReportModel {
-    /// The schema that this is.
+    /// Name and version of the schema.
     pub(crate) const SCHEMA: &str = "memhook-rs/report/1";
 }
 
-/// A moment that somebody gave a name.
+/// A named moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
     /// The name.
@@ -176,16 +176,17 @@ impl CallStacks {
     }
 }
 
-/// Growth of what malloc has given out since the attach, by its own structures and by the trace.
+/// Growth of the memory that malloc has given out since the attach, by its own structures and by the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapComparison {
     /// By its own structures.
     pub grown_bytes: i64,
     /// By the trace: its blocks with their headers.
     pub traced_bytes: i64,
-    /// The two may differ by this though every call was seen.
+    /// Difference that can occur though every call was seen.
     pub bound_bytes: u64,
-    /// Blocks from before the attach were released. Their sizes are not known, so malloc may have given out less.
+    /// True if blocks from before the attach were released. Their sizes are unknown, so malloc may have given out
+    /// less.
     pub has_unknown_releases: bool,
 }
 
@@ -194,7 +195,7 @@ pub struct HeapComparison {
 pub struct Measured {
     /// live, peak, allocated, released or temporary.
     pub measure: &'static str,
-    /// Bytes of all rows, those that are not listed too.
+    /// Bytes of all rows, including unlisted ones.
     pub bytes: u64,
     /// Blocks.
     pub blocks: u64,
@@ -203,17 +204,17 @@ pub struct Measured {
     pub error_bytes: Option<u64>,
 }
 
-/// How allocations were sampled.
+/// Details of how allocations were sampled.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Sampling {
     /// Mean number of bytes between samples.
     pub mean_bytes: u64,
     /// Allocations that were recorded as samples.
     pub recorded_allocations: u64,
-    /// With `--on-full adapt`: allocations that were recorded while rings had room, all of them.
+    /// With `--on-full adapt`: allocations that were recorded one by one while rings had room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_allocations: Option<u64>,
-    /// With `--on-full adapt`, in a live report: how long every allocation was recorded, in seconds since the attach.
+    /// With `--on-full adapt`, in a live report: seconds since the attach for which every allocation was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_s: Option<f64>,
     /// Standard error of [`ReportTotals::live_bytes`].
@@ -225,7 +226,7 @@ pub struct Sampling {
     /// Standard error of [`ReportTotals::released_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_error_bytes: Option<u64>,
-    /// They were sampled to keep to a budget.
+    /// True if they were sampled to keep to a budget.
     #[serde(skip)]
     pub is_in_budget: bool,
 }
@@ -235,29 +236,28 @@ pub struct Sampling {
 pub struct Bounded {
     /// The bound.
     pub max_memory_bytes: u64,
-    /// When it was reached, seconds since the attach.
+    /// Time at which it was reached, in seconds since the attach.
     pub since_s: f64,
-    /// Blocks that lived then.
+    /// Blocks that were live then.
     pub live_blocks_then: u64,
     /// Live blocks that are kept.
     pub kept_blocks: u64,
     /// All live blocks, an estimate if `live_is_estimated`.
     pub live_blocks: u64,
-    /// What is live and what was released are estimates; allocations are exact.
+    /// True if live and released amounts are estimates; allocations are exact.
     pub live_is_estimated: bool,
-    /// Blocks of at least this many bytes are all kept, smaller ones with a probability of their size
-    /// divided by this.
+    /// Size from which all blocks are kept; smaller ones are kept with a probability of their size divided by this.
     pub all_from_bytes: u64,
-    /// One in this many addresses is kept.
+    /// The ledger keeps one in this many addresses.
     pub one_address_in: u64,
-    /// Allocations that are counted without their call stack, because there were too many stacks.
+    /// Allocations counted without their call stack, because there were too many stacks.
     pub unattributed_allocations: u64,
-    /// Releases of unknown blocks are still told apart and counted.
+    /// True if releases of unknown blocks are still counted separately.
     pub unknown_releases_are_counted: bool,
 }
 
 impl Bounded {
-    /// What it means, for the first lines of a report.
+    /// Explains the effects, for the first lines of a report.
     pub fn in_words(&self) -> String {
         let mut text = format!(
             "The ledger reached --max-memory {} after {}, with {}: ",
@@ -307,8 +307,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// The executable's path, or the name where the program was started by another one than its file has: one file may
-    /// be several programs, by links to it.
+    /// Returns the executable's path, or the process's name if it differs from the file's: links can make one file
+    /// several programs.
     pub(crate) fn command(&self) -> String {
         let file = self.exe.rsplit('/').next().unwrap_or_default();
         // The kernel cuts names at 15 bytes (proc_pid_comm(5)).
@@ -319,20 +319,20 @@ impl Target {
     }
 }
 
-/// How the attach went.
+/// Facts about the attach.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AttachInfo {
     /// Whole attach in ms.
     pub attach_ms: f64,
-    /// Longest time that one thread was held, in ms, but for `idle_held_ms`.
+    /// Longest time in ms for which one thread was held, apart from `idle_held_ms`.
     pub held_ms: f64,
-    /// How long a thread was held that had nothing to do, in ms; 0 if none was.
+    /// Milliseconds for which an idle thread was held; 0 if none was.
     pub idle_held_ms: f64,
     /// Slots patched.
     pub slots: u64,
     /// Modules with at least one slot patched.
     pub modules: u64,
-    /// Frames that are collected of each call stack.
+    /// Frames collected of each call stack.
     pub depth: u32,
     /// The process was traced from its first instruction, so nothing was allocated before.
     pub from_start: bool,
@@ -354,13 +354,13 @@ pub struct ReportTotals {
     pub unhooked_releases: u64,
     pub lost_events: u64,
     pub truncated_stacks: u64,
-    /// Calls whose stack is not known, because the table of stacks was full.
+    /// Calls whose stack is unknown because the table of stacks was full.
     pub unkept_stacks: u64,
     pub reentrant_calls: u64,
 }
 
 impl ReportTotals {
-    /// The sums of a ledger, and the events that it never saw.
+    /// Takes the sums of a ledger, and the events that never reached it.
     pub fn exact(t: &memhook_ledger::Totals, losses: &memhook_stream::Losses) -> ReportTotals {
         ReportTotals {
             allocations: t.allocations,
@@ -381,7 +381,7 @@ impl ReportTotals {
     }
 }
 
-/// What is seen of a module.
+/// Coverage of a module.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Coverage {
@@ -391,21 +391,21 @@ pub struct Coverage {
     pub hooked: u64,
     /// Slots that cannot be hooked, and call sites that use no slot.
     pub unhookable: u64,
-    /// Why, or empty.
+    /// Reason, or empty.
     pub note: String,
     /// Call sites in its code that go through slots.
     pub calls_seen: u64,
-    /// Where its names come from: `debug info`, `symbols`, `dynamic symbols`, `nothing`; `None` until
-    /// one of its addresses is in a report.
+    /// Source of its names: `debug info`, `symbols`, `dynamic symbols`, `nothing`; `None` until one of its addresses
+    /// is in a report.
     #[serde(skip_deserializing)]
     pub symbols: Option<&'static str>,
-    /// The allocator, other than the C library's, that it is or has in it; may be empty.
+    /// The allocator, other than the C library's, that it is or contains; may be empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub allocator: String,
-    /// That allocator is only a part of it.
+    /// True if that allocator is only a part of it.
     #[serde(rename = "linked_in", skip_serializing_if = "std::ops::Not::not")]
     pub is_linked_in: bool,
-    /// What an allocator of its own hides, and what to do about it; may be empty.
+    /// Blocks that an allocator of its own hides, and what to do about it; may be empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hidden: String,
 }
@@ -420,10 +420,10 @@ pub struct SiteRow {
     /// Number of its stack in the run.
     #[serde(skip)]
     pub stack_id: u32,
-    /// Its scores, with `--scores`; `None` of a site that allocated nothing in the time that is covered.
+    /// Its scores, with `--scores`; `None` for a site that allocated nothing in the covered time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
-    /// The values of users' formulas by name, with `--score`; `None` where there is none.
+    /// Values of users' formulas by name, with `--score`; `None` for a formula without a value.
     #[serde(skip_serializing_if = "CustomValues::is_empty")]
     pub custom_scores: CustomValues,
     /// Live bytes.
@@ -433,7 +433,7 @@ pub struct SiteRow {
     /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
     #[serde(skip_serializing_if = "is_zero")]
     pub unseen_bytes: u64,
-    /// Bytes of its blocks that nothing reaches at the end of the run, with `--leaks`.
+    /// Bytes of its blocks that are unreachable at the end of the run, with `--leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable_bytes: Option<u64>,
     /// Standard error of `unreachable_bytes` when sampled.
@@ -442,7 +442,7 @@ pub struct SiteRow {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
-    /// What its allocations took in the allocator, where calls of it were timed.
+    /// Time of its allocations in the allocator, where calls were timed.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub allocator_time: Option<AllocatorTime>,
     /// Change of the live bytes since the last report.
@@ -454,33 +454,32 @@ pub struct SiteRow {
     pub oldest_ms: u64,
     /// Allocating function: malloc, new, ...
     pub kind: String,
-    /// The stack goes on, but could not be followed.
+    /// True if the stack goes on, but the unwinder could not follow it.
     pub truncated: bool,
-    /// Its outermost frames are missing: it could not be followed, or has as many frames as were asked for.
+    /// True if outermost frames are missing: the stack could not be followed, or reached the depth asked for.
     pub cut: bool,
-    /// Innermost first.
+    /// Frames, innermost first.
     pub stack: Vec<StackFrame>,
 }
 
-/// One row that is not a site.
+/// One row other than a site.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupRow {
-    /// What the blocks have in common.
+    /// The property that the blocks share.
     pub name: String,
     /// The frame, when rows are frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frame: Option<StackFrame>,
     /// Live bytes.
     pub bytes: u64,
-    /// Those whose innermost frame is in this row; the same as `bytes` unless rows are frames or
-    /// functions.
+    /// Live bytes whose innermost frame is in this row; the same as `bytes` unless rows are frames or functions.
     pub self_bytes: u64,
     /// Live blocks.
     pub blocks: u64,
     /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
     #[serde(skip_serializing_if = "is_zero")]
     pub unseen_bytes: u64,
-    /// Bytes of its blocks that nothing reaches at the end of the run, with `--leaks`.
+    /// Bytes of its blocks that are unreachable at the end of the run, with `--leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable_bytes: Option<u64>,
     /// Standard error of `unreachable_bytes` when sampled.
@@ -489,12 +488,12 @@ pub struct GroupRow {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
-    /// What its allocations took in the allocator, where calls of it were timed.
+    /// Time of its allocations in the allocator, where calls were timed.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub allocator_time: Option<AllocatorTime>,
     /// Change of the live bytes since the last report.
     pub growth_bytes: i64,
-    /// Age of the oldest live block in ms; 0 if none lives.
+    /// Age of the oldest live block in ms; 0 without live blocks.
     pub oldest_ms: u64,
     /// Its heap, where allocators are described.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -505,16 +504,16 @@ pub struct GroupRow {
     pub released_blocks: u64,
 }
 
-/// Groups of which some are together in one row.
+/// Groups, some of which are folded into one row.
 #[derive(Clone, Debug, Default)]
 pub struct FoldedGroups {
     /// The rows, largest first.
     pub groups: Vec<GroupRow>,
-    /// Rows beyond those listed.
+    /// Number of unlisted rows.
     pub more_rows: u64,
 }
 
-/// One call stack that releases.
+/// One releasing call stack.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReleaseSite {
     /// Bytes released.
@@ -529,7 +528,7 @@ pub struct ReleaseSite {
     pub heap: Option<String>,
     /// Releasing function: free, delete, ...
     pub kind: String,
-    /// Innermost first.
+    /// Frames, innermost first.
     pub stack: Vec<StackFrame>,
 }
 
@@ -548,6 +547,6 @@ pub struct StackFrame {
     pub file: Option<String>,
     /// Line.
     pub line: Option<u32>,
-    /// Inlined into the next frame.
+    /// True if it is inlined into the next frame.
     pub inlined: bool,
 }

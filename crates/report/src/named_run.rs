@@ -1,5 +1,5 @@
-//! The seam between where backtraces are kept (a trace under way, a recording, a profile) and what is made
-//! of them. Code that builds rows, sites or findings knows a run by these traits only.
+//! The seam between the stores of backtraces (a trace under way, a recording, a profile) and their consumers. Code that
+//! builds rows, sites or findings knows a run only by these traits.
 
 use crate::StackFrame;
 use crate::types::named_by_frames;
@@ -10,34 +10,35 @@ use memhook_symbols::{Frame, Symbolizer};
 /// A backtrace as it was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backtrace {
-    /// Which of the hooked functions was called.
+    /// Number of the hooked function that was called.
     pub function: u8,
     /// Return addresses (avma), innermost first.
     pub addresses: Vec<u64>,
-    /// The stack goes on, but could not be followed.
+    /// True if the stack goes on, but the unwinder could not follow it.
     pub truncated: bool,
 }
 
 impl Backtrace {
-    /// What people call the function: `malloc`, `new`, `free`.
+    /// Returns the common name of the function: `malloc`, `new`, `free`.
     pub fn kind(&self) -> Option<&'static str> {
         let function = HOOKED_FUNCTIONS.get(usize::from(self.function))?;
         Some(function.kind)
     }
 }
 
-/// Returns true if frames that a reader would miss are missing of a stack whose last frames are these: those between the
-/// outermost of the `found` calls and the function that calls main, or that of a thread.
+/// Returns true if a reader would miss frames of a stack that ends with these: those between the outermost of the
+/// `found` calls and the function that calls main, or a thread's first function.
 pub(crate) fn is_cut(found: usize, truncated: bool, depth: u32, last: &[StackFrame]) -> bool {
     may_be_cut(found, truncated, depth) && !ends_at_beginning(last)
 }
 
-/// Returns true if a stack is cut unless its outermost function is the one that calls main, or that of a thread.
+/// Returns true if a stack is cut unless its outermost function calls main, or is a thread's first.
 pub(crate) fn may_be_cut(found: usize, truncated: bool, depth: u32) -> bool {
     found > 0 && (truncated || found >= depth as usize)
 }
 
-/// Returns true if the C library's own code begins with the outermost of these frames: what called it says nothing.
+/// Returns true if the outermost of these frames belongs to the C library's own start-up code, whose callers are of no
+/// interest.
 fn ends_at_beginning(frames: &[StackFrame]) -> bool {
     let [.., outermost] = frames else {
         return false;
@@ -47,12 +48,12 @@ fn ends_at_beginning(frames: &[StackFrame]) -> bool {
         .iter()
         .any(|name| module.starts_with(name));
     match outermost.function.as_deref() {
-        // Names that begin with two underscores are the C library's (C11, 7.1.3), also where that is linked in.
+        // Names that begin with two underscores belong to the C library (C11, 7.1.3), even where it is linked in.
         Some(name) if name == "_start" || name.starts_with("__libc_start_") => true,
         Some("start_thread" | "clone" | "clone3" | "__clone" | "__clone3" | "start") => {
             of_c_library
         }
-        // A distribution's library is stripped of the name.
+        // A distribution strips the name from its library.
         None => {
             let caller = frames.iter().rev().nth(1);
             of_c_library && caller.is_some_and(|frame| frame.function.as_deref() == Some("main"))
@@ -63,15 +64,15 @@ fn ends_at_beginning(frames: &[StackFrame]) -> bool {
 
 /// Backtraces by their stack ids.
 pub trait Backtraces {
-    /// The backtrace with this id.
+    /// Returns the backtrace with this id.
     fn backtrace(&self, id: u32) -> Option<Backtrace>;
 
-    /// The name of a function that the user has described, by its id.
+    /// Returns the name of a function that the user has described, by its id.
     fn described(&self, _function: u8) -> Option<String> {
         None
     }
 
-    /// What people call the function of a backtrace.
+    /// Returns the common name of the function of a backtrace.
     fn kind(&self, backtrace: &Backtrace) -> Option<String> {
         let hooked = backtrace.kind().map(str::to_owned);
         hooked.or_else(|| self.described(backtrace.function))
@@ -89,36 +90,36 @@ impl Backtraces for Recording {
     }
 }
 
-/// A run whose numbers have names.
+/// A run with names for its numbers.
 pub(crate) trait NamedRun {
-    /// Return addresses of a stack, innermost first.
+    /// Returns the addresses of a stack, innermost first.
     fn addresses(&self, stack: u32) -> Vec<u64>;
-    /// The functions at a return address, inlined ones first; never empty.
+    /// Returns the functions at a return address, inlined ones first; never empty.
     fn frames_at(&self, address: u64) -> Vec<StackFrame>;
-    /// Name of a thread; empty if it is no longer known.
+    /// Returns the name of a thread; empty if it is no longer known.
     fn thread_name(&self, tid: u32) -> String;
-    /// The function whose call recorded the stack, and whether the stack was cut short.
+    /// Returns the function whose call recorded the stack, and true if the stack was cut short.
     fn call(&self, stack: u32) -> (String, bool);
-    /// Whether the outermost frames of the stack are missing.
+    /// Returns true if outermost frames of the stack are missing.
     fn is_cut(&self, stack: u32) -> bool;
-    /// What a number of the rows by size stands for.
+    /// Names a number of the rows by size.
     fn size_name(&self, number: u64) -> String {
         format!("{number} bytes")
     }
 
-    /// The type of the blocks that a stack allocates, if it tells.
+    /// Returns the type of the blocks that a stack allocates, if the stack reveals it.
     fn type_of(&self, stack: u32) -> Option<String> {
         named_by_frames(&self.stack(stack))
     }
 
-    /// A stack with names, innermost first.
+    /// Returns a stack with names, innermost first.
     fn stack(&self, stack: u32) -> Vec<StackFrame> {
         let addresses = self.addresses(stack).into_iter();
         addresses.flat_map(|a| self.frames_at(a)).collect()
     }
 }
 
-/// The frames at an address: more than one where functions are inlined there.
+/// Returns the frames at an address: more than one where functions are inlined there.
 pub fn frames_at(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
     let location = symbols.location(address);
     let frame = |frame: &Frame| StackFrame {

@@ -1,6 +1,6 @@
-//! Demangled C++ as people write it; JSON has the full form.
+//! Demangled C++ in the form that people write; JSON has the full form.
 
-/// Template arguments that nearly every standard container has by default.
+/// Default template arguments of nearly every standard container.
 const DEFAULTS: [&str; 6] = [
     "std::allocator<",
     "std::char_traits<",
@@ -25,7 +25,7 @@ const OF_CHAR: [&str; 11] = [
     "fstream",
 ];
 
-/// Random engines: the template, the arguments after the first that tell it apart, and its name.
+/// Random engines: the template, the arguments after the first that identify it, and its name.
 const ENGINES: [(&str, &str, &str); 4] = [
     ("std::mersenne_twister_engine<", " 32, 624,", "std::mt19937"),
     (
@@ -63,8 +63,8 @@ pub fn readable(function: &str) -> String {
     of_lambda(without_abi_tags(&with_short_engines(short)))
 }
 
-/// `load::{lambda(int)#1}` of `load(Path const&)::{lambda(int)#1}::operator()(int) const`: a lambda is known by the
-/// function that it is written in, and has one function of its own.
+/// Turns `load(Path const&)::{lambda(int)#1}::operator()(int) const` into `load::{lambda(int)#1}`: a lambda is
+/// known by the function that contains it, and has one function of its own.
 fn of_lambda(name: String) -> String {
     let is_lambda = |part: &str| part.starts_with("{lambda") || part.starts_with("$_");
     if !name.contains("{lambda") && !name.contains("$_") {
@@ -90,13 +90,13 @@ fn of_lambda(name: String) -> String {
     let mut short = short.join("::");
     let last = parts[parts.len() - 1];
     if last.starts_with("operator()") {
-        // The module, where rows name it.
+        // Keeps the module, where rows name it.
         short += behind_call(last);
     }
     short.strip_prefix("auto ").unwrap_or(&short).to_owned()
 }
 
-/// ` (shop)` of `operator()(int) const (shop)`.
+/// Returns ` (shop)` for `operator()(int) const (shop)`.
 fn behind_call(call: &str) -> &str {
     let mut depth = 0_u32;
     for (at, c) in call.char_indices() {
@@ -110,7 +110,7 @@ fn behind_call(call: &str) -> &str {
     ""
 }
 
-/// Parts of a name between `::` that are not within brackets; `None` if those are not balanced.
+/// Splits a name at each `::` outside brackets; `None` if the brackets are not balanced.
 fn scopes(name: &str) -> Option<Vec<&str>> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0_usize, 0);
     for (at, c) in name.char_indices() {
@@ -128,7 +128,7 @@ fn scopes(name: &str) -> Option<Vec<&str>> {
     (depth == 0).then_some(parts)
 }
 
-/// `std::mt19937` in place of its dozen of numbers.
+/// Writes `std::mt19937` in place of its dozen of numbers.
 fn with_short_engines(mut name: String) -> String {
     for (template, arguments, short) in ENGINES {
         let mut from = 0;
@@ -158,7 +158,7 @@ fn without_defaults(name: &str) -> String {
             open.and_then(|open| balanced(&argument[open.len() - 1..]).map(|n| open.len() - 1 + n));
         out.push_str(&rest[..at]);
         match length {
-            // `operator()` of such an argument is not the argument.
+            // An `operator()` behind such an argument makes it a different one.
             Some(length) if argument[length..].trim_start().starts_with([',', '>']) => {
                 rest = &argument[length..];
             }
@@ -171,7 +171,7 @@ fn without_defaults(name: &str) -> String {
     out + rest
 }
 
-/// Length of `<...>` at the start, both brackets included.
+/// Length of `<...>` at the start, including both brackets.
 fn balanced(text: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -189,7 +189,7 @@ fn without_abi_tags(name: &str) -> String {
     name.replace("[abi:cxx11]", "")
 }
 
-/// Parts before and after a function's parameters: `f` and ` const` of `f(int) const`.
+/// Returns the parts before and after a function's parameters: `f` and ` const` for `f(int) const`.
 pub(crate) fn around_parameters(name: &str) -> Option<(&str, &str)> {
     let mut depth = 0;
     let mut begin = None;
@@ -214,7 +214,7 @@ pub(crate) fn around_parameters(name: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// `shop::place` of `shop::place(int) const`.
+/// Returns `shop::place` for `shop::place(int) const`.
 pub fn without_parameters(name: &str) -> &str {
     around_parameters(name).map_or(name, |(front, _)| front)
 }
@@ -233,7 +233,7 @@ pub(crate) fn qualified_name(function: &str) -> String {
     while let Some(c) = rest.chars().next() {
         let starts_word = name.is_empty() || name.ends_with([' ', ':']);
         if depth == 0 && starts_word && rest.starts_with("operator") {
-            // What follows may hold any of the characters below.
+            // The rest may hold any of the characters below.
             name.push_str(rest);
             break;
         }
@@ -252,7 +252,7 @@ pub(crate) fn qualified_name(function: &str) -> String {
         }
         rest = &rest[c.len_utf8()..];
     }
-    // An operator's name may have spaces, a return type is in front of one.
+    // An operator's name may have spaces, and a return type is separated by one.
     let operator = name.find("operator").unwrap_or(name.len());
     let begin = name[..operator].rfind(' ').map_or(0, |space| space + 1);
     name[begin..].to_owned()
@@ -297,7 +297,7 @@ mod tests {
                 "worker(unsigned int)",
             ),
             ("main", "main"),
-            // A lambda is known by where it is written.
+            // A lambda is known by the function that contains it.
             (
                 "Session::load(std::pair<int, A> const&)::{lambda(std::string)#1}::operator()(std::string) const",
                 "Session::load::{lambda(std::string)#1}",

@@ -1,4 +1,4 @@
-//! Names of output files with places for what is known only when the command runs.
+//! Names of output files with placeholders that the command fills in when it runs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,11 @@ pub struct OutputNameError {
     letter: String,
 }
 
-/// The name with its places filled in: `%p` is the process id, `%h` this host, `%%` a percent sign.
+/// Fills in the placeholders of a name: `%p` is the process id, `%h` this host, `%%` a percent
+/// sign.
 ///
 /// # Errors
-/// When a percent sign has another letter behind it, or none.
+/// When another character, or none, follows a percent sign.
 pub fn output_name(path: &Path, pid: i32) -> Result<PathBuf, OutputNameError> {
     let Some(text) = path.to_str().filter(|text| text.contains('%')) else {
         return Ok(path.to_owned());

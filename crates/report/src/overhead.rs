@@ -3,21 +3,22 @@
 use crate::units::{counted, milliseconds};
 use serde::{Deserialize, Serialize};
 
-/// Times that the text lists one by one.
+/// Most times that the text lists one by one.
 const LISTED: usize = 3;
 
 /// Result of tracing within a budget.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Overhead {
-    /// The share of the process's time that tracing may take.
+    /// Share of the process's time that tracing may take.
     pub budget: f64,
-    /// The share that it took: `in_process` and `in_attacher`.
+    /// Share that it took: `in_process` plus `in_attacher`.
     pub cost: f64,
-    /// Time by which calls of the process took longer, measured on a random share of them.
+    /// Added duration of the process's calls, measured on a random share of them.
     pub in_process: f64,
-    /// Processor time that memhook-rs spent to take the events.
+    /// Processor time that memhook-rs spent on taking the events.
     pub in_attacher: f64,
-    /// Time for passing through the wrappers, part of `in_process`: samples do not reduce it.
+    /// Cost of passing through the wrappers, part of `in_process`: sampling does not reduce
+    /// it.
     pub passing: f64,
     /// Calls that were timed.
     pub timed_calls: u64,
@@ -28,11 +29,11 @@ pub struct Overhead {
 /// A time during which allocations were recorded in one way.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KeptTime {
-    /// Its begin, seconds since the attach.
+    /// Begin in seconds since the attach.
     pub from_s: f64,
-    /// Its end.
+    /// End in seconds since the attach.
     pub to_s: f64,
-    /// Mean number of bytes between samples; `None`: every allocation was recorded.
+    /// Mean number of bytes between samples; `None` if every allocation was recorded.
     pub mean_bytes: Option<u64>,
 }
 
@@ -49,7 +50,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// A power of two.
+/// Writes a power of two.
 fn bytes(count: u64) -> String {
     match count.trailing_zeros() {
         30.. => format!("{} GiB", count >> 30),
@@ -107,7 +108,7 @@ impl Overhead {
         )
     }
 
-    /// For the first lines of a report.
+    /// Describes the result, for the first lines of a report.
     pub fn in_words(&self) -> String {
         let mut text = format!(
             "Overhead {} of {}: {}",

@@ -1,11 +1,11 @@
-//! Places in sources, and the directory that they are shown relative to.
+//! Places in sources, and the directory to which they are shown relative.
 
 use crate::labels::one_line;
 use crate::wrap::{columns, ending};
 use crate::{StackFrame, Style};
 use std::borrow::Cow;
 
-/// `directory/file.cc:12`, from the source root on if it is below it; with `-v` the whole path.
+/// Returns `directory/file.cc:12`, relative to the source root if it is below it; with `-v` the whole path.
 pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     let Some(file) = &frame.file else {
         return String::new();
@@ -27,10 +27,10 @@ pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     one_line(format!("{short}{line}"))
 }
 
-/// A place that takes no more columns, if its last directories can be left out for that; else the name of the file and
-/// the line. Only what is left of a name that is longer yet begins with an ellipsis.
+/// Fits a place into this many columns: by leaving out its last directories if that suffices, else by showing only the
+/// file's name and the line. Only a name that is still too long is cut, and then begins with an ellipsis.
 pub(crate) fn fitted_place(place: &str, most: usize) -> String {
-    /// Files have no shorter name than this.
+    /// Shortest form of a file's name.
     const SHORTEST: usize = 24;
     if columns(place) <= most {
         return place.to_owned();
@@ -48,18 +48,19 @@ pub(crate) fn fitted_place(place: &str, most: usize) -> String {
     }
 }
 
-/// Columns of a place in a log, which nobody says the width of.
+/// Columns of a place in a log, whose width is unknown.
 const LONGEST_PLACE: usize = 100;
 
-/// A path, with or without a line, for a log: no `a/../`, and not all of its directories if it is very long.
+/// Returns a path, with or without a line, for a log: no `a/../`, and fewer directories if it is very long.
 pub fn short_place(place: &str) -> String {
     fitted_place(&without_detours(place), LONGEST_PLACE)
 }
 
-/// Directories with sources of others: of the system, of toolchains, and of distributions.
+/// Directories with sources that are not the program's: of the system, of toolchains, of distributions.
 const OF_OTHERS: [&str; 4] = ["/usr/", "/lib/", "/rustc/", "/build/"];
 
-/// The directory that all sources of the program are below; empty if there is none, or if nearly everything is.
+/// Returns the directory above all sources of the program; empty if there is none, or if nearly everything is below
+/// it.
 pub(crate) fn source_root<'a>(frames: impl IntoIterator<Item = &'a StackFrame>) -> String {
     let files = frames.into_iter().filter_map(|frame| frame.file.as_deref());
     let is_own = |file: &&str| {
@@ -80,7 +81,7 @@ pub(crate) fn source_root<'a>(frames: impl IntoIterator<Item = &'a StackFrame>) 
     common.unwrap_or_default()
 }
 
-/// `/svc/lib/a.h` of `/svc/src/../lib/a.h`.
+/// Returns `/svc/lib/a.h` for `/svc/src/../lib/a.h`.
 fn without_detours(file: &str) -> Cow<'_, str> {
     if !file.contains("/../") {
         return Cow::Borrowed(file);

@@ -6,7 +6,7 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Preview of what would be written.
+/// Preview of the changes to a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbePlanReport {
     /// `memhook-rs/probe-plan/1`.
@@ -26,7 +26,7 @@ pub struct ProbePlanRow {
     pub function: String,
     /// File name of its module.
     pub module: String,
-    /// Where the jump goes, in the process.
+    /// Address of the jump in the process.
     pub address: String,
     /// The bytes that it overwrites.
     pub bytes: String,
@@ -34,7 +34,7 @@ pub struct ProbePlanRow {
     pub jump: String,
     /// The instructions that are displaced.
     pub displaced: Vec<String>,
-    /// Where the pad would be.
+    /// Address of the pad.
     pub pad_address: String,
     /// Its machine code.
     pub pad: String,

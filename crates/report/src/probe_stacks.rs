@@ -13,18 +13,18 @@ use std::time::Duration;
 pub struct CountedStack {
     /// Number of the probe.
     pub probe: usize,
-    /// Return addresses, innermost first: those of the callers. None if the stack is not known.
+    /// Return addresses of the callers, innermost first; empty if the stack is unknown.
     pub addresses: Vec<u64>,
-    /// The stack goes on, but could not be followed.
+    /// True if the stack goes on, but the unwinder could not follow it.
     pub truncated: bool,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
 }
 
 /// A call stack with names.
 #[derive(Clone, Debug, Serialize)]
 pub struct StackRow {
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// The callers, innermost first.
     pub stack: Vec<StackFrame>,
@@ -32,14 +32,14 @@ pub struct StackRow {
     pub truncated: bool,
 }
 
-/// A function that stacks lead to.
+/// A function at which stacks end.
 #[derive(Clone, Debug)]
 pub struct ProbedFunction {
     /// Its name.
     pub name: String,
     /// File name of its module.
     pub module: String,
-    /// Where it is (avma).
+    /// Its entry (avma).
     pub entry: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct ProbeStacks {
 
 /// Call stacks with names.
 pub struct NamedStacks {
-    /// All of them; blocks are calls.
+    /// All call stacks; blocks are calls.
     pub profile: Profile,
     /// The probe that each site of the profile belongs to.
     probes: Vec<usize>,
@@ -75,13 +75,13 @@ impl Backtraces for Listed<'_> {
     }
 }
 
-/// A return address is looked up by the byte before it.
+/// Makes a return address for the function's entry: lookups use the byte before it.
 fn in_function(entry: u64) -> u64 {
     entry.wrapping_add(1)
 }
 
 impl ProbeStacks {
-    /// Begins to look names up. `depth`: frames that were collected of each stack.
+    /// Begins to look up names. `depth`: frames collected of each stack.
     pub fn begin(
         target: Target,
         depth: u32,
@@ -102,7 +102,7 @@ impl ProbeStacks {
         let sites = stacks.iter().enumerate().map(site).collect();
         let facts = Profile {
             target,
-            // The probed function is one frame more.
+            // The probed function adds a frame.
             depth: depth.saturating_add(1),
             ..Profile::default()
         };
@@ -113,20 +113,20 @@ impl ProbeStacks {
         }
     }
 
-    /// The stacks, if all names are there within `wait`.
+    /// Returns the stacks, if all names arrive within `wait`.
     pub fn poll(&mut self, wait: Duration) -> Option<NamedStacks> {
         let profile = self.profiler.poll(wait)?;
         Some(self.named(profile))
     }
 
-    /// The stacks with the names that are there.
+    /// Returns the stacks with the names that have arrived.
     pub fn give_up_names(&mut self) -> Option<NamedStacks> {
         let profile = self.profiler.give_up_names()?;
         Some(self.named(profile))
     }
 
-    /// The frames at a function's entry become one frame with the name that the function was probed by: what is inlined
-    /// there was not called.
+    /// Merges the frames at a function's entry into one, with the name under which the function was probed: functions
+    /// inlined there were not called.
     fn named(&self, mut profile: Profile) -> NamedStacks {
         let of_entry: HashMap<u64, usize> = self
             .functions
@@ -169,7 +169,7 @@ impl ProbeStacks {
 }
 
 impl NamedStacks {
-    /// The stacks of one probe, those with the most calls first; without the calls of which none is known.
+    /// Returns the stacks of one probe, those with the most calls first, without the calls whose stack is unknown.
     pub fn rows(&self, probe: usize) -> Vec<StackRow> {
         let sites = self.profile.sites.iter().zip(&self.probes);
         let of_probe = sites.filter(|(_, of)| **of == probe);

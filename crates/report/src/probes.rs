@@ -6,17 +6,17 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Rows that text shows, unless all are asked for.
+/// Rows that text shows by default.
 const SHOWN_ROWS: usize = 40;
-/// Threads of a row that text shows, unless all are asked for.
+/// Threads of a row that text shows by default.
 const SHOWN_THREADS: usize = 4;
-/// Values of an argument.
+/// Values of an argument that text shows by default.
 const SHOWN_VALUES: usize = 10;
-/// Call stacks of a function.
+/// Call stacks of a function that text shows by default.
 const SHOWN_STACKS: usize = 10;
-/// Frames of a call stack.
+/// Frames of a call stack that text shows by default.
 const SHOWN_FRAMES: usize = 8;
-/// The longest bar of a histogram.
+/// Columns of the longest bar of a histogram.
 const BAR_WIDTH: f64 = 30.0;
 
 /// Counts of probes.
@@ -29,13 +29,13 @@ pub struct ProbeReport {
     pub is_final: bool,
     /// The process.
     pub pid: i32,
-    /// For how long was counted.
+    /// Seconds for which calls were counted.
     pub duration_s: f64,
-    /// Time that it took to place the probes.
+    /// Milliseconds that it took to place the probes.
     pub placed_ms: f64,
-    /// For how long all threads were held for that.
+    /// Milliseconds for which all threads were held for that.
     pub held_ms: f64,
-    /// The functions, the most often called first.
+    /// Functions, the most often called first.
     pub probes: Vec<ProbeRow>,
     /// Functions that could not be probed.
     pub refused: Vec<RefusedRow>,
@@ -50,20 +50,20 @@ pub struct ProbeRow {
     pub module: String,
     /// Number of calls.
     pub calls: u64,
-    /// Calls by second.
+    /// Calls per second.
     pub rate_per_s: f64,
     /// Latency of calls, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<ProbeLatency>,
     /// Calls by thread.
     pub threads: Vec<ProbeThread>,
-    /// The arguments that were asked for.
+    /// Arguments that were asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<ArgumentRow>,
-    /// The call stacks of the callers, if they were asked for: those with the most calls first.
+    /// Call stacks of the callers, if they were asked for: those with the most calls first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<Vec<StackRow>>,
-    /// Calls of which no stack is known.
+    /// Calls whose stack is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_without_stack: Option<u64>,
 }
@@ -71,59 +71,59 @@ pub struct ProbeRow {
 /// The values of one argument, as signed numbers of 64 bits.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArgumentRow {
-    /// 1 is the first argument.
+    /// Number of the argument; 1 is the first.
     pub arg: usize,
     /// Calls whose argument was counted.
     pub calls: u64,
-    /// The lowest value.
+    /// Lowest value.
     pub min: Option<i64>,
-    /// The highest one.
+    /// Highest value.
     pub max: Option<i64>,
-    /// The values that came most often.
+    /// Most frequent values.
     pub top: Vec<ArgumentValue>,
     /// Calls with other values.
     pub others: u64,
-    /// The values by their number of bits, ascending.
+    /// Counts by the number of bits, ascending.
     pub histogram: Vec<ArgumentClass>,
 }
 
 /// One value.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArgumentValue {
-    /// It.
+    /// The value itself.
     pub value: i64,
-    /// Calls with it.
+    /// Calls with this value.
     pub calls: u64,
 }
 
 /// A range of values.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArgumentClass {
-    /// The lowest of them.
+    /// Lowest value of the range.
     pub from: i64,
-    /// The highest.
+    /// Highest value of the range.
     pub to: i64,
-    /// Calls with one of them.
+    /// Calls with a value in the range.
     pub calls: u64,
 }
 
 /// Latency of calls, in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeLatency {
-    /// Number of calls that were measured: those that returned, except the first of each thread.
+    /// Number of measured calls: those that returned, except the first of each thread.
     pub calls: u64,
-    /// Half of them took no longer, up to an eighth more.
+    /// Upper bound of half of them, at most an eighth too high.
     pub p50: u64,
-    /// 99 % of them took no longer, up to an eighth more.
+    /// Upper bound of 99 % of them, at most an eighth too high.
     pub p99: u64,
-    /// The longest one.
+    /// Longest latency.
     pub max: u64,
 }
 
 /// The calls of one thread.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeThread {
-    /// Thread id; none if it ended before it was seen.
+    /// Thread id; `None` if the thread ended before it was seen.
     pub tid: Option<i32>,
     /// Its name.
     pub name: String,
@@ -231,7 +231,7 @@ fn latency(row: &ProbeRow) -> String {
     format!("  half within {p50} ns, 99 % within {p99} ns, at most {max} ns")
 }
 
-/// The values of the arguments: those that came most often, and the histogram.
+/// Writes the values of the arguments: the most frequent ones, and the histogram.
 fn arguments(row: &ProbeRow, style: Style, out: &mut String) {
     for argument in &row.args {
         let (Some(min), Some(max)) = (argument.min, argument.max) else {
@@ -269,7 +269,7 @@ fn arguments(row: &ProbeRow, style: Style, out: &mut String) {
     }
 }
 
-/// The call stacks of the callers.
+/// Writes the call stacks of the callers.
 fn stacks(row: &ProbeRow, style: Style, out: &mut String) {
     let Some(stacks) = &row.stacks else { return };
     let (shown, frames) = if style.verbose {
@@ -298,7 +298,7 @@ fn stacks(row: &ProbeRow, style: Style, out: &mut String) {
     }
 }
 
-/// The threads that called a function, if there were several.
+/// Describes the threads that called a function, if there were several.
 fn threads(row: &ProbeRow, style: Style) -> String {
     if row.threads.len() < 2 {
         return String::new();

@@ -1,4 +1,4 @@
-//! A run or a window of it, with names: what every exported format is made from.
+//! A run or a window of it, with names: the source of every exported format.
 
 use crate::{
     AllocatorTime, CallStacks, CustomScore, Leaks, LiveBounds, Measure, ProfileScores,
@@ -20,93 +20,93 @@ pub struct Profile {
     pub types: BTreeMap<u32, String>,
     /// The process.
     pub target: Target,
-    /// Why it was made, if that was for a reason of its own.
+    /// Reason for which it was made, if it has one of its own.
     #[serde(skip)]
     pub occasion: Option<String>,
     /// Milliseconds since 1970 at the attach.
     pub began_unix_ms: u64,
-    /// Begin of what is covered, nanoseconds since the attach.
+    /// Begin of the covered time in nanoseconds since the attach.
     pub from_ns: u64,
-    /// Its end: "live" is at this time.
+    /// End of the covered time: "live" refers to it.
     pub to_ns: u64,
-    /// Whether that is only a part of what was recorded.
+    /// True if that is only a part of the recorded time.
     #[serde(skip)]
     pub is_part: bool,
-    /// The times until then in which nothing was seen, in order.
+    /// Times up to then in which nothing was seen, in order.
     pub gaps: Vec<UnseenTime>,
-    /// When most bytes were live, nanoseconds since the attach.
+    /// Time at which the most bytes were live, in nanoseconds since the attach.
     pub peak_ns: u64,
-    /// Frames that were collected of each call stack.
+    /// Frames collected of each call stack.
     pub depth: u32,
-    /// The process was traced from its first instruction.
+    /// True if the process was traced from its first instruction.
     #[serde(skip)]
     pub from_start: bool,
-    /// Set when allocations were sampled: blocks and bytes are estimates then.
+    /// Set when allocations were sampled: then blocks and bytes are estimates.
     pub sampling: Option<Sampling>,
     /// Sums of the window.
     pub totals: ReportTotals,
-    /// Modules that frames are in.
+    /// Modules of the frames.
     pub modules: Vec<ProfileModule>,
-    /// Indices of modules in which nobody looked for names: whoever has their files adds them later.
+    /// Indices of modules whose names were not looked up: whoever has their files adds them later.
     #[serde(skip)]
     pub unnamed_modules: BTreeSet<u32>,
-    /// Distinct frames. An address with inlined functions is several frames, innermost first; all
-    /// but the last of them are marked inlined.
+    /// Distinct frames. An address with inlined functions has several frames, innermost first; all but the last of
+    /// them are marked inlined.
     pub frames: Vec<ProfileFrame>,
-    /// Distinct call stacks: indices of frames, innermost first. Where the outermost frames are missing, the last one
-    /// is `cut_root`, so that no other function passes for the root.
+    /// Distinct call stacks: indices of frames, innermost first. If the outermost frames are missing, the last one is
+    /// `cut_root`, so that no other function is mistaken for the root.
     pub stacks: Vec<Vec<u32>>,
     /// The frame that stands for missing ones, if there are any: [`CUT_ROOT`].
     pub cut_root: Option<u32>,
-    /// What each allocation site did; one for each stack, kind of allocation and thread.
+    /// Activity of each allocation site: one entry for each stack, kind of allocation and thread.
     pub sites: Vec<ProfileSite>,
-    /// Live blocks at the end by size in bytes, ordered by it.
+    /// Live blocks at the end by size in bytes, in ascending order.
     pub live_sizes: Vec<(u64, Amount)>,
     /// Allocations by size in bytes: (bucket, amount), ordered; see [`HISTOGRAM_BUCKETS`].
     pub allocated_sizes: Vec<(u8, Amount)>,
     /// Released blocks by lifetime in nanoseconds: (bucket, amount), ordered.
     pub lifetimes: Vec<(u8, Amount)>,
-    /// Whether stacks of releases were recorded.
+    /// True if stacks of releases were recorded.
     #[serde(skip)]
     pub has_release_stacks: bool,
-    /// Who released what; empty unless release stacks were recorded.
+    /// Blocks by allocating and releasing stack; empty unless release stacks were recorded.
     pub flows: Vec<Flow>,
-    /// What each stack released; empty unless release stacks were recorded.
+    /// Releases of each stack; empty unless release stacks were recorded.
     pub releases: Vec<Released>,
-    /// What all allocations of the window took in the allocator, where calls of it were timed.
+    /// Time of the window's allocations in the allocator, where calls were timed.
     #[serde(skip)]
     pub allocator_time: Option<AllocatorTime>,
-    /// What a search at the end of the run found that nothing reaches, if there was one.
+    /// Result of a search for unreachable blocks at the end of the run, if there was one.
     #[serde(skip)]
     pub leaks: Option<Leaks>,
     /// The heap over time.
     pub timeline: Vec<Point>,
-    /// What was resident over time, beside the heap.
+    /// Resident memory over time, beside the heap.
     #[serde(skip)]
     pub resident: Vec<ResidentPoint>,
-    /// For how long live bytes were not touched over time, if that was watched.
+    /// Time for which live bytes were not touched, over the run, if that was watched.
     #[serde(skip)]
     pub aging: Option<StaleHistory>,
     /// Live bytes of the largest sites over time.
     pub series: Vec<Series>,
-    /// All sites over time, as far as they change: ordered by the point of the timeline.
+    /// Changes of all sites over time, ordered by the point of the timeline.
     #[serde(skip)]
     pub changes: Vec<SitePoint>,
-    /// Where what lives lies, at some moments of the run, the last one of which is the end; empty unless that was
-    /// asked for. Sites are those of [`Profile::sites`].
+    /// Addresses of live blocks at some moments of the run, the last of which is the end; empty unless asked for.
+    /// Sites are those of [`Profile::sites`].
     #[serde(skip)]
     pub addresses: Vec<AddressMap>,
-    /// How much more lives than at the begin, if the memory was looked at then.
+    /// Growth since the begin, if the memory was examined then.
     #[cfg(target_arch = "x86_64")]
     #[serde(skip)]
     pub looks: Option<Box<crate::TwoLooks>>,
     /// Arenas of glibc's malloc at the end, if the recording has an account of the resident memory.
     #[serde(skip)]
     pub arenas: Vec<ArenaResident>,
-    /// How well the sites use the heap, if that was asked for.
+    /// Scores of the sites, if they were asked for.
     #[serde(skip)]
     pub scores: Option<ProfileScores>,
-    /// Set if the profile holds two runs: this one, and an older one's sites behind its own.
+    /// Set if the profile holds two runs: this one, followed by the sites of an older one.
     #[serde(skip)]
     pub compared: Option<Compared>,
     /// Lines of source files around the lines of frames, where the files were found.
@@ -129,19 +129,19 @@ pub struct ResidentPoint {
     pub swap_bytes: u64,
 }
 
-/// What is resident of an arena of glibc's malloc.
+/// Resident part of an arena of glibc's malloc.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ArenaResident {
-    /// Address of its `malloc_state`, which is in its first heap; that of the main arena is in the C library.
+    /// Address of its `malloc_state`, which lies in the arena's first heap; for the main arena, in the C library.
     pub address: u64,
-    /// All of it.
+    /// All resident bytes of it.
     pub resident_bytes: u64,
-    /// Of live blocks.
+    /// Resident bytes of live blocks.
     pub live_bytes: u64,
 }
 
 impl ResidentPoint {
-    /// All resident bytes.
+    /// Returns the sum of all resident bytes.
     pub fn rss_bytes(&self) -> u64 {
         let parts = [self.anonymous_bytes, self.file_bytes, self.shared_bytes];
         parts.iter().fold(0, |sum, part| sum.saturating_add(*part))
@@ -159,18 +159,18 @@ pub struct Compared {
     pub seconds: f64,
     /// Its scores, if it was scored.
     pub scores: Option<RunScores>,
-    /// What formulas come to in it.
+    /// Values of formulas in it.
     pub custom: Vec<CustomScore>,
-    /// The first of its sites among all.
+    /// Index of the first of its sites.
     pub first_site: u32,
     /// Its heap over time.
     pub timeline: Vec<ComparedPoint>,
 }
 
-/// What lived in the older of two runs at some time.
+/// Live memory of the older of two runs at some time.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparedPoint {
-    /// Nanoseconds since the begin of what is covered.
+    /// Nanoseconds since the begin of the covered time.
     pub after_ns: u64,
     /// Live bytes.
     pub bytes: u64,
@@ -178,18 +178,18 @@ pub struct ComparedPoint {
     pub blocks: u64,
 }
 
-/// What stands for the outermost frames of a stack that was cut.
+/// Name of the frame that stands for the outermost frames of a cut stack.
 pub const CUT_ROOT: &str = "\u{2026}";
 
 impl Profile {
-    /// The module of a frame, if its name is left to whoever has the file of the module.
+    /// Returns the module of a frame, if the owner of the module's file is to look up its name.
     pub(crate) fn unnamed_module(&self, frame: &ProfileFrame) -> Option<&ProfileModule> {
         let module = frame.module.filter(|m| self.unnamed_modules.contains(m))?;
         let is_unnamed = frame.frame.function.is_none();
         self.modules.get(module as usize).filter(|_| is_unnamed)
     }
 
-    /// Leaves only some sites, and gives what refers to them their new numbers.
+    /// Keeps only some sites, and renumbers the references to them.
     pub(crate) fn keep_sites(&mut self, is_kept: impl Fn(&ProfileSite) -> bool) {
         let mut next = 0;
         let numbers: Vec<Option<u32>> = self
@@ -217,7 +217,7 @@ impl Profile {
         }
     }
 
-    /// Leaves only what was allocated by some stacks.
+    /// Keeps only what some stacks allocated.
     pub(crate) fn keep_stacks(&mut self, is_kept: impl Fn(u32) -> bool) {
         self.keep_sites(|site| is_kept(site.stack));
         self.flows.retain(|flow| is_kept(flow.allocated_by));
@@ -227,7 +227,7 @@ impl Profile {
         }
     }
 
-    /// The frames of a stack that are known, innermost first.
+    /// Returns the known frames of a stack, innermost first.
     pub(crate) fn known_frames(&self, stack: u32) -> &[u32] {
         match self.stacks[stack as usize].as_slice() {
             [known @ .., last] if Some(*last) == self.cut_root => known,
@@ -235,8 +235,8 @@ impl Profile {
         }
     }
 
-    /// Whether the outermost frames of a stack are missing: it could not be followed, or had as many frames as were
-    /// asked for.
+    /// Returns true if outermost frames of a stack are missing: it could not be followed, or reached the depth asked
+    /// for.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         self.known_frames(stack).len() < self.stacks[stack as usize].len()
     }
@@ -252,8 +252,8 @@ impl Profile {
         }
     }
 
-    /// The standard error of a sum over all sites: where distances between samples change, what none of them has hit
-    /// counts, too.
+    /// Returns the standard error of a sum over all sites. Where distances between samples change, it includes memory
+    /// that none of them has hit.
     pub(crate) fn error_of_sum(&self, measure: Measure, sum: Amount) -> Option<u64> {
         match (self.sampling, measure) {
             (Some(sampling), Measure::Live) => sampling.live_error_bytes,
@@ -263,14 +263,14 @@ impl Profile {
         }
     }
 
-    /// Whether it is known what nothing reaches at the end of the run.
+    /// Returns true if the run was searched for unreachable blocks at its end.
     pub fn knows_unreachable(&self) -> bool {
         self.leaks
             .as_ref()
             .is_some_and(|leaks| leaks.snapshot.is_some())
     }
 
-    /// Counts the stacks of the sites that a measure has something of.
+    /// Counts the stacks of the sites with a value for a measure.
     pub(crate) fn call_stacks(&self, measure: Measure) -> CallStacks {
         let shown = self.sites.iter().filter(|site| {
             let amount = measure.of(&site.measures);
@@ -286,14 +286,14 @@ impl Profile {
         counted
     }
 
-    /// How much is live at the end, if a gap leaves that open.
+    /// Returns bounds on the live memory at the end, if a gap leaves it open.
     pub fn live_bounds(&self) -> Option<LiveBounds> {
         let live = self.sites.iter().map(|site| site.measures.live).sum();
         let unseen = self.sites.iter().map(|site| site.unseen).sum();
         (!self.gaps.is_empty()).then(|| LiveBounds::new(live, unseen))
     }
 
-    /// A stack with names, as far as it is known, innermost first.
+    /// Returns the known part of a stack with names, innermost first.
     pub fn stack(&self, stack: u32) -> Vec<StackFrame> {
         let frames = self.known_frames(stack).iter();
         let frames = frames.map(|&frame| &self.frames[frame as usize]);
@@ -301,25 +301,25 @@ impl Profile {
     }
 }
 
-/// What a site has come to at a point of the [`Profile::timeline`].
+/// Sums of a site at a point of the [`Profile::timeline`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SitePoint {
     /// Index of the point.
     pub point: u32,
     /// Index of the site.
     pub site: u32,
-    /// Live then.
+    /// Live memory then.
     pub live: Amount,
-    /// Allocated since the begin of the window.
+    /// Memory allocated since the begin of the window.
     pub allocated: Amount,
 }
 
 /// Some lines of a source file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SourceLines {
-    /// Path as frames have it.
+    /// Path, as in frames.
     pub file: String,
-    /// Line number of the first of them.
+    /// Line number of the first line.
     pub first: u32,
     /// The lines.
     pub lines: Vec<String>,
@@ -334,20 +334,20 @@ pub struct ProfileModule {
     pub build_id: String,
     /// First address of its mappings.
     pub start: u64,
-    /// One past the last.
+    /// Address one past the last mapping.
     pub end: u64,
-    /// What to add to an address in the file to get one in the process.
+    /// Difference between an address in the process and in the file.
     pub bias: u64,
 }
 
 impl ProfileModule {
-    /// Where the call that returns to an address is in the module's file, as symbol tables have it. Whoever looks up
-    /// names takes an address as it is: one that a call returns to may belong to the next line.
+    /// Returns the address of the call that returns to an address, in the module's file and as symbol tables have it.
+    /// Lookups of names take an address as it is, and a return address may already belong to the next line.
     pub(crate) fn call_in_file(&self, return_address: u64) -> u64 {
         return_address.wrapping_sub(1).wrapping_sub(self.bias)
     }
 
-    /// First address and end of its mappings, as addresses in its file.
+    /// Returns the first address and the end of its mappings, as addresses in its file.
     pub(crate) fn range_in_file(&self) -> (u64, u64) {
         (
             self.start.wrapping_sub(self.bias),
@@ -363,12 +363,12 @@ pub struct ProfileFrame {
     pub address: u64,
     /// Its module.
     pub module: Option<u32>,
-    /// Function, place in the source.
+    /// Function and place in the source.
     pub frame: StackFrame,
 }
 
 impl ProfileFrame {
-    /// What stands for missing frames.
+    /// Returns the frame that stands for missing ones.
     pub fn cut_root() -> ProfileFrame {
         ProfileFrame {
             address: 0,
@@ -391,12 +391,12 @@ impl ProfileFrame {
 pub struct Amount {
     /// Blocks.
     pub blocks: u64,
-    /// Bytes as asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Estimated variance of `bytes`; 0 unless allocations were sampled.
     #[serde(skip)]
     pub variance: f64,
-    /// To be added to the variance for what no sample has hit. Of a sum, the largest of its parts'.
+    /// Addition to the variance for memory that no sample has hit. For a sum, the largest of its parts'.
     #[serde(skip)]
     pub unhit: f64,
 }
@@ -447,20 +447,20 @@ impl std::iter::Sum for Amount {
     }
 }
 
-/// What the blocks of a site came to.
+/// Sums over the blocks of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Measures {
-    /// Live at the end.
+    /// Memory live at the end.
     pub live: Amount,
-    /// Live at [`Profile::peak_ns`].
+    /// Memory live at [`Profile::peak_ns`].
     pub peak: Amount,
-    /// Allocated within the window.
+    /// Memory allocated within the window.
     pub allocated: Amount,
-    /// Released within the window.
+    /// Memory released within the window.
     pub released: Amount,
-    /// Allocated within the window and released before the thread's next allocation.
+    /// Memory allocated within the window and released before the thread's next allocation.
     pub temporary: Amount,
-    /// What nothing reaches at the end of the run, whatever the window; zero unless that was searched for.
+    /// Memory unreachable at the end of the run, whatever the window; zero unless searched for.
     pub unreachable: Amount,
 }
 
@@ -471,23 +471,23 @@ pub struct ProfileSite {
     pub stack: u32,
     /// Allocating function: malloc, new, ...
     pub kind: String,
-    /// Thread that allocates.
+    /// Allocating thread.
     pub tid: u32,
     /// Name of that thread.
     pub thread: String,
-    /// The stack goes on, but could not be followed.
+    /// True if the stack goes on, but the unwinder could not follow it.
     pub truncated: bool,
-    /// Numbers.
+    /// Sums of its blocks.
     pub measures: Measures,
-    /// Of what is live at the end, what has not been seen since a gap, and may have been released in it.
+    /// Live memory that has not been seen since a gap, and may have been released in it.
     pub unseen: Amount,
-    /// Live at the begin of the window.
+    /// Memory live at the begin of the window.
     pub before: Amount,
-    /// What those of the window took in the allocator, in nanoseconds; of no calls where none was timed.
+    /// Nanoseconds that the window's allocations spent in the allocator; covers no calls if none was timed.
     #[serde(skip)]
     pub in_allocator: TimeTaken,
-    /// Time of the oldest live block's allocation, nanoseconds since the attach; `None` if none
-    /// lives, or if that was not recorded.
+    /// Allocation time of the oldest live block in nanoseconds since the attach; `None` if none lives, or if that was
+    /// not recorded.
     pub oldest_ns: Option<u64>,
     /// Allocations by size in bytes: (bucket, blocks), ordered; see [`HISTOGRAM_BUCKETS`].
     pub sizes: Vec<(u8, u64)>,
@@ -504,12 +504,12 @@ pub struct Flow {
     pub released_by: u32,
     /// Releasing function: free, delete, ...; empty if the release was not seen.
     pub kind: &'static str,
-    /// How much.
+    /// Blocks and bytes.
     pub amount: Amount,
 }
 
 impl Flow {
-    /// The kind of a flow that sums up many releasing stacks: there are too many to list them all.
+    /// Kind of a flow that sums up many releasing stacks, where a list of all would be too long.
     pub const OTHERS: &str = "others";
 }
 
@@ -520,7 +520,7 @@ pub struct Released {
     pub by: u32,
     /// Releasing function: free, delete, ...; empty if the release was not seen.
     pub kind: &'static str,
-    /// How much.
+    /// Blocks and bytes.
     pub amount: Amount,
 }
 
@@ -529,9 +529,9 @@ pub struct Released {
 pub struct Point {
     /// Nanoseconds since the attach.
     pub time_ns: u64,
-    /// Live then.
+    /// Live memory then.
     pub live: Amount,
-    /// Allocated since the attach.
+    /// Memory allocated since the attach.
     pub allocated: Amount,
     /// Temporary allocations since the attach.
     pub temporary: Amount,
@@ -540,9 +540,9 @@ pub struct Point {
 /// A site over time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Series {
-    /// Index of its stack.
+    /// Live memory at each point of the [`Profile::timeline`].
     pub stack: u32,
-    /// Live at each point of the [`Profile::timeline`].
+    /// Memory allocated since the attach at each of them.
     pub live: Vec<Amount>,
     /// Allocated since the attach at each of them.
     pub allocated: Vec<Amount>,

@@ -1,4 +1,4 @@
-//! The modules, frames and stacks of a profile as they come to be needed: one way for recordings and for traces under
+//! The modules, frames and stacks of a profile, added as they are needed: one way for recordings and for traces under
 //! way.
 
 use crate::named_run::{frames_at, is_cut};
@@ -18,8 +18,8 @@ pub(crate) struct ProfileTables {
 }
 
 impl ProfileTables {
-    /// Tables without stacks, of a run that collected at most `depth` frames (0: unknown). An address belongs to the
-    /// first module that holds it.
+    /// Creates tables without stacks, for a run that collected at most `depth` frames (0: unknown). An address
+    /// belongs to the first module that contains it.
     pub fn new(modules: Vec<ProfileModule>, depth: u32) -> ProfileTables {
         ProfileTables {
             depth,
@@ -71,7 +71,7 @@ impl ProfileTables {
     fn address(&mut self, address: u64, symbols: &Symbolizer) -> &[u32] {
         let (frames, modules) = (&mut self.frames, &self.modules);
         self.of_address.entry(address).or_insert_with(|| {
-            // The call is the byte before.
+            // The call ends at the byte before.
             let inside = |m: &ProfileModule| (m.start..m.end).contains(&address.wrapping_sub(1));
             let module = modules.iter().position(inside).map(|at| at as u32);
             let first = frames.len() as u32;
@@ -86,7 +86,7 @@ impl ProfileTables {
     }
 }
 
-/// A build-id as profiles have it.
+/// Writes a build-id in the form of profiles.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

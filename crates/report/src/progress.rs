@@ -1,4 +1,4 @@
-//! What the user sees while something takes its time.
+//! Progress of long work, for the user.
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,33 +11,34 @@ use std::{
     time::Duration,
 };
 
-/// Work that takes less time shows no progress.
+/// Time before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Held by whoever shows something.
+/// Lock of the one progress line.
 static SHOWN: Mutex<()> = Mutex::new(());
-/// Nobody wants to see any.
+/// True if progress is not wanted.
 static IS_HIDDEN: AtomicBool = AtomicBool::new(false);
-/// Between two pictures.
+/// Time between two updates.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A line on the terminal while something takes longer than a second. It goes away with this.
+/// A line on the terminal while something takes longer than a second. Dropping this removes
+/// the line.
 pub struct Progress {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Has none shown from now on.
+    /// Suppresses progress from now on.
     pub fn hide() {
         IS_HIDDEN.store(true, Relaxed);
     }
 
-    /// Begins. Nothing is shown where standard error is no terminal.
+    /// Starts a line; shows nothing unless standard error is a terminal.
     pub fn start(what: &'static str) -> Progress {
         Progress::show(move |bar| bar.set_message(what))
     }
 
-    /// Follows a recording that is read, and the wait for its names.
+    /// Follows the reading of a recording, and the wait for its names.
     pub fn of_reading(meter: Meter) -> Progress {
         let reading = "{spinner} {msg} {wide_bar} {bytes}/{total_bytes} {elapsed}";
         let reading = ProgressStyle::with_template(reading).unwrap_or_else(|_| spinner());
@@ -55,7 +56,7 @@ impl Progress {
         })
     }
 
-    /// Shows a line while `work` is done.
+    /// Shows a line during `work`.
     pub fn during<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
         let _progress = Progress::start(what);
         work()
@@ -94,20 +95,20 @@ impl Progress {
     }
 }
 
-/// Style of a line for work of unknown length.
+/// Returns the style of a line for work of unknown length.
 fn spinner() -> ProgressStyle {
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
     style.unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-/// A line that shows its message: the default style of a bar has no place for one.
+/// Creates a line that shows its message: the default style of a bar has no place for one.
 fn bar_on(target: ProgressDrawTarget) -> ProgressBar {
     ProgressBar::with_draw_target(None, target)
         .with_style(spinner())
         .with_elapsed(PATIENCE)
 }
 
-/// Takes the line away.
+/// Removes the line.
 impl Drop for Progress {
     fn drop(&mut self) {
         self.stop = None;
@@ -124,7 +125,7 @@ mod tests {
     use std::io::Result;
     use std::sync::Arc;
 
-    /// A terminal that keeps what is written.
+    /// A terminal that keeps its contents.
     #[derive(Clone, Debug, Default)]
     struct Kept(Arc<Mutex<String>>);
 

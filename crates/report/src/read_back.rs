@@ -1,4 +1,4 @@
-//! From a JSON report back to a profile of its sites: as much as [`diff`](crate::diff()) needs.
+//! From a JSON report back to a profile of its sites, complete enough for [`diff`](crate::diff()).
 
 use crate::named_run::is_cut;
 use crate::{
@@ -7,32 +7,32 @@ use crate::{
 };
 use serde::Deserialize;
 
-/// Why a report cannot be compared.
+/// Reason why a report cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadBackError {
-    /// Something else than JSON, or other JSON.
+    /// It is not JSON, or other JSON.
     #[error("not a report of memhook-rs: {0}")]
     NotAReport(serde_json::Error),
-    /// Its schema is another one.
+    /// It has another schema.
     #[error("not a report of this version: its schema is {found:?}, not {wanted:?}")]
     Schema {
-        /// The schema that it names.
+        /// Its schema.
         found: String,
-        /// The schema that is understood.
+        /// Schema that memhook-rs reads.
         wanted: &'static str,
     },
     /// Its rows are not sites.
     #[error("its rows are by {by}, which cannot be compared: make it with --by site")]
     Rows {
-        /// What its rows are.
+        /// Kind of its rows.
         by: String,
     },
-    /// It counts something else.
+    /// It has another measure.
     #[error("it counts {found}, not {wanted}: make it with --measure {wanted}")]
     Measure {
-        /// What it counts.
+        /// Its measure.
         found: String,
-        /// What is to be compared.
+        /// Measure to compare.
         wanted: &'static str,
     },
     /// It does not list all sites.
@@ -40,9 +40,9 @@ pub enum ReadBackError {
         "it lists only the {listed} largest of {all} sites, so others would seem to come or go: make it with --top {all}"
     )]
     Shortened {
-        /// Sites that it lists.
+        /// Number of listed sites.
         listed: u64,
-        /// Sites that there were.
+        /// Number of all sites.
         all: u64,
     },
 }
@@ -91,8 +91,8 @@ struct SiteRow {
     scores: Option<Scores>,
 }
 
-/// Reads what `attach --json` or `report --format json` wrote; of several reports, the last complete
-/// one.
+/// Reads the output of `attach --json` or `report --format json`; of several reports, the last
+/// complete one.
 pub fn read_back(text: &[u8], measure: Measure) -> Result<Profile, ReadBackError> {
     let mut values =
         serde_json::Deserializer::from_slice(text).into_iter::<&serde_json::value::RawValue>();
@@ -106,7 +106,7 @@ pub fn read_back(text: &[u8], measure: Measure) -> Result<Profile, ReadBackError
             )));
         }
     };
-    // The last one may be cut off.
+    // The last report may be cut off.
     for value in values.map_while(Result::ok) {
         last = value;
     }
@@ -197,7 +197,7 @@ fn profile(report: Report, measure: Measure) -> Profile {
     profile
 }
 
-/// One measure; the others are not in a report.
+/// Fills in one measure; a report has no other.
 fn measures(measure: Measure, amount: Amount) -> Measures {
     let mut measures = Measures::default();
     *match measure {

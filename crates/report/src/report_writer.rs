@@ -10,19 +10,19 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Reports that wait for a slow reader; more are left out.
+/// Reports that may wait for a slow reader; further ones are dropped.
 const BACKLOG: usize = 64;
 
-/// Where reports go that are not for a file.
+/// Standard stream for reports that do not go to a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ReportStream {
     /// Standard output.
     Out,
-    /// Standard error: the output is that of the program which is traced.
+    /// Standard error: standard output belongs to the traced program.
     Err,
 }
 
-/// A standard stream or a file; text or JSON.
+/// Writer to a standard stream or a file, as text or JSON.
 ///
 /// A thread does the writing: a pager that waits for a key must not keep the attacher from its rings, nor
 /// a full disk from detaching.
@@ -35,8 +35,8 @@ pub struct ReportWriter {
 }
 
 impl ReportWriter {
-    /// Opens the output; an existing file is refused unless `force`, and keeps its contents until the
-    /// first report.
+    /// Opens the output. Refuses an existing file unless `force`, and leaves its contents until the first
+    /// report.
     pub fn open(
         path: Option<&Path>,
         force: bool,
@@ -46,7 +46,7 @@ impl ReportWriter {
         ReportWriter::open_or(ReportStream::Out, path, force, json, style)
     }
 
-    /// As [`ReportWriter::open`], with the stream to use where no file is named.
+    /// Like [`ReportWriter::open`], with the stream to use where no file is named.
     pub fn open_or(
         stream: ReportStream,
         path: Option<&Path>,
@@ -71,12 +71,12 @@ impl ReportWriter {
         })
     }
 
-    /// Writes one report, sooner or later.
+    /// Queues one report for writing.
     pub fn write(&mut self, report: &ReportModel) {
         self.write_titled("", report);
     }
 
-    /// Writes one report below a title, which JSON leaves out.
+    /// Queues one report below a title, which JSON leaves out.
     pub fn write_titled(&mut self, title: &str, report: &ReportModel) {
         let Some(reports) = &self.reports else { return };
         let Ok(text) = document(report, self.json, self.style) else {
@@ -86,7 +86,7 @@ impl ReportWriter {
         let text = if self.json {
             visible_json(&text).into_owned()
         } else {
-            // An empty line between reports.
+            // Separates reports by an empty line.
             shown(&format!("{title}{text}\n"), self.style).into_owned()
         };
         if report.is_final {
@@ -97,7 +97,7 @@ impl ReportWriter {
         }
     }
 
-    /// Gives up: no new file stays, and an old one is as it was.
+    /// Gives up: removes a new file, and leaves an old one as it was.
     pub fn abandon(mut self) {
         let _ = self.finish();
     }
@@ -107,7 +107,7 @@ impl ReportWriter {
         self.writer.as_ref().is_some_and(JoinHandle::is_finished)
     }
 
-    /// Waits until everything is written. A reader that went away has seen enough: no error.
+    /// Waits until everything is written. A closed pipe is not an error.
     pub fn finish(&mut self) -> Result<()> {
         self.reports = None;
         let written = match self.writer.take().map(JoinHandle::join) {
@@ -126,7 +126,7 @@ impl ReportWriter {
     }
 }
 
-/// Text as a terminal may have it: nothing in it acts but our own colours.
+/// Makes text safe for a terminal: only our own colours take effect.
 pub fn shown<'a>(text: &'a str, style: Style) -> Cow<'a, str> {
     if style.color {
         visible_colored(text)

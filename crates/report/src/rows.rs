@@ -1,7 +1,7 @@
-//! The rows of every report: blocks grouped by what they have in common, sorted and cut.
+//! The rows of every report: blocks grouped by a common property, sorted and cut.
 //!
-//! A trace under way and a recording both hand over [`Part`]s, and a [`NamedRun`] that knows the names of
-//! their numbers. Names are asked for only where a row depends on them.
+//! A trace under way and a recording both provide [`Part`]s, and a [`NamedRun`] that knows the names of their numbers.
+//! Names are requested only where a row depends on them.
 
 use crate::named_run::NamedRun;
 use crate::types::{UNKNOWN_TYPE, one_spelling};
@@ -17,24 +17,24 @@ use std::collections::BTreeSet;
 pub enum RowsBy {
     /// Call stack of the allocation.
     Site,
-    /// Call in the code: every call on a stack carries the block.
+    /// Call in the code: a block counts for every call on its stack.
     Frame,
-    /// Function: every function on a stack carries the block.
+    /// Function: a block counts for every function on its stack.
     Function,
     /// Module that called the allocator.
     Module,
-    /// Type of the block, as far as the call stack tells.
+    /// Type of the block, where the call stack reveals it.
     Type,
     /// Allocating thread.
     Thread,
     /// Block size.
     Size,
-    /// Time from allocation to release; only of recordings.
+    /// Time from allocation to release; only for recordings.
     Lifetime,
 }
 
 impl RowsBy {
-    /// The word in JSON.
+    /// Returns its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             RowsBy::Site => "site",
@@ -59,8 +59,8 @@ impl RowsBy {
     }
 }
 
-/// Order of the rows: the largest, the oldest, those with the worst scores, or those that took longest, first. By one of
-/// the scores that users make, by its place among them, the largest come first, and those of which it is not known last.
+/// Order of the rows: the largest, the oldest, those with the worst scores, or those that took longest come first. For
+/// a user's score, given by its place in the list, the highest values come first and unknown ones last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the definition
 pub enum SortBy {
@@ -73,8 +73,7 @@ pub enum SortBy {
     Time,
 }
 
-/// Blocks that always are on the same rows: their stack, thread, size in bytes or bucket of a histogram, and what they
-/// come to.
+/// Blocks that always share their rows: their stack, thread, size in bytes or bucket of a histogram, and their sums.
 pub(crate) type Part = (u64, Sums);
 
 /// Sums over the blocks of a part or of a row.
@@ -83,15 +82,15 @@ pub(crate) struct Sums {
     pub amount: Estimate,
     /// Bytes of live blocks that have not been seen since a gap.
     pub unseen_bytes: f64,
-    /// Unreachable part at the end of the run; `None` if nobody searched.
+    /// Unreachable part at the end of the run; `None` without a search.
     pub unreachable: Option<Estimate>,
     /// Change of the live bytes.
     pub growth_bytes: f64,
-    /// Allocation time of the oldest live block, nanoseconds since the attach; `None` if none lives.
+    /// Allocation time of the oldest live block in nanoseconds since the attach; `None` if none lives.
     pub oldest_ns: Option<u64>,
     /// Releases by this stack.
     pub released: Estimate,
-    /// Time that its allocations spent in the allocator; of no calls where none was timed.
+    /// Time that its allocations spent in the allocator; covers no calls if none was timed.
     pub in_allocator: TimeTaken,
 }
 
@@ -113,7 +112,7 @@ impl std::ops::AddAssign for Sums {
 /// Identity of a row; rows of two reports with equal keys are compared for growth.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RowKey {
-    /// Stack, return address, thread, size or bucket; 0 if the name says it all.
+    /// Stack, return address, thread, size or bucket; 0 if the name suffices.
     pub number: u64,
     pub name: String,
 }
@@ -142,7 +141,7 @@ impl Row {
     }
 }
 
-/// The return addresses whose names decide which rows the parts are on.
+/// Returns the addresses whose names decide the rows of the parts.
 pub(crate) fn deciding_addresses(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> BTreeSet<u64> {
     let stacks = parts.iter().map(|part| run.addresses(part.0 as u32));
     match by {
@@ -152,13 +151,13 @@ pub(crate) fn deciding_addresses(by: RowsBy, parts: &[Part], run: &dyn NamedRun)
     }
 }
 
-/// The rows, in no order but that in which they first appear.
+/// Groups the parts into rows, in the order of their first appearance.
 pub(crate) fn rows(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> Vec<Row> {
     let mut table = Table::default();
     for &(number, sums) in parts {
         let on = table.rows_of(by, number, run);
         for (place, &at) in on.iter().enumerate() {
-            // A recursive function has a block on its row once.
+            // A block counts once on the row of a recursive function.
             if !on[..place].contains(&at) {
                 table.rows[at].sums += sums;
             }
@@ -176,7 +175,7 @@ pub(crate) fn rows(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> Vec<Row> {
 struct Table {
     rows: Vec<Row>,
     of_key: FxHashMap<RowKey, usize>,
-    /// The rows of a return address: the same call is on many stacks.
+    /// Rows of a return address: one call is on many stacks.
     of_address: FxHashMap<u64, Vec<usize>>,
 }
 
@@ -189,7 +188,7 @@ impl Table {
         })
     }
 
-    /// The rows that a part is on; that of its innermost frame first.
+    /// Returns the rows of a part; that of its innermost frame comes first.
     fn rows_of(&mut self, by: RowsBy, number: u64, run: &dyn NamedRun) -> Vec<usize> {
         let stack = number as u32;
         match by {
@@ -230,7 +229,7 @@ impl Table {
     }
 }
 
-/// Suffix for a thread of which only the number is still known.
+/// Suffix for an ended thread, of which only the number is known.
 const ENDED: &str = " (ended)";
 
 fn thread_label(tid: u32, run: &dyn NamedRun) -> String {
@@ -245,13 +244,13 @@ fn function_name(frame: StackFrame) -> String {
     let module = frame.module.as_deref().unwrap_or("unknown");
     match &frame.function {
         Some(function) => format!("{function} ({module})"),
-        // Code without names: all of a module that is not known better is one row.
+        // All unnamed code of a module shares one row.
         None => format!("{NAMELESS} ({module})"),
     }
 }
 
-/// Rows of threads for text: those that have ended are one row, since nothing but a number tells them apart. `None` where
-/// that changes nothing.
+/// Returns rows of threads for text, with the ended ones in a single row, since only numbers distinguish them. `None`
+/// where that changes nothing.
 pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
     let is_ended = |row: &&Row| by == RowsBy::Thread && row.key.name.ends_with(ENDED);
     let count = rows.iter().filter(is_ended).count();
@@ -271,17 +270,17 @@ pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
     Some(all.into_iter().cloned().collect())
 }
 
-/// A whole number for a number, in the same order (IEEE 754: numbers of one sign are ordered as their bits are).
+/// Maps a number to an integer in the same order (IEEE 754: numbers of one sign are ordered like their bits).
 fn in_order(number: f64) -> i64 {
-    // Zeros are one, whatever their sign.
+    // Both zeros are equal.
     let bits = (number + 0.0).to_bits() as i64;
     if bits < 0 { i64::MIN - bits } else { bits }
 }
 
-/// The row of code without symbols, before its module.
+/// Row of code without symbols, before its module.
 const NAMELESS: &str = "code without names";
 
-/// Functions that every stack of a thread or of the whole program begins with (glibc's and musl's, and `main`).
+/// Functions at the begin of every stack of a thread or of the whole program (glibc's and musl's, and `main`).
 const ROOTS: [&str; 8] = [
     "_start",
     "__clone",
@@ -293,16 +292,16 @@ const ROOTS: [&str; 8] = [
     "start_thread",
 ];
 
-/// Returns true for the row of a function that is on nearly every stack, and for calls through code without names: they say
-/// nothing.
+/// Returns true for rows without information: a function that is on nearly every stack, and calls through code without
+/// names.
 fn is_root(row: &Row) -> bool {
     let function = row.key.name.split_once(" (");
     let says_nothing = |name| name == NAMELESS || ROOTS.contains(&name);
     function.is_some_and(|(name, _)| says_nothing(name)) && row.self_bytes == 0.0
 }
 
-/// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the one with more blocks of its own
-/// comes first, then the one that released more.
+/// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the one with more blocks of its
+/// own comes first, then the one that released more.
 pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     let largest = |number: f64| Reverse(number.round() as i64);
     rows.sort_by_cached_key(|row| {
@@ -326,7 +325,7 @@ pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     });
 }
 
-/// The rows as a report has them. Ages are those at `now_ns`.
+/// Converts rows to those of a report. Ages refer to `now_ns`.
 pub(crate) fn shown(
     by: RowsBy,
     rows: Vec<Row>,
@@ -372,7 +371,7 @@ pub(crate) fn shown(
         }
         groups.push(GroupRow {
             frame: match by {
-                // The function that the call is in, not those that are inlined there.
+                // The function that contains the call, not those inlined there.
                 RowsBy::Frame => run.frames_at(row.key.number).pop(),
                 _ => None,
             },
@@ -395,7 +394,7 @@ pub(crate) fn shown(
     (sites, groups)
 }
 
-/// A power of two: 64 to 127 bytes.
+/// Describes a power of two: 64 to 127 bytes.
 pub(crate) fn size_class(bucket: u8) -> String {
     match bucket {
         0 => "0 bytes".into(),
@@ -408,7 +407,7 @@ pub(crate) fn size_class(bucket: u8) -> String {
     }
 }
 
-/// A power of two in nanoseconds, as the whole milliseconds in it: lifetimes are known to those.
+/// Describes a power of two in nanoseconds by the whole milliseconds in it, the resolution of lifetimes.
 fn lifetime_class(bucket: u8) -> String {
     if bucket == 0 {
         return "less than 1 ms".into();
@@ -468,7 +467,7 @@ mod tests {
             function("clone3 (libc.so.6)", 100.0, 0.0),
             function("main (a)", 90.0, 0.0),
             function("work (a)", 80.0, 0.0),
-            // One that allocates by itself says something.
+            // One that allocates by itself is worth its place.
             function("start_thread (libc.so.6)", 70.0, 70.0),
         ];
         sort(&mut rows, SortBy::Bytes);

@@ -1,11 +1,11 @@
-//! From what was seen of a run to its report: one way for traces under way and for recordings.
+//! From the observed facts of a run to its report: one way for traces under way and for recordings.
 
 use crate::named_run::NamedRun;
 use crate::rows::{self, Part, Row, RowsBy, SortBy};
 use crate::{Amount, FoldedGroups, ReleaseSite, ReportModel};
 use std::cmp::Reverse;
 
-/// Facts about a run until a moment.
+/// Facts about a run up to a moment.
 #[derive(Clone)]
 pub(crate) struct Seen {
     /// Kind of rows.
@@ -14,27 +14,27 @@ pub(crate) struct Seen {
     pub parts: Vec<Part>,
     /// Releases of stacks.
     pub releases: Vec<(u32, Amount)>,
-    /// The moment, nanoseconds since the attach.
+    /// The moment in nanoseconds since the attach.
     pub now_ns: u64,
-    /// All that the report says apart from its rows.
+    /// The report apart from its rows.
     pub facts: ReportModel,
     /// The rows, once they have been chosen.
     pub chosen: Option<Chosen>,
 }
 
-/// Rows, sorted and cut to what is shown, and how many more there are.
+/// Sorted rows, cut to those shown, and the number of further ones.
 type Cut = (Vec<Row>, u64);
 
-/// Choice of what a report shows.
+/// Chosen rows of a report.
 #[derive(Clone)]
 pub(crate) struct Chosen {
     pub rows: Cut,
-    /// Rows for text, if some of them are one there.
+    /// Rows for text, if it merges some.
     folded: Option<Cut>,
 }
 
 impl Seen {
-    /// Chooses the rows and releases that are shown; `complete` gets all rows before they are sorted.
+    /// Chooses the rows and releases to show; `complete` gets all rows before they are sorted.
     pub fn choose(
         &mut self,
         sort: SortBy,
@@ -44,7 +44,7 @@ impl Seen {
     ) {
         let by = self.by;
         let cut = |mut rows: Vec<Row>| {
-            // Lifetimes have an order of their own, in which they make a histogram.
+            // Lifetimes have an order of their own, which makes them a histogram.
             if by == RowsBy::Lifetime {
                 return (rows, 0);
             }
@@ -64,7 +64,7 @@ impl Seen {
         self.releases.truncate(top);
     }
 
-    /// The report, with the names that are there.
+    /// Builds the report, with the names that have arrived.
     pub fn report(self, run: &dyn NamedRun) -> ReportModel {
         let shown = |rows| rows::shown(self.by, rows, self.now_ns, run);
         let chosen = self.chosen;

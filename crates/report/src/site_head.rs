@@ -1,4 +1,4 @@
-//! The first line of a site: who is responsible for it, and how much that is.
+//! The first line of a site: the responsible function, and its numbers.
 
 use crate::StackFrame;
 use crate::Style;
@@ -9,18 +9,19 @@ use crate::stacks::{responsible, short_name_of, shortened};
 use crate::wrap::columns;
 use std::fmt::{Result, Write};
 
-/// Left for a name, whatever is beside it.
+/// Columns left for a name, whatever is beside it.
 const LEAST_NAME: usize = 12;
 
-/// Head of a site, by which readers know it.
+/// Head of a site, by which readers recognize it.
 pub(crate) struct SiteHead {
     name: String,
-    /// Difference from another site of this name and place.
+    /// Difference from another site with the same name and place.
     aside: String,
     place: String,
 }
 
-/// Heads of sites that are shown together and have no number in common, by kind and call stack.
+/// Returns the heads of sites that are shown together and share no numbering, by kind and call
+/// stack.
 pub(crate) fn heads_of<'a>(
     sites: impl Iterator<Item = (&'a String, &'a Vec<StackFrame>)>,
     style: Style,
@@ -33,7 +34,7 @@ pub(crate) fn heads_of<'a>(
     heads(&known.collect::<Vec<_>>(), style)
 }
 
-/// Heads of sites that are shown together.
+/// Returns the heads of sites that are shown together.
 pub(crate) fn heads(sites: &[KnownSite<'_>], style: Style) -> Vec<SiteHead> {
     let of_site = |site: &KnownSite<'_>| {
         let frame = responsible(site.frames);
@@ -54,7 +55,7 @@ pub(crate) fn heads(sites: &[KnownSite<'_>], style: Style) -> Vec<SiteHead> {
 }
 
 impl SiteHead {
-    /// The name, and where it is.
+    /// Returns the name and its place.
     pub fn text(&self) -> String {
         let place = match self.place.as_str() {
             "" => String::new(),
@@ -70,12 +71,12 @@ pub(crate) struct SiteRow {
     pub label: String,
     pub amount: String,
     pub share: Option<String>,
-    /// Where there is no room for all of them, the last ones are left out.
+    /// Facts; without room for all of them, the last ones are left out.
     pub facts: Vec<String>,
 }
 
 impl SiteRow {
-    /// Writes the line, as wide as the terminal is.
+    /// Writes the line, fitted to the terminal's width.
     pub fn write(mut self, out: &mut String, head: &SiteHead, style: Style) -> Result {
         let label = self.label;
         let share = self.share.map(|share| format!(" {share}"));
@@ -92,7 +93,7 @@ impl SiteRow {
                 let rest = rest.into_iter().chain([place]).chain(facts);
                 width.saturating_sub(rest.map(length).sum::<usize>() + 5)
             };
-            // The name matters more than what is behind it.
+            // The name matters more than the facts behind it.
             while room(&place, &self.facts) < length(&name) && self.facts.len() > 1 {
                 self.facts.pop();
             }

@@ -10,29 +10,29 @@ use crate::{StackFrame, Style};
 use memhook_symbols::PYTHON;
 use std::fmt::{Result, Write};
 
-/// Names up to this many characters share a column; what is longer pushes its own line only.
+/// Width of the names that share a column; longer ones push only their own line.
 const NAME_COLUMN: usize = 48;
 const MODULE_COLUMN: usize = 24;
-/// Longer names are cut in the middle, unless all is wanted.
+/// Longest name that is not cut in the middle, unless everything is wanted.
 pub const LONGEST_NAME: usize = 110;
-/// Names are not cut shorter than this to fit the terminal.
+/// Shortest form of a name that is cut to fit the terminal.
 pub(crate) const SHORTEST_NAME: usize = 24;
-/// In front of a frame.
+/// Columns in front of a frame.
 pub(crate) const INDENT: usize = 6;
 
-/// One line: a frame, or a run of frames that say little.
+/// One line: a frame, or a run of frames of little interest.
 pub(crate) struct StackLine {
     pub name: String,
     pub place: String,
     pub module: String,
-    /// Says that the function is inlined.
+    /// Marks an inlined function.
     pub note: String,
     pub is_faint: bool,
 }
 
 impl StackLine {
-    /// Leaves out what matters least until the line takes no more columns: the module where there is a place, parts
-    /// of the name, directories, the note, and then what is left of the name. The line number stays.
+    /// Leaves out the least important parts until the line fits: the module where there is a place, parts of the name,
+    /// directories, the note, and then the rest of the name. The line number stays.
     fn fit(&mut self, room: usize) {
         let length = |text: &String| match columns(text) {
             0 => 0,
@@ -61,18 +61,18 @@ impl StackLine {
     }
 }
 
-/// How a stack ends.
+/// End of a stack.
 pub(crate) enum StackEnd {
-    /// Where the thread began, as far as is known.
+    /// At the thread's start, as far as is known.
     Start,
     /// At this many frames, as asked for.
     Depth(u32),
-    /// It could not be followed.
+    /// Where it could not be followed.
     Truncated,
 }
 
 impl StackEnd {
-    /// From the number of frames, inlined ones not counted.
+    /// Determines the end from the number of frames, not counting inlined ones.
     pub fn of(frames: &[StackFrame], truncated: bool, depth: u32) -> StackEnd {
         let real = frames.iter().filter(|frame| !frame.inlined).count();
         match is_cut(real, truncated, depth, frames) {
@@ -100,7 +100,7 @@ pub(crate) fn stack(
     };
     let name_width = width(|line| &line.name, NAME_COLUMN);
     let module_width = width(|line| &line.module, MODULE_COLUMN);
-    // Columns only where all of them fit.
+    // Use columns only where all of them fit.
     let longest = lines
         .iter()
         .map(|line| columns(&line.place) + columns(&line.note));
@@ -149,7 +149,7 @@ pub(crate) fn stack(
     }
 }
 
-/// The lines of a stack, none wider than the terminal.
+/// Returns the lines of a stack, none wider than the terminal.
 pub(crate) fn fitted_lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
     let mut lines = lines(frames, style);
     if let Some(room) = style.width.filter(|_| !style.verbose) {
@@ -164,7 +164,7 @@ fn lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
     let mut at = 0;
     let has_python = !style.verbose && frames.iter().any(is_python);
     while at < frames.len() {
-        // What the interpreter does for a Python function says little beside the function.
+        // Next to a Python function, the interpreter's frames for it are of little interest.
         let run = frames[at..]
             .iter()
             .take_while(|f| is_interpreter(f))
@@ -180,8 +180,8 @@ fn lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
             at += run;
             continue;
         }
-        // The library's inlined plumbing between two functions that somebody wrote: one line, the
-        // outermost of it, which is what was called.
+        // The library's inlined plumbing between two functions of the program takes one line: the outermost of it,
+        // which is what was called.
         let plumbing = |frame: &&StackFrame| {
             frame.inlined && frame.function.as_deref().is_some_and(is_plumbing)
         };
@@ -216,7 +216,7 @@ fn line(frame: &StackFrame, style: Style) -> StackLine {
     let name = name_of(frame, style);
     StackLine {
         place: place_of(frame, style),
-        // Without a function, the name shows the module already.
+        // Without a function, the name already shows the module.
         module: match &frame.function {
             Some(_) => one_line(frame.module.clone().unwrap_or_default()),
             None => String::new(),
@@ -227,7 +227,7 @@ fn line(frame: &StackFrame, style: Style) -> StackLine {
     }
 }
 
-/// Function, or module and offset, or the bare address.
+/// Returns the function, or module and offset, or the bare address.
 pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
     match (&frame.function, &frame.module, &frame.offset) {
         (Some(function), _, _) if style.verbose => one_line(function.clone()),
@@ -237,7 +237,7 @@ pub(crate) fn name_of(frame: &StackFrame, style: Style) -> String {
     }
 }
 
-/// Modules that run in every program: what they do is somebody else's doing.
+/// Modules that run in every program, on behalf of some other code.
 const RUNTIME: [&str; 7] = [
     "libc.so",
     "libc.musl",
@@ -248,24 +248,24 @@ const RUNTIME: [&str; 7] = [
     "libgcc_s.so",
 ];
 
-/// What the code of a frame is to a reader.
+/// Role of a frame's code for a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
-    /// The program's, or that of a library that it chose.
+    /// Code of the program, or of a library that it chose.
     Own = 0,
-    /// The C or C++ library's, or a function that passes an allocation on.
+    /// Code of the C or C++ library, or a function that passes an allocation on.
     Library = 1,
-    /// The interpreter's, which says little below a function of its language.
+    /// Code of the interpreter, of little interest below a function of its language.
     Interpreter = 2,
     /// A function of Python.
     Python = 3,
 }
 
 impl Role {
-    /// The role of a frame.
+    /// Returns the role of a frame.
     pub fn of(frame: &StackFrame) -> Role {
         let module = frame.module.as_deref().unwrap_or_default();
-        // Inlined functions often have names without their namespace.
+        // Names of inlined functions often lack their namespace.
         let file = frame.file.as_deref().unwrap_or_default();
         let is_library = |function: &str| is_plumbing(function) || is_wrapper(function);
         if is_python(frame) {
@@ -284,14 +284,14 @@ impl Role {
     }
 }
 
-/// The frame that a reader looks for: the innermost one that is neither the C++ library's plumbing, nor in the C or C++
-/// runtime, nor a wrapper of an allocator, nor the interpreter's below a Python function. Where there is none, the
-/// innermost one.
+/// Finds the frame that a reader looks for: the innermost one that is neither the C++ library's plumbing, nor in the C
+/// or C++ runtime, nor a wrapper of an allocator, nor the interpreter's below a Python function; failing that, the
+/// innermost frame.
 pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
     from_responsible(frames).first()
 }
 
-/// The frames from that one outwards.
+/// Returns the frames from that one outwards.
 pub(crate) fn from_responsible(frames: &[StackFrame]) -> &[StackFrame] {
     let has_python = frames.iter().any(is_python);
     let is_elsewhere = |frame: &StackFrame| match Role::of(frame) {
@@ -303,7 +303,7 @@ pub(crate) fn from_responsible(frames: &[StackFrame]) -> &[StackFrame] {
     &frames[own.unwrap_or(0)..]
 }
 
-/// The name of a function without its parameters, for where it stands among other things.
+/// Returns the name of a function without its parameters, for a line that it shares.
 pub(crate) fn short_name_of(frame: &StackFrame, style: Style) -> String {
     let name = name_of(frame, style);
     match style.verbose {
@@ -312,7 +312,7 @@ pub(crate) fn short_name_of(frame: &StackFrame, style: Style) -> String {
     }
 }
 
-/// A name without the arguments of its templates; as it is if they are not balanced.
+/// Removes the arguments of templates from a name; returns it unchanged if they are not balanced.
 pub(crate) fn without_template_arguments(name: &str) -> String {
     let (mut short, mut depth) = (String::new(), 0_usize);
     for (at, c) in name.char_indices() {
@@ -339,12 +339,13 @@ pub(crate) fn without_template_arguments(name: &str) -> String {
     if depth == 0 { short } else { name.to_owned() }
 }
 
-/// If it is longer, without its parameters; if it still is, without template arguments; then without the signs of what
-/// was left out, without scopes from the left, and without what stands behind the parameters. Only a longer name yet
-/// loses its middle, or its end where only the beginning says something. `fittingName` in `view/names.js` does the same.
+/// Shortens a name that is too long, step by step: without its parameters; then without template arguments; then
+/// without the signs of these omissions, without scopes from the left, and without the part behind the parameters. Only
+/// a name that is still longer loses its middle, or its end where only the beginning is of use. `fittingName` in
+/// `view/names.js` does the same.
 pub fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
-    /// Less than this has no room for a beginning and an end.
+    /// Width below which a beginning and an end do not both fit.
     const BOTH_ENDS: usize = 9;
     if columns(&name) <= most {
         return name;

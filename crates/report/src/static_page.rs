@@ -6,28 +6,28 @@ use std::fmt::Write;
 
 const COLORS: &str = include_str!("view/colors.css");
 const STYLE: &str = include_str!("static_page.css");
-/// Width and height of a picture, and of what lies around its axes, in its own units.
+/// Width and height of a picture, and of the margins around its axes, in its own units.
 const SIZE: (f64, f64) = (1060.0, 380.0);
 const MARGINS: (f64, f64) = (80.0, 34.0);
-/// Colours of curves; the next ones are dashed.
+/// Number of colours of curves; further curves are dashed.
 const COLOR_COUNT: usize = 7;
 
 /// A line over time.
 pub struct Curve {
     /// Name of the curve.
     pub name: String,
-    /// Nanoseconds and bytes, in the order of time.
+    /// Nanoseconds and bytes, in chronological order.
     pub points: Vec<(u64, u64)>,
 }
 
-/// A page that is put together from above.
+/// A page that is built from top to bottom.
 pub struct StaticPage {
     title: String,
     body: String,
 }
 
 impl StaticPage {
-    /// An empty page.
+    /// Creates an empty page.
     pub fn new(title: &str) -> StaticPage {
         StaticPage {
             title: title.to_owned(),
@@ -35,12 +35,12 @@ impl StaticPage {
         }
     }
 
-    /// An element with text in it.
+    /// Adds an element with text.
     pub fn text(&mut self, element: &'static str, text: &str) -> &mut Self {
         self.add(format_args!("<{element}>{}</{element}>\n", escaped(text)))
     }
 
-    /// Lines of names and what they mean.
+    /// Adds a list of names with their meanings.
     pub fn terms<'a>(
         &mut self,
         terms: impl IntoIterator<Item = (&'static str, &'a str)>,
@@ -52,7 +52,8 @@ impl StaticPage {
         self.add(format_args!("</dl>\n"))
     }
 
-    /// A table. The first column is text, the others are numbers; `keys`: each row has the colour of a curve.
+    /// Adds a table. The first column is text, the others are numbers; `keys`: each row has the colour of a
+    /// curve.
     pub fn table(&mut self, heads: &[&str], rows: &[Vec<String>], keys: bool) -> &mut Self {
         self.add(format_args!("<table>\n<thead><tr>"));
         for head in heads {
@@ -73,7 +74,7 @@ impl StaticPage {
         self.add(format_args!("</tbody>\n</table>\n"))
     }
 
-    /// Curves over one another, in one picture. `about`: what it shows, for those who cannot see it.
+    /// Adds a picture of several curves. `about`: a description for readers who cannot see it.
     pub fn curves(&mut self, about: &str, curves: &[Curve]) -> &mut Self {
         let points = || curves.iter().flat_map(|curve| &curve.points);
         let (Some(first), Some(last)) = (
@@ -140,9 +141,9 @@ impl StaticPage {
         self.add(format_args!("</svg>\n"))
     }
 
-    /// The whole page.
+    /// Returns the whole page.
     pub fn finish(&self) -> String {
-        // There is no button for it, so the reader's system chooses.
+        // The page has no button for it, so the reader's system chooses.
         let dark = COLORS.replace(
             ":root[data-theme=\"dark\"] {",
             "@media (prefers-color-scheme: dark) { :root {",
@@ -183,7 +184,7 @@ fn key(at: usize) -> String {
     )
 }
 
-/// A round step of which at most `count` go into a length.
+/// Returns a round step that fits at most `count` times into a length.
 fn step(length: f64, count: f64, round: &[f64]) -> f64 {
     let least = (length / count).max(1e-3);
     let power = 10f64.powf(least.log10().floor());
@@ -200,7 +201,7 @@ fn seconds(time: f64) -> String {
     format!("{text} s")
 }
 
-/// Text of others, for markup.
+/// Escapes foreign text for markup.
 pub(crate) fn escaped(text: &str) -> String {
     let text = one_line(text.to_owned());
     let text = text.replace('&', "&amp;").replace('<', "&lt;");

@@ -3,13 +3,13 @@
 /// Colours, detail and room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style<'a> {
-    /// Use ANSI colours.
+    /// True to use ANSI colours.
     pub color: bool,
-    /// Leave nothing out.
+    /// True to leave nothing out.
     pub verbose: bool,
-    /// Columns of the terminal; `None`: a line may be of any length.
+    /// Columns of the terminal; `None` for lines of any length.
     pub width: Option<usize>,
-    /// Directory that source paths are shown relative to; empty: none is known.
+    /// Directory to which source paths are shown relative; empty if unknown.
     pub root: &'a str,
 }
 
@@ -22,7 +22,7 @@ impl Style<'_> {
         }
     }
 
-    /// Text that stands out.
+    /// Makes text stand out.
     pub fn strong(self, text: &str) -> String {
         self.paint("1", text)
     }

@@ -64,7 +64,7 @@ impl Document for ReportModel {
     }
 }
 
-/// How what is in memory has changed.
+/// Describes the changes of resident memory.
 fn over_time(out: &mut String, model: &ReportModel) -> Result {
     let points = &model.resident;
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
@@ -83,7 +83,7 @@ fn over_time(out: &mut String, model: &ReportModel) -> Result {
     )
 }
 
-/// What is in memory, if that was asked for.
+/// Describes the resident memory, if that was asked for.
 #[cfg(target_arch = "x86_64")]
 fn resident(out: &mut String, model: &ReportModel, style: Style) -> Result {
     match &model.rss {
@@ -97,7 +97,7 @@ fn resident(_: &mut String, _: &ReportModel, _: Style) -> Result {
     Ok(())
 }
 
-/// The last moments that were given names.
+/// Describes the latest marks.
 fn marks(marks: &[Mark]) -> Option<String> {
     const SHOWN: usize = 8;
     let last = &marks[marks.len().saturating_sub(SHOWN)..];
@@ -113,7 +113,7 @@ fn marks(marks: &[Mark]) -> Option<String> {
     (!marks.is_empty()).then(|| format!("Marks: {more}{shown}"))
 }
 
-/// Above the numbers: what makes them wrong, then what they can be told apart by.
+/// Writes the lines above the numbers: faults of the numbers, then marks to identify them.
 fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if let Some(gaps) = gaps::warning(&model.gaps, model.live_bounds.as_ref()) {
         writeln!(out, "{}", style.warning(&gaps))?;
@@ -258,7 +258,7 @@ fn head(out: &mut String, model: &ReportModel, style: Style) -> Result {
     Ok(())
 }
 
-/// The heaps that were described.
+/// Writes the described heaps.
 fn heaps(out: &mut String, model: &ReportModel) -> Result {
     for heap in model.heaps.iter().skip(1) {
         let text = heap.in_words(model.since_last_s);
@@ -267,7 +267,7 @@ fn heaps(out: &mut String, model: &ReportModel) -> Result {
     Ok(())
 }
 
-/// `4.0 KiB live`, or what it is between where a gap leaves that open.
+/// Returns `4.0 KiB live`, or the bounds where a gap leaves it open.
 fn live_text(model: &ReportModel) -> String {
     let error = model
         .sampling
@@ -281,10 +281,10 @@ fn live_text(model: &ReportModel) -> String {
     }
 }
 
-/// Modules shown although all is well with them.
+/// Most modules that are shown although nothing is missing in them.
 const MODULES_SHOWN: usize = 12;
 
-/// One line when all is well; modules at the end, all of them with `-v`.
+/// Writes one line if nothing is missing; modules at the end, with `-v` all of them.
 fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let t = &model.totals;
     let lost = match t.lost_events {
@@ -371,7 +371,7 @@ fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     Ok(())
 }
 
-/// `10.0 s`, or `from 5.0 s to 10.0 s`.
+/// Returns `10.0 s`, or `from 5.0 s to 10.0 s`.
 fn covered(model: &ReportModel) -> String {
     let time = |seconds: f64| milliseconds((seconds * 1e3) as u64);
     if model.from_s > 0.0 {
@@ -385,7 +385,7 @@ pub(crate) fn is_live(model: &ReportModel) -> bool {
     model.measured.measure == "live"
 }
 
-/// What the rows below count, unless that is what is live.
+/// Names the measure of the rows below, unless it is live memory.
 fn measure(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let title = match model.measured.measure {
         "peak" => "Live when most was live",
@@ -440,12 +440,13 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     more(out, model.more_rows, "site")
 }
 
-/// On a terminal, a report that another one follows fits the screen: its rows have no stacks.
+/// Returns true if a report must fit the screen, since another one follows it on the
+/// terminal: its rows have no stacks.
 pub(crate) fn is_table(model: &ReportModel, style: Style) -> bool {
     !model.is_final && style.width.is_some() && !style.verbose
 }
 
-/// Why there are no rows.
+/// Explains why there are no rows.
 pub(crate) fn nothing(model: &ReportModel) -> String {
     match model.measured.measure {
         "live" => nothing_live(model),
@@ -472,7 +473,7 @@ fn site_header(
         let sum = with_error(unreachable, site.unreachable_error_bytes);
         facts += &match is_live(model) && !model.ends_early {
             true => format!(", {sum} of it unreachable"),
-            // Blocks of the site that are not all among those which are counted here.
+            // Not all of the site's blocks are counted here.
             false => format!(", {sum} of its blocks unreachable at the end"),
         };
     }
@@ -501,7 +502,7 @@ fn site_header(
     row.write(out, head, style)
 }
 
-/// A program that holds nothing may allocate a lot all the same.
+/// Describes a program that holds nothing: it may still allocate a lot.
 fn nothing_live(model: &ReportModel) -> String {
     let totals = &model.totals;
     if model.is_cut {

@@ -10,7 +10,7 @@ use crate::{Document, Measure, Profile, Style, Unit, UnseenTime};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Nodes below this share of the whole are summed up, unless all is wanted.
+/// Share of the whole below which nodes are summed up, unless everything is wanted.
 const LEAST_PERCENT: f64 = 1.0;
 
 /// A tree of calls.
@@ -20,13 +20,13 @@ pub struct Tree {
     pub schema: &'static str,
     /// `top_down` or `bottom_up`.
     pub direction: &'static str,
-    /// Measure that is counted: live, peak, ...
+    /// Counted measure: live, peak, ...
     pub measure: &'static str,
     /// `bytes` or `blocks`.
     pub unit: &'static str,
-    /// The times in which nothing was seen.
+    /// Times in which nothing was seen.
     pub gaps: Vec<UnseenTime>,
-    /// The sum.
+    /// Sum over the tree.
     pub value: u64,
     /// Standard error of a sum of bytes when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,18 +40,18 @@ pub struct Tree {
 /// A function in its context.
 #[derive(Clone, Debug, Serialize)]
 pub struct TreeNode {
-    /// Function.
+    /// Name of the function.
     pub name: String,
-    /// Value with everything below.
+    /// Value of the function and everything below it.
     pub value: u64,
     /// Standard error of bytes when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<u64>,
-    /// Largest first.
+    /// Functions below it, largest first.
     pub children: Vec<TreeNode>,
 }
 
-/// The tree of a profile.
+/// Builds the tree of a profile.
 pub fn tree(profile: &Profile, root: Root, measure: Measure, unit: Unit) -> Tree {
     let labels = Labels::new(profile);
     let amount = |site: &crate::ProfileSite| measure.of(&site.measures);
@@ -72,7 +72,7 @@ pub fn tree(profile: &Profile, root: Root, measure: Measure, unit: Unit) -> Tree
     }
 }
 
-/// Recursion is bounded by the depth of the stacks.
+/// Builds the nodes below one. The depth of the stacks bounds the recursion.
 fn children(calls: &CallTree, labels: &Labels, at: usize) -> Vec<TreeNode> {
     let nodes = calls.nodes[at].children.iter();
     nodes
@@ -93,7 +93,7 @@ impl Tree {
         }
     }
 
-    /// Empty but for trees with errors.
+    /// Writes the error; empty in trees without errors.
     fn error_column(&self, value: u64, error: Option<u64>) -> String {
         let error = error.map(|error| error_text(value, error));
         match self.error {
@@ -129,15 +129,15 @@ impl Tree {
     }
 }
 
-/// Columns of a line in a file or a pipe, where nobody says how many there are.
+/// Width of a line in a file or a pipe.
 const COLUMNS_ELSEWHERE: usize = 160;
 
-/// The indentation of a line, and how long a name may be behind it. No line is longer than the terminal is wide, or the
+/// Returns the indentation of a line, and the room for the name behind it. No line is wider than the terminal, or the
 /// rest of a name would stand where names of other levels begin. With `-v`, names are whole.
 fn room(depth: usize, error_columns: usize, style: Style) -> (String, usize) {
-    /// A number and a share.
+    /// Columns of a number and a share.
     const COLUMNS: usize = 11 + 1 + 6 + 1 + 2;
-    /// Left for a name, however deep it stands.
+    /// Columns left for a name at any depth.
     const LEAST_NAME: usize = 24;
     if style.verbose {
         return ("  ".repeat(depth), usize::MAX);
@@ -219,7 +219,7 @@ mod tests {
                 text.lines().all(|line| line.chars().count() <= width),
                 "{text}"
             );
-            // What a function is called stays.
+            // The function's own name stays.
             assert!(
                 (0..=40).all(|depth| ["(", "\n"]
                     .iter()
@@ -227,7 +227,7 @@ mod tests {
                 "{text}"
             );
         }
-        // A file or a pipe has a width, too, but where nothing may be left out.
+        // A file or a pipe has a width, too, unless nothing may be left out.
         let widest = |style| {
             let text = tree.text(style);
             let widths = text.lines().map(|line| line.chars().count());

@@ -1,4 +1,4 @@
-//! What was resident at the begin of a trace, and how much more lives at its end: kept by recordings.
+//! Resident memory at the begin of a trace, and growth up to its end, as recordings keep them.
 
 use crate::RssReport;
 use crate::recorded::note;
@@ -7,40 +7,40 @@ use memhook_recording::{Recording, TWO_LOOKS_NOTE};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Call stacks that a recording keeps at most; those with the most bytes. Each takes about 40 bytes.
+/// Most call stacks that a recording keeps: those with the most bytes. Each takes about 40 bytes.
 const MAX_STACKS: usize = 100_000;
 
 /// The first of two looks at a process's memory, compared with the last one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TwoLooks {
-    /// What was resident at the first look.
+    /// Resident memory at the first look.
     pub first: RssReport,
-    /// When that was, in milliseconds since the attach.
+    /// Time of the first look in milliseconds since the attach.
     pub first_ms: u64,
     /// Usable bytes of all live blocks at the first look and at the last one; `None` if no heap was dissected.
     pub live_bytes: Option<(u64, u64)>,
-    /// Allocators other than glibc's whose heap was dissected.
+    /// Allocators other than glibc's whose heaps were dissected.
     pub allocators: Vec<String>,
-    /// The growth of each call stack, the one with most live bytes first. In a recording, their ids are its own; in a
+    /// Growth of each call stack, the one with the most live bytes first. In a recording, their ids are its own; in a
     /// profile, they are indices of its stacks.
     pub stacks: Vec<StackGrowth>,
 }
 
-/// Usable bytes of the blocks of a call stack since the attach.
+/// Usable bytes of the blocks that a call stack allocated since the attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackGrowth {
     /// The call stack.
     pub stack: u32,
-    /// Live at the last look.
+    /// Live bytes at the last look.
     pub live_bytes: u64,
-    /// Growth that cannot be another call stack's.
+    /// Lower bound on the growth: no other call stack can have it.
     pub at_least_bytes: u64,
-    /// Growth if as much as possible of that of its sizes is this call stack's.
+    /// Upper bound on the growth: this call stack has as much of the growth of its sizes as possible.
     pub at_most_bytes: u64,
 }
 
 impl TwoLooks {
-    /// The largest of all that has grown.
+    /// Returns the call stacks that grew most.
     pub fn stacks_of(grown: Vec<NetGrowth>) -> Vec<StackGrowth> {
         let stacks = grown.into_iter().map(|one| StackGrowth {
             stack: one.stack,
@@ -54,7 +54,7 @@ impl TwoLooks {
         stacks
     }
 
-    /// Reads them from a recording that has them. `index_of`: the index of a stack by its id.
+    /// Reads them from a recording, if it has them. `index_of`: index of a stack by its id.
     pub(crate) fn of(
         recording: &Recording,
         index_of: impl Fn(u32) -> Option<u32>,
@@ -65,7 +65,7 @@ impl TwoLooks {
         Some(Box::new(looks))
     }
 
-    /// Gives the call stacks other numbers, and adds up those that get the same; those that get none are left out.
+    /// Renumbers the call stacks, merges those with the same new number, and drops those without one.
     fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
         for one in &mut self.stacks {
             one.stack = number(one.stack).unwrap_or(u32::MAX);

@@ -1,12 +1,12 @@
-//! Types of blocks, as far as their call stacks tell: by the template arguments of the containers and allocators of the
-//! C++ library that allocate, and else by the constructor that is called on the block.
+//! Types of blocks, as far as their call stacks reveal them: by the template arguments of the C++ library's containers
+//! and allocators, else by the constructor called on the block.
 
 use crate::StackFrame;
 
 /// Name of the type of blocks whose type is unknown.
 pub(crate) const UNKNOWN_TYPE: &str = "unknown";
 
-/// A type as its rows have it: names come from compilers, who write `> >`, and from demanglers, who may not.
+/// Unifies the spelling of a type: compilers write `> >`, and demanglers may not.
 pub fn one_spelling(mut name: String) -> String {
     while name.contains("> >") {
         name = name.replace("> >", ">>");
@@ -14,13 +14,13 @@ pub fn one_spelling(mut name: String) -> String {
     name
 }
 
-/// The type of the blocks that are allocated with this stack, if its functions name it, in one spelling.
+/// Returns the type of the blocks allocated with this stack, if its functions name it, in one spelling.
 pub fn type_of_stack(frames: &[StackFrame]) -> Option<String> {
     named_by_frames(frames).map(one_spelling)
 }
 
-/// The type that the functions of the C++ library on a stack name, innermost first; those of the program end the
-/// search.
+/// Returns the type that the C++ library's functions on a stack name, innermost first; a function of the program ends
+/// the search.
 pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
     let names = frames.iter().map(|frame| frame.function.as_deref());
     let mut found = None;
@@ -31,7 +31,7 @@ pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
         if !is_of_library(path) {
             break;
         }
-        // Allocators know best: those of lists and trees are for nodes. Of the others the outermost one is what the
+        // Allocators know best: those of lists and trees are for nodes. Of the others, the outermost one is what the
         // program has named.
         if let Some(element) = path_argument(path, "allocator", 0) {
             return Some(element);
@@ -41,7 +41,7 @@ pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
     found
 }
 
-/// The name of a function without its return type, which only templates have, and without its parameters.
+/// Returns the name of a function without its return type, which only templates have, and without its parameters.
 fn qualified_name(function: &str) -> &str {
     let (mut depth, mut begin) = (0u32, 0);
     for (at, letter) in function.char_indices() {
@@ -63,7 +63,7 @@ fn is_of_library(path: &str) -> bool {
     is_operator || path.starts_with("std::") || path.starts_with("__gnu_cxx::")
 }
 
-/// Returns the elements of a library container, or what a library function makes.
+/// Returns the element type of a library container, or the type that a library function makes.
 fn container_element(path: &str) -> Option<String> {
     if let Some(letter) = path_argument(path, "basic_string", 0) {
         return Some(letter);
@@ -95,8 +95,8 @@ fn container_element(path: &str) -> Option<String> {
     None
 }
 
-/// An argument of the template whose name, apart from a prefix of namespaces and of letters that make another allocator
-/// of it (`new_allocator`), is this one.
+/// Returns an argument of the template with this name, apart from a prefix of namespaces and of letters that make it
+/// another allocator (`new_allocator`).
 fn path_argument(path: &str, name: &str, number: usize) -> Option<String> {
     let mut depth = 0u32;
     for (at, letter) in path.char_indices() {
@@ -127,7 +127,7 @@ fn path_argument(path: &str, name: &str, number: usize) -> Option<String> {
     None
 }
 
-/// One of the arguments of a template, from the text behind its bracket.
+/// Returns one of the arguments of a template, from the text behind its bracket.
 fn argument(text: &str, number: usize) -> Option<String> {
     let (mut depth, mut begin, mut seen) = (0u32, 0, 0);
     for (at, letter) in text.char_indices() {
@@ -207,7 +207,7 @@ mod tests {
                 ],
                 Some("Foo"),
             ),
-            // What the program calls is no container's own.
+            // A function of the program is not the container's own.
             (
                 &[
                     "make()",

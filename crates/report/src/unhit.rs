@@ -1,12 +1,12 @@
-//! What no sample may have hit of a run whose samples became rarer: said once of all rows.
+//! Memory that no sample may have hit in a run whose samples became rarer: stated once for all rows.
 
 use crate::units::with_error;
 use crate::{ReportModel, Sampling};
 use memhook_ledger::{SampledAllocations, standard_error};
 
 impl Sampling {
-    /// Standard error of a sum all of whose blocks were counted, for what no sample has hit; `None` where every sum has
-    /// samples.
+    /// Returns the standard error, due to unhit memory, of a sum all of whose blocks were counted; `None` where every
+    /// sum has samples.
     fn unhit_error(&self) -> Option<u64> {
         self.exact_allocations?;
         let mut counts = SampledAllocations::new(Some(self.mean_bytes), false);
@@ -15,13 +15,13 @@ impl Sampling {
     }
 }
 
-/// The error of a row, unless all of its blocks were counted: what no sample has hit is said once, of all rows.
+/// Returns the error of a row, unless all of its blocks were counted: unhit memory is stated once, for all rows.
 pub(crate) fn counted_apart(model: &ReportModel, error: Option<u64>) -> Option<u64> {
     let unhit = model.sampling.and_then(|sampling| sampling.unhit_error());
     error.filter(|&error| unhit.is_none_or(|unhit| error > unhit))
 }
 
-/// What no sample may have hit, of each row.
+/// States how much memory of each row samples may have missed.
 pub(crate) fn unhit(sampling: &Sampling) -> String {
     sampling.unhit_error().map_or(String::new(), |error| {
         format!("; {} more at each site", with_error(0, Some(error)))

@@ -1,22 +1,22 @@
-//! Numbers as people read them.
+//! Numbers in the form that people read.
 
 pub use memhook_foreign::size_text as bytes;
 
-/// Standard errors around an estimate within which the truth is in 95 of 100 cases.
+/// Standard errors of a 95 % interval.
 const INTERVAL: f64 = 1.96;
 
-/// Returns true if an estimate is so rough that only a bound of it is known.
+/// Returns true if an estimate is so rough that only a bound on it is known.
 fn is_rough(n: u64, error: u64) -> bool {
     error > n
 }
 
-/// The most that an estimate may stand for, with a probability of more than 95 %.
+/// Returns an upper bound on the true value, with a probability of more than 95 %.
 fn bound(n: u64, error: u64) -> u64 {
     n.saturating_add((INTERVAL * error as f64).round() as u64)
 }
 
-/// Bytes and their standard error: `4.1 KiB ± 96 B`. Where the error is larger than the amount, few samples or none have
-/// hit what may be much more, and only that is said: `≤ 217.4 KiB`.
+/// Writes bytes and their standard error: `4.1 KiB ± 96 B`. If the error exceeds the amount, few samples or none hit
+/// what may be much more, so it writes only a bound: `≤ 217.4 KiB`.
 pub fn with_error(n: u64, error: Option<u64>) -> String {
     match error {
         Some(error) if is_rough(n, error) => error_text(n, error),
@@ -33,8 +33,8 @@ pub fn error_text(n: u64, error: u64) -> String {
     }
 }
 
-/// A change and its standard error: `+4.1 KiB ± 96 B`. Where the error is larger, it may be a change in either direction:
-/// `within ± 217.4 KiB`.
+/// Writes a change and its standard error: `+4.1 KiB ± 96 B`. If the error is larger, the change may be in either
+/// direction: `within ± 217.4 KiB`.
 pub fn change_with_error(by: i64, error: Option<u64>) -> String {
     match error {
         Some(error) if is_rough(by.unsigned_abs(), error) => {
@@ -45,7 +45,7 @@ pub fn change_with_error(by: i64, error: Option<u64>) -> String {
     }
 }
 
-/// A change of bytes: `+4.1 KiB`, `-96 B`, `±0`.
+/// Writes a change of bytes: `+4.1 KiB`, `-96 B`, `±0`.
 pub fn change(n: i64) -> String {
     match n {
         0 => "±0".into(),
@@ -54,7 +54,7 @@ pub fn change(n: i64) -> String {
     }
 }
 
-/// A count with its thousands apart: `3,386,850`.
+/// Writes a count with separators: `3,386,850`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -67,12 +67,12 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A count and its noun: `1 block`, `2 blocks`.
+/// Writes a count and its noun: `1 block`, `2 blocks`.
 pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// A duration in ms: `850 ms`, `12.3 s`, `5 min 02 s`.
+/// Writes a duration in ms: `850 ms`, `12.3 s`, `5 min 02 s`.
 pub fn milliseconds(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -82,7 +82,7 @@ pub fn milliseconds(ms: u64) -> String {
     }
 }
 
-/// A duration in seconds, of any length: `12.3 µs`, `850 ms`, `12.3 s`.
+/// Writes a duration in seconds, of any length: `12.3 µs`, `850 ms`, `12.3 s`.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         _ if seconds < 1e-6 => format!("{:.0} ns", seconds * 1e9),
@@ -92,7 +92,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A part of a whole in percent; 0 if the whole is nothing.
+/// Returns a part of a whole in percent; 0 if the whole is nothing.
 pub fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }

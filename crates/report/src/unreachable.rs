@@ -4,7 +4,7 @@ use crate::{Amount, Leaks};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Sites that a recording keeps at most; those with the most bytes. Each takes about 40 bytes.
+/// Most sites that a recording keeps: those with the most bytes. Each takes about 40 bytes.
 const MAX_SITES: usize = 100_000;
 
 /// Unreachable blocks of one stack and one thread.
@@ -12,18 +12,19 @@ const MAX_SITES: usize = 100_000;
 pub struct UnreachableSite {
     /// Stack id of their allocations.
     pub stack: u32,
-    /// Thread that allocated them; 0 if it is not known.
+    /// Thread that allocated them; 0 if unknown.
     pub tid: u32,
-    /// Amount, an estimate where allocations were sampled.
+    /// Blocks and bytes, estimated where allocations were sampled.
     pub amount: Amount,
 }
 
-/// Result of a search at the end, as a recording keeps it.
+/// Result of a search at the end, as stored in a recording.
 #[derive(Clone, Debug, Default)]
 pub struct UnreachableAtEnd {
     /// Result of the search, for people.
     pub leaks: Leaks,
-    /// All unreachable blocks whose allocation is known, whatever else of that points to them.
+    /// All unreachable blocks with a known allocation, including those that other such blocks point
+    /// to.
     pub sites: Vec<UnreachableSite>,
 }
 
@@ -36,7 +37,7 @@ struct Note<L> {
     sites: Vec<Numbers>,
 }
 
-/// The note of a recording about a search, as JSON; `None` if it cannot be written.
+/// Returns a recording's note about a search, as JSON; `None` if it cannot be written.
 pub fn unreachable_note(leaks: &Leaks, sites: &[UnreachableSite]) -> Option<String> {
     let mut sites: Vec<&UnreachableSite> = sites.iter().collect();
     sites.sort_by_key(|site| (Reverse(site.amount.bytes), site.stack, site.tid));
@@ -58,7 +59,7 @@ pub fn unreachable_note(leaks: &Leaks, sites: &[UnreachableSite]) -> Option<Stri
 }
 
 impl UnreachableAtEnd {
-    /// Reads such a note; `None` if it is not one.
+    /// Reads such a note; `None` if the text is another one.
     pub fn of_note(text: &str) -> Option<UnreachableAtEnd> {
         let note: Note<Leaks> = serde_json::from_str(text).ok()?;
         let sites = note.sites.into_iter();

@@ -29,7 +29,7 @@ const STYLES: [&str; 5] = [
     include_str!("view/scores.css"),
     include_str!("view/space.css"),
 ];
-/// One script in this order: classes and constants are declared before they are used.
+/// Scripts, joined in this order: classes and constants are declared before their use.
 const SCRIPTS: [&str; 41] = [
     include_str!("view/units.js"),
     include_str!("view/names.js"),
@@ -74,7 +74,7 @@ const SCRIPTS: [&str; 41] = [
     include_str!("view/main.js"),
 ];
 
-/// Higher levels make a page a few percent smaller, and take most of the time that it costs.
+/// Compression level. Higher ones make a page a few percent smaller, and take most of the time for it.
 const LEVEL: u32 = 3;
 
 /// One self-contained page.
@@ -87,7 +87,7 @@ impl Format<Profile> for Html {
 
     fn write(&self, profile: &Profile, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         let packed = GzEncoder::new(Vec::new(), Compression::new(LEVEL));
-        // The encoder is slow where it gets a few bytes at a time.
+        // The encoder is slow when it gets a few bytes at a time.
         let mut packed = BufWriter::with_capacity(1 << 16, packed);
         columns::write(profile, options.editor.as_ref(), &mut packed)?;
         let data = STANDARD.encode(packed.into_inner()?.finish()?);
@@ -103,8 +103,8 @@ impl Format<Profile> for Html {
     }
 }
 
-/// Writes a page with these parts in the place of the placeholders, which it has once each and in this order. What is
-/// put in is not looked at again.
+/// Writes a page with these parts in place of the placeholders, which it has once each and in this order. The parts
+/// themselves are not searched.
 pub(crate) fn fill(
     page: &str,
     parts: &[(&str, &[&str])],

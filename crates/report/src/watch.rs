@@ -16,21 +16,21 @@ pub struct WatchReport {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// `limit`, `growth`, `rss`, `pressure` or `end`.
+    /// Reason: `limit`, `growth`, `rss`, `pressure` or `end`.
     pub reason: &'static str,
     /// The reason as a sentence.
     pub explanation: String,
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub time_s: u64,
     /// End of the process, in the last report.
     pub death: Option<Death>,
-    /// Whom the kernel has killed meanwhile, in the last report.
+    /// Processes that the kernel has killed meanwhile, in the last report.
     pub killed: Vec<KilledProcess>,
-    /// Resident memory by mappings; not after the process has ended.
+    /// Resident memory by mappings; absent after the process has ended.
     pub account: Option<RssReport>,
-    /// The last minutes, the oldest moment first.
+    /// The last minutes, oldest moment first.
     pub history: Vec<WatchMoment>,
-    /// The live blocks by call stack; none where nothing is traced.
+    /// Live blocks by call stack; absent without a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<ReportModel>,
 }
@@ -42,16 +42,16 @@ pub struct WatchMoment {
     pub time_s: f64,
     /// Resident bytes.
     pub rss_bytes: u64,
-    /// Bytes of live blocks, an estimate where allocations are sampled.
+    /// Bytes of live blocks, estimated where allocations are sampled.
     pub live_bytes: u64,
 }
 
-/// Whom the kernel has killed for want of memory in the memory cgroup of a process, while that was watched.
+/// Processes that the kernel has killed for lack of memory in a process's memory cgroup, during the watch.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Kills {
-    /// Number of processes; none where the kernel does not say.
+    /// Number of processes; `None` where the kernel does not report it.
     pub count: Option<u64>,
-    /// Processes that its messages name, which not everybody may read.
+    /// Processes named by the kernel's messages, which not every user may read.
     pub processes: Vec<KilledProcess>,
 }
 
@@ -69,12 +69,12 @@ impl Kills {
         self.processes.iter().any(|killed| killed.pid == pid)
     }
 
-    /// Returns true if anybody was killed.
+    /// Returns true if a process was killed.
     fn any(&self) -> bool {
         self.count.is_some_and(|count| count > 0) || !self.processes.is_empty()
     }
 
-    /// Describes the others, in words that follow those about process `pid`.
+    /// Describes the other processes, in words that follow those about process `pid`.
     fn words(&self, pid: i32) -> String {
         const MOST: usize = 4;
         let others = self.processes.iter().filter(|killed| killed.pid != pid);
@@ -96,7 +96,7 @@ impl Kills {
         format!("; the kernel has killed {who} of its memory cgroup for want of memory")
     }
 
-    /// The end of the watch of a process that goes on.
+    /// Describes the end of a watch whose process goes on.
     pub fn beside_living(&self, pid: i32) -> String {
         let others = if self.any() {
             self.words(pid)
@@ -110,19 +110,19 @@ impl Kills {
 /// The end of a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Death {
-    /// The kernel has killed it for want of memory or, where its messages cannot be read, some process of its group while
-    /// it was watched.
+    /// True if the kernel killed the process for lack of memory or, where its messages cannot be read, killed some
+    /// process of its group during the watch.
     pub out_of_memory: bool,
-    /// Number of processes that it has killed there since the watch began; none where it does not say.
+    /// Number of processes that it has killed there since the watch began; `None` where it does not report that.
     pub kills: Option<u64>,
-    /// The signal that ended the process, if that is known.
+    /// Signal that ended the process, if known.
     pub signal: Option<i32>,
-    /// Its exit status, if that is known.
+    /// Exit status of the process, if known.
     pub status: Option<i32>,
 }
 
 impl Death {
-    /// Describes the end of process `pid`, with its wait status if that is known.
+    /// Describes the end of process `pid`, with its wait status if known.
     pub fn new(pid: i32, wait_status: Option<i32>, kills: &Kills) -> Death {
         let signal = wait_status.map(|status| status & 0x7f);
         let is_named = !kills.processes.is_empty();
@@ -136,7 +136,7 @@ impl Death {
         }
     }
 
-    /// In words.
+    /// Returns the end in words.
     pub fn explanation(&self, pid: i32, kills: &Kills) -> String {
         let how = match (self.signal, self.status) {
             _ if kills.of(pid) => "killed by the kernel for want of memory".to_owned(),
@@ -149,7 +149,7 @@ impl Death {
 }
 
 impl WatchReport {
-    /// A report of this moment.
+    /// Creates a report of this moment.
     pub fn new(
         pid: i32,
         reason: &'static str,
@@ -181,12 +181,12 @@ impl WatchReport {
         }
     }
 
-    /// Adds the history before.
+    /// Adds the preceding history.
     pub fn with_history(self, history: Vec<WatchMoment>) -> WatchReport {
         WatchReport { history, ..self }
     }
 
-    /// Adds how the process ended, and whom the kernel has killed.
+    /// Adds the end of the process, and the processes that the kernel has killed.
     pub fn with_death(self, death: Option<Death>, kills: Kills) -> WatchReport {
         WatchReport {
             death,
@@ -251,7 +251,7 @@ mod tests {
             text,
             "ended with status 1; the kernel has killed process 8 (leaker) of its memory cgroup for want of memory"
         );
-        // Where the messages of the kernel cannot be read, there are the numbers of the group.
+        // Without the kernel's messages, the numbers of the group remain.
         let (out_of_memory, text) = of(Some(9), &kills(Some(1), &[]));
         assert!(
             out_of_memory && text.contains("signal 9; the kernel has killed a process"),

@@ -1,4 +1,4 @@
-//! Which call stack releases what another one allocated: text, and JSON with the schema
+//! Call stacks that release what other ones allocated: text, and JSON with the schema
 //! `memhook-rs/who-frees/1`.
 
 use crate::apart::KnownSite;
@@ -17,7 +17,7 @@ use std::fmt::Write;
 pub struct WhoFrees {
     /// Always `memhook-rs/who-frees/1`.
     pub schema: &'static str,
-    /// The times in which nothing was seen.
+    /// Times in which nothing was seen.
     pub gaps: Vec<UnseenTime>,
     /// Sum of the bytes released.
     pub bytes: u64,
@@ -26,7 +26,7 @@ pub struct WhoFrees {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
-    /// Bytes that the same sites have live at the end.
+    /// Live bytes of the same sites at the end.
     pub live_bytes: u64,
     /// Their blocks.
     pub live_blocks: u64,
@@ -35,9 +35,9 @@ pub struct WhoFrees {
     pub unreachable_bytes: Option<u64>,
     /// The pairs, largest first.
     pub pairs: Vec<Freed>,
-    /// Pairs beyond those.
+    /// Number of unlisted pairs.
     pub more_pairs: u64,
-    /// Frames that were collected of each stack.
+    /// Frames collected of each stack.
     #[serde(skip)]
     depth: u32,
 }
@@ -52,16 +52,16 @@ pub struct Freed {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
-    /// Where they were allocated, innermost first.
+    /// Stack of the allocation, innermost frame first.
     pub allocated_by: Vec<StackFrame>,
-    /// Releasing function: free, delete, ...; empty if the release was not seen, `others` for many stacks that
-    /// are not told apart.
+    /// Releasing function: free, delete, ...; empty if the release was not seen, `others` for the sum of many
+    /// stacks.
     pub kind: &'static str,
-    /// Where they were released, innermost first; empty if that was not seen.
+    /// Stack of the release, innermost frame first; empty if it was not seen.
     pub released_by: Vec<StackFrame>,
 }
 
-/// The `top` largest pairs.
+/// Lists the `top` largest pairs.
 pub fn who_frees(profile: &Profile, top: usize) -> WhoFrees {
     let mut flows: Vec<_> = profile.flows.iter().collect();
     flows.sort_by_key(|flow| {
@@ -178,7 +178,7 @@ impl Document for WhoFrees {
                 kind: pair.kind,
                 frames: frames_of(pair),
             });
-            // A stack may be in many pairs, and is called the same in all of them.
+            // A stack may be in many pairs, and has the same name in all of them.
             known
                 .flat_map(|site| heads(&[site], style))
                 .collect::<Vec<_>>()

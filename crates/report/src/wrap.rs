@@ -1,4 +1,4 @@
-//! Text made to fit a terminal.
+//! Text fitted to a terminal.
 
 use std::iter::once;
 use unicode_width::UnicodeWidthChar;
@@ -7,11 +7,11 @@ use unicode_width::UnicodeWidthChar;
 const ESCAPE: char = '\x1b';
 /// Additional indentation of the rest of a line.
 const HANGING: usize = 4;
-/// Lines are not made narrower than this.
+/// Fewest columns to which lines are wrapped.
 const LEAST: usize = 20;
 
-/// The text with no line wider than this, as far as there are spaces to break it at. The rest of a line is
-/// indented a little deeper than its begin.
+/// Wraps the text at spaces to lines of this width. The rest of a line is indented a little deeper than
+/// its begin.
 pub fn wrapped(text: &str, width: usize) -> String {
     let width = width.max(LEAST);
     let mut out = String::with_capacity(text.len());
@@ -27,7 +27,8 @@ pub fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// Columns that a text takes: a Chinese character is two wide, and a mark on a letter has none of its own.
+/// Returns the columns that a text takes: a Chinese character is two wide, and a mark on a letter has none
+/// of its own.
 pub(crate) fn columns(text: &str) -> usize {
     let mut is_code = false;
     let seen = text.chars().filter(|&c| {
@@ -42,7 +43,7 @@ fn width(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
-/// Beginning of a text without colours that takes at most this many columns.
+/// Returns the beginning of a text without colours that takes at most this many columns.
 pub(crate) fn beginning(text: &str, most: usize) -> &str {
     let mut taken = 0;
     let beyond = |&(_, c): &(usize, char)| {
@@ -53,7 +54,7 @@ pub(crate) fn beginning(text: &str, most: usize) -> &str {
     end.map_or(text, |(at, _)| &text[..at])
 }
 
-/// End of a text without colours that takes at most this many columns.
+/// Returns the end of a text without colours that takes at most this many columns.
 pub(crate) fn ending(text: &str, most: usize) -> &str {
     let mut taken = 0;
     let within = |&(_, c): &(usize, char)| {
@@ -61,12 +62,12 @@ pub(crate) fn ending(text: &str, most: usize) -> &str {
         taken <= most
     };
     let rest = text.char_indices().rev().take_while(within);
-    // A mark goes with the letter in front of it.
+    // A mark belongs to the letter in front of it.
     let start = rest.filter(|&(_, c)| width(c) > 0).last();
     start.map_or("", |(at, _)| &text[at..])
 }
 
-/// A text without colours, with spaces up to this many columns.
+/// Pads a text without colours with spaces to this many columns.
 pub(crate) fn padded(text: &str, to: usize) -> String {
     let missing = to.saturating_sub(columns(text));
     format!("{text}{:missing$}", "")
@@ -76,7 +77,7 @@ fn wrap_line(line: &str, width: usize, out: &mut String) {
     let start = line.len() - line.trim_start().len();
     let indent = (start + HANGING).min(width / 2);
     let mut at = 0;
-    // What ends at a space: a word with the spaces in front of it.
+    // Pieces that end before a space: a word with the spaces in front of it.
     let spaces = line.match_indices(' ').map(|(space, _)| space);
     let ends = spaces
         .filter(|&space| space > start)

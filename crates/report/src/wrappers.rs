@@ -1,10 +1,10 @@
-//! Functions that only pass an allocation on: who calls them is of interest.
+//! Functions that only pass an allocation on; their callers are of interest.
 
 use crate::names::qualified_name;
 use crate::stacks::without_template_arguments;
 use memhook_foreign::star_glob;
 
-/// Their names, without arguments; `*` is any text.
+/// Their names, without arguments; `*` stands for any text.
 const WRAPPERS: &[&str] = &[
     "malloc",
     "calloc",
@@ -51,7 +51,7 @@ const WRAPPERS: &[&str] = &[
 /// `pool_alloc`, `Arena::Allocate`.
 const NAME_PARTS: [&str; 5] = ["alloc", "strdup", "strndup", "memdup", "asprintf"];
 
-/// Returns true if a function is a wrapper, whatever it returns and takes.
+/// Returns true if a function is a wrapper, whatever its parameters and result.
 pub fn is_wrapper(function: &str) -> bool {
     let name = qualified_name(function);
     let last = name.rsplit("::").next().unwrap_or(&name);

@@ -1,4 +1,4 @@
-//! JSON reports that are compared, and what cannot be.
+//! JSON reports that can be compared, and those that cannot.
 
 use memhook_report::{
     AttachInfo, Document, Measure, Measured, ReportModel, ReportTotals, SiteRow, StackFrame, Style,
@@ -98,7 +98,8 @@ fn refused(report: &ReportModel) -> String {
 #[test]
 fn two_reports_are_compared() {
     let old = json(&report(&[("stays", 10, 1), ("grows", 10, 1)]));
-    // As attach writes them: one an interval, the last cut off by a full disk.
+    // Output of attach: a report for each interval, the last cut off by a full
+    // disk.
     let early = json(&report(&[("grows", 1, 1)]));
     let last = json(&report(&[("grows", 500, 5), ("stays", 10, 1)]));
     let new = format!("{early}\n{last}\n{}", &last[..last.len() / 2]);

@@ -1,4 +1,4 @@
-//! Profiles in pprof's format that anybody may have written.
+//! Profiles in pprof's format from any source.
 
 use memhook_report::recorded::NameSources;
 use memhook_report::{
@@ -8,7 +8,7 @@ use memhook_report::{
 use proptest::prelude::*;
 use std::io::Write;
 
-/// Finds nothing, wherever the profile's paths lead to.
+/// Names that find nothing, wherever the profile's paths lead.
 fn names() -> PprofNames {
     PprofNames::new(NameSources {
         sysroots: vec!["/proc/self/no-such-root".into()],
@@ -72,7 +72,7 @@ fn packed(plain: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    /// What is not found stays as it is, to the last field, and is reported.
+    /// Addresses without names keep every field, and are reported.
     #[test]
     fn nothing_changes_without_names(
         addresses in prop::collection::vec(0x7000_0001_u64..0x7100_0000, 1..40),
@@ -94,7 +94,7 @@ proptest! {
         prop_assert_eq!(before, again);
     }
 
-    /// Bytes of anybody are refused or taken for what they are.
+    /// Arbitrary bytes are refused, or read without harm.
     #[test]
     fn changed_bytes_do_no_harm(
         addresses in prop::collection::vec(0x7000_0001_u64..0x7100_0000, 1..10),
@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// A small file that unpacks to more than anybody has memory for, and one of countless empty samples.
+/// A small file that unpacks to more than any memory, and one of countless empty samples.
 #[test]
 fn what_is_too_large_is_refused() {
     let bomb = packed(&vec![0; 65 << 20]);

@@ -1,4 +1,4 @@
-//! What a reader sees: one report in full, and what must stand out.
+//! The report as readers see it: one in full, and the parts that must stand out.
 
 use memhook_report::*;
 
@@ -163,7 +163,7 @@ Sites, and their share of all live bytes:
     assert_eq!(report().text(Style::default()), expected);
 }
 
-/// What is all well takes one line, and what nothing reaches is in the row of its site.
+/// Parts without problems take one line, and unreachable blocks are in the row of their site.
 #[test]
 fn the_answer_comes_first() {
     let mut model = report();
@@ -177,7 +177,7 @@ fn the_answer_comes_first() {
         "{shown}"
     );
     assert!(!shown.contains("libc.so.6"), "{shown}");
-    // What happened while nothing was seen is missing, so nothing is complete.
+    // Events in a gap are missing, so nothing is complete.
     model.gaps = vec![UnseenTime {
         from_s: 0.0,
         to_s: 0.5,
@@ -216,7 +216,7 @@ fn reports_on_a_terminal_are_tables_until_the_last() {
     }
 }
 
-/// A row of blocks whose allocation nobody saw says so, instead of naming nobody.
+/// A row of blocks with an unseen allocation says so.
 #[test]
 fn leaks_from_before_the_attach_say_so() {
     let mut model = report();
@@ -324,7 +324,7 @@ fn functions_and_frames() {
     assert!(model.text(Style::default()).contains("3  main (shop)\n"));
 }
 
-/// A report in a terminal of any width stays in it, and says what matters in each.
+/// A report fits a terminal of any width, and keeps the important parts in each.
 #[test]
 fn a_narrow_terminal() {
     let mut model = report();
@@ -406,7 +406,7 @@ fn what_makes_numbers_wrong_comes_first() {
         text.contains("12 of 40 call stacks end at --depth "),
         "{text}"
     );
-    // Without the time in which nothing was seen.
+    // Without a gap.
     let whole = report();
     let rate = |model: &ReportModel| {
         let text = model.text(Style::default());
@@ -419,7 +419,7 @@ fn what_makes_numbers_wrong_comes_first() {
     assert_ne!(rate(&model), rate(&whole));
 }
 
-/// Calls without a stack are not among those whose stacks end early.
+/// Calls without a stack do not count as stacks that end early.
 #[test]
 fn call_stacks_that_found_no_room() {
     let mut model = report();
@@ -434,7 +434,7 @@ fn call_stacks_that_found_no_room() {
     assert!(shown.contains(warning), "{shown}");
 }
 
-/// Where the question is another one, a line says which command answers it.
+/// If the question needs another command, a line names it.
 #[test]
 fn hints() {
     let mut model = report();
@@ -557,7 +557,7 @@ fn alike_rows_and_narrow_rows() {
         assert!(shown.contains(shown_at_80), "{shown}");
         assert_eq!(shown.contains("itself"), name == "main", "{shown}");
     }
-    // Text has what is together in one row, JSON has each.
+    // Text folds rows into one, JSON has each.
     model.by = "thread";
     model.groups = vec![group("thread 8 (ended)"), group("thread 9 (ended)")];
     model.more_rows = 9_998;
@@ -578,7 +578,8 @@ fn alike_rows_and_narrow_rows() {
     );
 }
 
-/// Commands that know glibc's heap alone are named beside what works instead; two lines at most.
+/// Hints name commands for glibc's heap alone together with an alternative, in at most two
+/// lines.
 #[test]
 fn hints_about_other_allocators() {
     let with = |allocator: &str, is_linked_in, is_final, rss_bytes| {

@@ -1,4 +1,4 @@
-//! Labels of sites in little room, and what tells those apart that look alike.
+//! Labels in little room, and the differences between sites that look alike.
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn the_caller_that_differs_comes_first() {
             "free \u{2190} main",
         ]
     );
-    // One of them may end where the other goes on.
+    // One stack may end where the other goes on.
     assert_eq!(
         shown(&["a b c", "a b"]),
         ["a \u{2190} \u{2026} \u{2190} c", "a \u{2190} b"]
@@ -70,7 +70,8 @@ fn of_the_same_calls_it_is_the_line() {
     );
     assert_eq!(shown(&["a@3", "a@2"]), ["a src/a.cc:3", "a src/a.cc:2"]);
     assert_eq!(shown(&[""]), ["(no call stack) "]);
-    // They differ in what is not shown: the allocator's function, or the library's plumbing.
+    // They differ in frames that are not shown: the allocator's function, or the library's
+    // plumbing.
     assert_eq!(
         shown(&["std::x a b", "std::y a b"]),
         ["a [std::x] \u{2190} b", "a [std::y] \u{2190} b"]
@@ -113,7 +114,7 @@ fn a_line_number_is_the_last_to_go() {
         let shown = &shown_in(room + 1, &[long])[0];
         assert!(shown.starts_with(expected), "{room}: {shown}");
     }
-    // What tells them apart stays longer than directories and parts of the name.
+    // The difference between sites stays longer than directories and parts of the name.
     let alike = [
         "place_many_orders@42 serve main",
         "place_many_orders@42 print main",
@@ -183,7 +184,7 @@ fn what_tells_rows_apart_is_cut_last() {
     for room in 45..120 {
         distinct(room);
     }
-    // From what a row wants on, it is whole.
+    // From the width that a row wants, it is whole.
     let sites: Vec<Vec<StackFrame>> = alike
         .iter()
         .map(|stack| stack.split_whitespace().map(frame).collect())

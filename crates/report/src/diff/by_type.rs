@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// A type whose blocks changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct TypeChange {
-    /// Its name; `unknown`: the call stacks do not tell it.
+    /// Its name; `unknown` if the call stacks do not reveal it.
     pub name: String,
     /// Fate of the type.
     pub fate: Fate,
@@ -31,14 +31,14 @@ pub struct TypeChange {
     pub error_bytes: Option<u64>,
 }
 
-/// Types in the place of sites.
+/// Changes by type, in place of sites.
 #[derive(Clone, Debug, Serialize)]
 pub struct TypeChanges {
     /// Types that changed: the largest growth first, the largest shrinking last.
     pub rows: Vec<TypeChange>,
-    /// Changed types beyond those, from between.
+    /// Number of unlisted changes, which lie between those.
     pub more: u64,
-    /// Types that are the same in both.
+    /// Number of types that did not change.
     pub same: u64,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn type_changes(
     let mut found: Vec<(&str, OldAndNew)> = sums.into_iter().filter(is_other).collect();
     let same = (all - found.len()) as u64;
     let change = |(old, new): &OldAndNew| difference(new.bytes, old.bytes);
-    // The largest changes of either kind are kept.
+    // Keeps the largest changes of either direction.
     found.sort_by_key(|(name, amounts)| (u64::MAX - change(amounts).unsigned_abs(), *name));
     let more = found.len().saturating_sub(top) as u64;
     found.truncate(top);

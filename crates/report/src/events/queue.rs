@@ -51,7 +51,7 @@ pub struct EventQueue {
     waiting: Mutex<Waiting>,
     has_come: Condvar,
     is_closed: AtomicBool,
-    /// Counts what the writer gets done.
+    /// Count of the writer's progress.
     progress: AtomicU64,
 }
 
@@ -60,8 +60,8 @@ impl EventQueue {
         self.waiting.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Moves a batch into the queue, as far as there is room. Waits for nobody: where the writer is just at the queue, the
-    /// batch stays for the next time. Returns how many records have moved.
+    /// Moves as much of a batch into the queue as fits. Never waits: if the writer has the queue locked, the batch
+    /// stays for the next call. Returns the number of records moved.
     pub(super) fn offer(&self, batch: &mut Vec<Item>) -> usize {
         if self.is_closed() {
             let all = batch.len();
@@ -80,7 +80,7 @@ impl EventQueue {
         room
     }
 
-    /// Adds the time in which the process went on untraced, and what the recording has lost. There are few of these.
+    /// Adds a time in which the process went on untraced, together with the recording's losses. Both are rare.
     pub fn gap(&self, from_ns: u64, until_ns: u64) {
         self.note(Item::Gap { from_ns, until_ns });
     }
@@ -99,7 +99,7 @@ impl EventQueue {
         }
     }
 
-    /// Nothing more will come but `last`, which found no room, and the sums.
+    /// Ends the stream: only `last`, which found no room, and the sums follow.
     pub(super) fn finish(&self, last: &[Item], end: EventsEnd) {
         let mut waiting = self.lock();
         waiting.items.extend_from_slice(last);
@@ -108,7 +108,7 @@ impl EventQueue {
         self.has_come.notify_one();
     }
 
-    /// The next records, and the sums if nothing will come behind these.
+    /// Takes the next records, and the sums if nothing follows them.
     pub(super) fn take(&self) -> (Vec<Item>, Option<EventsEnd>) {
         let mut waiting = self.lock();
         while waiting.items.is_empty() && waiting.end.is_none() {
@@ -120,7 +120,7 @@ impl EventQueue {
         (std::mem::take(&mut waiting.items), waiting.end.clone())
     }
 
-    /// Nobody reads any more.
+    /// Tells the queue that the reader has gone.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Relaxed);
         self.lock().items = Vec::new();
@@ -135,7 +135,8 @@ impl EventQueue {
         self.progress.fetch_add(1, Relaxed);
     }
 
-    /// Waits until `is_done`, for as long as the writer gets anything done within `patience`. Returns whether it is done.
+    /// Waits until `is_done`, as long as the writer makes progress within `patience`. Returns the last answer of
+    /// `is_done`.
     pub fn wait_while_it_moves(&self, patience: Duration, is_done: impl Fn() -> bool) -> bool {
         let (mut moved, mut progress) = (Instant::now(), self.progress.load(Relaxed));
         while !is_done() {

@@ -67,9 +67,9 @@ pub(super) enum Record<'a> {
 pub enum Why {
     /// The reader was too slow.
     Reader,
-    /// Live blocks took all the memory that they may take, so not all are followed.
+    /// The ledger's memory was full, so it does not follow all live blocks.
     Memory,
-    /// The program was faster than the events could be taken, or had more threads than can be recorded.
+    /// The program outran the attacher, or had more threads than can be recorded.
     Recording,
 }
 
@@ -82,14 +82,14 @@ pub struct Lost {
     pub records: u64,
     /// Allocations, as far as they are known.
     pub allocations: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub allocated_bytes: u64,
     /// Releases, as far as they are known.
     pub frees: u64,
 }
 
 impl Lost {
-    /// Nothing.
+    /// No loss.
     pub(super) fn none(why: Why) -> Lost {
         Lost {
             why,
@@ -123,7 +123,7 @@ pub struct EventsBegin {
     pub process: String,
     /// Mean bytes between samples; null: every allocation is reported.
     pub sample_bytes: Option<u64>,
-    /// Frames of a call stack, at most.
+    /// Most frames of a call stack.
     pub depth: u32,
 }
 
@@ -149,15 +149,15 @@ pub struct EventsEnd {
     pub time_ns: u64,
     /// Allocations.
     pub allocations: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub allocated_bytes: u64,
-    /// Releases, those of blocks from before the attach included.
+    /// Releases, including those of blocks from before the attach.
     pub frees: u64,
     /// Bytes of known blocks that were released.
     pub freed_bytes: u64,
-    /// Blocks that live.
+    /// Number of live blocks.
     pub live_blocks: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub live_bytes: u64,
     /// Records of this stream that are missing because the reader was too slow.
     pub lost_records: u64,

@@ -11,7 +11,7 @@ pub struct EventTap {
     pub(super) batch: Vec<Item>,
     /// Events that found no room since the last record about them.
     lost: Lost,
-    /// All records that have found none.
+    /// All records that found no room.
     lost_records: u64,
     /// Allocations and bytes that were counted, and how many of them were reported as blocks.
     counted: (u64, u64),
@@ -20,7 +20,7 @@ pub struct EventTap {
 }
 
 impl EventTap {
-    /// Into this queue.
+    /// Creates a tap that feeds this queue.
     pub fn new(queue: &Arc<EventQueue>) -> EventTap {
         EventTap {
             queue: Arc::clone(queue),
@@ -44,8 +44,9 @@ impl EventTap {
         }
     }
 
-    /// Puts right a release, if the last event is an allocation at its address. The ledger reports that first, and then which
-    /// of the two blocks is gone. A reader knows an address by one block at a time.
+    /// Puts a release before the last event if that is an allocation at the same address. The ledger reports the
+    /// allocation first, and then which of the two blocks is gone; but a reader knows one block at an address at a
+    /// time.
     fn goes_before_last(&mut self, free: Item) -> bool {
         let Item::Free {
             block: gone, by, ..
@@ -61,7 +62,7 @@ impl EventTap {
             | Item::Realloc {
                 new: block, stack, ..
             } if block == gone => {
-                // What came later is known already, so this one was released at once.
+                // The later block is already known, so this one was released at once.
                 let pair = Item::Pairs {
                     block,
                     stack,
@@ -80,7 +81,7 @@ impl EventTap {
                 true
             }
             Item::Alloc { block, .. } | Item::Realloc { new: block, .. }
-                // Whoever is known to release it does so afterwards.
+                // A known releaser acts after that.
                 if by.is_none() && block.address == gone.address =>
             {
                 let at = self.batch.len() - 1;
@@ -98,7 +99,7 @@ impl EventTap {
         if self.batch.len() >= ROOM {
             self.offer();
         }
-        // What follows something that is missing waits until that has been said.
+        // Whatever follows missing events waits until the loss is reported.
         if self.batch.len() >= ROOM || !self.lost.is_none() && !self.tell_lost() {
             self.lost_records += 1;
             self.lost.add(&Lost {
@@ -113,9 +114,9 @@ impl EventTap {
         self.batch.push(item);
     }
 
-    /// Reports what is missing, if there is room. Returns whether there was.
+    /// Reports missing events if there is room. Returns false if there was none.
     fn tell_lost(&mut self) -> bool {
-        // Else a reader who takes one record at a time would get one in two about this.
+        // Otherwise a reader that takes one record at a time would find every second one to be about losses.
         if self.batch.len() > ROOM / 2 {
             return false;
         }
@@ -128,7 +129,7 @@ impl EventTap {
         self.queue.offer(&mut self.batch);
     }
 
-    /// Nothing more will come: `end` has the sums of the trace.
+    /// Ends the stream; `end` has the sums of the trace.
     pub fn finish(&mut self, mut end: EventsEnd) {
         self.note_untold();
         if !self.lost.is_none() {
@@ -139,7 +140,7 @@ impl EventTap {
         self.batch = Vec::new();
     }
 
-    /// Reports allocations that the ledger has counted, and of which it says no more.
+    /// Reports allocations that the ledger has only counted.
     fn note_untold(&mut self) {
         let allocations = self.counted.0.saturating_sub(self.told.0);
         if allocations == 0 {

@@ -67,7 +67,7 @@ fn written(queue: &EventQueue) -> Vec<Value> {
 fn what_finds_no_room_is_counted() {
     let queue = Arc::new(EventQueue::default());
     let mut tap = EventTap::new(&queue);
-    // Nobody reads: the queue and then the batch fill up.
+    // Without a reader, the queue and then the batch fill up.
     for pass in 0..4 {
         for i in 0..ROOM as u64 {
             allocate(&mut tap, (pass * ROOM as u64 + i) * 16);
@@ -150,14 +150,14 @@ fn an_address_has_one_block_at_a_time() {
     tap.allocated(&block(32, 4), 7);
     tap.allocated(&block(32, 3), 7);
     tap.released(&block(32, 3), 7, None);
-    // The same by realloc.
+    // Likewise by realloc.
     tap.allocated(&block(48, 5), 7);
     tap.reallocated((&block(48, 5), 7), by, (&block(16, 6), 7));
     tap.released(&block(16, 2), 7, None);
     tap.allocated(&block(64, 7), 7);
     tap.reallocated((&block(64, 7), 7), by, (&block(32, 8), 7));
     tap.released(&block(32, 8), 7, None);
-    // It is known who has released what came first.
+    // The releaser of the first block is known.
     tap.allocated(&block(32, 2), 7);
     tap.released(&block(32, 2), 7, Some(by));
     tap.allocated(&block(80, 9), 7);

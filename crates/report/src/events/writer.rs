@@ -10,34 +10,34 @@ use rustc_hash::FxHashSet;
 use std::io::{BufWriter, Write};
 use std::time::Duration;
 
-/// Records of which the call stacks are looked up together.
+/// Records whose call stacks are looked up together.
 const CHUNK: usize = 4096;
-/// Bytes that are written at a time.
+/// Bytes per write.
 const PIECE: usize = 4096;
-/// Number of looks for the module that an address may be in; a module that was just loaded is known soon.
+/// Attempts to find the module of an address: a module that was just loaded becomes known soon.
 const MODULE_LOOKS: usize = 3;
 const MODULE_PAUSE: Duration = Duration::from_millis(20);
-/// Time limit for names. What has none by then is written without.
+/// Time limit for names; later ones are left out.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where names of stacks and threads come from.
+/// Source of the names of stacks and threads.
 pub trait EventSource: Send {
-    /// The backtrace with this id, and what people call the function.
+    /// Returns the backtrace with this id, and the common name of its function.
     fn backtrace(&mut self, id: u32) -> Option<Backtrace>;
-    /// The id of the thread with this index, as the process sees it, and its name.
+    /// Returns the id of the thread with this index, as the process sees it, and its name.
     fn thread(&mut self, index: u16) -> (u32, String);
-    /// The modules, if they have changed since the last call.
+    /// Returns the modules, if they have changed since the last call.
     fn new_modules(&mut self) -> Option<Vec<ModuleFile>>;
 }
 
 /// Result of a writer.
 #[derive(Debug)]
 pub struct EventsWritten {
-    /// Reason why it ended early. A reader that went away is none.
+    /// Reason why it ended early. A closed pipe is not an error.
     pub error: Option<std::io::Error>,
 }
 
-/// Writes a stream to its end, or until nobody reads any more.
+/// Writes a stream to its end, or until the reader has gone.
 pub fn write_events(
     queue: &EventQueue,
     begin: &EventsBegin,
@@ -73,7 +73,7 @@ struct Writer<'a, W: Write> {
     output: BufWriter<Paced<'a, W>>,
 }
 
-/// Notes how a reader gets on, a few kilobytes at a time: a pipe takes a whole write or keeps the writer waiting.
+/// Tracks a reader's progress, a few kilobytes at a time: a pipe either takes a whole write or blocks the writer.
 struct Paced<'a, W> {
     output: W,
     queue: &'a EventQueue,
@@ -91,7 +91,7 @@ impl<W: Write> Write for Paced<'_, W> {
     }
 }
 
-/// The stack of a record; 0 is none.
+/// Returns the stack of a record, or 0.
 fn stack_of(item: &Item) -> u32 {
     match item {
         Item::Alloc { stack, .. } | Item::Realloc { stack, .. } | Item::Pairs { stack, .. } => {
@@ -140,14 +140,14 @@ impl<W: Write> Writer<'_, W> {
         self.output.write_all(b"\n")
     }
 
-    /// A line with names that the process has chosen.
+    /// Writes a line with names that the target has chosen.
     fn foreign_line(&mut self, record: &Record<'_>) -> std::io::Result<()> {
         let text = serde_json::to_string(record)?;
         self.output.write_all(visible_json(&text).as_bytes())?;
         self.output.write_all(b"\n")
     }
 
-    /// Writes what the records name for the first time.
+    /// Names everything that these records mention for the first time.
     fn name(&mut self, items: &[Item]) -> std::io::Result<()> {
         let (mut stacks, mut threads) = (Vec::new(), Vec::new());
         for item in items {

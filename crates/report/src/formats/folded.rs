@@ -1,5 +1,5 @@
-//! Folded stacks: a line a call stack, outermost function first, `;` between, a space, the value. Read by
-//! flamegraph.pl, inferno, speedscope and many others.
+//! Folded stacks: each line has a call stack, outermost function first and separated by `;`, then a space
+//! and the value. flamegraph.pl, inferno, speedscope and many others read them.
 
 use super::{Format, FormatOptions};
 use crate::Profile;

@@ -1,9 +1,9 @@
 //! heaptrack's own format, version 3, which `heaptrack_print` and `heaptrack_gui` 1.4 read.
 //!
-//! A line a fact, numbers in hexadecimal, indices from 1 unless said otherwise:
-//! `v VERSION FORMAT`, `X COMMAND`, `I PAGE_SIZE PAGES`, `s LENGTH STRING`,
-//! `i ADDRESS MODULE [FUNCTION FILE LINE]...` (inlined functions innermost first), `t INSTRUCTION PARENT`,
-//! `a SIZE TRACE` (indices from 0), `c MILLISECONDS`, `+ INDEX` and `- INDEX` (allocation, release).
+//! Each line states one fact. Numbers are hexadecimal; indices count from 1 unless noted: `v VERSION
+//! FORMAT`, `X COMMAND`, `I PAGE_SIZE PAGES`, `s LENGTH STRING`, `i ADDRESS MODULE [FUNCTION FILE
+//! LINE]...` (inlined functions innermost first), `t INSTRUCTION PARENT`, `a SIZE TRACE` (indices from 0),
+//! `c MILLISECONDS`, `+ INDEX` and `- INDEX` (allocation, release).
 
 use super::heaptrack_events::Events;
 use super::locations::locations;
@@ -21,7 +21,7 @@ const FORMAT: u32 = 3;
 /// heaptrack's own format.
 pub struct Heaptrack;
 
-/// The unit of resident memory.
+/// Unit of resident memory.
 const PAGE_BYTES: u64 = 4096;
 
 impl Format<Profile> for Heaptrack {
@@ -31,7 +31,7 @@ impl Format<Profile> for Heaptrack {
 
     fn write(&self, profile: &Profile, _: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "v {HEAPTRACK_VERSION:x} {FORMAT:x}")?;
-        // A line that heaptrack's own reader passes over; people who look into the file find it.
+        // heaptrack's reader skips this line; people who open the file find it.
         if let Some(gaps) = gaps::warning(&profile.gaps, profile.live_bounds().as_ref()) {
             writeln!(out, "# {gaps}")?;
         }
@@ -53,7 +53,7 @@ impl Format<Profile> for Heaptrack {
         let resident = profile.resident.iter();
         let most = resident.map(|p| p.anonymous_bytes + p.file_bytes + p.shared_bytes);
         if let Some(most) = most.max() {
-            // The size of a page and of the memory (not known), and how many pages were resident.
+            // The page size, the size of memory (unknown), and the resident pages.
             writeln!(out, "I {PAGE_BYTES:x} 0\nR {:x}", most / PAGE_BYTES)?;
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Traces<'_> {
         Ok(index)
     }
 
-    /// The instruction of these frames, innermost first, all but the last inlined.
+    /// Returns the instruction of these frames, innermost first; all but the last are inlined.
     fn instruction(&mut self, profile: &Profile, frames: &[u32]) -> Result<u32> {
         if let Some(&index) = self.instructions.get(frames) {
             return Ok(index);
@@ -121,7 +121,7 @@ impl Traces<'_> {
         Ok(index)
     }
 
-    /// The trace of a stack: its frames from the outermost on, each the child of the one before.
+    /// Returns the trace of a stack: its frames from the outermost on, each the child of the one before.
     fn stack(&mut self, profile: &Profile, stack: u32) -> Result<u32> {
         let frames = profile.stacks.get(stack as usize);
         let mut instructions = Vec::new();

@@ -1,14 +1,14 @@
-//! heaptrack's file is a sequence of allocations and releases, which its reader counts. A profile holds what a
-//! run came to, so a sequence is written that comes to the same: for each site the number of allocations and of
-//! temporary ones, bytes live at the peak and at the end. The order within is not the run's.
+//! heaptrack's file is a sequence of allocations and releases, which its reader counts. A profile has only sums,
+//! so this writes a sequence with the same sums: for each site the number of allocations and of temporary ones,
+//! and the bytes live at the peak and at the end. Their order is not that of the run.
 //!
-//! The reader calls a release temporary if the line before it is the allocation with the same index, or,
-//! since it keeps index 0 for "none", if the release is of index 0 and follows another release. So index 0 is
-//! used for one block that cannot be mistaken, and the last index is a block of no bytes, never allocated, whose
-//! release is between an allocation and its release where that is not temporary.
+//! The reader calls a release temporary if the line before it is the allocation with the same index, or, since
+//! index 0 means "none" to it, if index 0 is released right after another release. So index 0 is given to one
+//! block that cannot be mistaken. The last index is a block of no bytes, never allocated; its release separates an
+//! allocation from a release that is not temporary.
 //!
-//! heaptrack_gui counts allocations by index, and takes for granted that each index comes for the first time
-//! when all lower ones have (`ParserData::handleAllocation`): it crashes otherwise.
+//! heaptrack_gui counts allocations by index, and expects each index to appear first after all lower ones
+//! (`ParserData::handleAllocation`): otherwise it crashes.
 
 use super::heaptrack_lines::{Lines, Lot};
 use crate::{Amount, Measures, Point, Profile, ProfileSite};
@@ -19,13 +19,13 @@ use std::io::{Result, Write};
 const STEPS: usize = 200;
 /// Blocks of one site over time.
 pub(super) struct Plan {
-    /// Allocated on the way to the peak, live to the end.
+    /// Allocated before the peak, live to the end.
     pub(super) kept: Lot,
     /// Live at the peak, not at the end.
     pub(super) peak: Lot,
     /// Allocated after the peak, live at the end.
     pub(super) late: Lot,
-    /// Released at once.
+    /// Released right after the allocation.
     pub(super) temporary: Lot,
     /// Released soon, but not at once.
     pub(super) brief: Lot,
@@ -42,25 +42,25 @@ enum FirstBlock {
     Kept,
     /// A block that is released after the allocation of this index, which is like it.
     Brief(u32),
-    /// One of `missing_temporary`, which have no bytes. Its call is made up for by a block of this index, which
-    /// stands for two blocks of its site that are live at the peak and released after it.
+    /// One of `missing_temporary`, which have no bytes. A block of this index makes up for its call: it stands for
+    /// two blocks of its site that are live at the peak and released after it.
     Missing(u32),
-    /// There is none like these, so it is a block of no bytes that is never allocated. heaptrack_print reads that;
+    /// No site has such a block, so it is a block of no bytes that is never allocated. heaptrack_print reads that;
     /// heaptrack_gui may crash.
     Nothing,
 }
 
-/// The sequence.
+/// The sequence of events.
 pub(super) struct Events {
     /// Size and trace by index.
     infos: Vec<(u64, u32)>,
     first: FirstBlock,
-    /// Bytes that it has live before its time: so much less is left for brief blocks below the peak.
+    /// Live bytes of the plan before its time: brief blocks below the peak have that much less room.
     early_bytes: u64,
-    /// A release of this index, of no bytes, comes between an allocation and its release.
+    /// Index of a block of no bytes, whose release comes between an allocation and its release.
     between: u32,
     plans: Vec<Plan>,
-    /// Temporary allocations that are live at the peak and so cannot be released at once.
+    /// Temporary allocations that are live at the peak, and so cannot be released at once.
     missing_temporary: u64,
     steps: Vec<Step>,
     peak_bytes: u64,
@@ -127,7 +127,7 @@ impl Events {
             used: 1,
         };
         self.events(&mut lines)?;
-        // What is never allocated comes last.
+        // The block that is never allocated comes last.
         for index in 0..self.infos.len() {
             lines.number(index as u32);
         }
@@ -206,8 +206,8 @@ impl Events {
         (self.peak_bytes as f64 * share).ceil() as u64
     }
 
-    /// Over how many steps, from the first on, the brief blocks of each plan are spread: those in which the sum
-    /// stays below the peak, or the reader would find the peak there.
+    /// Returns how many steps, from the first on, the brief blocks of each plan spread over: those in which the
+    /// sum stays below the peak. Otherwise the reader would find the peak there.
     fn brief_steps(&self) -> Vec<usize> {
         let live: Vec<u64> = (0..self.steps.len())
             .map(|step| self.live_before(step))
@@ -221,7 +221,7 @@ impl Events {
     }
 }
 
-/// Takes a block out of a plan for index 0, which it shares with no other.
+/// Takes a block out of a plan, to have index 0 to itself.
 fn first_block(plans: &mut [Plan], infos: &mut [(u64, u32)], peak_bytes: u64) -> FirstBlock {
     if let Some(plan) = plans.iter_mut().find(|plan| plan.temporary.blocks > 0) {
         infos[0] = infos[plan.temporary.take_small(1) as usize];
@@ -245,12 +245,12 @@ fn first_block(plans: &mut [Plan], infos: &mut [(u64, u32)], peak_bytes: u64) ->
     FirstBlock::Nothing
 }
 
-/// The largest brief or temporary block.
+/// Finds the largest brief or temporary block.
 fn largest(plans: &[Plan]) -> u64 {
     plans.iter().map(|plan| plan.largest).max().unwrap_or(0)
 }
 
-/// Makes two blocks one of the same bytes.
+/// Merges two blocks into one of as many bytes.
 fn first_missing(lot: &mut Lot, infos: &mut Vec<(u64, u32)>, room: u64) -> FirstBlock {
     let (size, trace) = infos[lot.small as usize];
     if lot.small_blocks() < 2 || size * 2 >= room {
@@ -261,7 +261,7 @@ fn first_missing(lot: &mut Lot, infos: &mut Vec<(u64, u32)>, room: u64) -> First
     FirstBlock::Missing(infos.len() as u32 - 1)
 }
 
-/// Sizes and traces, each pair once.
+/// Sizes and traces, without duplicates.
 struct Infos {
     list: Vec<(u64, u32)>,
     known: HashMap<(u64, u32), u32>,
@@ -294,8 +294,8 @@ impl Infos {
     }
 }
 
-/// Splits what a site did; the number is that of temporary allocations which are live at the peak.
-/// `most`: no brief block may be larger.
+/// Splits the allocations of a site; also returns the number of temporary ones that are live at the peak. `most`:
+/// upper bound on the size of a brief block.
 fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (Plan, u64) {
     let m = &site.measures;
     let less = |a: Amount, b: Amount| Amount {
@@ -313,7 +313,7 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
         bytes: a.bytes.min(a.blocks.saturating_mul(most)),
         ..Amount::default()
     };
-    // The format has no blocks from before its begin: those count as allocated there.
+    // The format has no blocks from before its begin: they count as allocated there.
     let all = more(m.allocated, site.before);
     let kept = kept(m.peak, m.live);
     let held = more(less(m.peak, kept), m.live);
@@ -340,8 +340,8 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
     (plan, missing)
 }
 
-/// Blocks that may be live both at the peak and at the end: as many as possible, of a size that leaves
-/// something for the others.
+/// Blocks that may be live at both the peak and the end: as many as possible, of a size that leaves something for
+/// the others.
 fn kept(peak: Amount, live: Amount) -> Amount {
     let blocks = peak.blocks.min(live.blocks);
     let fits =
@@ -371,7 +371,7 @@ struct Step {
     to_end: f64,
 }
 
-/// Follows the timeline, as far as something that only rises to the peak and only falls after it can.
+/// Follows the timeline as closely as a curve can that only rises up to the peak and only falls after it.
 fn steps(profile: &Profile, peak_bytes: u64, end_bytes: u64) -> Vec<Step> {
     let points = &profile.timeline;
     let peak_ns = profile

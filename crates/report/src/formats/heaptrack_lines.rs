@@ -1,10 +1,10 @@
-//! The lines of heaptrack's file that say what happens, in runs of blocks that share their fate.
+//! The lines of heaptrack's file that hold events, in runs of blocks that share their fate.
 
 use super::heaptrack_events::Plan;
 use std::io::{Result, Write};
 use std::ops::Range;
 
-/// Brief blocks of one site that are live together.
+/// Most brief blocks of one site that are live together.
 const MOST_AT_ONCE: u64 = 64;
 
 /// Blocks that share their fate, of nearly equal sizes with an exact sum.
@@ -24,7 +24,7 @@ impl Lot {
         self.blocks - self.large_blocks
     }
 
-    /// Takes this many of the smaller blocks out and returns their index.
+    /// Takes out this many of the smaller blocks and returns their index.
     pub(super) fn take_small(&mut self, blocks: u64) -> u32 {
         self.blocks -= blocks;
         self.small
@@ -40,11 +40,11 @@ impl Lot {
     }
 }
 
-/// Writes runs of events, or finds out in which order indices come without writing.
+/// Writes runs of events; without an output, finds the order in which indices appear.
 pub(super) struct Lines<'a> {
     pub(super) out: Option<&'a mut dyn Write>,
     pub(super) between: u32,
-    /// The numbers that indices have in the file, in the order of the first allocations.
+    /// Numbers of the indices in the file, in the order of the first allocations.
     pub(super) numbers: Vec<Option<u32>>,
     pub(super) used: u32,
 }
@@ -73,14 +73,14 @@ impl Lines<'_> {
     }
 
     pub(super) fn release(&mut self, index: u32) -> Result<()> {
-        // While nothing is written, what is never allocated has no number yet.
+        // Without an output, a block that is never allocated has no number yet.
         match (&mut self.out, self.numbers[index as usize]) {
             (Some(out), Some(number)) => writeln!(out, "- {number:x}"),
             _ => Ok(()),
         }
     }
 
-    /// Rounded down, the smaller blocks first: never more bytes than their share.
+    /// Rounds down, smaller blocks first: never more bytes than their share.
     pub(super) fn allocate(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
         let by = |share: f64| (lot.blocks as f64 * share) as u64;
         for n in by(shares.start)..by(shares.end) {
@@ -89,7 +89,7 @@ impl Lines<'_> {
         Ok(())
     }
 
-    /// Rounded up, the larger blocks first: never fewer bytes than their share.
+    /// Rounds up, larger blocks first: never fewer bytes than their share.
     pub(super) fn release_lot(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
         let by = |share: f64| (lot.blocks as f64 * share).ceil() as u64;
         let range = by(shares.start)..by(shares.end);
@@ -102,7 +102,7 @@ impl Lines<'_> {
         Ok(())
     }
 
-    /// Blocks that come and go below the peak.
+    /// Writes blocks that come and go below the peak.
     pub(super) fn brief(
         &mut self,
         plan: &Plan,

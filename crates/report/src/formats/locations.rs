@@ -1,8 +1,8 @@
-//! The frames of a call stack by address: the functions that were inlined at an address are one location with it.
+//! Frames of a call stack by address: an address and the functions inlined at it are one location.
 
 use crate::Profile;
 
-/// The frames of each address of a call stack, innermost first; all but the last of each are inlined.
+/// Returns the frames of each address of a call stack, innermost first; all but the last of each are inlined.
 pub(super) fn locations<'a>(
     profile: &'a Profile,
     frames: &'a [u32],

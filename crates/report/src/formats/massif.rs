@@ -8,9 +8,9 @@ use crate::labels::{Labels, one_line};
 use crate::{Measure, Profile, Unit};
 use std::io::{Result, Write};
 
-/// Most snapshots in addition to those at the peak and at the end: Massif itself takes at most 100.
+/// Most snapshots in addition to the peak and the end: Massif itself takes at most 100.
 const SNAPSHOTS: usize = 98;
-/// Callers below this share of a snapshot are summed up, as Massif does.
+/// Share of a snapshot below which callers are summed up, as in Massif.
 const THRESHOLD: f64 = 0.01;
 
 /// One of the snapshots.
@@ -91,7 +91,7 @@ fn snapshots(profile: &Profile) -> Vec<Snapshot> {
     all
 }
 
-/// One line a node, each before its children, `n<children>: <bytes> <name>`, indented by its depth.
+/// Writes one line for each node, before its children: `n<children>: <bytes> <name>`, indented by its depth.
 fn write_tree(tree: &CallTree, labels: &Labels, out: &mut dyn Write) -> Result<()> {
     let least = (tree.nodes[0].value as f64 * THRESHOLD) as u64;
     let mut pending = vec![(0, 0)];
@@ -106,7 +106,7 @@ fn write_tree(tree: &CallTree, labels: &Labels, out: &mut dyn Write) -> Result<(
             0 => "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.",
             _ => labels.text(node.label),
         };
-        // A line may have several calls; the address is that of one of them.
+        // A line may have several calls; take the address of one of them.
         let address = match index {
             0 => String::new(),
             _ => format!("{:#X}: ", labels.address(node.label)),
@@ -117,7 +117,7 @@ fn write_tree(tree: &CallTree, labels: &Labels, out: &mut dyn Write) -> Result<(
             "", node.value
         )?;
         if is_cut {
-            // ms_print knows children by their number, not by their order.
+            // ms_print finds children by their number, not by their order.
             let bytes: u64 = rest.iter().map(|&child| tree.nodes[child].value).sum();
             writeln!(
                 out,

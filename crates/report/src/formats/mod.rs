@@ -1,7 +1,7 @@
-//! Output formats: one trait, one file for each, and one line of registration in a table.
+//! Output formats: one trait, a file for each format, and one line of registration in a table.
 //!
 //! A document that people read (a report, a tree, a comparison) is a [`Document`], which can be written as
-//! [`Text`] and as [`Json`]. A profile can be written as any of [`EXPORTS`]. Other crates have tables of
+//! [`Text`] and as [`Json`]. A profile can be written in any of [`EXPORTS`]. Other crates have tables of
 //! their own for their documents.
 
 mod flamegraph;
@@ -37,7 +37,7 @@ use std::{
     str::FromStr,
 };
 
-/// All formats that a profile can be exported as, but for text and JSON.
+/// All formats for profiles apart from text and JSON.
 pub static EXPORTS: [&dyn Format<Profile>; 7] = [
     &folded::Folded,
     &flamegraph::Flamegraph,
@@ -48,9 +48,9 @@ pub static EXPORTS: [&dyn Format<Profile>; 7] = [
     &Html,
 ];
 
-/// A form that documents of one type can be written in.
+/// A format for documents of one type.
 pub trait Format<D: ?Sized>: Sync {
-    /// The word on the command line.
+    /// Its name on the command line.
     fn name(&self) -> &'static str;
 
     /// Returns the nature of its bytes.
@@ -65,14 +65,14 @@ pub trait Format<D: ?Sized>: Sync {
     fn write(&self, document: &D, options: &FormatOptions, out: &mut dyn Write) -> Result<()>;
 }
 
-/// Nature of a format's bytes: how they must be treated on their way to a terminal.
+/// Nature of a format's bytes, which decides how a terminal gets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nature {
     /// Lines of text.
     Text,
     /// JSON.
     Json,
-    /// Bytes that are not for a terminal. They are compressed already.
+    /// Compressed bytes, which are not for a terminal.
     Binary,
 }
 
@@ -91,12 +91,11 @@ pub struct FormatOptions {
     pub measure: Measure,
     /// Bytes or blocks.
     pub unit: Unit,
-    /// Compress with gzip what is not compressed anyway. heaptrack_print goes by the end of the file's name,
-    /// `.gz`.
+    /// Compress with gzip unless the format already does. heaptrack_print tells by the file's suffix, `.gz`.
     pub gzip: bool,
-    /// Findings that are shown in detail.
+    /// Number of findings that are shown in detail.
     pub top: usize,
-    /// List also what there is nothing to say about.
+    /// True to list also items without findings.
     pub lists_all: bool,
     /// Directory that source paths are relative to.
     pub source_root: String,
@@ -141,9 +140,9 @@ pub fn write<D: ?Sized>(
 /// Formats that a recording can be written in.
 #[derive(Clone, Copy)]
 pub enum FormatChoice {
-    /// A document, as text.
+    /// A document as text.
     Text,
-    /// A document, as JSON.
+    /// A document as JSON.
     Json,
     /// The whole profile.
     Export(&'static dyn Format<Profile>),
@@ -188,7 +187,7 @@ impl FromStr for FormatChoice {
     }
 }
 
-/// A document as text or as JSON, with the line end.
+/// Writes a document as text or as JSON, with a newline at the end.
 ///
 /// # Errors
 /// When it cannot be serialized.

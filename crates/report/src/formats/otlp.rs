@@ -1,5 +1,5 @@
-//! OpenTelemetry's profiles: the request that a collector takes. All tables are in one dictionary, to which a profile for
-//! each value refers.
+//! OpenTelemetry's profiles: the request that a collector takes. One dictionary holds all tables, and a profile for
+//! each value refers to it.
 
 use super::locations::locations;
 use super::otlp_messages as message;
@@ -11,33 +11,32 @@ use prost::Message;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The semantic conventions that the attributes keep to.
+/// Semantic conventions of the attributes.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 /// Semantic conventions, `profile`: how a frame was executed.
 const FRAME_TYPE: &str = "profile.frame.type";
 /// Semantic conventions, `process`: the build-id of a module.
 const BUILD_ID: &str = "process.executable.build_id.gnu";
 
-/// Who was profiled, and what is sent of it.
+/// The profiled process, and the values to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpSource {
     /// Attributes by semantic conventions; empty values are left out.
     pub attributes: Vec<(String, String)>,
     /// The values of each call stack, by their names in pprof.
     pub values: &'static [&'static str],
-    /// Tells this profile from all others, so that a receiver can know one that comes twice. The last byte is ours to
-    /// set.
+    /// Unique id of the profile, by which a receiver recognizes a duplicate. The last byte is ours to set.
     pub id: [u8; 16],
 }
 
-/// A table of the dictionary, with the numbers of what is in it.
+/// A table of the dictionary, with the index of each entry.
 struct Table<K, M> {
     numbers: HashMap<K, i32>,
     rows: Vec<M>,
 }
 
 impl<K: Eq + Hash, M: Default> Default for Table<K, M> {
-    /// A table with the entry that stands for "none".
+    /// Creates a table with the entry that stands for "none".
     fn default() -> Table<K, M> {
         Table {
             numbers: HashMap::new(),
@@ -119,7 +118,7 @@ impl Tables {
         }
     }
 
-    /// The mapping of a module, when something in it is first referred to.
+    /// Returns the mapping of a module, which the first reference to it creates.
     fn mapping(&mut self, profile: &Profile, module: u32) -> i32 {
         let known = self.mappings.get(module as usize).copied().unwrap_or(0);
         let Some(of) = profile.modules.get(module as usize).filter(|_| known == 0) else {
@@ -292,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Where names are left to the store, it gets the call's address in the file, and no function for it.
+    /// Where the store does the naming, it gets the call's address in the file, and no function.
     #[test]
     fn addresses_without_names() {
         let module = |path: &str, bias| ProfileModule {

@@ -1,5 +1,6 @@
-//! The messages of OpenTelemetry's profiles (opentelemetry-proto, `profiles/v1development`, `collector/profiles/v1development`,
-//! `common/v1`, `resource/v1`), those fields that are written. The signal is an alpha: its layout may change.
+//! The messages of OpenTelemetry's profiles (opentelemetry-proto, `profiles/v1development`,
+//! `collector/profiles/v1development`, `common/v1`, `resource/v1`), with the fields that are written. The signal is an
+//! alpha: its layout may change.
 
 /// Request to a collector.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -29,7 +30,7 @@ pub(super) struct ProfilesDictionary {
     pub stack_table: Vec<Stack>,
 }
 
-/// The profiles of one resource.
+/// Profiles of one resource.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ResourceProfiles {
     #[prost(message, optional, tag = "1")]
@@ -40,14 +41,14 @@ pub(super) struct ResourceProfiles {
     pub schema_url: String,
 }
 
-/// Who was profiled.
+/// The profiled process.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
     pub attributes: Vec<KeyValue>,
 }
 
-/// The profiles of one profiler.
+/// Profiles of one profiler.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ScopeProfiles {
     #[prost(message, optional, tag = "1")]
@@ -56,7 +57,7 @@ pub(super) struct ScopeProfiles {
     pub profiles: Vec<Profile>,
 }
 
-/// Which profiler.
+/// The profiler.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct InstrumentationScope {
     #[prost(string, tag = "1")]
@@ -65,7 +66,7 @@ pub(super) struct InstrumentationScope {
     pub version: String,
 }
 
-/// The samples of one value.
+/// Samples of one value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Profile {
     #[prost(message, optional, tag = "1")]
@@ -80,7 +81,7 @@ pub(super) struct Profile {
     pub period_type: Option<ValueType>,
     #[prost(int64, tag = "6")]
     pub period: i64,
-    /// Sixteen bytes.
+    /// An id of sixteen bytes.
     #[prost(bytes = "vec", tag = "7")]
     pub profile_id: Vec<u8>,
 }
@@ -130,7 +131,7 @@ pub(super) struct Location {
     pub mapping_index: i32,
     #[prost(uint64, tag = "2")]
     pub address: u64,
-    /// Inlined functions first.
+    /// Lines, inlined functions first.
     #[prost(message, repeated, tag = "3")]
     pub lines: Vec<Line>,
     #[prost(int32, repeated, tag = "4")]
@@ -157,7 +158,7 @@ pub(super) struct Function {
     pub filename_strindex: i32,
 }
 
-/// A trace that a sample belongs to; of ours none does.
+/// A trace that a sample belongs to; our samples have none.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Link {}
 

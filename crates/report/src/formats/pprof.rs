@@ -50,16 +50,16 @@ impl Format<Profile> for Pprof {
     }
 }
 
-/// Extent of a profile in `profile.proto`.
+/// Contents of a profile in `profile.proto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PprofShape {
     /// The values of each sample by their names, in the order of the full list.
     pub values: &'static [&'static str],
-    /// Each sample says which function allocated.
+    /// True if each sample names the function that allocated.
     pub has_kinds: bool,
-    /// Each sample says which thread allocated.
+    /// True if each sample names the thread that allocated.
     pub has_threads: bool,
-    /// Comments name the process.
+    /// True if comments name the process.
     pub has_comments: bool,
 }
 
@@ -71,7 +71,7 @@ impl PprofShape {
 }
 
 impl Default for PprofShape {
-    /// Everything.
+    /// All contents.
     fn default() -> PprofShape {
         const ALL: [&str; VALUES.len()] = {
             let mut names = [""; VALUES.len()];
@@ -108,7 +108,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// The tables of a profile that is there already, to which functions are added.
+    /// Tables of an existing profile, to which functions are added.
     pub fn of(profile: message::Profile) -> Tables {
         let mut tables = Tables::default();
         for (index, text) in profile.string_table.iter().enumerate() {
@@ -282,7 +282,8 @@ impl Tables {
                 file_offset: 0,
                 filename: self.string(&module.path),
                 build_id: self.string(&module.build_id),
-                // Names that we could not find pprof must not look for in a file of the same name.
+                // Keeps pprof from looking up names that we did not find in another file of the
+                // same name.
                 has_functions: !is_unnamed,
                 has_filenames: of.iter().any(|f| f.frame.file.is_some()),
                 has_line_numbers: of.iter().any(|f| f.frame.line.is_some()),
@@ -303,7 +304,7 @@ fn message(profile: &Profile, shape: &PprofShape, options: &FormatOptions) -> me
     tables.mappings(profile);
     for site in &profile.sites {
         let sample = tables.sample(profile, site, shape);
-        // A block from before the window that was released in it.
+        // A block from before the window that was released within it.
         if sample.value.iter().any(|&value| value != 0) {
             tables.profile.sample.push(sample);
         }
@@ -318,7 +319,7 @@ fn message(profile: &Profile, shape: &PprofShape, options: &FormatOptions) -> me
         "memhook-rs: process {} ({})",
         profile.target.pid, profile.target.name
     );
-    // What makes the numbers wrong comes first.
+    // Warnings about the numbers come first.
     let comments = gaps::warning(&profile.gaps, profile.live_bounds().as_ref());
     let comments = comments.into_iter().chain([process]);
     let comments = comments.chain(profile.occasion.clone());

@@ -1,4 +1,4 @@
-//! The messages of `profile.proto` (github.com/google/pprof), all of its fields: a profile that is read is
+//! The messages of `profile.proto` (github.com/google/pprof), with all fields: a profile is read and
 //! written again as a whole.
 
 /// A profile.
@@ -14,7 +14,7 @@ pub(super) struct Profile {
     pub location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     pub function: Vec<Function>,
-    /// The first is always empty.
+    /// Strings; the first is always empty.
     #[prost(string, repeated, tag = "6")]
     pub string_table: Vec<String>,
     /// Index of a string.
@@ -54,7 +54,7 @@ pub(super) struct ValueType {
 /// Values of a call stack.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Sample {
-    /// Innermost first.
+    /// Locations, innermost first.
     #[prost(uint64, repeated, tag = "1")]
     pub location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -115,7 +115,7 @@ pub(super) struct Location {
     pub mapping_id: u64,
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// Innermost first: all but the last are inlined into the next.
+    /// Functions, innermost first: all but the last are inlined into the next.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
     #[prost(bool, tag = "5")]

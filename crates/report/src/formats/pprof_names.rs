@@ -1,5 +1,5 @@
-//! Adds names to profiles in pprof's format that have addresses and build-ids only, as
-//! [`LiveProfiler`](crate::LiveProfiler) makes them without files, and others too.
+//! Adds names to profiles in pprof's format that have only addresses and build-ids, such as those that
+//! [`LiveProfiler`](crate::LiveProfiler) makes without files.
 
 use super::pprof::Tables;
 use super::pprof_messages as message;
@@ -16,27 +16,28 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Most bytes of a profile, packed or not.
+/// Upper bound on the bytes of a profile, packed or not.
 const MOST_BYTES: u64 = 64 << 20;
-/// Most samples, locations, functions and strings together: each takes many times what it may have in the file.
+/// Upper bound on samples, locations, functions and strings together: in memory, each takes many times its size in the
+/// file.
 const MOST_ENTRIES: usize = 4 << 20;
-/// Most modules: the largest programs have some thousand.
+/// Upper bound on modules: the largest programs have a few thousand.
 const MOST_MODULES: usize = 4096;
 
 /// Reason why a profile cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PprofError {
-    /// gzip does not unpack it.
+    /// gzip cannot unpack it.
     #[error("it cannot be unpacked")]
     Packed(#[source] std::io::Error),
-    /// It is larger than anything that makes sense.
+    /// It exceeds any plausible size.
     #[error(
         "it is larger than profiles are ({} MiB, {MOST_ENTRIES} entries, {MOST_MODULES} modules)",
         MOST_BYTES >> 20
     )]
     TooLarge,
-    /// Its bytes are no messages of the format.
+    /// Its bytes are not messages of the format.
     #[error("it is no profile in pprof's format")]
     Format(#[source] prost::DecodeError),
     /// Its tables do not fit together.
@@ -90,7 +91,7 @@ impl StoredPprof {
         text.map_or("", String::as_str)
     }
 
-    /// The locations without names, by the index of their mapping.
+    /// Locations without names, by the index of their mapping.
     fn nameless(&self) -> BTreeMap<usize, Vec<usize>> {
         let mappings = self.0.mapping.iter().enumerate();
         let by_id: HashMap<u64, usize> = mappings.map(|(at, of)| (of.id, at)).collect();
@@ -105,7 +106,7 @@ impl StoredPprof {
     }
 }
 
-/// Counts the messages and strings of a profile; those of broken bytes as far as they go.
+/// Counts the messages and strings of a profile; in broken bytes, up to the fault.
 fn entries(mut bytes: &[u8]) -> usize {
     let mut entries = 0;
     while !bytes.is_empty() {
@@ -125,11 +126,11 @@ fn entries(mut bytes: &[u8]) -> usize {
 pub struct AddedNames {
     /// Locations that had no name.
     pub nameless: usize,
-    /// Number of addresses that have a name now.
+    /// Addresses that have a name now.
     pub named: usize,
-    /// Modules that these are in.
+    /// Modules of these addresses.
     pub modules: usize,
-    /// Modules of which no name was found: their paths and build-ids.
+    /// Paths and build-ids of modules for which no name was found.
     pub not_found: Vec<String>,
 }
 
@@ -140,7 +141,7 @@ pub struct PprofNames {
 }
 
 impl PprofNames {
-    /// Looks up names in these places.
+    /// Creates a finder that searches these places.
     pub fn new(sources: NameSources) -> PprofNames {
         let (symbols, roots) = symbolizer_of(sources);
         PprofNames { symbols, roots }
@@ -151,7 +152,7 @@ impl PprofNames {
         self.symbols.refused()
     }
 
-    /// Adds functions, lines and inlined functions to the locations that have none. All else stays as it is.
+    /// Adds functions, lines and inlined functions to the locations that have none, and changes nothing else.
     pub fn add_to(&mut self, profile: &mut StoredPprof) -> AddedNames {
         let mut added = AddedNames::default();
         let nameless = profile.nameless();
@@ -209,12 +210,14 @@ impl PprofNames {
             return None;
         }
         let first = self.symbols.first_svma(&module, of.file_offset);
-        // Without its files, a bundle may still have names: the addresses of a whole module begin where its file does.
+        // A bundle may have names even without the module's file: addresses of a whole module begin where its file
+        // does.
         module.base = of
             .memory_start
             .wrapping_sub(first.unwrap_or(of.memory_start));
         self.symbols.set_modules(vec![module]);
-        // A location is at the call; where it returns to is somewhere behind, and the byte before that is looked up.
+        // A location is at the call, and its return address somewhere after it; the lookup uses the byte before the
+        // return address.
         let address = |&at: &usize| profile.0.location[at].address.wrapping_add(1);
         self.symbols.request(locations.iter().map(address));
         while !self.symbols.is_ready(Duration::from_secs(1)) {}

@@ -42,7 +42,7 @@ struct Sampled {
     unit: &'static str,
     start_value: u64,
     end_value: u64,
-    /// Outermost frame first.
+    /// Stacks, outermost frame first.
     samples: Vec<Vec<u32>>,
     weights: Vec<u64>,
 }
@@ -93,11 +93,11 @@ impl Format<Profile> for Speedscope {
     }
 }
 
-/// Each function and line once, however many calls there are: speedscope sums up frames that are one.
+/// Functions and lines without duplicates: speedscope sums up equal frames.
 struct Frames {
-    /// The first one stands for stacks without frames.
+    /// Frames; the first stands for stacks without frames.
     list: Vec<Frame>,
-    /// Indices by frame of the profile.
+    /// Index for each frame of the profile.
     of_frame: Vec<u32>,
 }
 

@@ -9,7 +9,7 @@ use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Numbers that a live report takes from the ledger in slices, because the rings wait for each of them.
+/// Numbers that a live report takes from the ledger, in slices because the rings wait for each of them.
 pub struct LiveNumbers {
     pub(super) by: RowsBy,
     pub(super) before_ns: Option<u64>,
@@ -18,22 +18,22 @@ pub struct LiveNumbers {
     pub(super) sites: SiteWalk,
     pub(super) blocks: LiveWalk,
     pub(super) parts: FxHashMap<u64, Sums>,
-    /// Stack id, blocks, bytes.
+    /// Stack id, blocks and bytes of releases.
     pub(super) releases: Vec<(u32, u64, u64)>,
     pub(super) totals: memhook_ledger::Totals,
     pub(super) allocations: SampledAllocations,
     pub(super) bounded: Option<Bounded>,
     /// Cost of tracing, if it keeps to a budget.
     pub overhead: Option<Overhead>,
-    /// Unreachable blocks at the end; `None` if nobody searched.
+    /// Unreachable blocks at the end; `None` without a search for them.
     pub unreachable: Option<Vec<UnreachableSite>>,
-    /// Nanoseconds that calls spent in the allocator; `None` if they are not timed.
+    /// Nanoseconds that calls spent in the allocator; `None` if calls are not timed.
     pub call_times: Option<CallTimes>,
     pub(super) gaps: Vec<Gap>,
-    /// Blocks allocated before this have not been seen since a gap.
+    /// Time before which allocated blocks have not been seen since a gap.
     pub(super) unseen_before_ns: u64,
     pub(super) unseen: Estimate,
-    /// The sums that the ledger keeps of each site are all that is needed.
+    /// True if the ledger's own sums of each site suffice.
     pub(super) is_by_site: bool,
 }
 
@@ -67,7 +67,7 @@ impl LiveNumbers {
         }
     }
 
-    /// Takes the next slice; the totals are those of the first one. Returns whether there are more.
+    /// Takes the next slice; the totals are those of the first one. Returns true if there are more.
     pub fn take(
         &mut self,
         ledger: &Ledger<impl Observer>,
@@ -117,7 +117,7 @@ impl LiveNumbers {
         LiveNumbers { totals, ..self }
     }
 
-    /// Returns the counts, by the number that decides the rows.
+    /// Returns the counts for each number that decides a row.
     pub(super) fn parts(&mut self) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.parts);
         if self.is_by_site {
@@ -147,13 +147,13 @@ impl LiveNumbers {
         parts.into_iter().collect()
     }
 
-    /// All allocations since the attach, an estimate where they are sampled.
+    /// Estimates the number of allocations since the attach; exact without sampling.
     fn allocated(&self) -> f64 {
         let (blocks, bytes) = (self.totals.allocations, self.totals.allocated_bytes);
         self.allocations.all(blocks, bytes).blocks
     }
 
-    /// Returns the time that all of them spent in the allocator.
+    /// Returns the time that all allocations spent in the allocator.
     pub(super) fn allocator_time(&self) -> Option<AllocatorTime> {
         let times = self.call_times.as_ref()?;
         AllocatorTime::of(times.all().share_of(&times.all(), self.allocated()))
@@ -168,7 +168,7 @@ impl LiveNumbers {
         known.map(amount).collect()
     }
 
-    /// Adds to the parts what of them nothing reaches. Sizes are not told apart there.
+    /// Adds unreachable blocks to the parts, without regard to their sizes.
     fn add_unreachable(&self, sites: &[UnreachableSite], parts: &mut FxHashMap<u64, Sums>) {
         if self.by == RowsBy::Size {
             return;
@@ -181,14 +181,14 @@ impl LiveNumbers {
                 RowsBy::Thread => site.tid,
                 _ => site.stack,
             };
-            // One without a part has no block that counts here.
+            // A site without a part has no block that counts here.
             let part = parts.get_mut(&u64::from(number));
             if let Some(sum) = part.and_then(|part| part.unreachable.as_mut()) {
                 *sum += site.amount.into();
             }
         }
         for part in parts.values_mut() {
-            // Only the older blocks of it may be counted.
+            // Only older blocks may count.
             part.unreachable = part
                 .unreachable
                 .map(|sum| match sum.bytes > part.amount.bytes {

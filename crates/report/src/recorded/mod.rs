@@ -1,4 +1,4 @@
-//! Reports of a recording: from a profile to what a live attach reports too.
+//! Reports of a recording: from a profile to the same model that a live attach fills.
 
 mod profile;
 mod series;
@@ -30,24 +30,24 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What is shown, and how much of it.
+/// Choice of the rows of a report, and their number.
 #[derive(Clone, Copy, Debug)]
 pub struct Selection {
-    /// What the rows are.
+    /// Kind of the rows.
     pub by: RowsBy,
     /// Measure of the rows.
     pub measure: Measure,
     /// Their order.
     pub sort: SortBy,
-    /// How many of them.
+    /// Number of rows.
     pub top: usize,
-    /// The profile is of a part of the run.
+    /// True if the profile covers only a part of the run.
     pub is_window: bool,
-    /// Sites that read the same, as calls from one line do, are one row.
+    /// True to merge sites that read the same, such as calls from one line.
     pub merges_alike: bool,
 }
 
-/// A profile, by the numbers of its stacks.
+/// A profile that finds names by the numbers of its stacks.
 struct NamedProfile<'a> {
     profile: &'a Profile,
     measure: Measure,
@@ -119,7 +119,7 @@ impl NamedRun for NamedProfile<'_> {
     fn size_name(&self, number: u64) -> String {
         match self.measure {
             Measure::Live => format!("{number} bytes"),
-            // Exact sizes are kept of live blocks only.
+            // Exact sizes are kept only of live blocks.
             _ => size_class(number as u8),
         }
     }
@@ -134,7 +134,7 @@ impl NamedRun for NamedProfile<'_> {
     }
 }
 
-/// Looks up the types of the blocks of all sites, as far as their stacks tell.
+/// Looks up the types of the blocks of all sites whose stacks reveal them.
 pub fn add_types(profile: &mut Profile, symbols: &Symbolizer) {
     let named = NamedProfile::new(profile, symbols, Measure::Live);
     let stacks: BTreeSet<u32> = profile.sites.iter().map(|site| site.stack).collect();
@@ -145,14 +145,14 @@ pub fn add_types(profile: &mut Profile, symbols: &Symbolizer) {
     profile.types = types;
 }
 
-/// Leaves only the sites whose blocks have a type that passes. Sums over the whole run stay as they are.
+/// Keeps only the sites whose blocks have a type that passes. Sums over the whole run stay as they are.
 pub fn keep_types(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     let types = std::mem::take(&mut profile.types);
     profile.keep_stacks(|stack| passes(types.get(&stack).map_or(UNKNOWN_TYPE, String::as_str)));
     profile.types = types;
 }
 
-/// Leaves only the sites with a frame that passes on their stacks: its function or its place (`src/shop.cc:28`).
+/// Keeps only the sites whose stacks have a frame that passes, by its function or its place (`src/shop.cc:28`).
 /// Sums over the whole run stay as they are.
 pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     let is_one = |frame: &crate::ProfileFrame| {
@@ -175,10 +175,10 @@ pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     profile.keep_stacks(|stack| stacks[stack as usize]);
 }
 
-/// The report.
+/// Builds the report.
 ///
 /// # Errors
-/// When the recorder's note of what it saw of each module cannot be read.
+/// When the recorder's note on the coverage of modules cannot be read.
 pub fn report(
     recording: &Recording,
     symbols: &Symbolizer,
@@ -250,7 +250,7 @@ pub fn report(
         overhead: overhead(recording),
         ends_early: profile.to_ns < recording.span_ns().1,
         leaks: is_overview.then(|| profile.leaks.clone()).flatten(),
-        // It is about the end of the run.
+        // It describes the end of the run.
         stale: is_end.then(|| profile::stale(recording)).flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),
         custom_scores: profile
@@ -305,7 +305,7 @@ fn custom_of(scores: Option<&ProfileScores>, stack: u32) -> CustomValues {
     })
 }
 
-/// The blocks of one measure.
+/// Collects the blocks of one measure.
 fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
     let of_size = |number: u64, amount: Amount| {
         let sums = Sums {
@@ -362,7 +362,7 @@ fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
     of_sites.chain(of_releases).collect()
 }
 
-/// Gives stacks that read the same one number: that of the first of them.
+/// Gives stacks that read the same the number of the first of them.
 fn merge_alike(parts: &mut [Part], profile: &Profile) {
     let labels = Labels::with_places(profile);
     let kinds = profile.sites.iter().map(|site| (site.stack, &site.kind));
@@ -375,7 +375,7 @@ fn merge_alike(parts: &mut [Part], profile: &Profile) {
     }
 }
 
-/// What stacks released, if that was recorded, and is shown.
+/// Returns the releases of stacks, if they were recorded and are shown.
 fn releases(profile: &Profile, is_shown: bool) -> Vec<(u32, Amount)> {
     let mut sums: FxHashMap<u32, Amount> = FxHashMap::default();
     let is_known = |released: &&Released| !profile.stacks[released.by as usize].is_empty();
@@ -389,7 +389,8 @@ fn releases(profile: &Profile, is_shown: bool) -> Vec<(u32, Amount)> {
     sums.into_iter().collect()
 }
 
-/// What the recorder saw of each module, as it noted at the end, with what `symbols` knows of their names.
+/// Returns the coverage of each module from the recorder's final note, together with the sources of names that
+/// `symbols` knows.
 fn coverage(
     recording: &Recording,
     symbols: &Symbolizer,
@@ -407,7 +408,7 @@ fn coverage(
     Ok(all)
 }
 
-/// A word for where names come from.
+/// Returns a word for the source of names.
 pub fn source_text(source: Source) -> &'static str {
     match source {
         Source::DebugInfo => "debug info",

@@ -1,4 +1,4 @@
-//! From a recording and symbols to the profile that every view and format is made from.
+//! From a recording and symbols to the profile from which every view and format is made.
 
 use super::series::largest_over_time;
 use crate::allocator_time::{all_in_allocator, call_times_of_note};
@@ -24,12 +24,12 @@ use memhook_symbols::Symbolizer;
 use rustc_hash::FxHashMap;
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
-/// Points of the timeline.
+/// Number of points of the timeline.
 const POINTS: usize = 1000;
-/// Sites that are followed over time.
+/// Number of sites that are followed over time.
 const SERIES: usize = 200;
 
-/// A part of a run, nanoseconds since the attach; `None`: from its begin, to its end.
+/// A part of a run in nanoseconds since the attach; `None` stands for its begin or its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Begin.
@@ -38,17 +38,17 @@ pub struct Window {
     pub to_ns: Option<u64>,
 }
 
-/// Moments of a page at which it is known where blocks live.
+/// Moments for which a page has the addresses of blocks.
 const MOMENTS: usize = 9;
-/// Cells of all of them: about a megabyte of the page.
+/// Cells of all moments together: about a megabyte of the page.
 const MAX_CELLS: usize = 180_000;
 
-/// What a profile has beside the numbers of its sites.
+/// Optional contents of a profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// Whether and how sites are scored.
+    /// Options for scores; `None` for no scores.
     pub scores: Option<ScoreOptions>,
-    /// Where blocks live.
+    /// True to include the addresses of blocks.
     pub addresses: bool,
 }
 
@@ -62,8 +62,8 @@ impl Contents {
     }
 }
 
-/// What happened in a window of a recording, with names. `symbols` must know the recording's
-/// modules; waits for the names of all stacks.
+/// Builds the profile of a window of a recording. `symbols` must know the recording's modules; waits for the names of
+/// all stacks.
 pub fn profile(
     recording: &Recording,
     symbols: &mut Symbolizer,
@@ -71,7 +71,7 @@ pub fn profile(
     contents: Contents,
 ) -> Result<Profile, memhook_recording::Error> {
     if window == Window::default() {
-        // They will all be needed; threads look them up while this one replays.
+        // All names will be needed; threads look them up while this one replays.
         request(recording, recording.stacks().ids(), symbols);
     }
     let options = ActivityOptions {
@@ -216,7 +216,7 @@ pub fn profile(
     Ok(profile)
 }
 
-/// The scores of a profile, whose stacks have these indices by their ids.
+/// Scores a profile, whose stacks have these indices by their ids.
 fn scored_sites(
     profile: &Profile,
     recording: &Recording,
@@ -264,7 +264,7 @@ fn scored_sites(
     }
 }
 
-/// What was resident in a window of time. The last sample is taken a moment after the last event.
+/// Returns the resident memory in a window of time. The recorder takes the last sample a moment after the last event.
 fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<ResidentPoint> {
     let is_to_end = to_ns >= recording.span_ns().1;
     let samples = resident_of(note(recording, RESIDENT_NOTE)).into_iter();
@@ -283,7 +283,7 @@ fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<Resident
         .collect()
 }
 
-/// What nobody touched at the end, if that was watched.
+/// Returns the untouched blocks at the end, if they were watched.
 pub fn stale(recording: &Recording) -> Option<StaleReport> {
     let is_of_heap = note(recording, "memory").is_empty();
     let text = is_of_heap.then(|| note(recording, STALE_NOTE))?;
@@ -294,33 +294,33 @@ pub fn stale(recording: &Recording) -> Option<StaleReport> {
     })
 }
 
-/// What calls of the allocator took by stack, if they were timed (attach --alloc-time).
+/// Returns the time of allocator calls by stack, if calls were timed (attach --alloc-time).
 fn call_times(recording: &Recording) -> Option<CallTimes> {
     let is_of_heap = note(recording, "memory").is_empty();
     call_times_of_note(is_of_heap.then(|| note(recording, CALL_TIMES_NOTE))?)
 }
 
-/// What a search at the end found that nothing reaches (attach --leaks).
+/// Returns the unreachable blocks at the end, if they were searched for (attach --leaks).
 fn unreachable(recording: &Recording) -> Option<UnreachableAtEnd> {
     let is_of_heap = note(recording, "memory").is_empty();
     UnreachableAtEnd::of_note(is_of_heap.then(|| note(recording, UNREACHABLE_NOTE))?)
 }
 
-/// Why a recording does not know what nothing reached at its end.
+/// Reason why a recording has no list of unreachable blocks.
 #[derive(Debug, thiserror::Error)]
 pub enum NotSearched {
-    /// Nobody asked.
+    /// No search was requested.
     #[error("the end of this run was not searched for leaks; record with attach --leaks")]
     NotAsked,
-    /// It could not be searched.
+    /// The search failed.
     #[error("the end of this run could not be searched for leaks: {0}")]
     Failed(String),
 }
 
-/// Refuses a recording that does not know what nothing reached at its end.
+/// Refuses a recording without a search for unreachable blocks.
 ///
 /// # Errors
-/// Why it does not.
+/// The reason why it has none.
 pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
     let found = unreachable(recording).ok_or(NotSearched::NotAsked)?;
     match found.leaks.snapshot {
@@ -329,8 +329,8 @@ pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
     }
 }
 
-/// Adds what nothing reaches to the sites, whose stacks and threads in the recording are `keys`. What was allocated after
-/// a window has no site there.
+/// Adds unreachable blocks to the sites, whose stacks and threads in the recording are `keys`. Blocks allocated after a
+/// window have no site there.
 fn add_unreachable(
     sites: &mut [ProfileSite],
     keys: impl Iterator<Item = (u32, u32)>,
@@ -343,7 +343,7 @@ fn add_unreachable(
         of_stack.entry(stack).or_insert(at);
     }
     for one in found {
-        // Recordings of sums do not tell threads apart.
+        // Recordings of sums do not distinguish threads.
         let known = of_site.get(&(one.stack, one.tid));
         if let Some(&at) = known.or_else(|| of_stack.get(&one.stack)) {
             sites[at].measures.unreachable += one.amount;
@@ -351,7 +351,7 @@ fn add_unreachable(
     }
 }
 
-/// What was resident at the end, if that was recorded (attach --rss).
+/// Returns the account of resident memory at the end, if it was recorded (attach --rss).
 #[cfg(target_arch = "x86_64")]
 pub fn account(recording: &Recording) -> Option<Box<crate::RssReport>> {
     let is_of_heap = note(recording, "memory").is_empty();
@@ -359,7 +359,7 @@ pub fn account(recording: &Recording) -> Option<Box<crate::RssReport>> {
     serde_json::from_str(text).ok()
 }
 
-/// What the account says of each arena.
+/// Returns the arenas of the account.
 #[cfg(target_arch = "x86_64")]
 fn arenas(recording: &Recording) -> Vec<ArenaResident> {
     let arenas = account(recording).map_or(Vec::new(), |account| account.arenas);
@@ -371,16 +371,16 @@ fn arenas(recording: &Recording) -> Vec<ArenaResident> {
     resident.collect()
 }
 
-/// Accounts are made on x86-64 only.
+/// Accounts are made only on x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 fn arenas(_: &Recording) -> Vec<ArenaResident> {
     Vec::new()
 }
 
-/// The part of it that is about how bytes aged, in a window of time.
+/// Returns the report's history of how bytes aged, within a window of time.
 fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option<StaleHistory> {
     let mut history = report.history?;
-    // A recording may come from elsewhere.
+    // A recording may come from a stranger.
     let bands = (history.ages_s.len() + 1, history.thresholds_s.len());
     history.points.retain(|point| {
         let is_whole = (point.untouched_bytes.len(), point.pages.len()) == bands;
@@ -390,17 +390,17 @@ fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option<StaleHisto
     Some(history)
 }
 
-/// The note that the process was traced from its first instruction.
+/// Name of the note that the process was traced from its first instruction.
 pub const FROM_START_NOTE: &str = "from_start";
 
-/// A note of the recorder, or nothing.
+/// Returns a note of the recorder, or an empty text.
 pub fn note<'a>(recording: &'a Recording, name: &str) -> &'a str {
     let notes = recording.meta().notes.iter();
     let found = notes.rev().find(|(known, _)| known == name);
     found.map_or("", |(_, value)| value.as_str())
 }
 
-/// The same, or the name of a function that the user has described.
+/// Like `kind_of`, and also names functions that the user has described.
 fn name_of_call(recording: &Recording, stack: u32) -> &str {
     let Some(found) = recording.stacks().get(stack) else {
         return "";
@@ -409,7 +409,7 @@ fn name_of_call(recording: &Recording, stack: u32) -> &str {
     described.unwrap_or_else(|| kind_of(recording, stack))
 }
 
-/// The function whose call recorded this stack, or nothing.
+/// Returns the function whose call recorded this stack, or an empty text.
 fn kind_of(recording: &Recording, stack: u32) -> &'static str {
     let stack = recording.stacks().get(stack);
     let function = stack.and_then(|stack| HOOKED_FUNCTIONS.get(usize::from(stack.function)));
@@ -437,7 +437,7 @@ fn by_bucket(amounts: &[(u8, Estimate)]) -> Vec<(u8, Amount)> {
         .collect()
 }
 
-/// How allocations were sampled, if they were.
+/// Describes how allocations were sampled, if they were.
 fn sampling(recording: &Recording, activity: &Activity) -> Option<Sampling> {
     let samples = recording.samples();
     let mean_bytes = samples.sample_bytes()?;
@@ -460,12 +460,12 @@ fn sampling(recording: &Recording, activity: &Activity) -> Option<Sampling> {
     })
 }
 
-/// What tracing cost and recorded, if it kept to a budget (attach --overhead).
+/// Returns the cost and rate of tracing, if it kept to a budget (attach --overhead).
 pub fn overhead(recording: &Recording) -> Option<Overhead> {
     serde_json::from_str(note(recording, OVERHEAD_NOTE)).ok()
 }
 
-/// The sums of the window, as a report at its end gives them that began to count at its begin.
+/// Returns the sums of the window, as if a trace had begun and ended with it.
 fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
     let losses = |until_ns: u64| {
         let counted = recording.losses_over_time().iter();
@@ -497,7 +497,7 @@ fn totals(recording: &Recording, activity: &Activity) -> ReportTotals {
     totals
 }
 
-/// The sums of the window, estimated where allocations were sampled.
+/// Returns the sums of the window, estimated where allocations were sampled.
 pub fn window_totals(recording: &Recording, activity: &Activity) -> Totals {
     let mut totals = activity.window_totals();
     if recording.sample_bytes().is_some() {
@@ -517,7 +517,7 @@ fn request(recording: &Recording, ids: impl Iterator<Item = u32>, symbols: &mut 
     symbols.request(addresses);
 }
 
-/// The profile's tables, by the recording's numbers of stacks.
+/// The profile's tables, accessed by the recording's numbers of stacks.
 struct Tables<'a> {
     recording: &'a Recording,
     tables: ProfileTables,
@@ -525,8 +525,8 @@ struct Tables<'a> {
     of_stack: FxHashMap<u32, u32>,
 }
 
-/// The modules, those first that an address most likely belongs to: still there, then the last
-/// that went.
+/// Returns the modules in the order in which an address most likely belongs to them: loaded ones, then the most
+/// recently unloaded.
 pub fn ordered_modules(recording: &Recording) -> Vec<&Module> {
     let mut modules: Vec<&Module> = recording.modules().iter().collect();
     modules.sort_by_key(|module| Reverse(module.unloaded_ns.unwrap_or(u64::MAX)));

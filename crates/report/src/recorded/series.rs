@@ -12,10 +12,10 @@ pub(super) struct StackSeries {
     pub allocated: Vec<Estimate>,
 }
 
-/// Live blocks, and allocations so far.
+/// Live blocks, and allocations up to then.
 type LiveAndAllocated = (Estimate, Estimate);
 
-/// The stacks' sums as the changes of their sites come.
+/// Sums of the stacks, updated by each change of their sites.
 struct Walk<'a> {
     activity: &'a Activity,
     of_site: Vec<LiveAndAllocated>,
@@ -48,7 +48,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The stacks that had most bytes live at some time, at most `count`, largest first.
+/// Returns at most `count` stacks with the most bytes live at any time, largest
+/// first.
 pub(super) fn largest_over_time(activity: &Activity, count: usize) -> Vec<StackSeries> {
     let mut walk = Walk::new(activity);
     let mut most: FxHashMap<u32, f64> = FxHashMap::default();

@@ -1,4 +1,4 @@
-//! Where the names of a recording's addresses come from.
+//! Sources of names for a recording's addresses.
 
 use super::ordered_modules;
 use memhook_recording::{NamedFrame, Recording};
@@ -10,34 +10,34 @@ use memhook_symbols::{
 use rustc_hash::FxHashMap;
 use std::{path::PathBuf, sync::Arc};
 
-/// Sources of names beside the files of this machine.
+/// Sources of names in addition to the files of this machine.
 #[derive(Default)]
 pub struct NameSources {
-    /// Roots of the target's file system, or copies of it; they take the place of our own root.
+    /// Roots of the target's file system, or copies of it, in place of our own root.
     pub sysroots: Vec<PathBuf>,
-    /// More directories with debug files.
+    /// Further directories with debug files.
     pub debug_directories: Vec<PathBuf>,
-    /// Names that were looked up before.
+    /// Names from earlier lookups.
     pub bundles: Vec<Bundle>,
-    /// Look up every name in the files, and keep none for later runs.
+    /// True to look up every name in the files, and to keep none for later runs.
     pub without_cache: bool,
 }
 
-/// The names of a recording's modules, whose files are found by their build-ids.
+/// Returns a symbolizer for a recording's modules, whose files are found by their build-ids.
 pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
     let (mut symbols, roots) = symbolizer_of(sources);
     symbols.set_modules(module_files(recording, &roots.0, roots.1));
     symbols
 }
 
-/// A symbolizer without modules, and the roots that it looks below: whether they are of the machine that the modules
-/// were on, or our own.
+/// Returns a symbolizer without modules, and the roots that it searches, with a flag that they belong to the machine
+/// of the modules and are not our own.
 pub(crate) fn symbolizer_of(sources: NameSources) -> (Symbolizer, (Vec<PathBuf>, bool)) {
     let has_sysroot = !sources.sysroots.is_empty();
     let roots = if has_sysroot {
         sources.sysroots
     } else {
-        // The modules may be of this machine; the build-ids tell.
+        // The modules may be from this machine; their build-ids show it.
         vec![PathBuf::from("/")]
     };
     let cache = SymbolCache::of_user();
@@ -54,21 +54,22 @@ pub(crate) fn symbolizer_of(sources: NameSources) -> (Symbolizer, (Vec<PathBuf>,
     (symbols, (roots, has_sysroot))
 }
 
-/// Where the file of a module may be.
+/// Returns the places where a module's file may be.
 pub(crate) fn candidates(
     path: &str,
     build_id: Option<&[u8]>,
     (roots, are_of_target): (&[PathBuf], bool),
 ) -> Vec<PathBuf> {
-    // Without a build-id a file of this machine may be another one; a file in a sysroot was put there on purpose.
+    // Without a build-id, a file of this machine may be a different one; a file in a sysroot was put there on
+    // purpose.
     let is_known = build_id.is_some() || are_of_target;
     let inside = path.trim_start_matches('/');
     let roots = roots.iter().filter(|_| is_known);
     roots.map(|root| root.join(inside)).collect()
 }
 
-/// The modules of a recording, and what names the rest of its addresses. `has_sysroot`: the roots are of the
-/// machine that it was made on.
+/// Returns the modules of a recording, and the source of names for the rest of its addresses. `has_sysroot`: the
+/// roots belong to the machine where it was made.
 pub fn module_files(
     recording: &Recording,
     roots: &[PathBuf],
@@ -93,7 +94,7 @@ pub fn module_files(
     modules.chain(others).collect()
 }
 
-/// The names that a recording has itself.
+/// Names stored in the recording itself.
 struct NamedFrames(Arc<FxHashMap<u64, NamedFrame>>);
 
 impl NamedCode for NamedFrames {

@@ -1,4 +1,4 @@
-//! Where the resident memory of a process is, as text and JSON.
+//! Resident memory of a process by its parts, as text and JSON.
 
 mod text;
 mod trim;
@@ -17,7 +17,7 @@ fn schema() -> &'static str {
     SCHEMA
 }
 
-/// The parts that every report has, also where they are empty.
+/// Parts that every report has, even if they are empty.
 const PARTS: [Part; 10] = [
     Part::LiveHeap,
     Part::AllocatorOverhead,
@@ -43,13 +43,13 @@ pub struct RssReport {
     pub rss_bytes: u64,
     /// Resident bytes with each page divided by the number of processes that map it; `None` if not requested.
     pub pss_bytes: Option<u64>,
-    /// Resident bytes that only this process maps, and that were written; `None` if that was not asked for.
+    /// Resident bytes that only this process maps, and that were written; `None` if not requested.
     pub private_dirty_bytes: Option<u64>,
     /// Bytes swapped out, which are not resident.
     pub swap_bytes: u64,
     /// Resident bytes in huge pages.
     pub huge_page_bytes: u64,
-    /// Bytes in huge pages that are all zeros, which were most likely never written; `None` if nobody looked.
+    /// Bytes in huge pages that are all zeros, which were most likely never written; `None` if not examined.
     #[serde(default)]
     pub huge_zero_bytes: Option<u64>,
     /// Bytes of hugetlbfs, which the kernel does not count as resident.
@@ -58,21 +58,21 @@ pub struct RssReport {
     pub parts: Vec<RssPart>,
     /// Bytes that a trim would return.
     pub trim_bytes: u64,
-    /// Figures of an allocator other than glibc's, if the process has one that was asked.
+    /// Statistics of an allocator other than glibc's, if the process has one that was asked.
     pub allocator: Option<RssAllocator>,
     /// The arenas of glibc's malloc, the main one first.
     pub arenas: Vec<ArenaUse>,
     /// Resident bytes of live blocks that are mappings of their own.
     pub mapped_bytes: u64,
-    /// Stacks, mappings and files, the largest first.
+    /// Stacks, mappings and files, largest first.
     pub holdings: Vec<RssHolding>,
-    /// Holdings that are not listed.
+    /// Number of unlisted holdings.
     pub more_holdings: u64,
-    /// Which blocks hold memory, those that hold most first.
+    /// Blocks that hold memory, those that hold most first.
     pub pins: Vec<PinRow>,
-    /// Rows that are not listed.
+    /// Number of unlisted rows.
     pub more_pins: u64,
-    /// Copy of the memory.
+    /// Details of the copy of the memory.
     pub snapshot: Option<RssSnapshot>,
     /// Notes about these figures.
     pub notes: Vec<String>,
@@ -96,7 +96,7 @@ pub struct RssAllocator {
     pub name: Cow<'static, str>,
     /// Its figures, under its own names.
     pub counters: Vec<RssPart>,
-    /// Time for which one thread was held to ask, in ms.
+    /// Milliseconds for which one thread was held to ask.
     pub held_ms: f64,
 }
 
@@ -111,41 +111,41 @@ pub struct RssHolding {
     pub bytes: u64,
 }
 
-/// Blocks of one call stack, or of one type or size where no call stack is known.
+/// Blocks of one call stack, or of one type or size if the stack is unknown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PinRow {
-    /// Their type or size; of traced blocks, the function that allocated them.
+    /// Their type or size; for traced blocks, the function that allocated them.
     pub name: String,
     /// The call stack that allocated them, innermost frame first; empty if they were not traced.
     pub stack: Vec<StackFrame>,
     /// Age of the oldest one in ms, if they were traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ms: Option<u64>,
-    /// The id of the call stack, and when the oldest block was allocated, in nanoseconds since the attach.
+    /// Id of the call stack, and allocation time of the oldest block in nanoseconds since the attach.
     #[serde(skip)]
     traced: Option<(u32, u64)>,
     /// Number of blocks.
     pub own_blocks: u64,
     /// Their usable bytes.
     pub own_bytes: u64,
-    /// Resident bytes that would come back if they were freed and the heap trimmed.
+    /// Resident bytes that would be returned if the blocks were freed and the heap trimmed.
     pub pinned_bytes: u64,
-    /// Bytes that a malloc_trim returns without freeing them.
+    /// Bytes that a malloc_trim returns while the blocks live.
     pub trimmable_bytes: u64,
 }
 
-/// Cost for the process.
+/// Cost of the copy for the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssSnapshot {
-    /// precopy, fork or stop.
+    /// Method: precopy, fork or stop.
     pub method: Cow<'static, str>,
-    /// Time for which all threads were held, in ms.
+    /// Milliseconds for which all threads were held.
     pub held_ms: f64,
-    /// Time for which one thread was held before, in ms.
+    /// Milliseconds for which one thread was held before that.
     pub prepare_held_ms: f64,
 }
 
-/// Choice of what an account shows.
+/// Choice of the contents of an account.
 #[derive(Clone, Copy, Debug)]
 pub struct RssView {
     /// Number of holdings and pins to show.
@@ -155,7 +155,7 @@ pub struct RssView {
 }
 
 impl RssReport {
-    /// Makes it from an account; `meta`: facts of the snapshot, if the memory could be copied.
+    /// Builds the report from an account; `meta`: facts of the snapshot, if the memory could be copied.
     pub fn new(pid: i32, account: &Account, meta: Option<&Meta>, view: RssView) -> RssReport {
         let of_part = |part: Part| account.parts.get(&part).copied().unwrap_or(0);
         let is_always_shown = |part: &Part| PARTS.contains(part);
@@ -179,7 +179,7 @@ impl RssReport {
             trimmable_bytes: pinned.trimmable_bytes,
         });
         let mut notes = meta.map(|meta| meta.notes.clone()).unwrap_or_default();
-        // What only a search for pointers has to know.
+        // Only a search for pointers needs these notes.
         notes.retain(|note| !note.starts_with("not searched"));
         notes.extend(account.notes.iter().cloned());
         let memory = account.memory;
@@ -230,12 +230,12 @@ impl RssReport {
 }
 
 impl RssReport {
-    /// The call stacks of what is listed.
+    /// Iterates over the call stacks of the listed rows.
     pub fn stacks(&self) -> impl Iterator<Item = u32> + '_ {
         self.pins.iter().filter_map(|pin| Some(pin.traced?.0))
     }
 
-    /// Puts frames in the place of ids of call stacks. `now_ns`: nanoseconds since the attach.
+    /// Replaces ids of call stacks by frames. `now_ns`: nanoseconds since the attach.
     pub fn name_stacks(&mut self, now_ns: u64, mut frames: impl FnMut(u32) -> Vec<StackFrame>) {
         for pin in &mut self.pins {
             let Some((stack, oldest_ns)) = pin.traced else {

@@ -7,10 +7,10 @@ use memhook_foreign::visible;
 use memhook_heap::Part;
 use std::fmt::Write;
 
-/// The whole report.
+/// Writes the whole report.
 pub fn text(report: &RssReport, _: Style) -> String {
     let mut out = String::new();
-    // What a copy that only looks does not know comes before what it has found.
+    // The limits of a copy that does not search come before its results.
     let only_looks = report
         .notes
         .iter()
@@ -105,12 +105,12 @@ fn part(report: &RssReport, name: &str) -> Option<u64> {
     Some(found.bytes)
 }
 
-/// What lives from before the attach, where that is known.
+/// Returns the live bytes from before the attach, where they are known.
 fn earlier(report: &RssReport) -> Option<u64> {
     part(report, Part::EarlierHeap.name())
 }
 
-/// A part by its name, and by what is in it where the heap was not looked into.
+/// Names a part, and its contents where the heap was not examined.
 fn in_words(report: &RssReport, name: &str) -> String {
     let more = match name {
         _ if report.snapshot.is_some() => "",

@@ -18,29 +18,28 @@ pub struct TrimReport {
     pub pid: i32,
     /// The allocator that gives memory back: glibc, jemalloc, tcmalloc or mimalloc.
     pub allocator: &'static str,
-    /// The call that does it.
+    /// The call that gives it back.
     pub call: &'static str,
-    /// Nothing was done; the figures say what would come back.
+    /// True if nothing was done; then the figures are a prediction.
     pub dry_run: bool,
-    /// Bytes that it was predicted to return, if that can be known.
+    /// Predicted bytes, if they can be known.
     pub predicted_bytes: Option<u64>,
-    /// Estimated time in ms on a processor of its own; it takes longer where threads wait for processors or for each
-    /// other.
+    /// Estimated milliseconds on a processor of its own; longer where threads wait for processors or for each other.
     pub estimated_ms: f64,
-    /// Time for which threads were held for the prediction, in ms.
+    /// Milliseconds for which threads were held for the prediction.
     pub snapshot_held_ms: f64,
-    /// Resident bytes before.
+    /// Resident bytes before the trim.
     pub rss_before_bytes: u64,
-    /// Resident bytes after it, if it was done.
+    /// Resident bytes after the trim, if it was done.
     pub rss_after_bytes: Option<u64>,
-    /// Time for which one thread was held for the trim, in ms.
+    /// Milliseconds for which one thread was held for the trim.
     pub held_ms: Option<f64>,
-    /// Time that the call took, in ms.
+    /// Milliseconds that the call took.
     pub call_ms: Option<f64>,
 }
 
 impl TrimReport {
-    /// Reports what a trim would do.
+    /// Reports the expected effect of a trim.
     pub fn dry(trimmer: &Trimmer) -> TrimReport {
         let meta = trimmer.meta();
         TrimReport {
@@ -59,7 +58,7 @@ impl TrimReport {
         }
     }
 
-    /// Describes what another allocator would do. `said`: its own figures, if it has any.
+    /// Describes the expected effect for another allocator. `said`: its own figures, if it has any.
     pub fn dry_of(
         pid: i32,
         allocator: &KnownAllocator,

@@ -7,13 +7,13 @@ use memhook_heap::{Census, CensusClass, TypesTold};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// The census of a heap, with what is resident of its process.
+/// The census of a heap, with the resident memory of its process.
 #[derive(Serialize)]
 pub struct CensusReport {
     /// The census.
     #[serde(flatten)]
     pub census: Census,
-    /// Resident memory; not of a saved snapshot.
+    /// Resident memory; absent for a saved snapshot.
     #[cfg(target_arch = "x86_64")]
     pub rss: Option<crate::RssReport>,
 }
@@ -34,7 +34,7 @@ impl Document for CensusReport {
     }
 }
 
-/// Whose blocks they are.
+/// Names the allocators of the blocks.
 fn allocators(census: &Census) -> String {
     let glibc = (!census.glibc.is_empty()).then(|| format!("glibc {}", census.glibc));
     let all: Vec<String> = glibc
@@ -44,7 +44,7 @@ fn allocators(census: &Census) -> String {
     all.join(", ")
 }
 
-/// Writes a line about how much has known types, after one about debug information that was not used.
+/// Writes a line about the share with known types, after one about unused debug information.
 pub(super) fn told_text(out: &mut String, told: &TypesTold, all: u64) {
     for note in &told.notes {
         let _ = writeln!(out, "Note: {}", visible(note));

@@ -1,4 +1,4 @@
-//! Leaked blocks grouped by what they are, their size, and what they hang on.
+//! Leaked blocks grouped by their kind, their size, and the block they hang on.
 
 use memhook_heap::{BlockTable, Leak, Snapshot, Types};
 use rustc_hash::FxHashMap;
@@ -25,7 +25,7 @@ pub struct LeakGroup {
     pub held_bytes: u64,
     /// For direct ones: blocks that hang on them.
     pub held_blocks: u64,
-    /// For indirect ones: what they hang on.
+    /// For indirect ones: the kind of block that they hang on.
     pub owner: Option<String>,
     /// Address of one of them.
     pub example: String,
@@ -42,7 +42,7 @@ struct Group {
     example: u32,
 }
 
-/// Groups leaked blocks by class or content, size, and what they hang on.
+/// Groups leaked blocks by class or content, size, and the block they hang on.
 pub(super) fn group(
     snapshot: &Snapshot,
     blocks: &BlockTable,
@@ -123,7 +123,7 @@ pub(super) fn group(
     list
 }
 
-/// The first bytes as hexadecimal words and as text.
+/// Writes the first bytes as hexadecimal words and as text.
 fn peek(bytes: &[u8]) -> String {
     let bytes = &bytes[..bytes.len().min(32)];
     let hex: Vec<String> = bytes

@@ -1,4 +1,4 @@
-//! Allocations of a process between two snapshots, and what retains them: JSON with the schema
+//! Allocations of a process between two snapshots, and their retainers: JSON with the schema
 //! `memhook-rs/snapshot-diff/1`, and text.
 
 use crate::units::{bytes, change, counted};
@@ -24,7 +24,7 @@ pub struct GrowthReport {
 }
 
 impl GrowthReport {
-    /// Growth of a process.
+    /// Creates the report of a process's growth.
     pub fn new(pid: i32, growth: HeapGrowth) -> GrowthReport {
         GrowthReport {
             schema: SCHEMA,

@@ -1,11 +1,11 @@
-//! Every block of a heap on a line of its own, for programs that compare.
+//! A list of every block of a heap, one on each line, for programs that compare.
 
 use memhook_foreign::visible;
 use memhook_heap::{Scan, Snapshot, inside_malloc_note};
 use std::io::{Result, Write};
 
 /// Writes address, usable bytes, and `leak` or `live` of each block; then arenas, mapped chunks, other
-/// allocators, damage.
+/// allocators and damage.
 pub fn write_blocks(snapshot: &Snapshot, scan: &Scan, out: &mut impl Write) -> Result<()> {
     let mut leaks = scan.leaks.iter().peekable();
     for (number, block) in scan.heap.blocks.iter() {

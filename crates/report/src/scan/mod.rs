@@ -42,20 +42,20 @@ pub struct ScanReport {
     pub snapshot: SnapshotPart,
     /// Sums.
     pub totals: ScanTotals,
-    /// Groups of leaked blocks, the largest first.
+    /// Groups of leaked blocks, largest first.
     pub leaks: Vec<LeakGroup>,
-    /// Groups that are not listed.
+    /// Number of unlisted groups.
     pub more_groups: u64,
     /// Possibly lost blocks, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub possible: Option<PossiblyLost>,
     /// True if the whole heap could be parsed.
     pub whole: bool,
-    /// Parts of the heap in which a leak would not be found.
+    /// Parts of the heap in which the search would miss a leak.
     pub not_searched: Vec<String>,
     /// Places where the heap does not parse.
     pub findings: Vec<Place>,
-    /// Anything else to know.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct ScanReport {
 pub struct Place {
     /// Its address.
     pub address: u64,
-    /// Damage that was found there.
+    /// Damage found there.
     pub what: String,
     /// Cause of the damage.
     pub cause: Cause,
@@ -86,11 +86,11 @@ impl Place {
 pub struct PossiblyLost {
     /// Usable bytes.
     pub bytes: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Groups of them, the largest first.
+    /// Groups of them, largest first.
     pub groups: Vec<LeakGroup>,
-    /// Groups that are not listed.
+    /// Number of unlisted groups.
     pub more_groups: u64,
 }
 
@@ -99,11 +99,11 @@ pub struct PossiblyLost {
 pub struct SnapshotPart {
     /// `precopy` or `stop`.
     pub method: &'static str,
-    /// Time for which all threads were held.
+    /// Milliseconds for which all threads were held.
     pub held_ms: f64,
-    /// Time for which one thread was held before, to prepare.
+    /// Milliseconds for which one thread was held before that, to prepare.
     pub prepare_held_ms: f64,
-    /// Time that the snapshot took in all.
+    /// Milliseconds that the snapshot took in all.
     pub taken_ms: f64,
     /// Bytes copied.
     pub copied_bytes: u64,
@@ -111,11 +111,11 @@ pub struct SnapshotPart {
     pub held_bytes: u64,
     /// Bytes searched for pointers.
     pub scanned_bytes: u64,
-    /// Time that the search took.
+    /// Milliseconds that the search took.
     pub mark_ms: f64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// Number of threads that were inside malloc: what they were changing may look damaged.
+    /// Number of threads that were inside malloc: the structures that they were changing may look damaged.
     pub in_malloc: u32,
 }
 
@@ -126,7 +126,7 @@ pub struct ScanTotals {
     pub leaked_bytes: u64,
     /// Leaked blocks.
     pub leaked_blocks: u64,
-    /// Number of them to which no other leaked block points.
+    /// Number of those blocks that no other leaked block points to.
     pub direct_blocks: u64,
     /// Bytes of reachable blocks.
     pub live_bytes: u64,
@@ -134,7 +134,7 @@ pub struct ScanTotals {
     pub live_blocks: u64,
 }
 
-/// Puts the report together. `leaks` are those of the scan, or some of them.
+/// Builds the report. `leaks` are those of the scan, or some of them.
 pub fn scan_report(
     snapshot: &Snapshot,
     scan: &Scan,
@@ -189,7 +189,7 @@ pub fn scan_report(
 }
 
 impl ScanReport {
-    /// Adds what is possibly lost.
+    /// Adds the possibly lost blocks.
     pub fn add_possible(
         &mut self,
         snapshot: &Snapshot,

@@ -3,11 +3,12 @@
 use crate::units::{bytes, counted};
 use memhook_heap::{Heap, Snapshot, unknown_memory};
 
-/// Memory in no heap gets a note from this size on, if it is more than this share of the bytes of all blocks.
+/// Bytes in no heap from which a note appears, if they exceed a share of the bytes of all blocks.
 const MUCH_BYTES: u64 = 1 << 20;
 const MUCH_SHARE: u64 = 4;
 
-/// Each part of the process's heaps in which a leak would not be found. Empty if the search covers all of them.
+/// Returns each part of the process's heaps in which the search would miss a leak; empty if it covers all of
+/// them.
 pub fn not_searched(snapshot: &Snapshot, heap: &Heap) -> Vec<String> {
     let mut parts = Vec::new();
     if !heap.findings.is_empty() {
@@ -45,7 +46,7 @@ pub fn not_searched(snapshot: &Snapshot, heap: &Heap) -> Vec<String> {
     parts
 }
 
-/// A note on memory that is in no heap; `block_bytes` are those of all blocks.
+/// Returns a note on memory that is in no heap; `block_bytes` are those of all blocks.
 pub(super) fn in_no_heap(snapshot: &Snapshot, heap: &Heap, block_bytes: u64) -> Option<String> {
     let unknown = unknown_memory(snapshot, heap);
     (unknown >= MUCH_BYTES && unknown > block_bytes / MUCH_SHARE).then(|| {

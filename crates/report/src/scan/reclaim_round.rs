@@ -15,33 +15,34 @@ pub struct ReclaimRound {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// From 1.
+    /// Number of the round; 1 is the first.
     pub round: u64,
-    /// Nothing was released; the figures say what would have been.
+    /// True if nothing was released; then the figures are a prediction.
     pub dry_run: bool,
     /// Usable bytes of the blocks released.
     pub released_bytes: u64,
     /// Number of blocks released.
     pub released_blocks: u64,
-    /// Leaked blocks kept: new, written to since the scan before, or in reach of one that is.
+    /// Leaked blocks that were kept: new, written to since the scan before, or within reach
+    /// of such a block.
     pub kept_blocks: u64,
-    /// Blocks in the verdict that was to be released, if it was one.
+    /// Blocks of the verdict that the round was to release, if it was given one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict_blocks: Option<u64>,
     /// Number of times that one thread was held to release blocks.
     pub holds: u64,
-    /// For how long at most.
+    /// Milliseconds of the longest of these holds.
     pub longest_hold_ms: f64,
     /// Method of the snapshot.
     pub snapshot_method: &'static str,
-    /// Time for which all threads were held for it.
+    /// Milliseconds for which all threads were held for it.
     pub snapshot_held_ms: f64,
     /// Reason why nothing, or not everything, was released.
     pub refused: Option<String>,
 }
 
 impl ReclaimRound {
-    /// Reports what a round would do.
+    /// Reports the expected effect of a round.
     pub fn dry(candidates: &Candidates, number: u64) -> ReclaimRound {
         let meta = &candidates.captured.snapshot.meta;
         let chosen = candidates.chosen.len();
@@ -62,7 +63,7 @@ impl ReclaimRound {
         }
     }
 
-    /// Reports what it has done.
+    /// Reports the effect of a round.
     pub fn done(candidates: &Candidates, number: u64, done: &Released) -> ReclaimRound {
         let would = ReclaimRound::dry(candidates, number);
         let failed = done.failed.as_ref().map(ToString::to_string);

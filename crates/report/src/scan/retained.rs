@@ -16,9 +16,9 @@ use std::fmt::Write;
 const SCHEMA: &str = "memhook-rs/retained/1";
 /// Variables of a module that the text lists.
 const VARIABLES: usize = 8;
-/// Number of holders that the text names where several point to a block.
+/// Number of holders that the text names if several point to a block.
 const NAMES: usize = 3;
-/// The row of what several holders or variables reach, and none retains.
+/// Name of the row for blocks that several holders or variables reach, and none retains.
 const TOGETHER: &str = "several of these together";
 
 /// The whole report.
@@ -36,28 +36,28 @@ pub struct RetainedReport {
     pub shared: Sum,
     /// Holders of blocks, by what they retain.
     pub holders: Vec<HolderRow>,
-    /// Holders that are not listed.
+    /// Number of unlisted holders.
     pub more_holders: u64,
     /// Types, by what their blocks retain.
     pub types: Vec<TypeRow>,
-    /// Types that are not listed.
+    /// Number of unlisted types.
     pub more_types: u64,
-    /// Share of the heap whose types are known.
+    /// Share of the heap with known types.
     pub types_told: TypesTold,
     /// Blocks that no other block retains, by what they retain.
     pub largest: Vec<LargestBlock>,
-    /// The tree of what retains what, bounded.
+    /// A bounded tree of retainers and retained blocks.
     pub picture: Vec<PictureNode>,
-    /// Time that the search took.
+    /// Milliseconds that the search took.
     pub search_ms: f64,
     /// True if the whole heap could be parsed.
     pub whole: bool,
-    /// Anything else to know.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
 impl RetainedReport {
-    /// Puts the report together, with the `top` largest of each.
+    /// Builds the report, with the `top` largest of each kind.
     pub fn new(
         snapshot: &Snapshot,
         heap: &Heap,
@@ -138,7 +138,7 @@ impl RetainedReport {
         told_text(out, &self.types_told, self.bytes);
     }
 
-    /// Says who points to the block by way of which a holder, or several together, hold most of what they do.
+    /// Names the pointers to the block through which a holder, or several together, hold most of their memory.
     fn most_of(&self, holder: Option<&str>, held: u64, out: &mut String) {
         let is_most = |block: &&LargestBlock| {
             block.held_by.as_deref() == holder && block.retained_bytes.saturating_mul(2) >= held
@@ -159,7 +159,7 @@ impl RetainedReport {
                 &row.name,
                 "",
             );
-            // One that has it all says it in the line above.
+            // A single variable that holds everything is on the line above.
             for variable in row.variables.iter().take(VARIABLES) {
                 let sum = (variable.retained_bytes, variable.retained_blocks);
                 line(out, sum, &variable.name, "    ");
@@ -184,7 +184,7 @@ impl RetainedReport {
 
 /// Lists the holders of a shared block, or the first of them if there are many.
 fn names(names: &[String]) -> String {
-    // The others lead to it by way of other blocks.
+    // The others lead to it through other blocks.
     if let [one] = names {
         return format!("{} and others", visible(one));
     }

@@ -1,4 +1,4 @@
-//! Reason why a block is alive, as text.
+//! The reason why a block is alive, as text.
 
 use crate::{Document, Style};
 use memhook_foreign::visible;
@@ -11,7 +11,7 @@ impl Document for Why {
     }
 }
 
-/// The root, and the blocks on the way from there.
+/// Writes the root, and the blocks on the way from it.
 fn why_text(why: &Why) -> String {
     let mut out = match &why.root {
         Some(root) => format!("Kept alive by {}\n", visible(root)),

@@ -4,20 +4,21 @@ use super::inferences::{Finding, Gain, InferenceKind, Seen};
 use crate::units::{bytes, count, counted, duration};
 use memhook_recording::{AccessSums, ScoredSite};
 
-/// Fewer bytes of all blocks of a site together are not worth a change.
+/// Total bytes of a site's blocks below which a change is not worthwhile.
 const LEAST_BYTES: u64 = 1024;
-/// Share of a site's blocks that makes the site like this.
+/// Share of a site's blocks with a property for the site to have it.
 const MOST_BLOCKS: f64 = 0.9;
-/// At least so much of each block is unused, for a smaller one to do.
+/// Unused share of each block from which a smaller block would do.
 const UNUSED: f64 = 0.5;
-/// Share of the lifetime that lies before the first access, or after the last one.
+/// Idle share of the lifetime, before the first access or after the last one, that makes a
+/// finding.
 const IDLE: f64 = 0.5;
-/// Blocks that live for less than this part of the run are idle for no time that matters.
+/// Share of the run below which lifetimes are too short for idleness to matter.
 const LEAST_LIFETIME: f64 = 0.01;
 /// Number of times that the lines of a site must change hands.
 const LEAST_FALSE_SHARES: u64 = 100;
 
-/// Infers changes from the reads and writes of a site; none if they are not known.
+/// Infers changes from the reads and writes of a site; none if they are unknown.
 pub(super) fn of_accesses(site: &ScoredSite, seen: Seen) -> Vec<Finding> {
     let Some(sums) = &site.accesses else {
         return Vec::new();
@@ -117,7 +118,8 @@ fn over_allocated(site: &ScoredSite, sums: &AccessSums) -> Option<Finding> {
     })
 }
 
-/// The blocks are idle for this part of their lifetimes, if that is long enough to matter.
+/// Returns true if the blocks are idle for that share of their lifetimes, and for long
+/// enough to matter.
 fn is_idle(idle_ns: u128, sums: &AccessSums, seen: Seen) -> bool {
     let touched = sums.chunks - sums.untouched;
     let mean_s = sums.lifetimes_ns as f64 / 1e9 / touched.max(1) as f64;
@@ -125,7 +127,7 @@ fn is_idle(idle_ns: u128, sums: &AccessSums, seen: Seen) -> bool {
     touched > 0 && is_long && idle_ns as f64 >= IDLE * sums.lifetimes_ns as f64
 }
 
-/// `first 20 ms of 30 ms`.
+/// Returns `first 20 ms of 30 ms`.
 fn part(idle_ns: u128, sums: &AccessSums) -> String {
     let touched = (sums.chunks - sums.untouched).max(1) as f64;
     let mean = |ns: u128| duration(ns as f64 / 1e9 / touched);
@@ -201,7 +203,7 @@ mod tests {
 
     const SEEN: Seen = Seen { seconds: 10.0 };
 
-    /// Ten blocks of 1000 bytes, fully used from the begin to the end of a second each.
+    /// Ten blocks of 1000 bytes, each fully used from begin to end of its second.
     fn used() -> ScoredSite {
         ScoredSite {
             smallest: 1000,

@@ -12,12 +12,12 @@ pub struct ScoreChange {
     pub old: RunScores,
     /// Scores of the new run.
     pub new: RunScores,
-    /// New minus old: what is above 0 is an improvement.
+    /// New minus old: values above 0 are improvements.
     pub change: Scores,
 }
 
 impl ScoreChange {
-    /// From one to the other.
+    /// Computes the change from one run to the other.
     pub(crate) fn of(old: RunScores, new: RunScores) -> ScoreChange {
         let change = |of: fn(&Scores) -> Option<f64>| Some(of(&new.scores)? - of(&old.scores)?);
         ScoreChange {
@@ -33,7 +33,7 @@ impl ScoreChange {
     }
 }
 
-/// The scores of some stacks together: where there are several, each counts by the number of its blocks.
+/// Combines the scores of some stacks, weighted by their numbers of blocks.
 pub(crate) fn stacks_scores(profile: &Profile, stacks: &BTreeSet<u32>) -> Option<Scores> {
     let all = profile.scores.as_ref()?;
     let scored = stacks.iter().filter_map(|&stack| all.site(stack));

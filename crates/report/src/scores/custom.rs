@@ -1,4 +1,4 @@
-//! Scores by formulas: what they come to for sites and runs, and from one run to another.
+//! Scores by formulas: their values for sites and runs, and changes between runs.
 
 use super::variables::{Evidence, Numbers};
 use super::{AccessSource, Formula, ProfileScores, SiteScores};
@@ -13,17 +13,17 @@ pub struct CustomScore {
     pub name: String,
     /// The formula.
     pub formula: String,
-    /// The sum over the sites of which it is known; `None` if it is of none.
+    /// Sum over the sites with a value; `None` if there are none.
     pub sum: Option<f64>,
-    /// The mean over the same sites.
+    /// Mean over the same sites.
     pub mean: Option<f64>,
-    /// The variance over the same sites.
+    /// Variance over the same sites.
     pub variance: Option<f64>,
     /// Number of sites with a value.
     pub known_sites: u64,
 }
 
-/// The values of the formulas for one site, by name; `None` where there is none.
+/// Values of the formulas for one site, by name; `None` for a formula without a value.
 pub type CustomValues = BTreeMap<String, Option<f64>>;
 
 /// Change of a formula from one run to another.
@@ -33,9 +33,9 @@ pub struct CustomChange {
     pub name: String,
     /// The formula.
     pub formula: String,
-    /// In the old run.
+    /// Value in the old run.
     pub old: CustomScore,
-    /// In the new run.
+    /// Value in the new run.
     pub new: CustomScore,
     /// New sum minus old sum.
     pub change: Option<f64>,
@@ -44,9 +44,9 @@ pub struct CustomChange {
 /// Change of a formula's value for one site.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CustomSiteChange {
-    /// In the old run.
+    /// Value in the old run.
     pub old: Option<f64>,
-    /// In the new run.
+    /// Value in the new run.
     pub new: Option<f64>,
     /// New minus old.
     pub change: Option<f64>,
@@ -55,7 +55,7 @@ pub struct CustomSiteChange {
 /// Reason why a formula cannot be evaluated for a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEvidence {
-    /// Nothing is known of reads and writes.
+    /// Reads and writes are unknown.
     #[error(
         "{score}: '{variable}' (column {column}) is not known: the recording does not say which bytes are read and written"
     )]
@@ -64,7 +64,7 @@ pub enum NoEvidence {
         score: String,
         /// The variable.
         variable: &'static str,
-        /// Where it is used.
+        /// Position of its first use.
         column: usize,
     },
     /// No call of the allocator was timed.
@@ -76,10 +76,10 @@ pub enum NoEvidence {
         score: String,
         /// The variable.
         variable: &'static str,
-        /// Where it is used.
+        /// Position of its first use.
         column: usize,
     },
-    /// Some blocks were watched.
+    /// Only some blocks were watched.
     #[error(
         "{score}: '{variable}' (column {column}) is not known: accesses were sampled, from which only 'usage' and 'useful_lifetime' are estimated"
     )]
@@ -88,16 +88,16 @@ pub enum NoEvidence {
         score: String,
         /// The variable.
         variable: &'static str,
-        /// Where it is used.
+        /// Position of its first use.
         column: usize,
     },
 }
 
 impl Formula {
-    /// Refuses a run whose reads and writes are known from this source, or not at all, if the formula needs more.
+    /// Refuses a run if the formula needs more than its source of reads and writes, or none, provides.
     ///
     /// # Errors
-    /// The first variable that has no values there.
+    /// The first variable without values.
     pub fn check(&self, source: Option<AccessSource>) -> Result<(), NoEvidence> {
         for &(variable, column) in self.variables() {
             let score = self.name().to_owned();
@@ -123,7 +123,7 @@ impl Formula {
         Ok(())
     }
 
-    /// Refuses a run in which no call of the allocator was timed, if the formula needs that.
+    /// Refuses a run without timed calls of the allocator, if the formula needs them.
     fn check_timed(&self, is_timed: bool) -> Result<(), NoEvidence> {
         let mut used = self.variables().iter();
         let needed = used.find(|(variable, _)| variable.evidence() == Evidence::AllocatorTime);
@@ -142,7 +142,7 @@ impl ProfileScores {
     /// Adds scores by formulas. Sites that are filtered out later still count for the run.
     ///
     /// # Errors
-    /// The run lacks what one of them needs.
+    /// When the run lacks the evidence that a formula needs.
     pub fn add_formulas(&mut self, formulas: &[Formula]) -> Result<(), NoEvidence> {
         for formula in formulas {
             formula.check(self.run.access_source)?;
@@ -166,7 +166,7 @@ impl ProfileScores {
         numbers
     }
 
-    /// The values of the formulas for some sites together, in the order of the formulas.
+    /// Computes the formulas for some sites together, in the order of the formulas.
     pub(crate) fn values<'a>(
         &self,
         sites: impl IntoIterator<Item = &'a SiteScores>,
@@ -176,13 +176,13 @@ impl ProfileScores {
         formulas.map(|formula| formula.value(&numbers)).collect()
     }
 
-    /// The value of one of the formulas for a stack, by its index in the profile.
+    /// Computes one of the formulas for a stack, by its index in the profile.
     pub(crate) fn value_of_stack(&self, formula: usize, stack: u32) -> Option<f64> {
         let site = self.site(stack)?;
         self.formulas.get(formula)?.value(&self.numbers([site]))
     }
 
-    /// The values for a site, by name.
+    /// Returns the values for a site, by name.
     pub fn named_values(&self, site: &SiteScores) -> CustomValues {
         let names = self
             .formulas
@@ -206,7 +206,7 @@ fn summary(formula: &Formula, values: &[f64]) -> CustomScore {
     }
 }
 
-/// From one run to another, in the order of the formulas.
+/// Compares two runs, in the order of the formulas.
 pub(crate) fn custom_changes(old: &ProfileScores, new: &ProfileScores) -> Vec<CustomChange> {
     let both = old.custom.iter().zip(&new.custom);
     let changes = both.map(|(old, new)| CustomChange {
@@ -219,7 +219,7 @@ pub(crate) fn custom_changes(old: &ProfileScores, new: &ProfileScores) -> Vec<Cu
     changes.collect()
 }
 
-/// Changes of formulas for stacks that are one site, from the old run to the new one.
+/// Compares formulas, from the old run to the new one, for stacks that form one site.
 pub(crate) fn custom_site_changes(
     (old, old_stacks): (&ProfileScores, &BTreeSet<u32>),
     (new, new_stacks): (&ProfileScores, &BTreeSet<u32>),

@@ -1,8 +1,8 @@
-//! A score that a user makes: a name, and a formula over what is known of a site.
+//! A user's score: a name, and a formula over the known numbers of a site.
 //!
 //! A formula has numbers, variables, `+ - * /`, parentheses, and the functions of [`FUNCTIONS`]. It becomes a list of
-//! steps for a stack of numbers, so that evaluating it does not recurse. What is not known, or has no value (a division
-//! by zero), makes the whole formula unknown: there are no infinities that a later step could hide.
+//! steps for a stack of numbers, so that evaluating it does not recurse. An operand that is unknown or has no value (a
+//! division by zero) makes the whole formula unknown: no infinity arises that a later step could hide.
 
 mod parsing;
 #[cfg(test)]
@@ -10,11 +10,11 @@ mod tests;
 
 use super::variables::{Numbers, Variable};
 
-/// The longest text of a formula, in characters.
+/// Longest text of a formula, in characters.
 const LONGEST: usize = 1000;
-/// The longest name of a score.
+/// Longest name of a score.
 const LONGEST_NAME: usize = 32;
-/// Words that stand for an order of rows beside the names of scores.
+/// Words that select an order of rows, which names of scores cannot use.
 pub const RESERVED_NAMES: [&str; 6] = ["bytes", "count", "age", "growth", "time", "score"];
 
 /// Functions of formulas, with their numbers of arguments.
@@ -52,9 +52,9 @@ enum Step {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {what}")]
 pub struct FormulaError {
-    /// Where, in characters from 1 on.
+    /// Its position, in characters from 1 on.
     pub column: usize,
-    /// Mistake and its cause, with a correction.
+    /// Description of the mistake, with a correction.
     pub what: String,
 }
 
@@ -64,7 +64,7 @@ pub struct Formula {
     name: String,
     text: String,
     steps: Vec<Step>,
-    /// The variables, each where it is first used.
+    /// Variables, each with the position of its first use.
     variables: Vec<(Variable, usize)>,
 }
 
@@ -80,7 +80,7 @@ impl Formula {
     /// Reads `waste = size * (1 - usage)`.
     ///
     /// # Errors
-    /// What is wrong with it, and in which column.
+    /// The mistake and its column.
     pub fn parse(text: &str) -> Result<Formula, FormulaError> {
         parsing::parse(text)
     }
@@ -95,12 +95,12 @@ impl Formula {
         &self.text
     }
 
-    /// Its variables, each with the column where it is first used.
+    /// Returns its variables, each with the column of its first use.
     pub(super) fn variables(&self) -> &[(Variable, usize)] {
         &self.variables
     }
 
-    /// The value for some numbers; `None` if one that it needs is not known, or if there is none.
+    /// Evaluates the formula; `None` if a number that it needs is unknown, or if it has no value.
     pub(super) fn value(&self, numbers: &Numbers) -> Option<f64> {
         self.evaluate(|variable| numbers.get(variable))
     }
@@ -136,7 +136,7 @@ impl Step {
         }
     }
 
-    /// The value of a step for its operands, of which those with one have the left; `None` if there is none.
+    /// Applies a step to its operands; a step with one operand takes the left one. `None` if the result has no value.
     fn apply(self, left: f64, right: f64) -> Option<f64> {
         let value = match self {
             Step::Negate => -left,

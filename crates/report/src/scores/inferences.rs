@@ -1,4 +1,4 @@
-//! Changes that the numbers of a site suggest, with the evidence and the gain.
+//! Changes that the numbers of a site suggest, with evidence and gain.
 
 use super::access_inferences::of_accesses;
 use crate::units::{bytes, counted, duration};
@@ -11,13 +11,14 @@ use std::cmp::Reverse;
 const LEAST_LOOP_BLOCKS: u64 = 500;
 /// Allocations that runs of growing blocks must save, ...
 const LEAST_RUN_STEPS: u64 = 64;
-/// ... or bytes that they must copy. What grows by a factor does the latter only if it is large, and then well.
+/// ... or bytes that they must copy. A block that grows by a factor does the latter only if it is large, and then
+/// growing is right.
 const LEAST_RUN_BYTES: u64 = 64 << 10;
 /// Small blocks that must be live at a time to suggest a pool or an arena.
 const LEAST_SMALL_BLOCKS: u64 = 1000;
-/// Blocks up to this size are small: the header that the allocator puts before each of them matters.
+/// Largest size of small blocks, for which the allocator's header matters.
 const LARGEST_SMALL_BLOCK: u64 = 256;
-/// Sites above this percentile are the top ones.
+/// Percentile above which a site is a top one.
 const PERCENTILE: f64 = 0.9;
 
 /// Kind of a finding about a site.
@@ -26,15 +27,15 @@ const PERCENTILE: f64 = 0.9;
 pub enum InferenceKind {
     /// Blocks that come and go one after the other.
     ShortLivedInLoop,
-    /// Blocks that are outgrown by the next one.
+    /// Each block is outgrown by the next one.
     GrowingRun,
     /// Many small blocks of one size at a time.
     ManySmallBlocks,
-    /// Nothing of the blocks is read or written.
+    /// The blocks are neither read nor written.
     NeverTouched,
-    /// The blocks are written, and nobody reads that.
+    /// The blocks are written, but not read.
     NeverRead,
-    /// The blocks are read as the allocator gave them.
+    /// The blocks are read, but not written.
     NeverWritten,
     /// Only the first bytes of the blocks are used.
     OverAllocated,
@@ -46,14 +47,14 @@ pub enum InferenceKind {
     FalseSharing,
     /// Several threads access the same blocks.
     SeveralThreads,
-    /// The site is among those with most bytes live at a time.
+    /// The site is among those with the most bytes live at once.
     TopBytes,
-    /// The site is among those with most allocations.
+    /// The site is among those with the most allocations.
     TopBlocks,
 }
 
 impl InferenceKind {
-    /// In words.
+    /// Returns the kind in words.
     pub fn title(self) -> &'static str {
         match self {
             InferenceKind::ShortLivedInLoop => "short-lived in a loop",
@@ -73,20 +74,20 @@ impl InferenceKind {
     }
 }
 
-/// Savings of a change, at most.
+/// Upper bound on the savings of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Gain {
-    /// Memory in bytes, when most blocks of the site are live.
+    /// Memory in bytes, at the time when most blocks of the site are live.
     pub bytes: u64,
     /// That memory times the time for which it is held, in byte seconds.
     pub byte_seconds: f64,
-    /// Bytes that are copied.
+    /// Copied bytes.
     pub copied_bytes: u64,
     /// Calls of the allocator: allocations and releases.
     pub calls: u64,
-    /// Saved calls a second.
+    /// Saved calls per second.
     pub calls_per_s: f64,
-    /// Cache lines that go from one processor to another.
+    /// Transfers of cache lines between processors.
     pub line_transfers: u64,
 }
 
@@ -99,7 +100,7 @@ pub struct Inference {
     pub title: &'static str,
     /// Evidence, in words.
     pub evidence: String,
-    /// Advice, in words; empty where the site only stands out.
+    /// Advice in words; empty if the site only stands out.
     pub advice: &'static str,
     /// Gain of the change.
     pub gain: Gain,
@@ -110,7 +111,7 @@ pub struct Inference {
     /// Index of the stack in the profile.
     #[serde(skip)]
     pub stack_index: u32,
-    /// The stack goes on, but could not be followed.
+    /// True if the stack goes on, but the unwinder could not follow it.
     pub truncated: bool,
 }
 
@@ -148,7 +149,7 @@ fn short_lived(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     let at_a_time = loops.most_live.div_ceil(loops.groups.max(1));
     let mean_ns = loops.lifetimes_ns / u128::from(loops.chunks.max(1));
     let live = match mean_ns {
-        // Within one step of the target's clock.
+        // Below one step of the target's clock.
         0..1_000_000 => "less than 1 ms".to_owned(),
         _ => duration(mean_ns as f64 / 1e9),
     };
@@ -220,7 +221,7 @@ fn small_blocks(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     })
 }
 
-/// The number that only the top sites are above; `None` if there are too few.
+/// Returns the number that only the top sites exceed; `None` if there are too few.
 fn percentile(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     let mut numbers: Vec<u64> = numbers.collect();
     numbers.sort_unstable();
@@ -228,8 +229,8 @@ fn percentile(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     numbers.get(below.checked_sub(1)?).copied()
 }
 
-/// Infers findings about the sites of a profile. Those that save most calls come first, those that only stand out last.
-/// `sites`: each with the index of its stack, how the allocating function is called, and whether the stack was cut.
+/// Infers findings about the sites of a profile. Those that save the most calls come first, those that only stand out
+/// last. `sites`: each with the index of its stack, the name of its allocating function, and a flag for a cut stack.
 pub(crate) fn inferences(
     profile: &Profile,
     sites: &[(u32, &ScoredSite, &str, bool)],
@@ -346,7 +347,7 @@ mod tests {
         let growing = |steps, slow_bytes| {
             let mut runs = GrowingRuns::default();
             (runs.steps, runs.slow_bytes) = (steps, slow_bytes);
-            // What grows by a factor copies much without harm.
+            // Growth by a factor copies much, and does no harm.
             runs.outgrown_bytes = slow_bytes.saturating_add(1 << 30);
             ScoredSite {
                 runs,
@@ -378,8 +379,8 @@ mod tests {
         }
     }
 
-    /// Checks the percentiles: of ten sites the first is in the top tenth, a single one has no percentile, and among
-    /// equal ones none stands out.
+    /// Of ten sites the first is in the top tenth, a single one has no percentile, and among equal ones none stands
+    /// out.
     #[test]
     fn top_percentiles() {
         let sites = |numbers: &[u64]| -> Vec<ScoredSite> {
@@ -395,7 +396,7 @@ mod tests {
             top(&[3, 9, 1, 2, 4, 5, 6, 7, 8, 10]),
             [(InferenceKind::TopBytes, 9), (InferenceKind::TopBlocks, 9)]
         );
-        // The largest of them comes first.
+        // The largest comes first.
         let numbers: Vec<u64> = (1..=20).collect();
         let at = |kind, sites: [u32; 2]| sites.map(|site| (kind, site));
         let expected = [

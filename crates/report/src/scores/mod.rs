@@ -22,16 +22,16 @@ use memhook_ledger::TimeTaken;
 use memhook_recording::{AccessSums, ScoredRun, ScoredSite, geometric_mean, variance};
 use serde::{Deserialize, Serialize};
 
-/// The scores of a site or of a run; `None` where they are not known.
+/// Scores of a site or of a run; `None` where they are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Lifetime of blocks compared with that of blocks allocated around them.
+    /// Lifetime of blocks, compared with blocks allocated around the same time.
     pub lifetime: Option<f64>,
-    /// Share of their bytes that is read or written; not known without access data.
+    /// Share of their bytes that is read or written; unknown without access data.
     pub usage: Option<f64>,
-    /// Share of their lifetime between the first and the last access; not known without access data.
+    /// Share of their lifetime between the first and the last access; unknown without access data.
     pub useful_lifetime: Option<f64>,
-    /// The standard error of usage, where it is an estimate, be it one that is too wide to be shown.
+    /// Standard error of usage, if it is an estimate; kept even if the estimate is too uncertain to be shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_error: Option<f64>,
     /// Standard error of the useful lifetime.
@@ -40,7 +40,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Scores of a site.
+    /// Computes the scores of a site.
     pub fn of(site: &ScoredSite) -> Scores {
         let accesses = site.accesses.as_ref();
         if let (None, Some(sampled)) = (accesses, &site.sampled) {
@@ -60,7 +60,7 @@ impl Scores {
         }
     }
 
-    /// Scores of a program that does not report its reads and writes.
+    /// Creates the scores of a program that does not report its reads and writes.
     pub fn of_lifetime(lifetime: Option<f64>) -> Scores {
         Scores {
             lifetime,
@@ -68,46 +68,46 @@ impl Scores {
         }
     }
 
-    /// Returns the geometric mean of the scores that are known.
+    /// Returns the geometric mean of the known scores.
     pub fn together(&self) -> Option<f64> {
         let all = [self.lifetime, self.usage, self.useful_lifetime];
         memhook_recording::geometric_mean(all.into_iter().flatten())
     }
 }
 
-/// Where reads and writes are known from.
+/// Source of reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessSource {
-    /// The program told of all of them.
+    /// The program reported all of them.
     Complete,
-    /// Watchpoints have shown those of some blocks.
+    /// Watchpoints showed those of some blocks.
     Sampled,
 }
 
-/// The scores of a run: geometric means over its sites.
+/// Scores of a run: geometric means over its sites.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunScores {
     /// The means.
     #[serde(flatten)]
     pub scores: Scores,
-    /// The variances of the scores of the sites.
+    /// Variances of the sites' scores.
     pub variance: Scores,
     /// Sites that allocated something.
     pub sites: u64,
-    /// Where the reads and writes are known from; `None`: they are not known.
+    /// Source of the reads and writes; `None` if they are unknown.
     #[serde(default)]
     pub access_source: Option<AccessSource>,
-    /// Sites whose reads and writes are known.
+    /// Sites with known reads and writes.
     #[serde(default)]
     pub accessed_sites: u64,
-    /// Blocks whose reads and writes could not be counted, for want of memory or because they are too large.
+    /// Blocks whose reads and writes could not be counted, for lack of memory or because they are too large.
     #[serde(default)]
     pub accesses_missed: u64,
     /// Blocks that were watched, where accesses are sampled.
     #[serde(default)]
     pub looks: u64,
-    /// The largest distance in time between two allocations of one group, in seconds.
+    /// Largest time between two allocations of one group, in seconds.
     pub group_s: f64,
 }
 
@@ -154,13 +154,14 @@ impl RunScores {
     }
 }
 
-/// The standard error of the geometric mean of numbers, of which each has one of its own; `None` if none has.
+/// Returns the standard error of a geometric mean of numbers, each with an error of its own; `None` if none
+/// has one.
 fn error_of_mean(scores: impl Iterator<Item = (Option<f64>, Option<f64>)>) -> Option<f64> {
     let known: Vec<(f64, f64)> = scores
         .filter_map(|(score, error)| Some((score?, error?)))
         .collect();
     let mean = geometric_mean(known.iter().map(|one| one.0))?;
-    // To the first order; where a score is 0, so is the mean, whatever the others are.
+    // To first order; if one score is 0, so is the mean, whatever the others are.
     let squares = known
         .iter()
         .filter(|one| one.0 > 0.0)
@@ -175,11 +176,11 @@ pub struct SiteScores {
     pub stack: u32,
     /// Its scores.
     pub scores: Scores,
-    /// The numbers behind them; their stack is the recording's.
+    /// Numbers behind them; their stack is the recording's.
     pub numbers: ScoredSite,
-    /// Live blocks at the end.
+    /// Live memory at the end.
     pub live: Amount,
-    /// Nanoseconds that its allocations spent in the allocator; of no calls where none was timed.
+    /// Nanoseconds that its allocations spent in the allocator; covers no calls if none was timed.
     pub in_allocator: TimeTaken,
 }
 
@@ -188,7 +189,7 @@ pub struct SiteScores {
 pub struct ProfileScores {
     /// Scores of the run.
     pub run: RunScores,
-    /// Scores of its sites, ordered by stack: one for each site that allocated something.
+    /// Scores of its sites, ordered by stack: one for each site that allocated.
     pub sites: Vec<SiteScores>,
     /// Findings from the scores.
     pub inferences: Vec<Inference>,
@@ -203,18 +204,18 @@ pub struct ProfileScores {
 }
 
 impl ProfileScores {
-    /// The scores of a stack, by its index in the profile.
+    /// Returns the scores of a stack, by its index in the profile.
     pub fn of_stack(&self, stack: u32) -> Option<Scores> {
         self.site(stack).map(|site| site.scores)
     }
 
-    /// A site, by the index of its stack in the profile.
+    /// Finds a site by the index of its stack in the profile.
     pub fn site(&self, stack: u32) -> Option<&SiteScores> {
         let site = self.sites.binary_search_by_key(&stack, |site| site.stack);
         site.ok().map(|at| &self.sites[at])
     }
 
-    /// A site, by the id of its stack in the recording.
+    /// Finds a site by the id of its stack in the recording.
     pub fn site_of_id(&self, id: u32) -> Option<&SiteScores> {
         self.sites.iter().find(|site| site.numbers.stack == id)
     }

@@ -10,7 +10,7 @@ use crate::units::{bytes, count, counted, duration};
 use std::collections::BTreeMap;
 use std::fmt::{Result, Write};
 
-/// One of the scores.
+/// Selects one of the scores.
 type ScoreOf = fn(&Scores) -> Option<f64>;
 
 /// Inferences shown without `-v`.
@@ -19,14 +19,14 @@ const INFERENCES_SHOWN: usize = 10;
 /// `0.31`, or `unknown`.
 fn score(score: Option<f64>) -> String {
     match score {
-        // A score is never 0 because of its lifetimes, so it should not look like it.
+        // Lifetimes never make a score 0, so it should not look like it.
         Some(score) if score > 0.0 && score < 0.005 => format!("{score:.1e}"),
         Some(score) => format!("{score:.2}"),
         None => "unknown".into(),
     }
 }
 
-/// The value of a formula, with three digits behind the point at most: `1,234.5`; `-` if there is none.
+/// Writes the value of a formula with at most three decimals: `1,234.5`; `-` without a value.
 fn value(value: Option<f64>) -> String {
     let Some(value) = value else {
         return "-".into();
@@ -69,7 +69,7 @@ fn custom_text(out: &mut String, scores: &[CustomScore], style: Style) -> Result
     Ok(())
 }
 
-/// The scores of the run.
+/// Writes the scores of the run.
 pub(crate) fn run_text(
     out: &mut String,
     run: &RunScores,
@@ -133,7 +133,7 @@ pub(crate) fn run_text(
     custom_text(out, custom, style)
 }
 
-/// The scores of a site, in a line of their own below its numbers.
+/// Writes the scores of a site, on a line of their own below its numbers.
 pub(crate) fn site_text(
     out: &mut String,
     scores: &Scores,
@@ -160,7 +160,7 @@ pub(crate) fn site_text(
     writeln!(out, "   {} {}", style.faint("score:"), known.join(", "))
 }
 
-/// Change of the scores from one run to another.
+/// Writes the change of the scores from one run to another.
 pub(crate) fn change_text(
     out: &mut String,
     scores: &ScoreChange,
@@ -192,7 +192,7 @@ fn from_to(old: Option<f64>, new: Option<f64>, change: Option<f64>) -> String {
     format!("{old} -> {new}{}", change.unwrap_or_default())
 }
 
-/// Two scores that read the same are the same: what is left is rounding.
+/// Two scores that read the same count as equal: they differ by rounding.
 fn from_to_score(name: &str, old: Option<f64>, new: Option<f64>, change: f64) -> String {
     let (old, new) = (score(old), score(new));
     let verdict = match old == new {
@@ -212,7 +212,7 @@ fn verdict(change: f64) -> &'static str {
     }
 }
 
-/// Change of the lifetime score of a site, and of the values of formulas.
+/// Writes the change of a site's lifetime score, and of the values of formulas.
 pub(crate) fn site_change_text(
     out: &mut String,
     old: Option<&Scores>,
@@ -240,7 +240,7 @@ pub(crate) fn site_change_text(
     writeln!(out, "   {} {}", style.faint("score:"), parts.join(", "))
 }
 
-/// The inferences.
+/// Writes the inferences.
 pub(crate) fn inferences_text(
     out: &mut String,
     inferences: &[Inference],

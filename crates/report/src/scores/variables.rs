@@ -3,7 +3,7 @@
 use super::SiteScores;
 use memhook_recording::AccessSums;
 
-/// A number that is known of a site.
+/// A known number of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // `VARIABLES` explains them
 pub enum Variable {
@@ -34,12 +34,12 @@ pub enum Variable {
     AllocS,
 }
 
-/// Evidence that a run must have for a variable to have values.
+/// Evidence that a run needs for a variable to have values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Allocations and releases.
     Blocks,
-    /// Reads and writes, be they estimated from watched blocks.
+    /// Reads and writes, including those estimated from watched blocks.
     Accesses,
     /// All reads and writes.
     AllAccesses,
@@ -50,7 +50,7 @@ pub enum Evidence {
 use Evidence::{Accesses, AllAccesses, AllocatorTime, Blocks};
 use Variable as V;
 
-/// All of them, by the name that formulas use.
+/// All variables, by their names in formulas.
 pub(super) const VARIABLES: [(&str, Variable, Evidence); 25] = [
     ("size", V::Size, Blocks),
     ("blocks", V::Blocks, Blocks),
@@ -80,7 +80,7 @@ pub(super) const VARIABLES: [(&str, Variable, Evidence); 25] = [
 ];
 
 impl Variable {
-    /// The variable with this name.
+    /// Finds the variable with this name.
     pub(super) fn named(name: &str) -> Option<Variable> {
         let found = VARIABLES.iter().find(|(known, ..)| *known == name);
         found.map(|(_, variable, _)| *variable)
@@ -99,7 +99,7 @@ impl Variable {
     }
 }
 
-/// The numbers of a site, or of several together: sums of what can be summed, and means, weighed by blocks, of scores.
+/// Numbers of one or several sites: sums where they can be summed, and means of scores, weighted by blocks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numbers {
     run_s: f64,
@@ -113,7 +113,7 @@ pub(super) struct Numbers {
     live_blocks: f64,
     groups: f64,
     lifetimes_ns: f64,
-    /// In the allocator, of the sites with calls that were timed.
+    /// Nanoseconds in the allocator, for the sites with timed calls.
     allocator_ns: Option<f64>,
     lifetime: Mean,
     usage: Mean,
@@ -122,7 +122,7 @@ pub(super) struct Numbers {
     accesses: Option<AccessSums>,
 }
 
-/// A mean of scores, of which some may not be known.
+/// A mean of scores, some of which may be unknown.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     sum: f64,
@@ -147,7 +147,7 @@ fn quotient(dividend: f64, divisor: f64) -> Option<f64> {
 }
 
 impl Numbers {
-    /// Numbers of no site yet, in a run of this length.
+    /// Creates numbers without sites, for a run of this length.
     pub fn new(run_s: f64) -> Numbers {
         Numbers {
             run_s,
@@ -195,7 +195,7 @@ impl Numbers {
         }
     }
 
-    /// The value of a variable; `None` if it is not known.
+    /// Returns the value of a variable; `None` if it is unknown.
     pub fn get(&self, variable: Variable) -> Option<f64> {
         const NS: f64 = 1e9;
         let known = match variable {
@@ -221,7 +221,7 @@ impl Numbers {
 
     fn of_accesses(&self, variable: Variable) -> Option<f64> {
         let sums = self.accesses.as_ref()?;
-        // Blocks that nobody touched have no time before or after.
+        // Untouched blocks have no time before or after.
         let touched = sums.chunks.saturating_sub(sums.untouched) as f64;
         match variable {
             V::Accessed => Some(sums.accessed_bytes as f64),

@@ -26,7 +26,7 @@ fn share(share: f64) -> String {
     }
 }
 
-/// `2.1 GB (1.9 GB to 2.2 GB)`, or only the number if it is certain.
+/// Writes `2.1 GB (1.9 GB to 2.2 GB)`, or only the number if it is certain.
 fn interval(estimate: u64, low: u64, high: u64, style: Style) -> String {
     let number = style.number(&bytes(estimate));
     if low == high {
@@ -35,7 +35,7 @@ fn interval(estimate: u64, low: u64, high: u64, style: Style) -> String {
     format!("{number} ({} to {})", bytes(low), bytes(high))
 }
 
-/// The whole report.
+/// Writes the whole report.
 pub(super) fn text(out: &mut String, report: &StaleReport, style: Style) -> Result {
     for note in &report.notes {
         writeln!(out, "{}", style.warning(&visible(&format!("Note: {note}"))))?;
@@ -129,7 +129,7 @@ fn at_most(bytes_high: u64, style: Style) -> String {
     format!("at most {}", style.number(&bytes(bytes_high)))
 }
 
-/// A site of which only contents were compared.
+/// Writes a site for which only contents were compared.
 fn compared_text(out: &mut String, index: usize, site: &StaleSite, style: Style) -> Result {
     let state = match site.state.as_ref() {
         "in_use" => "; in use",
@@ -146,7 +146,8 @@ fn compared_text(out: &mut String, index: usize, site: &StaleSite, style: Style)
     )
 }
 
-/// The last moment: `Untouched for at least 32 s: 1.2 GiB; 16 s: 20 MiB; ...`.
+/// Writes the last moment: `Untouched for at least 32 s: 1.2 GiB; 16 s: 20 MiB;
+/// ...`.
 fn ages_text(out: &mut String, history: &StaleHistory, style: Style) -> Result {
     let Some(last) = history.points.last() else {
         return Ok(());
@@ -163,7 +164,8 @@ fn ages_text(out: &mut String, history: &StaleHistory, style: Style) -> Result {
     writeln!(out, "{}", style.faint(&line))
 }
 
-/// Without watchpoints, only writes are seen.
+/// Returns the verb for the seen accesses: without watchpoints, only writes are
+/// seen.
 fn verb(report: &StaleReport) -> &'static str {
     if report.evidence.contents {
         "unchanged"
@@ -342,7 +344,7 @@ mod tests {
         }
     }
 
-    /// What is unchanged may have been read, so it is never said to be stale.
+    /// Unchanged memory may have been read, so it is never called stale.
     #[test]
     fn what_was_compared_is_a_bound() {
         let mut report = report(false);

@@ -1,4 +1,4 @@
-//! State of the screen: sites or a tree of calls, in an order, one row of them selected.
+//! State of the screen: sites or a tree of calls, in an order, with one selected row.
 
 use super::keys::{Action, action, is_end};
 use super::layout::Places;
@@ -14,36 +14,36 @@ use memhook_ledger::{Bounded, SiteTotals, Totals};
 use ratatui::crossterm::event::Event;
 use std::{collections::HashMap, time::Duration};
 
-/// Sites that a filter and the tree look at: each of them needs its names.
+/// Most sites that a filter and the tree consider: each of them needs its names.
 const MOST_NAMED: usize = 2_000;
 
 /// The heap at a moment.
 #[derive(Default)]
 #[allow(missing_docs)] // the names are the definition
 pub struct Sample {
-    /// Since the attach.
+    /// Time since the attach.
     pub time: Duration,
     pub sites: Vec<SiteTotals>,
     pub totals: Totals,
     pub lost_events: u64,
-    /// Unknown part.
+    /// Losses of a ledger that reached its bound.
     pub bounded: Option<Bounded>,
     /// Cost of tracing, if it keeps to a budget.
     pub overhead: Option<Overhead>,
-    /// Bytes that nobody has touched for a time, by stack, if that is watched.
+    /// Bytes that were not touched for a time, by stack, if that is watched.
     pub stale: Option<HashMap<u32, u64>>,
-    /// Not everything was recorded: all sums are estimates.
+    /// True if only samples were recorded: all sums are estimates.
     pub is_sampled: bool,
     /// Resident memory of the process, if known.
     pub resident: Option<Resident>,
 }
 
-/// The resident memory of the process, beside what lives.
+/// Resident memory of the process, beside its live memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// All of it.
+    /// All resident bytes.
     pub rss_bytes: u64,
-    /// Parts of it.
+    /// Names and bytes of its parts.
     pub parts: Vec<(String, u64)>,
 }
 
@@ -62,9 +62,9 @@ fn is_librarys(frame: &StackFrame) -> bool {
 pub enum Reaction {
     /// The user wants to leave.
     Quit,
-    /// Everything is to be drawn anew.
+    /// Draw everything anew.
     Redraw,
-    /// Show the process, or the heap, that comes this many places later.
+    /// Show the process or heap this many places further on.
     Process(i32),
     /// Write a report.
     Report,
@@ -74,27 +74,27 @@ pub enum Reaction {
     Mouse,
 }
 
-/// A place in the sources. The file is named by the process's debug information.
+/// A place in the sources. The process's debug information names the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
     /// Its path.
     pub file: String,
-    /// From 1 on, if it is known.
+    /// Line number from 1 on, if it is known.
     pub line: Option<u32>,
 }
 
-/// The processes of which this one is shown.
+/// Place of the shown process among several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Among {
     /// Its place, from 1 on.
     pub place: usize,
     /// Number of processes.
     pub processes: usize,
-    /// Bytes that are live in all of them.
+    /// Live bytes of all processes together.
     pub live_bytes: u64,
 }
 
-/// All that is shown.
+/// Contents of the screen.
 pub struct Board {
     /// The process.
     pub name: String,
@@ -102,17 +102,17 @@ pub struct Board {
     pub pid: i32,
     /// True if colours are allowed.
     pub has_color: bool,
-    /// If several processes are traced: which of them this is.
+    /// Its place among several traced processes.
     pub among: Option<Among>,
-    /// If the process has several heaps: the place of this one, from 1 on, and how many there are.
+    /// If the process has several heaps: the place of this one, from 1 on, and their number.
     pub heap: Option<(usize, usize)>,
-    /// Time that it had run before the attach, if what it did then may matter: none of that was seen.
+    /// Time that the process ran untraced before the attach, if that may matter.
     pub unseen: Option<Duration>,
     /// True if the process is gone.
     pub has_ended: bool,
-    /// Replaces the keys at the bottom until one is pressed.
+    /// Message in place of the keys at the bottom, until a key is pressed.
     pub message: Option<String>,
-    /// The latest sample, but for its sites, which are rows.
+    /// The latest sample, except its sites, which are rows.
     pub(super) latest: Sample,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
@@ -123,21 +123,21 @@ pub struct Board {
     pub(super) is_typing: bool,
     /// First row on the screen.
     pub(super) first: usize,
-    /// Where things are on the screen.
+    /// Layout of the screen.
     pub(super) places: Places,
-    /// All sites that have something, in order.
+    /// All sites with a value, in order.
     sites: Vec<Row>,
     /// Rows that pass the filter, or the open calls of the tree.
     rows: Vec<Row>,
     selected: Option<u64>,
-    /// Calls of the tree that were opened or closed by hand.
+    /// Calls of the tree that the user opened or closed.
     chosen: HashMap<u64, bool>,
     past: Past,
     names: HashMap<u32, Named>,
 }
 
 impl Board {
-    /// A board with nothing counted yet.
+    /// Creates a board without counts.
     pub fn new(name: String, pid: i32) -> Board {
         Board {
             name,
@@ -167,7 +167,7 @@ impl Board {
         }
     }
 
-    /// Takes a sample. While paused, only the past goes on.
+    /// Takes a sample. While paused, it only extends the past.
     pub fn sample(&mut self, mut sample: Sample) {
         self.past.remember(&sample);
         if self.is_paused {
@@ -205,7 +205,7 @@ impl Board {
         &self.latest.totals
     }
 
-    /// Bytes that are live.
+    /// Returns the number of live bytes.
     pub fn live_bytes(&self) -> u64 {
         self.latest.totals.live_bytes
     }
@@ -228,7 +228,7 @@ impl Board {
         self.sites.is_empty()
     }
 
-    /// Puts the rows in order.
+    /// Sorts the rows.
     fn arrange(&mut self) {
         let sort = self.sort;
         self.sites
@@ -236,7 +236,7 @@ impl Board {
         self.rows = if self.is_tree {
             let mut tree = Tree::new();
             for (row, named) in self.named_sites().filter(|(_, named)| self.passes(named)) {
-                // The C++ library's own functions would take most of the rows.
+                // The C++ library's own functions would otherwise take most of the rows.
                 let own = named
                     .frames
                     .iter()
@@ -261,7 +261,7 @@ impl Board {
         self.keep_in_sight();
     }
 
-    /// Sites in order, with their names, if they have come.
+    /// Iterates over the sites in order, with the names that have arrived.
     fn named_sites(&self) -> impl Iterator<Item = (&Row, &Named)> {
         let sites = self.sites.iter().take(MOST_NAMED);
         sites.filter_map(|row| Some((row, self.names.get(&row.stack()?)?)))
@@ -278,13 +278,13 @@ impl Board {
         wanted.is_empty() || named.frames.iter().any(is_like)
     }
 
-    /// Sites that a filter or the tree looks at, if that is not all.
+    /// Number of sites that a filter or the tree considers, if not all.
     pub(super) fn looked_at(&self) -> Option<usize> {
         let needs_names = self.is_tree || !self.filter.is_empty();
         (needs_names && self.sites.len() > MOST_NAMED).then_some(MOST_NAMED)
     }
 
-    /// Index of the selected row. The subject stays selected, wherever it goes.
+    /// Index of the selected row. The selection follows its subject.
     pub(super) fn selected(&self) -> Option<usize> {
         let key = self.selected?;
         self.rows.iter().position(|row| row.key == key)
@@ -304,20 +304,20 @@ impl Board {
         }
     }
 
-    /// The screen has this layout.
+    /// Sets the layout of the screen.
     pub(super) fn set_places(&mut self, places: Places) {
         self.places = places;
         self.keep_in_sight();
     }
 
-    /// The rows on the screen, with their indices.
+    /// Iterates over the rows on the screen, with their indices.
     pub(super) fn visible(&self) -> impl Iterator<Item = (usize, &Row)> {
         let rows = self.rows.iter().enumerate();
         rows.skip(self.first).take(self.places.rows())
     }
 
-    /// The stacks whose names matter now: those on the screen, and with a filter or a tree those of all sites that
-    /// it is made from.
+    /// Returns the stacks whose names are needed now: those on the screen, and with a filter or a tree those of
+    /// all sites behind it.
     pub(super) fn wanted(&self) -> Vec<u32> {
         let needs_all = self.is_tree || !self.filter.is_empty();
         let all = self
@@ -328,7 +328,7 @@ impl Board {
         visible.chain(all).filter_map(Row::stack).collect()
     }
 
-    /// Does what a key or the mouse asks for.
+    /// Carries out the action of a key or the mouse.
     pub fn react(&mut self, event: &Event) -> Option<Reaction> {
         if matches!(event, Event::Resize(..)) {
             return Some(Reaction::Redraw);
@@ -336,7 +336,7 @@ impl Board {
         let action = action(event, self.is_typing)?;
         self.message = None;
         match action {
-            // Any key ends the help, and a second one the program.
+            // Any key ends the help; only a second one ends the program.
             Action::Quit if self.is_help_shown && !is_end(event) => {}
             Action::Quit => return Some(Reaction::Quit),
             Action::Process(by) if self.among.is_some() || self.heap.is_some() => {
@@ -401,10 +401,10 @@ impl Board {
         }
     }
 
-    /// File and line of the selected row, or of the first one: those that the row shows.
+    /// Returns the file and line that the selected row, or the first one, shows.
     ///
     /// # Errors
-    /// Why there are none, in words for the user.
+    /// The reason why there are none, in words for the user.
     pub fn source_line(&mut self) -> Result<SourceLine, &'static str> {
         if self.selected().is_none() {
             self.select(0);
@@ -430,7 +430,7 @@ impl Board {
         }
     }
 
-    /// Leaves what was entered last.
+    /// Leaves the view that was entered last.
     fn back(&mut self) {
         if self.is_drilled {
             self.is_drilled = false;
@@ -464,18 +464,18 @@ impl Board {
         self.selected = self.rows.get(at.min(last)).map(|row| row.key);
     }
 
-    /// Names have come.
+    /// Takes names that have arrived.
     pub(super) fn name_sites(&mut self, names: impl Iterator<Item = (u32, Named)>) {
         self.names.extend(names);
         self.arrange();
     }
 
-    /// The directory that the sources are below, as far as they are known.
+    /// Returns the directory above the known sources.
     pub(super) fn source_root(&self) -> String {
         source_root(self.names.values().flat_map(|named| &named.frames))
     }
 
-    /// The names of a site, if they have come.
+    /// Returns the names of a site, if they have arrived.
     pub(super) fn named(&self, stack: u32) -> Option<&Named> {
         self.names.get(&stack)
     }

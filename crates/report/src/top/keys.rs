@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind,
 };
 
-/// The keys, as the help shows them.
+/// Keys, in the words of the help.
 pub(super) const HELP: [(&str, &str); 18] = [
     ("Up Down j k", "select a row"),
     ("PgUp PgDn Home End", "select a row further away"),
@@ -41,10 +41,10 @@ pub(super) const HELP: [(&str, &str); 18] = [
     ("? h", "show this help"),
     ("q Ctrl-C", "detach and quit"),
 ];
-/// Rows for one turn of the wheel.
+/// Rows per turn of the wheel.
 const WHEEL: i64 = 3;
 
-/// Something to be done.
+/// Action of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Action {
     Quit,
@@ -55,32 +55,33 @@ pub(super) enum Action {
     Edit,
     /// Leave the mouse to the terminal, or take it back.
     Mouse,
-    /// Show the stack of the selected row, or what is below a call.
+    /// Show the stack of the selected row, or the calls below a call.
     Enter,
-    /// Show what is below a call, or hide it.
+    /// Show or hide the calls below a call.
     Open(bool),
     Back,
     Tree,
     Pause,
-    /// Show the process that comes this many places later.
+    /// Show the process this many places further on.
     Process(i32),
     SortBy(Sort),
     NextSort,
-    /// By this many rows.
+    /// Move by this many rows.
     Move(i64),
     First,
     Last,
     /// Begin to type a filter.
     Filter,
-    /// A change of the filter that is being typed.
+    /// Change the filter that is being typed.
     Type(char),
     Rubout,
     EndFilter,
-    /// At this column and row of the screen.
+    /// Click at this column and row of the screen.
     Click(u16, u16),
 }
 
-/// Returns the action of an event, while a filter is being typed or not.
+/// Returns the action of an event, which depends on whether a filter is being
+/// typed.
 pub(super) fn action(event: &Event, is_typing: bool) -> Option<Action> {
     match event {
         Event::Key(key) if key.kind == KeyEventKind::Release => None,

@@ -1,13 +1,13 @@
-//! Where things are on the screen: which columns there is room for, and what is under the mouse.
+//! Layout of the screen: the columns that fit, and the subject under the mouse.
 
 use super::rows::Sort;
 use ratatui::layout::{Constraint, Layout, Rect};
 
-/// Rows of the picture of the heap's past, where the screen is high enough.
+/// Height of the picture of the heap's past, where the screen has room.
 const CHART_HEIGHT: u16 = 4;
 /// Lines below which a screen has no picture.
 const HIGH_ENOUGH: u16 = 16;
-/// The site has at least half of the width, or this.
+/// Columns reserved for the sites, if half of the width is more than this.
 const ENOUGH_FOR_SITES: u16 = 60;
 
 /// A column in front of the site.
@@ -46,11 +46,11 @@ pub(super) struct Wanted {
     pub sort: Sort,
     pub has_past: bool,
     pub has_stale: bool,
-    /// Columns that the sites on the screen take at least.
+    /// Fewest columns that the sites on the screen need.
     pub sites: u16,
 }
 
-/// The columns that there is room for, in their order. That by which the rows are sorted is among them.
+/// Returns the columns that fit, in their order, including the one by which the rows are sorted.
 pub(super) fn columns(width: u16, wanted: Wanted) -> Vec<Column> {
     let Wanted {
         sort,
@@ -82,7 +82,7 @@ pub(super) fn columns(width: u16, wanted: Wanted) -> Vec<Column> {
         .collect()
 }
 
-/// The parts of the screen.
+/// Parts of the screen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
     pub head: Rect,
@@ -93,7 +93,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Layout of a screen with this many lines at its top.
+    /// Lays out a screen with this many lines at its top.
     pub fn of(area: Rect, head_lines: u16, wanted: Wanted) -> Places {
         let chart_height = if area.height < HIGH_ENOUGH {
             0
@@ -121,13 +121,13 @@ impl Places {
         usize::from(self.body.height.saturating_sub(1))
     }
 
-    /// The row at this line of the screen, counted from the first on it.
+    /// Returns the index of the row at this line of the screen.
     pub fn row_at(&self, line: u16) -> Option<usize> {
         let at = line.checked_sub(self.body.y)?.checked_sub(1)?;
         (line < self.body.bottom()).then_some(usize::from(at))
     }
 
-    /// The column whose title is there.
+    /// Returns the order of the column whose title is there.
     pub fn sort_at(&self, column: u16, line: u16) -> Option<Sort> {
         let mut end = 0;
         let at = self.columns.iter().find(|c| {
@@ -179,7 +179,7 @@ mod tests {
                 "{width}"
             );
         }
-        // Numbers go before a line number does.
+        // Columns of numbers give way before a site loses its line number.
         for (sites, expected) in [(46, 3), (50, 2), (60, 1), (90, 1)] {
             let wanted = Wanted {
                 sites,

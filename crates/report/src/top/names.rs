@@ -1,4 +1,4 @@
-//! Names of the stacks that are on the screen, as they come.
+//! Names of the stacks on the screen, as they arrive.
 
 use super::Board;
 use super::board::Named;
@@ -8,18 +8,18 @@ use crate::{Backtraces, StackFrame, frames_at};
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::{collections::HashMap, time::Duration};
 
-/// Asks for names and hands them to the board.
+/// Requests names and passes them to the board.
 pub struct Names {
     symbols: Symbolizer,
-    /// How many frames of a stack are recorded.
+    /// Frames recorded of each stack.
     depth: u32,
-    /// Whether the name is final.
+    /// Requested stacks, with a flag for a final name.
     asked: HashMap<u32, bool>,
 }
 
 impl Names {
-    /// Nothing has been asked for yet. `symbols` finds the names of the target; `depth`: so many
-    /// frames of a stack are recorded at most.
+    /// Creates an empty set of requests. `symbols` finds the names of the target; `depth`: most frames that are
+    /// recorded of a stack.
     pub fn new(symbols: Symbolizer, depth: u32) -> Names {
         Names {
             symbols,
@@ -28,7 +28,7 @@ impl Names {
         }
     }
 
-    /// Asks for the names that the board wants; returns whether there was something new. `modules`: those of the
+    /// Requests the names that the board wants; returns true if any of them are new. `modules`: those of the
     /// target now.
     pub fn ask(
         &mut self,
@@ -48,7 +48,7 @@ impl Names {
         true
     }
 
-    /// Hands over names that have come; returns whether there were any.
+    /// Passes on names that have arrived; returns true if there were any.
     pub fn follow(&mut self, backtraces: &dyn Backtraces, board: &mut Board) -> bool {
         let is_waiting = self.asked.values().any(|known| !known);
         if !is_waiting || !self.symbols.is_ready(Duration::ZERO) {
@@ -64,7 +64,7 @@ impl Names {
     }
 }
 
-/// Names of an interned stack, as far as they are there.
+/// Returns the known names of an interned stack.
 fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, depth: u32, id: u32) -> Named {
     let backtrace = backtraces.backtrace(id).unwrap_or_default();
     let frames = backtrace.addresses.iter();
@@ -76,7 +76,7 @@ fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, depth: u32, id: u32)
         depth,
         &frames,
     );
-    // So that no other function passes for the root of the tree.
+    // Keeps another function from being mistaken for the root of the tree.
     frames.extend(is_cut.then(|| StackFrame {
         function: Some(CUT_ROOT.into()),
         ..StackFrame::default()

@@ -1,4 +1,4 @@
-//! The recent past of the heap and of each site, and what it says about growth and rates.
+//! Recent past of the heap and of each site, for growth and rates.
 
 use super::Sample;
 use std::{
@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-/// Samples that are remembered.
+/// Number of samples to remember.
 const REMEMBERED: usize = 60;
-/// Growth and rates are taken over this many samples, because single ones jump.
+/// Samples over which growth and rates are taken, because single ones jump.
 const RECENT: usize = 10;
 
 /// Live bytes and allocations up to then, oldest first.
@@ -25,7 +25,7 @@ pub(super) struct Past {
 impl Past {
     /// Remembers a sample.
     pub fn remember(&mut self, sample: &Sample) {
-        // A site that is new was at nothing before.
+        // A new site had nothing before.
         let before = self.times.len();
         for site in &sample.sites {
             let series = self.sites.entry(site.stack);
@@ -55,19 +55,19 @@ impl Past {
         self.times.back().copied().unwrap_or_default()
     }
 
-    /// The time that growth and rates are averages of.
+    /// Returns the time over which growth and rates are averaged.
     pub fn averaged(&self) -> Duration {
         let first = self.times.len().saturating_sub(RECENT + 1);
         let first = self.times.get(first).copied().unwrap_or_default();
         self.time().saturating_sub(first)
     }
 
-    /// Bytes and allocations a second of the whole heap.
+    /// Returns bytes and allocations per second of the whole heap.
     pub fn changes(&self) -> (f64, f64) {
         self.changes_in(&self.all)
     }
 
-    /// Bytes and allocations a second of a site.
+    /// Returns bytes and allocations per second of a site.
     pub fn changes_of(&self, stack: u32) -> (f64, f64) {
         let series = self.sites.get(&stack);
         series.map_or((0.0, 0.0), |series| self.changes_in(series))
@@ -87,12 +87,12 @@ impl Past {
         )
     }
 
-    /// Live bytes of the whole heap, oldest first.
+    /// Returns the live bytes of the whole heap, oldest first.
     pub fn bytes(&self) -> Vec<u64> {
         self.all.iter().map(|point| point.0).collect()
     }
 
-    /// Live bytes of a site, oldest first.
+    /// Returns the live bytes of a site, oldest first.
     pub fn bytes_of(&self, stack: u32) -> Vec<u64> {
         let series = self.sites.get(&stack);
         series.into_iter().flatten().map(|point| point.0).collect()

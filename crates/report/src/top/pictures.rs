@@ -7,7 +7,7 @@ const STEPS: [char; 9] = [
     '\u{2588}',
 ];
 
-/// The newest values at the right, scaled to the highest.
+/// Draws the newest values at the right, scaled to the highest.
 pub(super) fn sparkline(values: &[u64], width: usize) -> String {
     let newest = &values[values.len().saturating_sub(width)..];
     let most = newest.iter().copied().max().unwrap_or(0).max(1);
@@ -19,7 +19,7 @@ pub(super) fn sparkline(values: &[u64], width: usize) -> String {
     format!("{drawn:>width$}")
 }
 
-/// A sparkline that is several rows high.
+/// Draws a sparkline of several rows.
 pub(super) fn chart(values: &[u64], area: Rect) -> Vec<Line<'static>> {
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let newest = &values[values.len().saturating_sub(width)..];

@@ -1,4 +1,4 @@
-//! The rows of the table, and their order.
+//! Rows of the table, and their order.
 
 use std::{cmp::Reverse, time::Duration};
 
@@ -15,7 +15,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The next column. `has_stale`: there is one of what nobody touches.
+    /// Returns the next column. `has_stale`: untouched memory has a column.
     pub(super) fn next(self, has_stale: bool) -> Sort {
         match self {
             Sort::Bytes => Sort::Blocks,
@@ -28,18 +28,18 @@ impl Sort {
     }
 }
 
-/// Live blocks, and how they change.
+/// Live blocks, and their changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Numbers {
     pub bytes: u64,
     pub blocks: u64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub growth: f64,
-    /// Allocations a second.
+    /// Allocations per second.
     pub rate: f64,
-    /// Time of the oldest live block since the attach.
+    /// Allocation time of the oldest live block since the attach.
     pub oldest: Option<Duration>,
-    /// Bytes that nobody has touched for a time, estimated.
+    /// Estimated bytes that were not touched for a time.
     pub stale: u64,
 }
 
@@ -94,14 +94,14 @@ pub(super) enum Subject {
 /// A row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
-    /// It is the same as long as the subject is.
+    /// Identity of the subject across samples.
     pub key: u64,
     pub subject: Subject,
     pub numbers: Numbers,
 }
 
 impl Row {
-    /// A row about a site.
+    /// Creates a row for a site.
     pub fn of_site(stack: u32, numbers: Numbers) -> Row {
         Row {
             key: u64::from(stack),
@@ -110,7 +110,7 @@ impl Row {
         }
     }
 
-    /// The stack, if it is of one site.
+    /// Returns the stack, if the row is a site.
     pub fn stack(&self) -> Option<u32> {
         match self.subject {
             Subject::Site(stack) => Some(stack),

@@ -16,7 +16,7 @@ use ratatui::{
 };
 use std::collections::HashMap;
 
-/// Shown for names that have not come yet.
+/// Placeholder for names that have not arrived.
 const UNKNOWN: &str = "...";
 
 /// Draws everything.
@@ -30,7 +30,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         has_stale: board.has_stale(),
         sites: 0,
     };
-    // Which rows are on the screen is known once it has its parts.
+    // The rows on the screen follow from its parts.
     board.set_places(Places::of(area, lines, wanted));
     let root = board.source_root();
     let style = crate::Style {
@@ -48,7 +48,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         |stack| board.past().bytes_of(stack),
     );
     let drawn = chart(&past, places.chart);
-    // The help takes the room of the chart, too: it has as many lines as a small terminal.
+    // The help also takes the chart's room: it has as many lines as a small terminal.
     let body_at = if board.is_help_shown {
         places.chart.union(places.body)
     } else {
@@ -69,7 +69,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
     }
 }
 
-/// As many of the parts as fit, the first ones.
+/// Returns the first parts, as many as fit.
 fn fitting(parts: Vec<Span<'static>>, width: u16) -> Line<'static> {
     let mut line = Line::default();
     for part in parts {
@@ -143,7 +143,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     if let Some(overhead) = &board.latest.overhead {
         lines.push(Line::from(overhead.in_words()).dim());
     }
-    // What makes the numbers wrong has lines of its own.
+    // Faults of the numbers have lines of their own.
     if board.latest.lost_events > 0 {
         let lost = counted(board.latest.lost_events, "event");
         let warning = format!("{lost} lost: numbers are too low");
@@ -164,7 +164,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
-/// Draws the resident memory, the largest parts first, as many as fit.
+/// Draws the resident memory: its largest parts, as many as fit.
 fn resident(board: &Board, width: u16) -> Option<Line<'static>> {
     let found = board.latest.resident.as_ref()?;
     let mut parts: Vec<&(String, u64)> = found.parts.iter().filter(|part| part.1 > 0).collect();
@@ -231,7 +231,7 @@ fn footer(board: &Board, width: u16) -> Line<'static> {
     keys.dim()
 }
 
-/// A change of bytes a second.
+/// Draws a change in bytes per second.
 fn change(growth: f64, width: usize) -> Span<'static> {
     let text = crate::change(growth.round() as i64);
     let color = match growth.round() as i64 {
@@ -303,7 +303,7 @@ fn titles(board: &Board, columns: &[Column]) -> Line<'static> {
     Line::from(titles)
 }
 
-/// The sites on the screen whose names have come.
+/// Returns the sites on the screen whose names have arrived.
 fn known_sites(board: &Board) -> Vec<KnownSite<'_>> {
     let stacks = board.visible().filter_map(|(_, row)| row.stack());
     let known = |stack| {
@@ -398,7 +398,7 @@ fn stack(board: &Board, row: &Row, width: u16, style: crate::Style) -> Vec<Line<
     ])];
     let frames = named.map_or(&[][..], |named| &named.frames);
     let style = crate::Style {
-        // The lines of a report stand further to the right.
+        // The lines of a report are further to the right.
         width: Some(usize::from(width) + INDENT - 2),
         ..style
     };

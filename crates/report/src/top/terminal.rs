@@ -10,18 +10,18 @@ use std::io::{Result, stdout};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Events that wait to be acted on.
+/// Most events that wait to be handled.
 const BACKLOG: usize = 64;
 /// Longest wait for an event.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// The terminal, in a state where programs draw. Dropping it puts it back.
+/// The terminal in the state for drawing. Dropping it restores the old state.
 pub struct Screen {
     terminal: DefaultTerminal,
     events: Receiver<Option<Event>>,
     keyboard: Arc<Keyboard>,
     has_mouse: bool,
-    /// The terminal is as it was before, for another program.
+    /// True while the terminal is in its old state, for another program.
     is_lent: bool,
 }
 
@@ -50,7 +50,7 @@ impl Screen {
         self.set_mouse(self.has_mouse);
     }
 
-    /// A terminal without a mouse takes no notice.
+    /// Switches the mouse; a terminal without one ignores it.
     fn set_mouse(&self, is_ours: bool) {
         let _ = if is_ours {
             execute!(stdout(), EnableMouseCapture)
@@ -59,7 +59,7 @@ impl Screen {
         };
     }
 
-    /// Has the board react to an event, and does itself what concerns the terminal.
+    /// Passes an event to the board, and handles the parts that concern the terminal.
     pub fn react(&mut self, board: &mut Board, event: &Event) -> Option<Reaction> {
         let reaction = board.react(event);
         if reaction != Some(Reaction::Mouse) {
@@ -71,13 +71,14 @@ impl Screen {
         Some(Reaction::Redraw)
     }
 
-    /// Keys, the mouse and changes of the size. `None`: the terminal has gone away.
+    /// Returns the channel of keys, mouse events and changes of the size; `None` in it means that the terminal has
+    /// gone.
     pub fn events(&self) -> &Receiver<Option<Event>> {
         &self.events
     }
 
-    /// Gives the terminal to another program, as it was before. Returns whether that may begin: the thread that reads
-    /// keys first ends its wait for one, for which this has to be called again. Events have to be received until then.
+    /// Gives the terminal to another program, in its old state. Returns true if that program may begin. Before that,
+    /// the thread that reads keys has to end its wait for one: call this again until then, and keep receiving events.
     pub fn lend(&mut self) -> bool {
         if self.keyboard.is_left() && !self.is_lent {
             self.set_mouse(false);
@@ -87,7 +88,7 @@ impl Screen {
         self.is_lent
     }
 
-    /// Takes the terminal again, once the other program has ended.
+    /// Takes the terminal back, once the other program has ended.
     ///
     /// # Errors
     /// When it cannot be used.
@@ -96,7 +97,7 @@ impl Screen {
         execute!(stdout(), EnterAlternateScreen)?;
         self.set_mouse(self.has_mouse);
         self.is_lent = false;
-        // Nothing of the last picture is left.
+        // Nothing of the last picture may remain.
         self.terminal.clear()?;
         self.keyboard.take();
         Ok(())
@@ -116,7 +117,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Another program has it in a state of its own; whoever has started that waits for its end.
+        // Another program has set the terminal up, and whoever started it waits for its end.
         if !self.is_lent {
             self.set_mouse(false);
             let _ = ratatui::try_restore();
@@ -124,19 +125,19 @@ impl Drop for Screen {
     }
 }
 
-/// Who reads the keys.
+/// Reader of the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Reader {
     /// Our thread.
     #[default]
     Ours,
-    /// Our thread, which is to leave them.
+    /// Our thread, which has been asked to leave them.
     Leaving,
     /// Another program.
     Other,
 }
 
-/// The keyboard, which our thread leaves where another program is to read it.
+/// The keyboard, which our thread leaves to another program on request.
 #[derive(Default)]
 struct Keyboard {
     reader: Mutex<Reader>,
@@ -148,7 +149,7 @@ impl Keyboard {
         self.reader.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Asks our thread to leave the keys. Whether it has.
+    /// Asks our thread to leave the keys; returns true once it has.
     fn is_left(&self) -> bool {
         let mut reader = self.reader();
         if *reader == Reader::Ours {
@@ -162,7 +163,7 @@ impl Keyboard {
         self.is_taken.notify_all();
     }
 
-    /// Leaves the keys if that is asked for, and returns when they are ours again.
+    /// Leaves the keys if asked to, and returns when they are ours again.
     fn leave_if_asked(&self) {
         let mut reader = self.reader();
         if *reader == Reader::Leaving {
@@ -175,7 +176,7 @@ impl Keyboard {
     }
 }
 
-/// Reads events on a thread of its own until nobody listens any longer.
+/// Reads events on a thread of its own until there is no receiver.
 fn listen(keyboard: Arc<Keyboard>) -> Receiver<Option<Event>> {
     let (sender, events) = bounded(BACKLOG);
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A board that is fed with samples and keys, drawn on a screen in memory.
+//! A board with samples and keys, drawn on a screen in memory.
 
 use super::board::Named;
 use super::*;
@@ -48,7 +48,7 @@ fn named(functions: &str) -> Named {
     }
 }
 
-/// Three sites of which two allocate in the same function.
+/// Three sites, two of which allocate in the same function.
 fn board() -> Board {
     let mut board = Board::new("shop".into(), 7);
     board.sample(sample(
@@ -87,7 +87,7 @@ fn press(board: &mut Board, keys: &str) {
     }
 }
 
-/// The lines of the screen.
+/// Returns the lines of the screen.
 fn screen(board: &mut Board, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(frame, board)).unwrap();
@@ -101,7 +101,7 @@ fn screen(board: &mut Board, width: u16, height: u16) -> Vec<String> {
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// The tree is made of the sites whose names are looked up; what the others hold is in its sums too.
+/// The tree consists of the sites with names, but its sums include all others.
 #[test]
 fn a_tree_of_very_many_sites_leaves_nothing_out() {
     let mut board = Board::new("shop".into(), 7);
@@ -128,7 +128,7 @@ fn a_tree_of_very_many_sites_leaves_nothing_out() {
     assert!(!lines.contains("2,000 largest"), "{lines}");
 }
 
-/// The sites on the screen, without the numbers in front of them.
+/// Returns the sites on the screen, without the numbers in front of them.
 fn sites(board: &mut Board) -> Vec<String> {
     let lines = screen(board, 100, 12);
     let start = lines[2]
@@ -241,7 +241,7 @@ fn a_tree_opens_and_closes() {
 fn help_is_shown_until_a_key() {
     for key in ["?", "h"] {
         let mut board = board();
-        // As many lines above as there usually are.
+        // The usual number of lines above.
         board.latest.resident = Some(Resident::default());
         board.unseen = Some(Duration::from_secs(1));
         press(&mut board, key);
@@ -368,7 +368,7 @@ fn what_nobody_touches_has_a_column_where_it_is_watched() {
     assert_eq!(board.sort, super::rows::Sort::Bytes, "nothing to sort by");
     let sites = vec![site(1, 1000, 10, 10, 0), site(2, 500, 10, 10, 0)];
     board.sample(Sample {
-        // No more than is live.
+        // No more than the live bytes.
         stale: Some([(2, 700)].into()),
         ..sample(3, sites)
     });

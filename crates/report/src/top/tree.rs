@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// A call is open unless told otherwise if it holds at least this part of everything.
+/// Fraction of the whole from which a call is open by default.
 const OPEN_PART: u64 = 10;
 
 /// A function called from a certain place in the tree.
@@ -20,13 +20,13 @@ struct Node {
 
 /// Calls, summed up.
 pub(super) struct Tree {
-    /// The first is the root, which is not shown.
+    /// Calls; the first is the root, which is not shown.
     nodes: Vec<Node>,
     below: HashMap<u64, usize>,
 }
 
 impl Tree {
-    /// Without calls.
+    /// Creates a tree without calls.
     pub fn new() -> Tree {
         Tree {
             nodes: vec![Node::default()],
@@ -34,7 +34,7 @@ impl Tree {
         }
     }
 
-    /// Adds a site, whose functions are given from the outermost to the innermost.
+    /// Adds a site, whose functions come from the outermost to the innermost.
     pub fn add(&mut self, functions: impl Iterator<Item = String>, numbers: &Numbers) {
         self.nodes[0].numbers.add(numbers);
         let mut at = 0;
@@ -62,11 +62,11 @@ impl Tree {
         new
     }
 
-    /// The rows that are shown. `chosen`: what was opened and closed by hand.
+    /// Returns the visible rows. `chosen`: calls that the user opened and closed.
     pub fn rows(mut self, sort: Sort, chosen: &HashMap<u64, bool>) -> Vec<Row> {
         let all = self.nodes[0].numbers.bytes;
         let mut rows = Vec::new();
-        // What is still to be shown, the next one last.
+        // Calls still to visit; the next one is last.
         let mut next = vec![(0, 0)];
         while let Some((at, depth)) = next.pop() {
             let mut children = std::mem::take(&mut self.nodes[at].children);
@@ -117,7 +117,7 @@ mod tests {
         tree
     }
 
-    /// Name, bytes and depth of each row.
+    /// Returns name, bytes and depth of each row.
     fn shown(rows: &[Row]) -> Vec<(String, u64, usize)> {
         let one = |row: &Row| match &row.subject {
             Subject::Call { name, depth, .. } => (name.clone(), row.numbers.bytes, *depth),

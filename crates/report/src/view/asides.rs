@@ -6,10 +6,10 @@ use crate::apart::{KnownSite, asides as asides_of};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Callers that a row has room for.
+/// Most callers on a row.
 const CALLERS: usize = 3;
 
-/// By node of the sites that look like others: what they differ in.
+/// Returns, for sites that look like others, their node and the difference.
 pub(super) fn asides(profile: &Profile, calls: &Calls) -> Vec<(u32, String)> {
     let mut of_node = BTreeMap::new();
     for site in &profile.sites {

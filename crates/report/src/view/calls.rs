@@ -1,5 +1,5 @@
-//! All call stacks as one tree. Most stacks share most of their frames with others, so the tree has a small part of the
-//! frames of a list of stacks.
+//! All call stacks as one tree. Most stacks share most of their frames with others, so the tree needs far fewer frames
+//! than a list of stacks.
 
 use crate::Profile;
 use crate::labels::name;
@@ -10,7 +10,7 @@ use crate::{StackFrame, Style};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashMap};
 
-/// Each string once; number 0 is the empty one.
+/// Strings without duplicates; number 0 is the empty one.
 pub(super) struct Strings {
     pub all: Vec<String>,
     known: HashMap<String, u32>,
@@ -35,33 +35,33 @@ impl Strings {
     }
 }
 
-/// A frame as a reader sees it.
+/// A frame, as shown to a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub function: u32,
     pub module: u32,
     pub file: u32,
-    /// The file as it is shown: from the source root on.
+    /// File, relative to the source root.
     pub shown_file: u32,
     pub line: u32,
     pub is_inlined: bool,
-    /// [`Role`].
+    /// Role of the code: see [`Role`].
     pub role: u8,
 }
 
-/// The tree. Node 0 is the root, which is no frame; a node comes after its parent.
+/// The tree. Node 0 is the root, which is not a frame; each node comes after its parent.
 pub(super) struct Calls {
-    /// Frames that differ in what is shown of them: calls on the same line are one.
+    /// Frames without visible duplicates: calls on the same line are one.
     pub places: Vec<Place>,
     pub parent: Vec<u32>,
-    /// The place of each node; 0 for the root.
+    /// Place of each node; 0 for the root.
     pub place: Vec<u32>,
     /// Node of the innermost frame, by number of the stack.
     pub innermost: Vec<u32>,
 }
 
 impl Calls {
-    /// Numbers of the names of functions that only pass an allocation on, in order.
+    /// Returns the numbers of the names of functions that only pass an allocation on, in order.
     pub fn wrappers(&self, strings: &Strings) -> impl Iterator<Item = u32> {
         let names: BTreeSet<u32> = self.places.iter().map(|place| place.function).collect();
         let wrappers: Vec<u32> = names
@@ -106,7 +106,7 @@ impl Calls {
         let mut children: FxHashMap<(u32, u32, &str), u32> = FxHashMap::default();
         for stack in 0..profile.stacks.len() as u32 {
             let mut node = 0;
-            // The page has a frame of its own for what is missing.
+            // The page has a frame of its own for missing ones.
             let frames = profile.known_frames(stack);
             for (level, &frame) in frames.iter().enumerate().rev() {
                 let place = place_of_frame[frame as usize];
@@ -122,7 +122,7 @@ impl Calls {
         calls.in_order_of_descent()
     }
 
-    /// Numbers the nodes in the order of descent: what a node calls follows it, so a walk over the calls reads them one
+    /// Numbers the nodes in the order of descent: callees follow their caller, so a walk over the calls reads them one
     /// after the other.
     fn in_order_of_descent(self) -> Calls {
         let count = self.parent.len();
@@ -149,7 +149,7 @@ impl Calls {
         let mut pending = vec![0];
         while let Some(node) = pending.pop() {
             number_of[node as usize] = ordered.parent.len() as u32;
-            // The root is its own parent; of the others the parent has its number by now.
+            // The root is its own parent; the parents of others already have their numbers.
             let parent = self.parent[node as usize];
             ordered.parent.push(number_of[parent as usize]);
             ordered.place.push(self.place[node as usize]);
@@ -162,8 +162,8 @@ impl Calls {
         ordered
     }
 
-    /// Returns what a row of the page shows of a site that ends at a node: the function that a reader looks for, its
-    /// line, and a few callers. Equal for sites that look alike.
+    /// Returns the parts that a row of the page shows for a site that ends at a node: the function that a reader looks
+    /// for, its line, and a few callers. Equal for sites that look alike.
     pub fn look(&self, node: u32, callers: usize) -> Vec<u32> {
         let above = |&node: &u32| Some(self.parent[node as usize]).filter(|&node| node != 0);
         let nodes = std::iter::successors(Some(node).filter(|&node| node != 0), above);
@@ -187,7 +187,7 @@ impl Calls {
             .collect()
     }
 
-    /// The node of a stack's innermost frame; the root if there is no such stack.
+    /// Returns the node of a stack's innermost frame; the root if there is no such stack.
     pub fn node_of(&self, stack: u32) -> u32 {
         self.innermost.get(stack as usize).copied().unwrap_or(0)
     }
@@ -239,7 +239,7 @@ mod tests {
         };
         let calls = Calls::new(&profile, &mut Strings::new());
         assert_eq!(calls.places.len(), 3);
-        // What a call calls follows it, though it was found later than another call.
+        // A callee follows its caller, even if it was found after another call.
         assert_eq!(calls.parent, [0, 0, 1, 2, 1]);
         assert_eq!(calls.innermost, [2, 2, 4, 3, 0]);
         assert_eq!(calls.node_of(9), 0);

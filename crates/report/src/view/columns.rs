@@ -1,4 +1,4 @@
-//! A profile as the page's script wants it: columns of numbers, each string once.
+//! A profile for the page's script: columns of numbers, and strings without duplicates.
 
 use super::asides::asides;
 use super::calls::{Calls, Strings};
@@ -15,15 +15,15 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::io::{Result, Write};
 
-/// With more changes than this, the sites are followed at every second point only, or fewer: each takes about four
-/// bytes of the page.
+/// Most changes of sites; beyond that, the page follows sites only at every second point, or at fewer. Each takes
+/// about four bytes of the page.
 const MAX_CHANGES: usize = 500_000;
 
-/// Pairs of an allocating and a releasing stack; those with the most bytes are kept. Each takes about ten bytes of the
+/// Most pairs of an allocating and a releasing stack: those with the most bytes. Each takes about ten bytes of the
 /// page.
 const MAX_FLOWS: usize = 100_000;
 
-/// The part of a page's data that is not numbers in columns.
+/// The part of a page's data other than columns of numbers.
 #[derive(Serialize)]
 struct Head<'a> {
     name: &'a str,
@@ -38,29 +38,29 @@ struct Head<'a> {
     is_sampled: bool,
     /// [`Amount::unhit`] of every sum.
     unhit_variance: f64,
-    /// Beside samples: allocations that were all recorded.
+    /// Allocations that were recorded one by one, in addition to samples.
     exact_allocations: Option<u64>,
     gaps: &'a [UnseenTime],
     resident: &'a [ResidentPoint],
     /// Resident bytes of arenas at the end; empty if the recording lacks them.
     arenas: &'a [ArenaResident],
-    /// For how long nothing was touched; `None` of a recording that does not tell.
+    /// Time without accesses; `None` if the recording lacks it.
     aging: Option<&'a StaleHistory>,
     lost_events: u64,
     has_flows: bool,
-    /// Whether the end of the run was searched for what nothing reaches.
+    /// True if the end of the run was searched for unreachable blocks.
     is_searched: bool,
-    /// Whether it was timed what the allocator takes.
+    /// True if allocator calls were timed.
     is_timed: bool,
-    /// What that search did not see.
+    /// Parts that this search did not cover.
     search_gaps: &'a [String],
     strings: &'a [String],
-    /// Sites are followed at every point whose distance from the last one is a multiple of this.
+    /// Distance in points between two values of a site: its multiples, counted from the last point.
     step: usize,
     sources: &'a [SourceLines],
-    /// The address of an editor that opens source lines.
+    /// Address pattern of an editor that opens source lines.
     editor: Option<&'a str>,
-    /// How well the heap is used; `None` of a recording that does not tell.
+    /// Scores of the heap; `None` if the recording lacks them.
     scores: Option<RunScores>,
     /// Scores by formulas.
     custom: &'a [CustomScore],
@@ -69,7 +69,7 @@ struct Head<'a> {
     columns: &'a [Column],
 }
 
-/// Writes what the page carries: see [`super::packed`].
+/// Writes the data of a page: see [`super::packed`].
 pub(super) fn write(
     profile: &Profile,
     editor: Option<&Editor>,
@@ -146,14 +146,14 @@ fn pack_calls(packed: &mut Packed, calls: &Calls) {
     packed.plain("calls.frame", calls.place.iter().copied());
 }
 
-/// An amount of a site, or of a site at a point of the timeline.
+/// Selects an amount of a site, or of a site at a point of the timeline.
 type Of<T> = fn(&T) -> Amount;
-/// A histogram of a site.
+/// Selects a histogram of a site.
 type Buckets = fn(&ProfileSite) -> &[(u8, u64)];
 
 fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &mut Strings) {
     let sites = &profile.sites;
-    // Recordings of sums do not tell threads apart.
+    // Recordings of sums do not distinguish threads.
     let thread = |site: &ProfileSite| match (site.tid, site.thread.is_empty()) {
         (0, _) => "unknown threads".to_owned(),
         (tid, true) => format!("thread {tid} (ended)"),
@@ -186,7 +186,7 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     for (name, measure) in measures {
         pack_amounts(packed, &format!("sites.{name}"), sites.iter().map(measure));
     }
-    // Empty where nothing was timed.
+    // Empty where no call was timed.
     let timed = sites.iter().filter(|_| profile.allocator_time.is_some());
     let taken = timed.map(|s| s.in_allocator.time.round() as u64);
     packed.plain("sites.took.time_ns", taken);
@@ -207,7 +207,7 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     }
 }
 
-/// Three columns; that of the variances is empty unless allocations were sampled.
+/// Adds three columns; that of the variances is empty unless allocations were sampled.
 fn pack_amounts(packed: &mut Packed, name: &str, amounts: impl Iterator<Item = Amount> + Clone) {
     packed.plain(&format!("{name}.blocks"), amounts.clone().map(|a| a.blocks));
     packed.plain(&format!("{name}.bytes"), amounts.clone().map(|a| a.bytes));
@@ -217,7 +217,7 @@ fn pack_amounts(packed: &mut Packed, name: &str, amounts: impl Iterator<Item = A
     packed.plain(&format!("{name}.variance"), carried);
 }
 
-/// Subtraction leaves rounding errors, which may be negative.
+/// Rounds a variance: subtraction leaves errors, which may be negative.
 fn variance(amount: Amount) -> i64 {
     amount.variance.max(0.0).round() as i64
 }
@@ -250,7 +250,7 @@ fn pack_timeline(packed: &mut Packed, points: &[crate::Point]) {
     );
 }
 
-/// Amounts are differences from the previous change of the site, the first of them from what it had at the start.
+/// Packs amounts as differences from the previous change of the site; the first one is the difference from its start.
 fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[ProfileSite]) {
     packed.running("changes.point", picked.iter().map(|(at, _)| *at));
     packed.running("changes.site", picked.iter().map(|(_, change)| change.site));
@@ -279,7 +279,7 @@ fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[Prof
     }
 }
 
-/// The changes at every nth point, as many as a page can hold, and n.
+/// Returns the changes at every nth point, as many as a page can hold, and n.
 fn over_time(profile: &Profile) -> (Vec<(u32, &SitePoint)>, usize) {
     let mut step = 1;
     loop {
@@ -291,11 +291,11 @@ fn over_time(profile: &Profile) -> (Vec<(u32, &SitePoint)>, usize) {
     }
 }
 
-/// The last change of each site up to each of the points, with the point; ordered by point and site.
+/// Returns the last change of each site up to each of the points, with the point; ordered by point and site.
 fn at_every(profile: &Profile, step: usize) -> Vec<(u32, &SitePoint)> {
     let last = profile.timeline.len().saturating_sub(1);
     let mut picked: Vec<(u32, &SitePoint)> = Vec::new();
-    // By site: where its last change is in `picked`.
+    // Index in `picked` of each site's last change.
     let mut place_of = vec![usize::MAX; profile.sites.len()];
     let mut pending = profile.changes.iter().peekable();
     for at in (last % step..=last).step_by(step) {

@@ -1,4 +1,5 @@
-//! Ways for the page to open a source line in an editor: an address that the browser hands to it.
+//! Ways for the page to open a source line in an editor: an address that the browser passes to
+//! it.
 
 use std::str::FromStr;
 
@@ -9,7 +10,7 @@ const KNOWN: [(&str, &str); 4] = [
     ("zed", "zed://file{file}:{line}"),
     ("idea", "idea://open?file={file}&line={line}"),
 ];
-/// Schemes whose addresses a browser carries out or shows itself.
+/// Schemes that a browser executes or shows itself.
 const OF_BROWSERS: [&str; 5] = ["javascript", "data", "vbscript", "blob", "about"];
 
 /// An editor.
@@ -17,7 +18,8 @@ const OF_BROWSERS: [&str; 5] = ["javascript", "data", "vbscript", "blob", "about
 pub struct Editor(String);
 
 impl Editor {
-    /// Its address, with `{file}` for an absolute path and `{line}` for a line from 1 on.
+    /// Returns its address pattern, with `{file}` for an absolute path and `{line}` for a line
+    /// from 1 on.
     pub fn address(&self) -> &str {
         &self.0
     }

@@ -1,21 +1,22 @@
 //! Columns of numbers as bytes, which a page decodes several times as fast as JSON.
 //!
-//! A page carries the length of a head (four bytes, little-endian), the head, and behind it the numbers of all columns
-//! in the order in which the head lists them. The head is JSON. A number is a zigzag varint: 0, -1, 1, -2, ... become 0,
-//! 1, 2, 3, ..., in groups of seven bits, the lowest first; the highest bit of a byte says that another one follows.
+//! The data of a page begins with the length of a head (four bytes, little-endian) and the head, which is JSON. Then
+//! come the numbers of all columns, in the order in which the head lists them. A number is a zigzag varint: 0, -1, 1,
+//! -2, ... become 0, 1, 2, 3, ..., in groups of seven bits, the lowest first; the highest bit of a byte says that
+//! another one follows.
 
 use serde::Serialize;
 
-/// Columns, and the list of them.
+/// Columns and their list.
 #[derive(Default)]
 pub(super) struct Packed {
-    /// Name and length of each column; in the head.
+    /// Name and length of each column, for the head.
     pub list: Vec<Column>,
-    /// The numbers of all of them.
+    /// Numbers of all columns.
     pub bytes: Vec<u8>,
 }
 
-/// Name, length, and whether each number is the difference to the one before.
+/// Name and length, and a flag for numbers that are differences from the ones before.
 #[derive(Serialize)]
 pub(super) struct Column(String, usize, bool);
 
@@ -39,7 +40,7 @@ impl Packed {
         let mut length = 0;
         let mut last = 0;
         for value in values {
-            // Nothing that is counted comes near to the largest number.
+            // No count comes near the largest number.
             let value = value.try_into().unwrap_or(i64::MAX);
             self.push(if is_running {
                 value.wrapping_sub(last)

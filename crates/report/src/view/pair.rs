@@ -1,12 +1,12 @@
-//! Two runs in one page: what the new one has more of, and what less.
+//! Two runs in one page: growth and shrinkage of the new one.
 
 use crate::same_code::Code;
 use crate::{Compared, ComparedPoint, Profile, ProfileFrame, ProfileSite};
 use std::collections::{HashMap, HashSet};
 
-/// The new run with the sites of the old one behind its own. Everything else is the new run's: its scores, its
-/// releases, its heap over time, beside which the page draws the old one's. Stacks of the same code have the same frames
-/// in the result, so that the page joins what [`crate::diff()`] joins.
+/// Returns the new run with the sites of the old one behind its own. Everything else is the new run's: its scores, its
+/// releases, and its heap over time, beside which the page draws the old one's. Stacks of the same code have the same
+/// frames in the result, so that the page joins the same stacks as [`crate::diff()`].
 pub fn beside(mut new: Profile, old: Profile) -> Profile {
     let cut_root = match (new.cut_root, old.cut_root) {
         (None, Some(_)) => {
@@ -66,8 +66,8 @@ fn timeline(run: &Profile) -> Vec<ComparedPoint> {
     compared.collect()
 }
 
-/// Gives the old run's frames, which begin at this one, the modules of the new run: those that it does not have go by
-/// another name there, or are gone.
+/// Assigns the old run's frames, which begin at this one, to the new run's modules. Modules that it lacks were renamed
+/// or are gone.
 fn name_modules(both: &mut Profile, first_old: u32) {
     let code = Code::of(both);
     let (new, old) = both.frames.split_at_mut(first_old as usize);
@@ -87,8 +87,8 @@ fn name_modules(both: &mut Profile, first_old: u32) {
     }
 }
 
-/// Gives stacks of the same code and kind of allocation the frames of the first of them: one of the new run, if it has
-/// it.
+/// Gives stacks of the same code and kind of allocation the frames of the first of them: of the new run, if it has the
+/// stack.
 fn join_stacks(both: &mut Profile) {
     let code = Code::of(both);
     let mut kinds: HashMap<u32, &str> = HashMap::new();
@@ -98,7 +98,7 @@ fn join_stacks(both: &mut Profile) {
     let mut first: HashMap<(&str, Vec<String>), u32> = HashMap::new();
     let mut same = Vec::new();
     for stack in 0..both.stacks.len() as u32 {
-        // What only released blocks, or is only scored, is of no site.
+        // A stack that only released blocks, or is only scored, belongs to no site.
         let Some(kind) = kinds.get(&stack) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! The scores of a profile as the page's script wants them, with the chunks of each site.
+//! The scores of a profile for the page's script, with the chunks of each site.
 
 use super::calls::Calls;
 use super::packed::Packed;
@@ -7,9 +7,9 @@ use memhook_recording::Chunk;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Scores are carried as whole numbers of this part of one.
+/// Steps into which a score is divided to become a whole number.
 const SCORE_STEPS: f64 = 1e9;
-/// Times of chunks are carried in these units: a page that is a day long is not drawn any finer.
+/// Unit of the times of chunks: even for a run of a day, the page does not draw finer ones.
 const NS_OF_A_TICK: u64 = 1000;
 
 /// An inference, with the node of its site in the tree of calls.
@@ -22,7 +22,7 @@ pub(super) struct PageInference<'a> {
     node: u32,
 }
 
-/// Returns the findings, for the page.
+/// Returns the findings for the page.
 pub(super) fn inferences<'a>(profile: &'a Profile, calls: &Calls) -> Vec<PageInference<'a>> {
     let all = profile.scores.iter().flat_map(|scores| &scores.inferences);
     all.map(|inference| PageInference {
@@ -35,12 +35,12 @@ pub(super) fn inferences<'a>(profile: &'a Profile, calls: &Calls) -> Vec<PageInf
     .collect()
 }
 
-/// Scores by stack, and the chunks of all of them, one stack after the other.
+/// Packs scores by stack, and the chunks of all stacks, one stack after the other.
 pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls) {
     let sites: &[SiteScores] = profile.scores.as_ref().map_or(&[], |scores| &scores.sites);
     let nodes = sites.iter().map(|site| calls.node_of(site.stack));
     packed.running("scores.node", nodes);
-    // One more than the score, so that 0 is left for what is not known.
+    // One more than the score, so that 0 is left for unknown ones.
     let of = |score: Option<f64>| score.map_or(0, |score| 1 + (score * SCORE_STEPS) as i64);
     packed.plain(
         "scores.lifetime",
@@ -79,8 +79,8 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
     packed.plain("chunks.writes", accesses().map(|(_, of)| of.writes));
 }
 
-/// The values of users' formulas, one formula after the other: the two halves of a double, and those of NaN where there
-/// is none. Sites that the page shows as one have the value of all of them together.
+/// Packs the values of users' formulas, one formula after the other: the two halves of a double, or of NaN for no
+/// value. Sites that the page merges have one value together.
 fn pack_custom(packed: &mut Packed, profile: &Profile, calls: &Calls) {
     let mut halves: [Vec<i32>; 2] = Default::default();
     if let Some(scores) = profile.scores.as_ref().filter(|s| !s.formulas.is_empty()) {
@@ -110,8 +110,7 @@ fn pack_custom(packed: &mut Packed, profile: &Profile, calls: &Calls) {
     packed.plain("custom.low", low);
 }
 
-/// Returns what is known of a chunk's accesses, as the page has it: 0 nothing, 1 there were none, 2 all by one thread,
-/// 3 by several.
+/// Returns the page's code for a chunk's accesses: 0 unknown, 1 none, 2 all by one thread, 3 by several.
 fn access_state(chunk: &Chunk) -> u8 {
     match &chunk.accesses {
         None => 0,

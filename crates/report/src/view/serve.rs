@@ -1,6 +1,6 @@
 //! Serves one page to browsers of this machine.
 //!
-//! The page shows what a process's memory is used for, and other users of the machine can connect
+//! The page shows the contents of a process's memory, and other users of the machine can connect
 //! too, so its address holds a random token.
 
 use memhook_foreign::{Answer, HttpServer};
@@ -12,15 +12,15 @@ use std::{
     time::Duration,
 };
 
-/// Connections at the same time.
+/// Most connections at the same time.
 const MOST_READERS: usize = 64;
-/// For a reader to take the page, over a slow line too.
+/// Time limit for a reader to take the page, long enough for a slow line.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A port of this machine for itself, or an address and a port.
+/// Parses a port of this machine, or an address and a port.
 ///
 /// # Errors
-/// What is expected instead.
+/// The expected form.
 pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let port = text.parse().map(|port: u16| (Ipv4Addr::LOCALHOST, port));
     port.map(SocketAddr::from)
@@ -28,12 +28,12 @@ pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
         .map_err(|_| "expected a port, or an address and a port like 127.0.0.1:8080".into())
 }
 
-/// Serves a page at an address that was taken.
+/// A server of one page, at an address that is already taken.
 pub struct Server {
     listener: TcpListener,
     /// Part of the path that every request must have.
     token: String,
-    /// The name of this host.
+    /// Name of this host.
     own_name: String,
 }
 
@@ -41,10 +41,10 @@ impl Server {
     /// Takes the address. `own_name`: the name of this host, by which browsers may ask for it.
     ///
     /// # Errors
-    /// When the address is taken, or there are no random numbers.
+    /// When the address is in use, or there are no random numbers.
     pub fn bind(address: SocketAddr, own_name: &str) -> Result<Server> {
         let mut random = [0; 16];
-        // Never waits once the machine has started (random(4)).
+        // Never blocks once the machine has started (random(4)).
         File::open("/dev/urandom")?.read_exact(&mut random)?;
         Ok(Server {
             listener: TcpListener::bind(address)?,
@@ -61,7 +61,7 @@ impl Server {
         Ok(!self.listener.local_addr()?.ip().is_loopback())
     }
 
-    /// Where the page is.
+    /// Returns the address of the page.
     ///
     /// # Errors
     /// Errors of getsockname(2).
@@ -82,7 +82,7 @@ impl Server {
         let server = HttpServer {
             names: vec![self.own_name],
             most_clients: MOST_READERS,
-            // A browser asks from one address, and the page is for one.
+            // A browser asks from one address, and the page is for one browser.
             most_of_one: MOST_READERS,
             answer_within: PATIENCE,
             answer_at_once: Box::new(|_| None),
@@ -92,7 +92,7 @@ impl Server {
     }
 }
 
-/// The page for whoever knows the token.
+/// Returns the page if the path has the token.
 fn answer(path: &str, token: &str, page: &Arc<[u8]>) -> Answer {
     let mut names = path.trim_start_matches('/').splitn(2, '/');
     let is_known = names.next().is_some_and(|given| is_equal(given, token));
@@ -103,7 +103,7 @@ fn answer(path: &str, token: &str, page: &Arc<[u8]>) -> Answer {
     }
 }
 
-/// In a time that does not tell how much of it is right.
+/// Compares in a time that does not reveal how much of it is right.
 fn is_equal(given: &str, token: &str) -> bool {
     let differing = given
         .bytes()
@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Another one each time.
+    /// Each token is a new one.
     #[test]
     fn tokens_are_random() {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

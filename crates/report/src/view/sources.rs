@@ -1,8 +1,7 @@
-//! Source lines of the frames that a page shows, from files below the directories that the user gave.
+//! Source lines around the frames of a page, from files below the directories that the user gave.
 //!
-//! The page is made to be shown to others, but debug information, which may come from anywhere, decides which files it
-//! shows lines of: it could name any file of the user's. So only source code is taken, and nothing outside the
-//! directories.
+//! Pages are made to be shared, but debug information, which may come from anywhere, decides whose lines they show: it
+//! could name any file of the user's. So only source code is taken, and only from these directories.
 
 use crate::{Profile, SourceLines};
 use memhook_foreign::open_below;
@@ -14,15 +13,15 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Lines before and after a frame's.
+/// Lines before and after a frame's own.
 const AROUND: u32 = 5;
-/// A page carries at most this many lines, those of the largest sites.
+/// Most lines of a page; the largest sites come first.
 const MOST_LINES: usize = 40_000;
-/// Longer lines are cut: generated code.
+/// Length at which lines are cut: longer ones are generated code.
 const LONGEST_LINE: usize = 300;
-/// Larger files are not source code that people wrote.
+/// Largest size of a file: larger ones are not source code that people wrote.
 const LARGEST_FILE: u64 = 8 << 20;
-/// Endings of the names of source files.
+/// File name endings of source code.
 const ENDINGS: &[&str] = &[
     "c", "cc", "cp", "cpp", "cxx", "c++", "h", "hh", "hp", "hpp", "hxx", "h++", "inl", "inc",
     "ipp", "ixx", "cppm", "tcc", "tpp", "txx", "def", "m", "mm", "cu", "cuh", "s", "asm", "rs",
@@ -35,7 +34,7 @@ pub fn are_sources_named(profile: &Profile) -> bool {
     places(profile).next().is_some()
 }
 
-/// The lines around every line of a frame.
+/// Returns the lines around every frame's line.
 pub fn source_lines(profile: &Profile, directories: &[PathBuf]) -> Vec<SourceLines> {
     let mut files: HashMap<&str, Option<Vec<String>>> = HashMap::new();
     let mut wanted: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
@@ -75,7 +74,7 @@ pub fn source_lines(profile: &Profile, directories: &[PathBuf]) -> Vec<SourceLin
     found
 }
 
-/// Files and lines of the frames, those of the sites with the most bytes first.
+/// Iterates over files and lines of the frames, those of the sites with the most bytes first.
 fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
     let mut sites: Vec<_> = profile.sites.iter().collect();
     sites.sort_by_key(|site| Reverse(site.measures.live.bytes.max(site.measures.peak.bytes)));
@@ -88,7 +87,7 @@ fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
     frames.filter_map(|frame| Some((frame.frame.file.as_deref()?, frame.frame.line?)))
 }
 
-/// The file whose path below a directory is the longest end of this path.
+/// Reads the file whose path below a directory is the longest end of this path.
 fn read(file: &str, directories: &[PathBuf]) -> Option<Vec<String>> {
     let path = plain(Path::new(file));
     let ending = Path::new(path.last()?).extension()?.to_str()?;
@@ -99,7 +98,7 @@ fn read(file: &str, directories: &[PathBuf]) -> Option<Vec<String>> {
         ends.map(move |end| (directory, end))
     });
     let text = candidates.find_map(|(directory, end)| {
-        // No link leads out of the directory.
+        // Follows no link out of the directory.
         let file = open_below(directory, &end).ok()?;
         let mut text = Vec::new();
         let read = file.take(LARGEST_FILE + 1).read_to_end(&mut text).ok()?;
@@ -110,7 +109,7 @@ fn read(file: &str, directories: &[PathBuf]) -> Option<Vec<String>> {
     Some(text.lines().map(cut).collect())
 }
 
-/// The names in a path, without `.` and `..`.
+/// Returns the names in a path, without `.` and `..`.
 fn plain(path: &Path) -> Vec<&OsStr> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -172,7 +171,7 @@ mod tests {
         std::fs::remove_dir_all(directory).expect("there");
     }
 
-    /// Pages are shared, so nothing from outside the directory gets into one, and nothing but source code.
+    /// Pages are shared, so they contain nothing from outside the directory, and nothing but source code.
     #[test]
     fn only_source_code_below_the_directory() {
         let scratch = std::env::temp_dir().join(format!("memhook-secrets-{}", std::process::id()));

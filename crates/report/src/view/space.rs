@@ -1,12 +1,12 @@
-//! Where blocks live as the page's script wants it: cells of pages at some moments.
+//! Addresses of live blocks for the page's script: cells of pages at some moments.
 
 use super::packed::Packed;
 use crate::Profile;
 
-/// Ages of blocks are carried in these units.
+/// Unit of the ages of blocks.
 const NS_OF_A_MILLISECOND: u64 = 1_000_000;
 
-/// The moments, and the cells of all of them, one moment after the other.
+/// Packs the moments, and the cells of all of them, one moment after the other.
 pub(super) fn pack_addresses(packed: &mut Packed, profile: &Profile) {
     let maps = &profile.addresses;
     packed.running("space.time_ns", maps.iter().map(|map| map.at_ns));

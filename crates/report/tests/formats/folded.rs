@@ -1,6 +1,6 @@
 use crate::*;
 
-/// As flamegraph.pl and inferno take a line apart: at the last space, then at semicolons.
+/// Splits a line like flamegraph.pl and inferno: at the last space, then at semicolons.
 #[test]
 fn every_stack_has_its_value() {
     for profile in profiles() {

@@ -1,14 +1,14 @@
 use crate::*;
 use memhook_tests::programs::installed;
 
-/// The number after `name` in what heaptrack_print says.
+/// Returns the number after `name` in the output of heaptrack_print.
 fn value(text: &str, name: &str) -> String {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let line = line.unwrap_or_else(|| panic!("no {name:?} in {text}"));
     line.split_whitespace().next().expect("a value").to_owned()
 }
 
-/// As heaptrack prints bytes: decimal units, two digits.
+/// Writes bytes like heaptrack: decimal units, two digits.
 fn in_its_units(bytes: u64) -> String {
     let mut value = bytes as f64;
     let units = ["B", "K", "M", "G", "T"];
@@ -23,7 +23,7 @@ fn in_its_units(bytes: u64) -> String {
     }
 }
 
-/// The sum of heaptrack_print's folded stacks of a cost, which it writes in full.
+/// Returns the sum of heaptrack_print's folded stacks for a cost, which it writes in full.
 fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     let stacks = TemporaryFile::new(&format!("{cost}.folded"), b"");
     let mut command = Command::new(installed("heaptrack_print"));
@@ -47,7 +47,7 @@ fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     text.lines().map(value).sum()
 }
 
-/// So many MiB are resident.
+/// A point with this many resident MiB.
 fn resident(mib: u64) -> memhook_report::ResidentPoint {
     memhook_report::ResidentPoint {
         anonymous_bytes: (mib - 1) << 20,
@@ -95,7 +95,7 @@ fn heaptrack_print_agrees() {
         assert_eq!(value(&text, "total memory leaked: "), in_its_units(live));
         let resident = value(&text, "peak RSS (including heaptrack overhead): ");
         assert_eq!(resident, in_its_units(7 << 20));
-        // Two digits are few: its stacks have all of them.
+        // Two digits are few; the folded stacks have all of them.
         for (cost, expected) in [
             ("allocations", allocations),
             ("temporary", temporary),
@@ -107,8 +107,8 @@ fn heaptrack_print_agrees() {
     }
 }
 
-/// heaptrack_gui keeps a list by index, to which it appends when an index comes that is as large as the list is
-/// long; it crashes if a larger one comes.
+/// heaptrack_gui keeps a list by index, and appends to it when an index equals its length; it crashes on a
+/// larger one.
 #[test]
 fn indices_come_in_the_order_of_their_first_allocations() {
     let (mut checked, mut unusual) = (0, 0);
@@ -117,7 +117,7 @@ fn indices_come_in_the_order_of_their_first_allocations() {
         let text = String::from_utf8(bytes).expect("text");
         let index = |line: &str| u64::from_str_radix(line, 16).expect("a number");
         let mut allocated = text.lines().filter_map(|line| line.strip_prefix("+ "));
-        // A run of hardly any blocks may have none that can be the first.
+        // A run with hardly any blocks may have none that can be the first.
         if allocated.clone().next().is_some_and(|first| first != "0") {
             unusual += 1;
             continue;

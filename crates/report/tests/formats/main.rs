@@ -1,6 +1,6 @@
 //! Each exported format, read by the program that it is for: the numbers agree.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// Provides the `#[test]` that lets tests pass whose requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -28,7 +28,7 @@ pub fn profiles() -> Vec<Profile> {
     all
 }
 
-/// The bytes of a format.
+/// Returns the bytes of a format.
 pub fn exported(profile: &Profile, format: &str, options: &FormatOptions) -> Vec<u8> {
     let mut out = Vec::new();
     formats::write(
@@ -41,7 +41,7 @@ pub fn exported(profile: &Profile, format: &str, options: &FormatOptions) -> Vec
     out
 }
 
-/// All choices of what to count.
+/// Returns all choices of measures and units.
 pub fn choices() -> Vec<FormatOptions> {
     let of = |measure| {
         [Unit::Bytes, Unit::Blocks].map(|unit| FormatOptions {
@@ -54,7 +54,7 @@ pub fn choices() -> Vec<FormatOptions> {
     Measure::ALL.into_iter().flat_map(of).collect()
 }
 
-/// The sum over all sites.
+/// Returns the sum over all sites.
 pub fn total(profile: &Profile, options: &FormatOptions) -> u64 {
     profile
         .sites
@@ -63,11 +63,11 @@ pub fn total(profile: &Profile, options: &FormatOptions) -> u64 {
         .sum()
 }
 
-/// A file of this test process, gone at its end.
+/// A file of this test process, removed at its end.
 pub struct TemporaryFile(pub PathBuf);
 
 impl TemporaryFile {
-    /// With this content.
+    /// Creates a file with this content.
     pub fn new(name: &str, content: &[u8]) -> TemporaryFile {
         let path =
             std::env::temp_dir().join(format!("memhook-formats-{}-{name}", std::process::id()));
@@ -82,7 +82,7 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// What a consumer prints; it is content with what it reads.
+/// Returns the output of a consumer, which must accept the file.
 pub fn output_of(command: &mut Command) -> String {
     let output = command
         .output()
@@ -93,7 +93,7 @@ pub fn output_of(command: &mut Command) -> String {
     text
 }
 
-/// The value of every call stack, outermost function first, as the profile has it.
+/// Returns the value of every call stack in the profile, outermost function first.
 pub fn by_stack(
     profile: &Profile,
     options: &FormatOptions,

@@ -20,7 +20,7 @@ fn ms_print_agrees() {
         };
         let (peak, live) = (of(Measure::Peak), of(Measure::Live));
         assert!(text.contains(" (peak)"), "{text}");
-        // Two trees: that of the peak and that of the end.
+        // Two trees: of the peak and of the end.
         let roots: Vec<&str> = text
             .lines()
             .filter(|l| l.contains("(heap allocation functions)"))
@@ -32,7 +32,7 @@ fn ms_print_agrees() {
         for (found, (_, expected)) in roots.iter().zip(&expected) {
             assert!(found.contains(expected.as_str()), "{found} {expected}");
         }
-        // Calls have their places, and addresses that are some.
+        // Calls have their places, and real addresses.
         let text = String::from_utf8(bytes.clone()).expect("text");
         let nodes = || text.lines().filter(|line| line.contains(": 0x"));
         if nodes().count() > 20 {
@@ -40,7 +40,7 @@ fn ms_print_agrees() {
             let in_module = nodes().any(|line| line.contains("(in /opt/shop)"));
             assert!(in_module, "{text}");
         }
-        // What stands for no frame of the program has no address.
+        // A line that is not a frame of the program has no address.
         let has_none = |line: &&str| line.contains(" 0x0: ");
         let pseudo = [
             format!("0x0: {CUT_ROOT}"),

@@ -16,7 +16,7 @@ const TYPES: [(&str, Measure, Unit); 10] = [
     ("temporary_objects", Measure::Temporary, Unit::Blocks),
 ];
 
-/// `go tool pprof`, also where Go is installed but not on the path.
+/// Finds `go tool pprof`, even if Go is installed but not on the path.
 fn go() -> Command {
     let usual = Path::new("/usr/local/go/bin/go");
     match usual.is_file() {
@@ -34,7 +34,7 @@ fn pprof(file: &TemporaryFile, options: &[&str]) -> String {
     output_of(&mut command)
 }
 
-/// Function to (flat, cumulative) of `-top` in single bytes.
+/// Returns function to (flat, cumulative) from `-top` in single bytes.
 fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> {
     let index = format!("-sample_index={sample_type}");
     let unit = if sample_type.ends_with("space") {
@@ -68,7 +68,7 @@ fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> 
             .expect("one");
         words.next();
         let mut name = words.collect::<Vec<_>>().join(" ");
-        // Its mark of functions that are only ever inlined.
+        // pprof's mark of functions that are only ever inlined.
         if let Some(bare) = name
             .strip_suffix(" (inline)")
             .or(name.strip_suffix(" (partial-inline)"))
@@ -80,7 +80,7 @@ fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> 
     rows.map(row).collect()
 }
 
-/// The same from the profile.
+/// Returns the same numbers from the profile.
 fn expected(
     profile: &Profile,
     options: &FormatOptions,
@@ -105,7 +105,8 @@ fn expected(
     sums
 }
 
-/// Names, frame by frame: the same in every format. pprof prints them with single spaces.
+/// Returns names, frame by frame: the same in every format. pprof prints them with single
+/// spaces.
 fn names(profile: &Profile) -> Vec<String> {
     let names = profile.frames.iter().map(|frame| frame_name(&frame.frame));
     names

@@ -1,4 +1,4 @@
-//! A run that is made up event by event, and the profile that it comes to.
+//! A run invented event by event, and its profile.
 
 use memhook_report::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ impl Random {
     }
 }
 
-/// Functions with what some format or other might trip over.
+/// Functions with characters that a format might trip over.
 const FUNCTIONS: [&str; 12] = [
     "main",
     "serve(int)",
@@ -53,14 +53,14 @@ struct Block {
     bytes: u64,
 }
 
-/// The profile of a run of so many events with so many stacks.
+/// Returns the profile of a run with this many events and stacks.
 pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
     let mut random = Random(seed * 2 + 1);
     let mut profile = tables(&mut random, stacks);
     let mut sums: Vec<Sum> = profile.sites.iter().map(|_| Sum::default()).collect();
     let mut sizes: Vec<BTreeMap<u8, u64>> = vec![BTreeMap::new(); sums.len()];
     let mut blocks: Vec<Block> = Vec::new();
-    // Thread by thread, the site that allocated last, if it has not released since.
+    // For each thread, the site that allocated last, if it has not released since.
     let mut last: BTreeMap<u32, usize> = BTreeMap::new();
     let mut changed = BTreeSet::new();
     let mut is_at_peak = false;
@@ -96,7 +96,7 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
             if std::mem::take(&mut is_at_peak) {
                 sums.iter_mut().for_each(|sum| sum.measures.peak = sum.live);
             }
-            // Half of the releases are of what came last.
+            // Half of the releases are of the latest block.
             let at = match random.below(2) {
                 0 => blocks.len() - 1,
                 _ => random.below(blocks.len() as u64) as usize,
@@ -169,7 +169,7 @@ fn tables(random: &mut Random, stacks: u64) -> Profile {
     for address in 0..60_u64 {
         frames(&mut profile, random, address);
     }
-    // Frames of an address stand together, the last of them not inlined.
+    // Frames of an address are adjacent, and the last of them is not inlined.
     let mut groups: Vec<Vec<u32>> = vec![Vec::new()];
     for (index, frame) in profile.frames.iter().enumerate() {
         groups.last_mut().expect("one").push(index as u32);

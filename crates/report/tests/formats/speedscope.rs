@@ -1,7 +1,8 @@
 use crate::*;
 use serde::Deserialize;
 
-/// The part of speedscope's published schema that is used: nothing else is allowed.
+/// The part of speedscope's published schema that is used: no other field is
+/// allowed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
@@ -77,7 +78,7 @@ fn every_stack_has_its_value() {
                     .map(|&frame| file.shared.frames[frame].name.clone());
                 *found.entry(names.collect()).or_default() += weight;
             }
-            // Names are the flame graph's: the same frame, the same name.
+            // The flame graph has the same name for the same frame.
             let name = |frame: &ProfileFrame| frame_name(&frame.frame);
             // A function and line is one frame, which speedscope sums up.
             let mut distinct = std::collections::HashSet::new();

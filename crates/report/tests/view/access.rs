@@ -3,7 +3,8 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// Everything that can have the focus has a role and a name, as the browser tells screen readers.
+/// Every element that can have the focus has a role and a name, as the browser reports them to
+/// screen readers.
 fn assert_named(browser: &mut Browser, what: &str) {
     let tree = browser.call("Accessibility.getFullAXTree", json!({}));
     let nodes = tree["nodes"].as_array().expect("nodes");
@@ -101,7 +102,7 @@ fn the_focus_goes_through_the_page_in_reading_order() {
     ];
     let places: Vec<usize> = stops.iter().map(|id| place(id)).collect();
     assert!(places.is_sorted_by(|a, b| a < b), "{order:?}");
-    // Each stop can be seen.
+    // Each stop is visible.
     browser.value("document.getElementById('only').focus()");
     browser.key("Tab");
     let outline = browser.value("getComputedStyle(document.activeElement).outlineStyle");

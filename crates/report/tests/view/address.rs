@@ -1,8 +1,8 @@
-//! The address holds the state: whoever opens it sees the same.
+//! The address holds the state: every reader who opens it sees the same.
 
 use super::*;
 
-/// What a reader sees, wherever the table has been scrolled to: texts, the order of the rows, frames of the graph.
+/// The visible page, however far the table is scrolled: texts, the order of the rows, frames of the graph.
 const SEEN: &str = "JSON.stringify([[...document.querySelectorAll('h1, h2, h3, p, dd, li, button, span, output, small')].filter((e) => !e.hidden && !e.closest('#body, #tip')).map((e) => e.textContent), app.table.rows.map((row) => row.key), app.flame.drawn.map(({ frame, x, y, width }) => [app.flame.text(frame), x, y, width]), document.documentElement.dataset.theme, document.getElementById('search').value, ...['module', 'thread', 'least', 'most', 'from', 'to'].map((id) => document.getElementById(id).value)])";
 
 #[test]
@@ -47,7 +47,7 @@ fn an_address_opens_the_same_view() {
             browser.drag(at, at);
             assert_ne!(browser.text("#path"), "");
         }
-        // The pointer shows something by itself.
+        // The pointer opens something by itself.
         browser.value("hideTip()");
         browser.wait("location.hash.slice(1) === addressOf(app.data, app.state)");
         let fragment = browser.text_of("location.hash");
@@ -71,7 +71,7 @@ fn an_address_that_makes_no_sense_is_harmless() {
             .text("#shown")
             .ends_with("100.0 % of all live bytes")
     );
-    // Another address in the same page is followed.
+    // The page follows another address.
     browser.value("location.hash = 'measure=peak&rows=thread'");
     browser.wait("document.querySelectorAll('.row').length === 3");
     assert!(

@@ -1,7 +1,7 @@
-//! Headless Chromium, spoken to through its debugging pipe: JSON messages with a zero byte behind each.
+//! Headless Chromium, driven through its debugging pipe: JSON messages, each followed by a zero byte.
 //!
-//! It takes far longer to start than to open a page, so a process is kept for the next test. Each page is in a context of
-//! its own, as in a new profile: nothing of another page is there.
+//! It takes far longer to start than to open a page, so a process is kept for the next test. Each page has a context of
+//! its own, like a new profile: it shares nothing with other pages.
 
 use memhook_tests::programs::installed;
 use serde_json::{Value, json};
@@ -15,11 +15,11 @@ use std::sync::{Mutex, PoisonError};
 /// Processes without a page.
 static IDLE: Mutex<Vec<Process>> = Mutex::new(Vec::new());
 
-/// A process of Chromium. It ends when its pipe is closed, which the end of the tests does too.
+/// A process of Chromium. It ends when its pipe is closed, at the latest with the tests.
 struct Process {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// Its files, which are removed behind it.
+    /// Its files, which are removed after it.
     profile: PathBuf,
     next: u64,
 }
@@ -30,7 +30,7 @@ impl Process {
         let number = PROCESSES.fetch_add(1, Ordering::Relaxed);
         let name = format!("memhook-browser-{}-{number}", std::process::id());
         let profile = std::env::temp_dir().join(name);
-        // The pipe is at 3 and 4; root may not use the sandbox.
+        // The pipe uses descriptors 3 and 4; root may not use the sandbox.
         let mut child = Command::new("sh")
             .arg("-c")
             .arg("browser=$1; shift; \"$browser\" --user-data-dir=\"$0\" \"$@\" 3<&0 4>&1; rm -rf \"$0\"")
@@ -63,7 +63,7 @@ impl Process {
         }
     }
 
-    /// Sends a message; `event` gets what else comes before its answer.
+    /// Sends a message; `event` gets the other messages that come before its answer.
     fn call(&mut self, mut message: Value, mut event: impl FnMut(&Value)) -> Value {
         self.next += 1;
         let id = json!(self.next);
@@ -89,11 +89,11 @@ impl Process {
 
 /// A browser with one page.
 pub struct Browser {
-    /// Taken when it is closed.
+    /// Its process; taken on closing.
     process: Option<Process>,
     context: Value,
     session: Value,
-    /// Errors of scripts and on the console, and requests that would have left the machine.
+    /// Errors of scripts and on the console, and blocked requests to other machines.
     pub complaints: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl Browser {
         browser
     }
 
-    /// A call of the protocol; returns its result.
+    /// Calls the protocol; returns the result.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         let message = json!({ "method": method, "params": parameters, "sessionId": self.session });
         let mut process = self.process.take().expect("it is open");
@@ -146,7 +146,7 @@ impl Browser {
         result
     }
 
-    /// Gives the window another size.
+    /// Resizes the window.
     pub fn resize(&mut self, width: u32, height: u32) {
         let metrics =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
@@ -155,7 +155,7 @@ impl Browser {
     }
 
     fn note(&mut self, event: &Value) {
-        // The page before this one may have had a last word.
+        // The previous page may still send something.
         if event["sessionId"] != self.session {
             return;
         }
@@ -177,7 +177,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of an expression in the page.
     pub fn value(&mut self, expression: &str) -> Value {
         let parameters =
             json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
@@ -189,19 +189,19 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// The value of an expression, as text.
+    /// Returns the value of an expression, as text.
     pub fn text_of(&mut self, expression: &str) -> String {
         let value = self.value(expression);
         let text = value.as_str().map(str::to_owned);
         text.unwrap_or_else(|| panic!("{expression} is {value}"))
     }
 
-    /// The text of an element.
+    /// Returns the text of an element.
     pub fn text(&mut self, selector: &str) -> String {
         self.text_of(&format!("document.querySelector({selector:?}).textContent"))
     }
 
-    /// Waits until an expression is true; a page that never gets there is stopped by the test's own limit.
+    /// Waits until an expression is true; the test's own limit ends a wait without success.
     pub fn wait(&mut self, expression: &str) {
         for _ in 0..4800 {
             if self.value(expression) == json!(true) {
@@ -213,7 +213,7 @@ impl Browser {
         panic!("never {expression}; {:?}; {text}", self.complaints);
     }
 
-    /// Lets the page draw what was asked for.
+    /// Waits until the page has drawn its changes.
     pub fn settle(&mut self) {
         let frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
         self.value(frame);
@@ -240,7 +240,7 @@ impl Browser {
         self.drag(at, at);
     }
 
-    /// The middle of an element, in pixels.
+    /// Returns the middle of an element, in pixels.
     pub fn middle_of(&mut self, selector: &str) -> (f64, f64) {
         let expression = format!(
             "(() => {{ const r = document.querySelector({selector:?}).getBoundingClientRect(); \
@@ -251,7 +251,7 @@ impl Browser {
         (number(0), number(1))
     }
 
-    /// Types a text where the focus is.
+    /// Types a text at the focus.
     pub fn type_text(&mut self, text: &str) {
         for key in text.chars() {
             self.key(&key.to_string());
@@ -260,7 +260,7 @@ impl Browser {
 
     /// Presses a key.
     pub fn key(&mut self, key: &str) {
-        // What these do by themselves (moving the focus, pressing a button) depends on the code.
+        // Their default actions (moving the focus, pressing a button) depend on the code.
         let code = match key {
             "Tab" => 9,
             "Enter" => 13,
@@ -280,7 +280,7 @@ impl Browser {
         self.settle();
     }
 
-    /// What a click on an element downloads.
+    /// Returns the file that a click on an element downloads.
     pub fn download(&mut self, selector: &str) -> String {
         let process = self.process.as_ref().expect("it is open");
         let session = self.session.as_str().expect("a name");
@@ -317,7 +317,7 @@ impl Browser {
         panic!("nothing was downloaded");
     }
 
-    /// Saves a picture where `MEMHOOK_PICTURES` says, for people to look at.
+    /// Saves a picture in the directory of `MEMHOOK_PICTURES`, for people to inspect.
     pub fn picture(&mut self, name: &str) {
         use base64::{Engine, engine::general_purpose::STANDARD};
         let Some(directory) = std::env::var_os("MEMHOOK_PICTURES") else {
@@ -334,7 +334,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Whatever state a test has failed in, no other one sees it.
+        // No other test sees the state in which a test has failed.
         if std::thread::panicking() {
             return;
         }

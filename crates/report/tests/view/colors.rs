@@ -1,12 +1,12 @@
-//! Colours: the theme that the system prefers, contrast, and what people see who see fewer colours.
+//! Colours: the theme that the system prefers, contrast, and colour blindness.
 
 use super::*;
 use serde_json::json;
 
 type Matrix = [[f64; 3]; 3];
 
-/// What is seen of linear red, green and blue: normally, and with protanopia, deuteranopia and tritanopia (Machado,
-/// Oliveira and Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency", severity 1).
+/// Perceived linear red, green and blue: normally, and with protanopia, deuteranopia and tritanopia (Machado, Oliveira
+/// and Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency", severity 1).
 const VISIONS: [(&str, Matrix); 4] = [
     (
         "normal",
@@ -38,7 +38,7 @@ const VISIONS: [(&str, Matrix); 4] = [
     ),
 ];
 
-/// Below this, two areas side by side begin to look alike (CIE 1976; about 2.3 is just noticeable).
+/// Difference below which adjacent areas begin to look alike (CIE 1976; about 2.3 is just noticeable).
 const LEAST_DIFFERENCE: f64 = 12.0;
 
 fn linear(color: &str) -> [f64; 3] {
@@ -76,7 +76,7 @@ fn lab(color: [f64; 3]) -> [f64; 3] {
     [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
 }
 
-/// Contrast as WCAG 2 has it.
+/// Returns the contrast as defined by WCAG 2.
 fn contrast(a: &str, b: &str) -> f64 {
     let luminance = |color: &str| {
         let [r, g, b] = linear(color);
@@ -133,7 +133,7 @@ fn colours_differ_for_everybody_and_text_can_be_read() {
                 }
             }
         }
-        // Severity goes by lightness: its order is seen by everybody, and text can be read on all of it.
+        // Severity is shown by lightness: everybody sees its order, and text is readable on all of it.
         let steps: Vec<String> = (0..12).map(|n| color(&format!("severity-{n}"))).collect();
         for (vision, matrix) in &VISIONS {
             let seen = steps.iter().map(|c| lab(times(matrix, linear(c)))[0]);

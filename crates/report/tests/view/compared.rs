@@ -1,4 +1,4 @@
-//! Two runs in one page, and what is saved of a graph.
+//! Two runs in one page, and saved graphs.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -36,7 +36,8 @@ fn red_is_more_and_blue_is_less() {
         shown.contains(if change > 0 { "(+" } else { "(-" }),
         "{shown}"
     );
-    // What is only in the new run is as red as can be; of worker 1 a third of both runs is the new one's.
+    // Frames of the new run alone are as red as possible; a third of worker 1's bytes in both runs are
+    // the new one's.
     let step = |is_worker: bool| {
         format!(
             "(() => {{ const {} = app; const of = (site) => data.strings[data.sites.thread[site]].includes('({worker})') === {is_worker}; \
@@ -84,7 +85,7 @@ fn the_page_joins_what_the_command_joins() {
     for site in old.sites.iter_mut().step_by(2) {
         site.measures.live.bytes /= 2;
     }
-    // A stack of the old build that the new one does not have in whole.
+    // A stack of the old build that the new one has only in part.
     let deep = |stack: &&mut Vec<u32>| stack.len() > 3;
     old.stacks.iter_mut().find(deep).expect("a stack").remove(0);
     let found = memhook_report::diff(&old, &new, Measure::Live, usize::MAX);
@@ -104,7 +105,7 @@ fn the_page_joins_what_the_command_joins() {
     expected.sort_unstable();
     rows.sort_unstable();
     assert_eq!(rows, expected);
-    // Nor has a function with a name two modules, by which the graph would have it beside itself.
+    // Nor does a function have two modules, or the graph would show it twice.
     let old = "app.data.frames.function.some((name, i) => !app.data.strings[name].includes('+0x') && app.data.strings[app.data.frames.module[i]].endsWith('.old'))";
     assert_eq!(browser.value(old), false);
     assert_eq!(browser.complaints, Vec::<String>::new());

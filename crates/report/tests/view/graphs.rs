@@ -1,4 +1,4 @@
-//! Graphs: hidden wrappers, the sandwich, and the way through them by keyboard.
+//! Graphs: hidden wrappers, the sandwich, and navigation by keyboard.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ fn run_with_wrappers() -> Profile {
     profile
 }
 
-/// The names of all frames of the graph that are drawn, and of all rows.
+/// Names of all drawn frames of the graph, and of all rows.
 const DRAWN: &str = "[...app.flame.drawn.map(({ frame }) => app.flame.text(frame)), ...app.table.rows.map((row) => rowName(app, app.state.group, row.key).name)].join('\\n')";
 
 #[test]
@@ -33,13 +33,13 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
         assert!(!has(&mut browser, name), "{name}");
     }
     assert_eq!(browser.text("#hidden"), "(2 hidden)");
-    // Nothing is lost: it counts as the callers'.
+    // Nothing is lost: hidden frames count for their callers.
     let whole = sum(&profile, Measure::Live, Unit::Bytes);
     let all = format!("{}, 100.0 % of all live bytes", bytes(whole));
     assert_eq!(browser.text("#shown"), all);
     let own = "app.table.rows.reduce((sum, row) => sum + row.self, 0)";
     assert_eq!(browser.value(own).as_u64(), Some(whole));
-    // Sites are known by the first frame that is no wrapper.
+    // Sites are known by the first frame that is not a wrapper.
     let innermost =
         |site: &&ProfileSite| functions(&profile, site).first() == Some(&Some("zmalloc"));
     assert!(
@@ -56,7 +56,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     }
     browser.click("#filters");
     browser.click("#edit");
-    // One line says what is hidden unless one edits the list, and there is room for it.
+    // Without editing, one line lists the hidden functions, and it fits.
     let usual = "(() => { const list = byId('list-of-wrappers'); return [list.value, list.scrollWidth <= list.clientWidth, list.scrollHeight <= list.clientHeight].join('|'); })()";
     assert_eq!(
         browser.text_of(usual),
@@ -71,7 +71,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     browser.click("#wrappers button[value=use]");
     assert!(!has(&mut browser, "cache_insert") && has(&mut browser, "zmalloc"));
     assert_eq!(browser.text("#hidden"), "(1 hidden)");
-    // The list is in the address.
+    // The address holds the list.
     browser.wait("decodeURIComponent(location.hash).includes('list=cache_*')");
     let fragment = browser.text_of("location.hash");
     let mut again = Browser::open_at(&page.0, &fragment, (1400, 900), READY);
@@ -79,7 +79,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The rule of reports and the gate, not one of the page's own.
+/// The page uses the rule of reports and the gate.
 #[test]
 fn the_page_hides_what_reports_skip() {
     let names = [
@@ -115,7 +115,8 @@ fn the_page_hides_what_reports_skip() {
     assert_eq!(texts(&mut browser, &hidden), skipped);
 }
 
-/// By name: what lives in stacks in which the outermost call of a function is called from there, or calls it.
+/// Returns by name the live memory of stacks in which the outermost call of a function is called from there,
+/// or calls it.
 fn neighbours(profile: &Profile, function: &str, is_caller: bool) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for site in profile
@@ -132,7 +133,7 @@ fn neighbours(profile: &Profile, function: &str, is_caller: bool) -> BTreeMap<St
         } else {
             at.checked_sub(1).and_then(|at| stack.get(at))
         };
-        // Frames without a name are called by their module and offset.
+        // Frames without a name are named by their module and offset.
         if let Some(Some(next)) = next {
             *sums.entry((*next).to_owned()).or_default() += site.measures.live.bytes;
         }
@@ -140,7 +141,7 @@ fn neighbours(profile: &Profile, function: &str, is_caller: bool) -> BTreeMap<St
     sums
 }
 
-/// What is said of an empty sandwich is not said of other shapes.
+/// Only an empty sandwich has its hint.
 #[test]
 fn the_hint_of_the_sandwich_goes_with_it() {
     let profile = super::space::placed_run();
@@ -154,7 +155,7 @@ fn the_hint_of_the_sandwich_goes_with_it() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Frames that everything has take one row, and a click shows them.
+/// Frames that all stacks share take one row, and a click shows them.
 #[test]
 fn a_common_root_is_folded() {
     let mut profile = run();
@@ -211,7 +212,7 @@ fn a_sandwich_has_callers_and_callees() {
         let expected = neighbours(&profile, "cache_insert", is_caller);
         assert!(!expected.is_empty());
         for (name, value) in expected {
-            // Names are shown shortened, and on one line.
+            // Names are shown shortened, on one line.
             if name.contains(['<', '{', '\n']) {
                 continue;
             }
@@ -238,7 +239,7 @@ fn a_graph_can_be_walked_by_keyboard() {
     let whole = sum(&profile, Measure::Live, Unit::Bytes);
     let all = format!("{}, 100.0 % of all live bytes", bytes(whole));
     browser.value("document.getElementById('flame').focus()");
-    // The widest frame above the root is the outermost function that most is allocated below.
+    // The widest frame above the root is the outermost function with the most allocated below it.
     browser.key("ArrowUp");
     let name =
         |browser: &mut Browser, frame: &str| browser.text_of(&format!("app.flame.text({frame})"));
@@ -257,7 +258,7 @@ fn a_graph_can_be_walked_by_keyboard() {
     assert_eq!(browser.text("#details h2"), deeper);
     browser.key("ArrowDown");
     assert!(browser.text("#said").starts_with(&format!("{widest}, ")));
-    // The picture shows where the keyboard is: a pixel of the frame's border has the colour of text.
+    // The picture marks the keyboard's position: a pixel of the frame's border has the colour of text.
     let border = "(() => { const { canvas } = app.flame; const p = app.flame.cursorPlace(); const c = canvas.getContext('2d').getImageData(p.x + 1, p.y + 1, 1, 1).data; \
                   return `rgb(${c[0]}, ${c[1]}, ${c[2]})` === getComputedStyle(document.body).color; })()";
     assert_eq!(browser.value(border), true);
@@ -276,7 +277,7 @@ fn a_graph_can_be_walked_by_keyboard() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Whoever picks a row sees where it is in the graph.
+/// Picking a row shows its place in the graph.
 #[test]
 fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
     let profile = run();
@@ -295,7 +296,7 @@ fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The outermost frame of a stack that was cut is not where the program begins.
+/// The outermost frame of a cut stack is not mistaken for the program's begin.
 #[test]
 fn stacks_that_were_cut_have_a_frame_of_their_own() {
     let profile = run();
@@ -324,7 +325,7 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
         let cut = cut().filter(|site| site.truncated == is_unfollowed);
         share(cut.map(|site| site.measures.allocated.blocks).sum(), whole)
     };
-    // A larger --depth helps with the first ones only.
+    // A larger --depth helps only with the first ones.
     let expected = format!(
         "stacks of {} of the blocks are cut (--depth 6), stacks of {} of the blocks could not be followed to their end",
         part(false),
@@ -345,7 +346,7 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
         unfollowed.contains("was not followed any further:"),
         "{unfollowed}"
     );
-    // Whatever the reason is.
+    // Whatever the reason.
     let mut of_depth = profile.clone();
     for site in &mut of_depth.sites {
         site.truncated = false;
@@ -359,7 +360,7 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
     let page = Page::of(&of_depth, "cut-at-depth");
     let mut other = Browser::open(&page.0, 1400, 900, READY);
     assert_eq!(other.value(&format!("{frame}.value")).as_u64(), Some(live));
-    // It is no function.
+    // It is not a function.
     browser.click("#groups [data-name=function]");
     let names = browser.text_of("app.table.rows.map((row) => app.data.strings[row.key]).join()");
     assert!(!names.contains("not recorded"), "{names}");

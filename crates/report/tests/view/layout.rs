@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Controls that are outside of the window or cut off, when they have been scrolled to.
+/// Controls that remain outside the window or cut off, even after scrolling to them.
 const LOST: &str = "[...document.querySelectorAll('button, input, select, #flame, #table, #details')].filter((e) => !e.hidden && !e.closest('dialog, [hidden]')).filter((e) => { \
     e.scrollIntoView({ block: 'center' }); const r = e.getBoundingClientRect(); \
     const at = document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2); \
@@ -24,7 +24,7 @@ fn one_row_each_at_1400_pixels() {
         assert_eq!(browser.value(&middles), 1, "{row}");
     }
     assert_eq!(browser.value(LOST), "");
-    // The head of the graph is one row whatever it shows.
+    // The head of the graph takes one row, whatever it shows.
     let head = "new Set([...document.querySelectorAll('#graph > .head > *')].filter((e) => !e.hidden && e.textContent !== '').map((e) => { const r = e.getBoundingClientRect(); return Math.round((r.y + r.height / 2) / 8); })).size";
     for choice in [
         "#measures [data-name=growth]",
@@ -34,14 +34,14 @@ fn one_row_each_at_1400_pixels() {
         "#measures [data-name=live]",
         "#shapes [data-name=flame]",
     ] {
-        // What has no data here is off.
+        // Choices without data here are disabled.
         if browser.value(&format!("document.querySelector('{choice}').disabled")) == true {
             continue;
         }
         browser.click(choice);
         assert_eq!(browser.value(head), 1, "{choice}");
     }
-    // The graph has most of the height, and all of the width when it is enlarged.
+    // The graph has most of the height, and when enlarged all of the width.
     let room = "byId('flames').clientHeight / innerHeight";
     let part = browser.value(room).as_f64().expect("a part");
     assert!(part > 0.33, "{part}");
@@ -58,7 +58,7 @@ fn one_row_each_at_1400_pixels() {
     browser.picture("enlarged");
     browser.key("Escape");
     assert_eq!(browser.text_of("app.state.large"), "");
-    // Names of sites have room, and more lines than one.
+    // Names of sites have room, and more than one line.
     let width = browser.value("document.querySelector('.row .name').getBoundingClientRect().width");
     assert!(width.as_f64().is_some_and(|width| width > 480.0), "{width}");
     // The larger table has twice as many rows.
@@ -83,7 +83,7 @@ fn nothing_is_lost_at_700_pixels() {
                 <= Some(700)
         );
         assert_eq!(browser.value(LOST), "", "{group}");
-        // Every cell of a row is there.
+        // No cell of a row is missing.
         let cells = browser.value("[...document.querySelector('.row').children].every((cell) => { const r = cell.getBoundingClientRect(); return r.width > 30 && r.right <= 700; })");
         assert_eq!(cells, true, "{group}");
     }
@@ -110,7 +110,8 @@ fn the_graph_is_in_sight_at_800_by_600() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// What two thirds of the stacks have in common is one row, though the others have no part in it.
+/// Frames shared by two thirds of the stacks take one row, although the other stacks do not have
+/// them.
 #[test]
 fn the_root_of_most_is_one_row() {
     let mut profile = run();
@@ -144,7 +145,7 @@ fn the_root_of_most_is_one_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The box of a graph is as high as its frames, so a shallow one leaves the room to the table.
+/// The box of a graph is as high as its frames, so a shallow one leaves room to the table.
 #[test]
 fn a_shallow_graph_leaves_its_room_to_the_table() {
     let of_depth = |depth: usize| {
@@ -177,7 +178,7 @@ fn a_shallow_graph_leaves_its_room_to_the_table() {
         assert!((100..=140).contains(&shallow[0]), "{shallow:?}");
         assert!(deep[0] >= 2 * shallow[0], "{shallow:?} {deep:?}");
         if size.0 > 900 {
-            // What the graph does not need is the table's.
+            // The table gets the room that the graph does not need.
             let [all, as_much] = [shallow, deep].map(|[graph, table]| graph + table);
             assert!(all.abs_diff(as_much) <= 2, "{shallow:?} {deep:?}");
         }

@@ -1,8 +1,8 @@
-//! The page in a real browser: what it shows follows the selection and agrees with the profile.
+//! The page in a real browser: its contents follow the selection and agree with the profile.
 //!
-//! With `MEMHOOK_PICTURES=DIRECTORY` the tests leave pictures there.
+//! With `MEMHOOK_PICTURES=DIRECTORY` the tests save pictures there.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// Provides the `#[test]` that lets tests pass whose requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -28,10 +28,10 @@ use browser::Browser;
 use memhook_report::*;
 use std::path::PathBuf;
 
-/// The script has drawn everything.
+/// True once the script has drawn everything.
 const READY: &str = "document.body && document.body.dataset.ready === 'yes'";
 
-/// The page of a profile, gone at the end of the test.
+/// The page of a profile, removed at the end of the test.
 struct Page(PathBuf);
 
 impl Page {
@@ -73,26 +73,26 @@ fn sum(profile: &Profile, measure: Measure, unit: Unit) -> u64 {
         .sum()
 }
 
-/// The functions of a site's stack, innermost first.
+/// Returns the functions of a site's stack, innermost first.
 fn functions<'a>(profile: &'a Profile, site: &ProfileSite) -> Vec<Option<&'a str>> {
     let frames = profile.stacks[site.stack as usize].iter();
     let name = |&frame: &u32| profile.frames[frame as usize].frame.function.as_deref();
     frames.map(name).collect()
 }
 
-/// What lives of the sites whose stacks have a function.
+/// Returns the live memory of the sites whose stacks have a function.
 fn live_amount_below(profile: &Profile, function: &str) -> Amount {
     let has = |site: &&ProfileSite| functions(profile, site).contains(&Some(function));
     let sites = profile.sites.iter().filter(has);
     sites.map(|site| site.measures.live).sum()
 }
 
-/// Live bytes of the sites whose stacks have a function.
+/// Returns the live bytes of the sites whose stacks have a function.
 fn live_below(profile: &Profile, function: &str) -> u64 {
     live_amount_below(profile, function).bytes
 }
 
-/// As the page writes it.
+/// Writes a share like the page.
 fn share(part: u64, whole: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / whole as f64)
 }

@@ -1,9 +1,9 @@
-//! Sums of the page are those of the profile, also for runs that are empty, sampled or large.
+//! Sums of the page are those of the profile, even for empty, sampled or large runs.
 
 use super::*;
 use memhook_ledger::TimeTaken;
 
-/// A source line of the innermost frame opens in an editor, whatever the path has in it.
+/// A source line of the innermost frame opens in an editor, whatever characters the path has.
 #[test]
 fn lines_open_in_the_editor_that_was_asked_for() {
     let mut profile = run();
@@ -168,7 +168,7 @@ fn estimates_have_their_errors() {
     for change in &mut profile.changes {
         change.live.variance = 9e6;
     }
-    // What no sample has hit counts once, for a site as for all of them.
+    // Memory that no sample has hit counts once, for a site as for all of them.
     let error = bytes((1e6 * profile.sites.len() as f64 + 4e6).sqrt().round() as u64);
     let page = Page::of(&profile, "sampled");
     let mut browser = Browser::open(&page.0, 1500, 940, READY);
@@ -188,7 +188,7 @@ fn estimates_have_their_errors() {
         bytes(live.bytes)
     );
     assert_eq!(browser.text("#shown"), all);
-    // A row of a single site, its details, and with the unit of blocks its other column.
+    // A row of a single site, its details, and its other column with blocks as the unit.
     let of_a_site = |stack: usize| {
         let sites = profile.sites.iter().filter(|s| s.stack as usize == stack);
         with_error(sites.map(|s| s.measures.live).sum())
@@ -206,7 +206,8 @@ fn estimates_have_their_errors() {
     let other = browser.text(".row.picked .other");
     assert!(expected.contains(&other), "{other}");
     browser.key("b");
-    // A thread has the errors of its sites; a part of the run those at its end, three times as large here.
+    // A thread has the errors of its sites; a part of the run has those at its end, three times as large
+    // here.
     browser.click("#groups [data-name=thread]");
     let value = browser.text(".row .value");
     assert!(value.contains(" \u{b1} "), "{value}");
@@ -217,7 +218,7 @@ fn estimates_have_their_errors() {
     browser.key("j");
     let value = browser.text(".row.picked .value");
     assert!(value.contains(" \u{b1} "), "{value}");
-    // How far the blocks at both ends of it are the same is not known.
+    // The number of blocks common to both ends is unknown.
     browser.key("3");
     let value = browser.text("#shown");
     assert!(!value.contains('\u{b1}'), "{value}");
@@ -254,7 +255,7 @@ fn ten_thousand_sites() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The last task of somebody who looks for a leak.
+/// The last task of a user who looks for a leak.
 #[test]
 fn who_releases_the_blocks_of_a_site() {
     let mut profile = run();
@@ -292,7 +293,7 @@ fn who_releases_the_blocks_of_a_site() {
     let amounts = ["8.0 KiB in 70 blocks", "4.0 KiB in 3 blocks"];
     let places = amounts.map(|amount| list.find(amount));
     assert!(places[0].is_some() && places[0] < places[1], "{list}");
-    // Its whole stack, on a click.
+    // A click shows its whole stack.
     let frames = profile.stacks[deepest as usize].len() as u64;
     browser.value(&format!("{released}.querySelector('button').click()"));
     let folded = "[...li.querySelectorAll('.folded button')].reduce((sum, e) => sum + parseInt(e.textContent), 0)";
@@ -301,7 +302,7 @@ fn who_releases_the_blocks_of_a_site() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A program that has released everything has nothing live to begin with.
+/// A program that has released everything still gets a first view with contents.
 #[test]
 fn the_first_view_has_something_to_show() {
     let mut profile = simulated::profile(5, 2_000, 20);
@@ -317,7 +318,7 @@ fn the_first_view_has_something_to_show() {
     assert_eq!(first(&profile, "first-peak"), "peak");
 }
 
-/// Leak or cache: beside what grows is what of it nothing reaches at the end.
+/// Leak or cache: beside the growth of a row stands its unreachable memory at the end.
 #[test]
 fn rows_say_what_nothing_reaches() {
     let mut profile = run();
@@ -326,7 +327,7 @@ fn rows_say_what_nothing_reaches() {
     let has_column = "document.querySelector('#columns .lost') !== null";
     assert_eq!(browser.value(has_column), false);
     assert!(!browser.text("#measures").contains("Unreachable"));
-    // Of the largest site all but a block is lost.
+    // All but one block of the largest site are lost.
     let sites = profile.sites.iter_mut();
     let largest = sites
         .max_by_key(|site| site.measures.live.bytes)
@@ -354,7 +355,7 @@ fn rows_say_what_nothing_reaches() {
     assert_eq!(browser.value(lost_cells), only_one);
     let overview = browser.text("#details");
     assert!(overview.contains("a gap of the search"), "{overview}");
-    // It is about the end, whatever the window, and all by itself a measure.
+    // It refers to the end, whatever the window, and is a measure of its own.
     browser.click("#columns [data-column=lost]");
     let (x, y) = browser.middle_of("#timeline");
     browser.drag((x - 200.0, y), (x, y));
@@ -376,7 +377,7 @@ fn rows_say_what_nothing_reaches() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// What a site's allocations took is of a window what they are of the run, and each caller has it, too.
+/// The allocator's time of a site is the same for a window as for the run, and each caller has it, too.
 #[test]
 fn rows_say_what_the_allocator_took() {
     let mut profile = run();
@@ -414,7 +415,7 @@ fn rows_say_what_the_allocator_took() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Sums of variances are larger than whole numbers can be; what is beside them stays exact.
+/// Sums of variances exceed the exact integers; amounts beside them stay exact.
 #[test]
 fn sums_of_large_variances_are_exact() {
     let mut profile = simulated::profile(9, 3_000, 20);
@@ -424,7 +425,7 @@ fn sums_of_large_variances_are_exact() {
         ..Sampling::default()
     });
     for (site, number) in profile.sites.iter_mut().zip(0..) {
-        // More than 2^53 in all of them, whatever the order; and odd.
+        // More than 2^53 together, in any order; and odd.
         site.measures.live.variance = if number % 2 == 0 { 3e18 } else { 900.0 };
     }
     let page = Page::of(&profile, "large-variances");

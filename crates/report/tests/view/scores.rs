@@ -1,12 +1,13 @@
-//! Scores, what stands out, and the chunks of a site.
+//! Scores, findings, and the chunks of a site.
 
 use super::*;
 use memhook_recording::{Chunk, ChunkAccesses, KeptChunks, ScoredSite};
 
-/// Chunks of the first site.
+/// Number of chunks of the first site.
 const MANY: u64 = 1_000_000;
 
-/// A run whose first site has a million chunks and a bad score; the others are better, one after the other.
+/// A run whose first site has a million chunks and a bad score; those of the others improve one after the
+/// other.
 fn scored_run() -> Profile {
     let mut profile = run();
     let mut stacks: Vec<u32> = profile.sites.iter().map(|site| site.stack).collect();
@@ -163,7 +164,7 @@ fn a_million_chunks_are_rows() {
         shown,
         "1,000,000 chunks of 1,000,000 blocks, of 16 B to 256 B, the darker the larger"
     );
-    // All of them on one screen: each line has its share.
+    // All of them on one screen: each line covers its share.
     let lines = browser
         .value("app.chunks.drawn.length")
         .as_u64()
@@ -174,7 +175,7 @@ fn a_million_chunks_are_rows() {
         MANY
     );
     browser.picture("chunks-all");
-    // One by one: only those on the screen are drawn, wherever one scrolls.
+    // One by one: only those on the screen are drawn, at any scroll position.
     browser.click("#talls [data-name='6']");
     let box_height = browser
         .value("app.chunks.box.clientHeight")
@@ -192,7 +193,7 @@ fn a_million_chunks_are_rows() {
     browser.settle();
     assert_eq!(browser.value("app.chunks.drawn[0].begin"), 500_000);
     assert!(drawn(&mut browser) <= box_height / 6 + 3);
-    // The chunk is where its times say: it is drawn from its allocation to its release.
+    // The chunk is drawn from its allocation to its release.
     let row = browser.value("app.chunks.drawn[0]");
     let chunk = profile.scores.as_ref().expect("scores").sites[0]
         .numbers
@@ -205,7 +206,7 @@ fn a_million_chunks_are_rows() {
         chunk.start_ns / 1000 + (chunk.end_ns - chunk.start_ns) / 1000
     );
     assert_eq!(row["size"], chunk.size);
-    // So are the ticks, and what is said of its accesses.
+    // So are the ticks, and the text about its accesses.
     let accesses = chunk.accesses.expect("they are known");
     let times = browser.value("accessTimes(app.data, app.chunks.order[500000])");
     assert_eq!(
@@ -243,7 +244,7 @@ fn a_million_chunks_are_rows() {
         again.value("app.chunks.drawn.length"),
         browser.value("app.chunks.drawn.length")
     );
-    // A window of time leaves out what was not live in it.
+    // A window of time leaves out chunks that were not live in it.
     again.value("app.setWindow(Math.round(app.data.points * 0.9), app.data.points - 1)");
     again.settle();
     let rest = again
@@ -256,7 +257,7 @@ fn a_million_chunks_are_rows() {
     }
 }
 
-/// Of a recording of samples or sums there are no scores, and the page offers none.
+/// Recordings of samples or sums have no scores, and the page offers none.
 #[test]
 fn without_scores_nothing_is_said_of_them() {
     let page = Page::of(&run(), "no-scores");
@@ -298,7 +299,7 @@ fn formulas_are_columns_colours_and_measures() {
     let panel = browser.text("#details");
     assert!(panel.contains("part999.5 in all"), "{panel}");
     browser.key("4");
-    // Columns of the table of sites. What has no value is last in both orders.
+    // Columns of the table of sites. Rows without a value are last in both orders.
     for (is_ascending, first) in [("false", "999.5"), ("true", "999.5")] {
         browser.click("[data-column='score:part']");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The search, the filters, and what the percentages are of.
+//! The search, the filters, and the whole that percentages refer to.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
     let frames = browser.value(&format!("[...new Set({frames})].join()"));
     assert_eq!(frames, "cache_grow");
 
-    // The same as a filter: percentages stay those of everything.
+    // The same as a filter: percentages still refer to everything.
     browser.key("Enter");
     let left = share(found.bytes, whole);
     let shown = format!("{}, {left} of all live bytes", bytes(found.bytes));
@@ -59,7 +59,7 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
         .expect("bytes");
     assert_eq!(browser.text(".row .share"), share(largest, whole));
 
-    // Nothing, and text that is no regular expression.
+    // No text, and text that is not a regular expression.
     browser.click("#clear");
     assert_eq!(browser.text("#shown"), all);
     browser.key("/");
@@ -130,7 +130,7 @@ fn filters_of_modules_threads_and_sizes() {
     let has_large = |site: &ProfileSite| site.sizes.iter().any(|(bucket, _)| *bucket >= 16);
     assert_eq!(browser.text("#shown"), live(&has_large));
     browser.click("#clear");
-    // A bar of the histogram is the filter of its size.
+    // A bar of the histogram filters by its size.
     let labels =
         "[...document.querySelectorAll('#details .bars button')].map((e) => e.textContent)";
     let bars = browser.value(labels);

@@ -1,4 +1,4 @@
-//! A large program's page: what it keeps in memory does not go by how much there is to show.
+//! A large program's page: its memory does not grow with the amount of data.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn large_run() -> Profile {
     profile
 }
 
-/// All nodes of the document, text too.
+/// All nodes of the document, including text.
 const NODES: &str = "(() => { const walker = document.createTreeWalker(document); let nodes = 1; while (walker.nextNode()) nodes += 1; return nodes; })()";
 const MOST_NODES: u64 = 5_000;
 
@@ -54,7 +54,7 @@ fn nodes(browser: &mut Browser) -> u64 {
     browser.value(NODES).as_u64().expect("a number")
 }
 
-/// What is left after a collection: bytes of the script's heap, and nodes that it or the document refers to.
+/// Returns what remains after a collection: bytes of the script's heap, and nodes that it or the document refers to.
 fn kept(browser: &mut Browser) -> (f64, f64) {
     for _ in 0..2 {
         browser.call("HeapProfiler.collectGarbage", serde_json::json!({}));
@@ -86,7 +86,7 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     };
     more(&mut browser);
     assert_eq!(browser.value(entries), 70);
-    // Whoever goes on by keyboard is at the first new entry.
+    // Keyboard users continue at the first new entry.
     let focused = "[...document.querySelectorAll('#details .inferences li')].indexOf(document.activeElement.closest('li'))";
     assert_eq!(browser.value(focused), 20);
     // A click elsewhere and back leaves the list as it was.
@@ -96,7 +96,7 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     let is_same = "document.querySelector('#details .inferences') === window.before";
     assert_eq!(browser.value(is_same), true);
     assert_eq!(browser.value(entries), 70);
-    // However far one goes, the first entries make room.
+    // However far the user goes, the first entries make room.
     for _ in 0..10 {
         more(&mut browser);
     }
@@ -113,7 +113,7 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Filters offer those threads that matter; the others are filtered by their rows.
+/// Filters offer the most important threads; the rows filter by the others.
 #[test]
 fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     let page = Page::of(&large_run(), "threads");
@@ -131,8 +131,8 @@ fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// How often parts of the script without a branch have run since the last question for it. Unlike time, it depends on the
-/// script and on the profile alone.
+/// Returns how often branch-free parts of the script have run since the last call. Unlike time, it depends only on the
+/// script and the profile.
 fn steps(browser: &mut Browser) -> u64 {
     let coverage = browser.call("Profiler.takePreciseCoverage", serde_json::json!({}));
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
@@ -142,13 +142,13 @@ fn steps(browser: &mut Browser) -> u64 {
     ranges.filter_map(|range| range["count"].as_u64()).sum()
 }
 
-/// Whether the work that the page does ahead of clicks has been done.
+/// True when the page has done the work that it does ahead of clicks.
 const AHEAD: &str = "app.ahead.isDone";
-/// The functions of the simulated program are no wrappers; here some are.
+/// The simulated program has no wrappers by name; these make some.
 const SOME_WRAPPERS: &str = "app.setWrappers(true, ['cache_*', 'serve', 'operator<<'])";
 const HIDE_WRAPPERS: &str = "w";
 
-/// What a click has to do grows with what is shown, or in little steps with all that there is.
+/// The work of a click grows with the visible part, or only in little steps with the whole.
 #[test]
 fn a_click_on_twenty_thousand_sites_is_short() {
     const SITES: u64 = 20_000;
@@ -205,7 +205,7 @@ fn a_click_on_twenty_thousand_sites_is_short() {
     );
 }
 
-/// A click that comes before all is ready waits for a slice, and goes on where the slices ended.
+/// A click before everything is ready waits for a slice, and continues where the slices ended.
 #[test]
 fn the_other_tree_is_built_ahead_in_slices() {
     let page = Page::of(&simulated::profile(7, 200_000, 10_000), "ahead");
@@ -217,14 +217,14 @@ fn the_other_tree_is_built_ahead_in_slices() {
     let expected = browser.value(at_once);
     let hidden = browser.value(labels);
     assert_ne!(hidden, expected);
-    // Some slices only, then the toggle.
+    // Only some slices, then the toggle.
     browser.value("app.made.delete('tree'); app.setTree(); app.ahead.tasks = app.ahead.tasks.slice(-1); app.ahead.tasks[0].next(); app.ahead.tasks[0].next()");
     browser.value("app.setWrappers(false, app.state.wrappers)");
     assert_eq!(browser.value(labels), expected);
     browser.value("app.setWrappers(true, app.state.wrappers)");
     assert_eq!(browser.value(labels), hidden);
     browser.wait(AHEAD);
-    // All of it is there: nothing is built by a toggle.
+    // All of it is there: a toggle builds nothing.
     browser.value("window.built = 0; const node = TreeBuilder.prototype.node; TreeBuilder.prototype.node = function(...of) { window.built += 1; return node.apply(this, of); }");
     browser.value("app.setWrappers(false, app.state.wrappers)");
     assert_eq!(browser.value("window.built"), 0);
@@ -287,7 +287,7 @@ fn two_hundred_clicks_leave_nothing_behind() {
         }
         most
     };
-    // What is made once, or kept up to a limit, is there after the first rounds.
+    // Whatever is made once, or kept up to a limit, exists after the first rounds.
     let before_any = clicks(&mut browser, 4);
     let (heap, live) = kept(&mut browser);
     let most = clicks(&mut browser, 23).max(before_any);

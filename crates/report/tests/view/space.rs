@@ -1,4 +1,4 @@
-//! The addresses at which blocks live.
+//! The addresses of live blocks.
 
 use super::*;
 use memhook_recording::{AddressCell, AddressMap};
@@ -8,8 +8,8 @@ use simulated::Random;
 const HEAPS: [u64; 2] = [0x5_5555_5557, 0x7_ffff_0000];
 const PAGES: u64 = 300;
 
-/// What lives of each site lies on one page of one of two heaps, and one site has a block of 40 pages behind the first
-/// heap. At a moment before, half as much lived there.
+/// A run in which the live blocks of each site are on one page of one of two heaps, and one site has a block of 40
+/// pages behind the first heap. At an earlier moment, half as much was live there.
 pub fn placed_run() -> Profile {
     let mut profile = run();
     let mut random = Random(5);
@@ -20,7 +20,7 @@ pub fn placed_run() -> Profile {
             continue;
         }
         let heap = HEAPS[random.below(2) as usize];
-        // No page holds more than its bytes: the others are put behind, as those of a block are.
+        // No page holds more than its bytes: the others follow, like those of a block.
         let whole = live.bytes / 4096;
         let start = heap + random.below(PAGES);
         cells.push(AddressCell {
@@ -67,7 +67,7 @@ pub fn placed_run() -> Profile {
     profile
 }
 
-/// The sums of all cells that are drawn when nothing is left out.
+/// Sums of all cells that are drawn when nothing is left out.
 const SUM: &str = "(() => { const v = app.space; v.layout(); const sum = { live: 0, marked: 0, blocks: 0 }; for (const { pieces } of v.known.rows) for (const { cell, count } of pieces) for (let c = cell; c < cell + count; c += 1) { const f = v.about(c); sum.live += f.bytes; sum.marked += f.marked; sum.blocks += f.blocks; } return sum; })()";
 
 #[test]
@@ -90,14 +90,14 @@ fn every_live_byte_has_its_place_whatever_the_cells() {
         assert!(browser.text("#shown").contains("blocks live at"));
     }
     browser.picture("addresses-fine");
-    // All are on one screen if that is asked for, and cells are pages if not.
+    // All are on one screen if requested; otherwise cells are pages.
     assert_eq!(browser.value("app.space.known.size"), 4096);
     browser.click("#cells [data-name=all]");
     assert_eq!(
         browser.value("byId('space-box').scrollHeight <= byId('space-box').clientHeight + 1"),
         true
     );
-    // What lies between the heaps is left out, and said to be.
+    // The space between the heaps is left out, and the page says so.
     let far = browser.text_of("app.space.farText(app.space.known.rows.find((row) => row.far))");
     assert!(far.contains(" TiB left out"), "{far}");
     assert_eq!(browser.complaints, Vec::<String>::new());
@@ -108,7 +108,7 @@ fn filters_picks_and_windows_reach_the_addresses() {
     let profile = placed_run();
     let page = Page::of(&profile, "space-filters");
     let mut browser = Browser::open_at(&page.0, "#view=space", (1400, 900), READY);
-    // A filter: the rest is there, but is not what is shown.
+    // A filter dims the rest, but leaves it there.
     browser.value("app.update({ search: 'cache_grow', only: true })");
     browser.settle();
     let of_function = live_below(&profile, "cache_grow");
@@ -135,7 +135,7 @@ fn filters_picks_and_windows_reach_the_addresses() {
         picked.as_f64()
     );
     browser.key("Escape");
-    // A window that ends at the earlier moment shows it, and what is free at the end.
+    // A window that ends at the earlier moment shows that moment, with the blocks that are free at the end.
     browser.value("app.setWindow(0, nearestPoint(app.data, app.data.to_ns / 2))");
     browser.settle();
     assert_eq!(browser.value("app.space.moment"), 0);
@@ -197,7 +197,7 @@ fn a_cell_is_picked_by_mouse_and_keys_and_is_in_the_address() {
             .text("#details")
             .contains("Which pages are resident is not in the recording")
     );
-    // By mouse, with what the pointer says.
+    // By mouse, with the text at the pointer.
     let at = again.value("(() => { const p = app.space.drawn.find(({ state }) => state === 'live'); const r = byId('space').getBoundingClientRect(); return [r.x + p.x + 2, r.y + p.y + 5]; })()");
     let at = (at[0].as_f64().expect("x"), at[1].as_f64().expect("y"));
     again.drag(at, at);
@@ -244,7 +244,7 @@ fn addresses_are_saved_as_a_picture_and_as_lines() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The pages of as many live blocks as there may be take their share of the file, and no more.
+/// The pages of the largest number of live blocks take a bounded share of the file.
 #[test]
 fn the_file_is_bounded() {
     let plain = run();
@@ -270,7 +270,7 @@ fn the_file_is_bounded() {
             cells: cells.collect(),
         }
     };
-    // What a recording gives at most: see MOMENTS and MAX_CELLS of recorded/profile.rs.
+    // Most that a recording contains: see MOMENTS and MAX_CELLS of recorded/profile.rs.
     let mut maps: Vec<AddressMap> = Vec::new();
     for moment in 1..9 {
         maps.push(map(moment * plain.to_ns / 9, 15_000));

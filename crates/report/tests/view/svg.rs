@@ -1,8 +1,8 @@
-//! The flame graph that is a picture by itself.
+//! The flame graph as a picture of its own.
 
 use super::*;
 
-/// In any font, and also in viewers without scripts.
+/// In any font, and even in viewers without scripts.
 #[test]
 fn no_label_leaves_its_frame() {
     let mut profile = run();
@@ -32,7 +32,8 @@ fn the_flame_graph_zooms_and_searches() {
     let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
     let mut browser = Browser::open(&page.0, 1300, 700, ready);
     browser.picture("svg");
-    // A label loses what says least, here and in the page, as in text.
+    // A label loses its least telling parts first, here and in the page, as in
+    // text.
     let name = "shop::Cache<A, B>::place(std::pair<int, A>) const";
     let names = [
         name,

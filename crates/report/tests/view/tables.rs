@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::BTreeMap;
 
-/// Rows of a file as RFC 4180 has it.
+/// Parses the rows of a file by RFC 4180.
 pub fn parse_csv(text: &str) -> Vec<Vec<String>> {
     let mut rows = vec![vec![String::new()]];
     let mut is_quoted = false;
@@ -24,7 +24,7 @@ pub fn parse_csv(text: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// Name, value, self and other of each row.
+/// Returns name, value, self and other of each row.
 fn functions_of(csv: &str) -> BTreeMap<String, [u64; 3]> {
     let rows = parse_csv(csv);
     let column = |name: &str| {
@@ -121,7 +121,7 @@ fn every_column_sorts_both_ways() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Under the measure of growth that is the value already.
+/// With growth as the measure, the value already shows it.
 #[test]
 fn growth_is_one_column() {
     let page = Page::of(&run(), "growth-once");
@@ -138,7 +138,7 @@ fn growth_is_one_column() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// They differ in what is called in the library; and paths begin at the root of the sources.
+/// They differ in the called library function; and paths begin at the root of the sources.
 #[test]
 fn rows_that_look_alike_are_told_apart() {
     let mut profile = run();

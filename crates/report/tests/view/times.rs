@@ -68,14 +68,14 @@ fn ticks_are_at_round_numbers() {
     }
 }
 
-/// A page of a part of a recording does not pass for one of all.
+/// A page of a part of a recording is not mistaken for one of all.
 #[test]
 fn a_part_of_a_recording_is_called_so() {
     let mut profile = run();
     let page = Page::of(&profile, "all-of-it");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     assert_eq!(browser.text("#window"), "Whole run, 30.0 s");
-    // Also where the sites are followed at some points only, and back from a part of it.
+    // Even where sites are followed only at some points, and back from a part of it.
     browser.value("app.data.step = 7; app.setWindow(20, 60); app.refreshNow()");
     assert!(browser.text("#window").ends_with(" of 30.0 s"));
     browser.click("#whole");
@@ -92,7 +92,7 @@ fn a_part_of_a_recording_is_called_so() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The point of the timeline that is nearest to a time.
+/// Returns the point of the timeline nearest to a time.
 fn nearest(profile: &Profile, ns: u64) -> usize {
     let points = profile.timeline.iter().enumerate();
     points
@@ -101,7 +101,7 @@ fn nearest(profile: &Profile, ns: u64) -> usize {
         .0
 }
 
-/// Live bytes of each site at a point.
+/// Returns the live bytes of each site at a point.
 fn live_at(profile: &Profile, point: usize) -> Vec<i64> {
     let mut live: Vec<i64> = profile
         .sites
@@ -124,7 +124,7 @@ fn type_into(browser: &mut Browser, id: &str, text: &str) {
     browser.key("Enter");
 }
 
-/// The first task of somebody who looks for a leak: what grew most between two times.
+/// The first task of a user who looks for a leak: what grew most between two times.
 #[test]
 fn growth_between_two_times_that_are_typed() {
     let profile = run();

@@ -4,7 +4,8 @@ use super::super::variables::{VARIABLES, Variable};
 use super::{FUNCTIONS, Formula, FormulaError, LONGEST, LONGEST_NAME, RESERVED_NAMES, Step};
 use memhook_foreign::visible;
 
-/// Parentheses, calls and signs that may be open at a time: reading them recurses.
+/// Parentheses, calls and signs that may be open at once, since reading them
+/// recurses.
 const DEEPEST: usize = 50;
 
 type Result<T> = std::result::Result<T, FormulaError>;
@@ -77,7 +78,7 @@ fn error(column: usize, what: impl Into<String>) -> FormulaError {
     }
 }
 
-/// All variables, for a message.
+/// Lists all variables, for a message.
 fn names() -> String {
     VARIABLES.map(|(name, ..)| name).join(", ")
 }
@@ -106,7 +107,7 @@ fn check_name(name: &str, column: usize) -> Result<()> {
     Ok(())
 }
 
-/// The tokens with their columns; the last one is the end.
+/// Splits the text into tokens with their columns; the last token is the end.
 fn tokens(text: &str, first_column: usize) -> Result<Vec<(Token, usize)>> {
     let characters: Vec<char> = text.chars().collect();
     let mut found = Vec::new();
@@ -142,7 +143,7 @@ fn tokens(text: &str, first_column: usize) -> Result<Vec<(Token, usize)>> {
     Ok(found)
 }
 
-/// A number at the begin of some characters: `12`, `.5`, `1e6`.
+/// Reads a number at the begin of some characters: `12`, `.5`, `1e6`.
 fn number(characters: &[char], column: usize) -> Result<(Token, usize)> {
     let digits = |from: usize| {
         let rest = characters.get(from..).unwrap_or_default();
@@ -181,7 +182,7 @@ struct Parser {
     variables: Vec<(Variable, usize)>,
 }
 
-/// The value of a part of a formula, if it is the same for every site.
+/// Value of a part of a formula, if it is the same for every site.
 type Constant = Option<f64>;
 
 impl Parser {
@@ -189,7 +190,7 @@ impl Parser {
         &self.tokens[self.at].0
     }
 
-    /// The next token, and its column. The end is never passed.
+    /// Returns the next token and its column, without going past the end.
     fn next(&mut self) -> (Token, usize) {
         let found = self.tokens[self.at].clone();
         self.at = (self.at + 1).min(self.tokens.len() - 1);
@@ -227,7 +228,7 @@ impl Parser {
         }
     }
 
-    /// Adds a step to what its operands have left.
+    /// Adds a step, whose operands are on the stack.
     fn step(
         &mut self,
         step: Step,
@@ -245,7 +246,7 @@ impl Parser {
         }
     }
 
-    /// Something that stands alone.
+    /// Reads an operand.
     fn operand(&mut self) -> Result<Constant> {
         let (token, column) = self.next();
         if self.depth >= DEEPEST {

@@ -1,9 +1,9 @@
-//! Formulas are read, refused and evaluated.
+//! Reading, refusing and evaluating formulas.
 
 use super::*;
 use proptest::prelude::*;
 
-/// The value where size is 100, blocks 4, usage .25 and reads 0; nothing else is known.
+/// Evaluates a formula for a size of 100, 4 blocks, a usage of .25 and 0 reads; nothing else is known.
 fn value(formula: &str) -> Option<f64> {
     let formula = Formula::parse(&format!("x = {formula}")).expect(formula);
     formula.evaluate(known)
@@ -151,7 +151,7 @@ fn formulas_are_bounded() {
     assert!(what.contains("1000 characters"), "{what}");
 }
 
-/// A formula that is right, and its value by Rust's own arithmetic; `None` where a part of it has none.
+/// A correct formula, and its value by Rust's own arithmetic; `None` if a part of it has no value.
 fn right_formula() -> impl Strategy<Value = (String, Option<f64>)> {
     let leaf = prop_oneof![
         Just(("size".to_owned(), Some(100.0))),
