@@ -1,4 +1,4 @@
-//! Programs that an estimate from single words may be deceived by, each simulated many times: how often the
+//! Programs that may deceive an estimate from single words, each simulated many times: how often the
 //! interval holds the truth.
 
 use crate::looks::{Look, Looks};
@@ -10,26 +10,26 @@ use rustc_hash::FxHashMap;
 const BLOCKS: u64 = 2000;
 const WORDS: u64 = 16;
 const OLDER_MS: u32 = 30_000;
-/// So long that looks from before the time that is asked about count, too.
+/// End of a simulation, late enough that looks from before the time in question count, too.
 const END_MS: u32 = 5 * OLDER_MS;
 const SLOTS: usize = 4;
 const STEP_MS: usize = 20;
 
-/// When a word of a block is touched next after a moment, or the block, if no word is asked for.
+/// Next touch of a word of a block after a moment; without a word, of the block.
 type Touch = fn(block: u64, word: Option<u64>, after_ms: u32) -> Option<u32>;
 
 fn unit(number: u64) -> f64 {
     (mixed(number) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A block that is touched at `phase`, and every `period` from then on.
+/// Returns the next touch of a block that is touched at `phase`, and every `period` from then on.
 fn periodic(period: u32, phase: u32, after: u32) -> Option<u32> {
     let next = after + 1;
     let rounds = next.saturating_sub(phase).div_ceil(period);
     Some(phase + rounds * period)
 }
 
-/// The share of the intervals that hold the truth, and their mean ends.
+/// Returns the share of the intervals that hold the truth, and their mean ends.
 fn coverage(touch: Touch) -> (f64, f64, f64, f64) {
     const RUNS: u64 = 10;
     let (mut held, mut lows, mut highs, mut truths) = (0, 0.0, 0.0, 0.0);
@@ -78,7 +78,7 @@ fn coverage(touch: Touch) -> (f64, f64, f64, f64) {
         });
         let truth = stale.count() as f64 / BLOCKS as f64;
         let share = looks.share(Site::Stack(1), Stratum::Open, OLDER_MS);
-        // Nothing, if it has only just been found out which word of a block is used.
+        // Unknown, if the program's word of the block has only just been found.
         let share = share.unwrap_or(Share::unknown(0.0));
         held += u32::from((share.low - 0.005..=share.high + 0.005).contains(&truth));
         (lows, highs, truths) = (lows + share.low, highs + share.high, truths + truth);
@@ -159,7 +159,7 @@ fn intervals_hold_the_truth() {
             "{name}: {:.0} %, {low:.2} to {high:.2}, in truth {truth:.2}",
             held * 100.0
         );
-        // The runs are the same everywhere.
+        // Seeded: the runs are the same everywhere.
         if held < 0.9 {
             failures.push(name);
         }

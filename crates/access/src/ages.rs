@@ -1,16 +1,16 @@
-//! For how long the live bytes were not touched, over time: Memcov's aging of allocations, and the distribution of its
-//! monitoring thresholds (Callanan et al., Model predictive control for memory profiling, figures 5 and 6).
+//! Time for which the live bytes were not touched, over time: Memcov's aging of allocations, and the distribution of
+//! its monitoring thresholds (Callanan et al., Model predictive control for memory profiling, figures 5 and 6).
 
 use crate::pages::THRESHOLDS_MS;
 
-/// Upper ends of the bands; a last band has what is older.
+/// Upper ends of the bands; a last band holds everything older.
 pub const AGES_MS: [u32; 6] = [1000, 2000, 4000, 8000, 16_000, 32_000];
 /// Number of bands.
 pub const BANDS: usize = AGES_MS.len() + 1;
-/// Points that are kept. When there are more, every second one goes.
+/// Most points that are kept. Beyond that, every second one is dropped.
 const MOST_POINTS: usize = 1024;
 
-/// The band of a time.
+/// Returns the band of a time.
 pub fn band(idle_ms: u32) -> usize {
     AGES_MS.partition_point(|&end| end <= idle_ms)
 }
@@ -18,9 +18,9 @@ pub fn band(idle_ms: u32) -> usize {
 /// One moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgePoint {
-    /// When it was.
+    /// Its time.
     pub at_ms: u32,
-    /// Live bytes by how long they have certainly not been written, and no read of them was seen.
+    /// Live bytes by the time for which they were certainly not written, and no read of them was seen.
     pub bytes: [u64; BANDS],
     /// Pages by their monitoring threshold.
     pub pages: [u64; THRESHOLDS_MS.len()],
@@ -34,7 +34,7 @@ pub struct AgeHistory {
 }
 
 impl AgeHistory {
-    /// Adds a moment, unless it is too near to the one before.
+    /// Adds a moment, unless it is too close to the one before.
     pub fn add(&mut self, point: AgePoint) {
         let is_due = |last: &AgePoint| point.at_ms >= last.at_ms.saturating_add(self.apart_ms);
         if !self.points.last().is_none_or(is_due) {
@@ -53,7 +53,7 @@ impl AgeHistory {
         }
     }
 
-    /// The moments, in order.
+    /// Returns the moments, in order.
     pub fn points(&self) -> &[AgePoint] {
         &self.points
     }

@@ -1,4 +1,4 @@
-//! From a census and the looks to what is stale, by site.
+//! From a census and the looks to the stale blocks, by site.
 
 use crate::looks::Looks;
 use crate::sites::{Site, SiteBlocks, Stratum};
@@ -14,24 +14,24 @@ pub struct SiteAnswer {
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
-    /// Bytes that nobody has touched for the time: the best estimate.
+    /// Best estimate of the bytes that were not touched for the time.
     pub stale_bytes: u64,
     /// Low end of its 95 % interval.
     pub stale_bytes_low: u64,
-    /// High end.
+    /// High end of the interval.
     pub stale_bytes_high: u64,
     /// Bytes of blocks that were certainly not written for the time.
     pub unwritten_bytes: u64,
-    /// Bytes of those of them that were certainly not read either.
+    /// Bytes of those blocks that were certainly not read either.
     pub unaccessed_bytes: u64,
-    /// Looks at words of its blocks, and how many of them were touched.
+    /// Looks at words of its blocks, and the number of them that found a touch.
     pub looks: (u64, u64),
-    /// When a block of the site was certainly touched last.
+    /// Last time at which a block of the site was certainly touched.
     pub last_access_ms: Option<u32>,
-    /// A block that is probably stale, if there is one: that of the most bytes for the longest time.
+    /// A block that is probably stale, if there is one: the one with the most bytes for the longest time.
     pub stale_block: Option<u64>,
-    /// Stale bytes times the time for which they have not been touched, in seconds: the best estimate if the state of the
-    /// site is known, else the low end, so that no guess comes before what is known.
+    /// Stale bytes times the time without a touch, in seconds: the best estimate if the state of the site is known,
+    /// else the low end, so that no guess ranks before a known value.
     pub stale_byte_seconds: f64,
 }
 
@@ -42,12 +42,12 @@ pub enum State {
     Stale,
     /// Most of its bytes are in use.
     InUse,
-    /// The interval holds both.
+    /// The interval includes both.
     Unknown,
 }
 
 impl SiteAnswer {
-    /// Returns the state of the site: whether its whole interval is on one side of half of its bytes.
+    /// Returns the state of the site: known if its whole interval is on one side of half of its bytes.
     pub fn state(&self) -> State {
         let half = self.live_bytes / 2;
         if self.stale_bytes_low > half {
@@ -63,13 +63,13 @@ impl SiteAnswer {
 /// Available evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// Words are watched, so that reads are seen.
+    /// True if words are watched, so that reads are seen.
     pub has_watchpoints: bool,
-    /// Nobody has looked for as long as is asked for.
+    /// True if the watch is shorter than the time in question.
     pub is_too_early: bool,
 }
 
-/// Joins both for one site.
+/// Combines both for one site.
 pub fn answer(
     site: Site,
     blocks: &SiteBlocks,
@@ -87,7 +87,7 @@ pub fn answer(
             },
             _,
         ) => Share::unknown(0.0),
-        // Then a block is stale if it was not written.
+        // Without watchpoints, a block is stale if it was not written.
         (
             Evidence {
                 has_watchpoints: false,
@@ -104,7 +104,7 @@ pub fn answer(
         ) => Share::unknown(0.0),
         (_, stratum) => {
             let seen = |stratum| looks.share(site, stratum, older_ms);
-            // What is not written is mostly not read either, and its neighbours are like it.
+            // Unwritten blocks are mostly not read either, and their neighbours are like them.
             let guess = match stratum {
                 Stratum::Unwritten => 1.0,
                 Stratum::Open => seen(Stratum::Unwritten).map_or(0.0, |share| share.estimate),
@@ -118,7 +118,7 @@ pub fn answer(
             part(&of_unwritten) * unwritten.bytes as f64 + part(&of_open) * open.bytes as f64;
         idle.bytes as f64 + looked_at
     };
-    // Blocks in which a word was touched are not stale, however few others were looked at.
+    // Blocks with a touched word are not stale, however few others were looked at.
     let most = idle.bytes + (unwritten.bytes + open.bytes).saturating_sub(blocks.hit_bytes);
     let bytes = |amount: f64| (amount.round() as u64).min(most);
     let stale = bytes(sum(|share| share.estimate));
@@ -154,7 +154,7 @@ pub fn answer(
     found
 }
 
-/// Notes at which sites the state is known, so that looks go to the others.
+/// Marks the sites whose state is known, so that looks go to the others.
 pub(crate) fn note_known(
     sites: &mut FxHashMap<Site, SiteBlocks>,
     looks: &mut Looks,
@@ -163,7 +163,7 @@ pub(crate) fn note_known(
 ) {
     for (site, blocks) in sites {
         let found = || answer(*site, blocks, looks, older_ms, evidence).state() != State::Unknown;
-        // What looks tell takes a while to work out, so it is done only if there were some.
+        // Evaluating looks takes a while, so it is done only if there were any.
         let is_known = looks.is_known(*site).unwrap_or_else(found);
         looks.note_known(*site, is_known);
         blocks.is_known = is_known;
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(of(true, true), (0, 0, 110));
     }
 
-    /// A large site of which nothing is known comes after a small one that is stale.
+    /// A large unknown site ranks after a small stale one.
     #[test]
     fn what_is_not_known_is_ranked_by_what_is_certain() {
         let evidence = Evidence {

@@ -1,13 +1,13 @@
-//! Words of single blocks, watched from before the program has the block until it is released.
+//! Words of single blocks, watched from before the program gets the block until it is released.
 //!
 //! The hook draws an allocation by chance, and its thread waits while the words get their watchpoints. So the first
-//! access is seen whenever it is. A watchpoint fires once; it is put back when the block is a fiftieth older, so a word
-//! that is used all the time costs a trap a few hundred times in the block's life and not more, and its last access
-//! is known to a fiftieth of the lifetime. A watched thread also costs something each time that it is put on a processor:
-//! where that has used up the budget, all looks are given up, and the threads are left alone for a while.
+//! access is seen whenever it happens. A watchpoint fires once; it is set again when the block is a fiftieth older. So
+//! a word in constant use costs at most a few hundred traps in the block's life, and its last access is known to a
+//! fiftieth of the lifetime. A watched thread also costs something each time that it is scheduled: when that has used
+//! up the budget, all looks are given up, and the threads are left alone for a while.
 //!
 //! Half of the looks are at words, which see every access. The others are at one byte of each word or quarter, drawn by
-//! chance: they tell how much of the first and the last one is used.
+//! chance: they show how much of the first and the last one is used.
 
 use crate::error::Error;
 use crate::measure::measure;
@@ -19,50 +19,50 @@ use memhook_inject::Width;
 use memhook_stream::{NewBlock, Region, monotonic_ns};
 use std::time::Duration;
 
-/// Between two looks at the threads.
+/// Time between two updates of the list of threads.
 const FOLLOW_NS: u64 = 100_000_000;
-/// Between two counts of how often they were put on processors.
+/// Time between two counts of how often the threads were scheduled.
 const SWITCHES_NS: u64 = 20_000_000;
-/// A look lasts for so long at least, about: for that, there has to be room in the budget.
+/// Approximate least length of a look: the budget has to have room for it.
 const LASTS_SECONDS: f64 = 0.05;
-/// Between two looks at which blocks live.
+/// Time between two checks of which blocks live.
 const LIVES_NS: u64 = 2_000_000;
-/// So much later the ledger usually knows of an allocation.
+/// Delay after which the ledger usually knows of an allocation.
 const KNOWN_NS: u64 = 10_000_000;
-/// Least time for which a watchpoint is silent once it has fired.
+/// Least time for which a watchpoint stays silent once it has fired.
 const SILENT_NS: u64 = 300_000;
-/// Beyond that, this part of the block's age.
+/// Fraction of the block's age for which it stays silent beyond that.
 const SILENT_PART: u64 = 50;
-/// A look is given up when it is so old, and older than a part of the run, so that others get their turn.
+/// Age at which a look is given up, if it is also older than a part of the run, so that others get their turn.
 const LONGEST_NS: u64 = 1_000_000_000;
 const LONGEST_PART: u64 = 4;
-/// Approximate wait of a thread beside the time for arming: for our next turn, and to run again.
+/// Approximate wait of a thread in addition to the time for arming: for our next turn, and to run again.
 const WAIT_NS: f64 = 250_000.0;
-/// A thread waits no longer than this (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
+/// Longest wait of a thread (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
 const LONGEST_WAIT_NS: f64 = 2_000_000.0;
-/// Until the next turn, while a thread may wait for it; while words are watched; and while there is nothing to do but to
-/// wait until the budget has room. Turning more often would take time from a program that has the same processor.
+/// Pauses before the next turn: while a thread may wait for it; while words are watched; and while there is nothing to
+/// do until the budget has room. More frequent turns would take time from a program on the same processor.
 const PAUSE_ASKED: Duration = Duration::from_micros(100);
 const PAUSE_WATCHED: Duration = Duration::from_micros(300);
 const PAUSE_IDLE: Duration = Duration::from_millis(5);
-/// While nobody is asked, the owners of rings come back so many times more seldom.
+/// Factor by which the owners of rings look more rarely while no block is asked for.
 const UNASKED_DISTANCES: u32 = 16;
-/// Words of a block that are watched at most.
+/// Most watched words of a block.
 const MOST_WORDS: u64 = 4;
-/// Touches that are kept of a word: the first one, and the latest.
+/// Touches kept of a word: the first one, and the latest.
 const MOST_TOUCHES: usize = 64;
-/// Looks of a run.
+/// Most looks of a run.
 const MOST_LOOKS: usize = 50_000;
 const WORD_BYTES: u64 = 8;
-/// Bounds of the distance of blocks that are drawn, in events.
+/// Bounds of the distance between drawn blocks, in events.
 const DISTANCES: std::ops::RangeInclusive<u32> = 8..=8192;
 
-/// A word of a block that was looked at. Times are those of CLOCK_MONOTONIC.
+/// A watched word of a block. Times are those of CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default)]
 pub struct SeenWord {
     /// Its offset in the block.
     pub offset: u64,
-    /// When it was accessed, and from when on it was watched again (`u64::MAX`: not any more).
+    /// Times of its accesses, each with the time from which it was watched again (`u64::MAX`: never).
     pub touches: Vec<(u64, u64)>,
 }
 
@@ -71,13 +71,13 @@ pub struct SeenWord {
 pub struct SeenLook {
     /// The block.
     pub address: u64,
-    /// When it was handed to the program.
+    /// Time at which the program got it.
     pub at_ns: u64,
-    /// Until when it was watched; `None`: until the detach.
+    /// End of the watch; `None` if that is the detach.
     pub until_ns: Option<u64>,
-    /// More than one thread accessed it.
+    /// True if more than one thread accessed it.
     pub by_several: bool,
-    /// Bytes were watched, not words.
+    /// True if bytes were watched, not words.
     pub of_bytes: bool,
     /// Its watched words.
     pub words: Vec<SeenWord>,
@@ -108,9 +108,9 @@ impl SeenLook {
 /// Result of looks.
 #[derive(Clone, Debug, Default)]
 pub struct SeenLooks {
-    /// All of them.
+    /// All looks.
     pub looks: Vec<SeenLook>,
-    /// The share of the time that they have cost the process.
+    /// Share of the time that they have cost the process.
     pub cost: f64,
     /// Limitations of the looks.
     pub notes: Vec<String>,
@@ -129,13 +129,13 @@ pub struct BirthLooks {
     began_ns: u64,
     processors: usize,
     switches: Switches,
-    /// The most watchpoints of a thread since they were counted last.
+    /// Most watchpoints of a thread since the last count.
     most_words: usize,
     is_resting: bool,
     next_follow_ns: u64,
     next_lives_ns: u64,
     next_switches_ns: u64,
-    /// True if a block was asked for that nobody has named to us yet.
+    /// True if a block was asked for and the hook has not named one yet.
     is_asked: bool,
     asked_ns: u64,
     turned_ns: u64,
@@ -144,7 +144,7 @@ pub struct BirthLooks {
 }
 
 impl BirthLooks {
-    /// Begins. `budget`: the share of the process's time that looks may cost.
+    /// Begins. `budget`: share of the process's time that looks may cost.
     ///
     /// # Errors
     /// If no words can be watched.
@@ -183,13 +183,13 @@ impl BirthLooks {
         (now.saturating_sub(self.began_ns) / 1_000_000) as u32
     }
 
-    /// To be called again after the time that it returns. `alive_since`: when the block that lives at an address was
-    /// allocated, on the same clock.
+    /// Takes a turn; call it again after the time that it returns. `alive_since`: allocation time of the block that
+    /// lives at an address, on the same clock.
     pub fn turn(&mut self, region: &Region, alive_since: &dyn Fn(u64) -> Option<u64>) -> Duration {
         let now = monotonic_ns();
         self.take_touches(now);
         match region.new_block() {
-            // It was about to be named when the threads were left alone.
+            // The hook was about to name it when the threads were left alone.
             Some(_) if self.is_resting => {
                 region.hand_over_block();
             }
@@ -224,14 +224,13 @@ impl BirthLooks {
         }
     }
 
-    /// Notes what events that were just opened cost the threads.
+    /// Charges the threads' cost of newly opened events.
     fn spend_on(&mut self, now: u64, events: usize) {
         self.spending
             .spend(self.now_ms(now), events_ns(events, self.processors));
     }
 
-    /// Notes what it has cost that the threads were put on processors, and leaves them alone if that was all that there
-    /// was to spend.
+    /// Charges the cost of scheduling watched threads, and leaves them alone if that has used up the budget.
     fn pay_for_switches(&mut self, now: u64, region: &Region) {
         if self.is_resting {
             return;
@@ -260,12 +259,12 @@ impl BirthLooks {
         self.is_resting = true;
     }
 
-    /// Returns what the threads cost while they are watched for a short time, from what they did lately.
+    /// Returns the cost of the threads for a short watch, judging by their recent activity.
     fn switches_ns(&self) -> f64 {
         self.switches.per_second() * LASTS_SECONDS * switch_ns(self.slots)
     }
 
-    /// Asks for a block, if there is room for its words and budget for what they may cost.
+    /// Asks for a block, if there is room for its words and budget for their possible cost.
     fn ask(&mut self, now: u64, region: &Region) {
         if !region.is_no_block_asked() {
             if self.asked_ns + 20_000_000 < now {
@@ -277,7 +276,7 @@ impl BirthLooks {
             return;
         }
         if std::mem::take(&mut self.is_asked) {
-            // We came too late: a thread has waited for us in vain.
+            // We came too late: a thread waited for us in vain.
             self.spending.spend(self.now_ms(now), LONGEST_WAIT_NS);
         }
         let free = self.slots.saturating_sub(self.words());
@@ -291,7 +290,7 @@ impl BirthLooks {
                 self.next_follow_ns = now + FOLLOW_NS;
                 let added = self.threads.follow(std::iter::empty());
                 self.spend_on(now, added);
-                // From here on they pay.
+                // From here on the threads pay.
                 self.switches.take(self.pid, &self.threads.tids(), now);
             }
             self.asked_ns = now;
@@ -300,7 +299,7 @@ impl BirthLooks {
             return;
         }
         region.draw_blocks_at(self.distance.saturating_mul(UNASKED_DISTANCES));
-        // Threads pay for being ready to be watched, too.
+        // Threads also pay for being ready to be watched.
         if self.active.is_empty() && !self.is_resting {
             self.rest(now, region);
         }
@@ -316,13 +315,13 @@ impl BirthLooks {
         armed.map(WatchedWord::threads).sum::<usize>() as f64 * self.trap_ns
     }
 
-    /// A thread waits with a new block.
+    /// Handles a thread that waits with a new block.
     fn meet(&mut self, block: NewBlock, region: &Region) {
         let begun = monotonic_ns();
         self.is_asked = false;
-        // It may have named its block just behind our last turn, which is long ago where our processor is busy.
+        // It may have named its block just after our last turn, which is long ago if our processor is busy.
         let unseen_ns = (begun.saturating_sub(self.turned_ns) as f64).min(LONGEST_WAIT_NS);
-        // Many are drawn where one comes at once, and few where it takes long: the owner of a ring looks as seldom
+        // Blocks are drawn often if one comes at once, and rarely if it takes long: the owner of a ring looks as rarely
         // as is enough.
         if begun.saturating_sub(self.asked_ns) < 2_000_000 {
             self.distance = (self.distance * 2).min(*DISTANCES.end());
@@ -408,14 +407,14 @@ impl BirthLooks {
                     touches.remove(1);
                 }
                 touches.push((at_ns, u64::MAX));
-                // That of other threads would fire, too, and tell nothing more.
+                // Those of other threads would fire, too, without telling more.
                 word.watched = None;
                 word.again_ns = at_ns + SILENT_NS.max(age / SILENT_PART);
             }
         }
     }
 
-    /// Puts watchpoints back that have been silent for long enough.
+    /// Sets watchpoints again that have been silent for long enough.
     fn watch_again(&mut self, now: u64) {
         let now_ms = self.now_ms(now);
         let outstanding = self.outstanding_ns();
@@ -423,7 +422,7 @@ impl BirthLooks {
         let threads = self.threads.counts().0.max(1);
         let opening_ns = events_ns(threads, self.processors);
         let each = threads as f64 * self.trap_ns + opening_ns;
-        // Of a byte it is enough to know whether it is used.
+        // For a byte, it is enough to know that it is used.
         let of_words = self.active.iter_mut();
         for active in of_words.filter(|active| !active.look.of_bytes) {
             let address = active.look.address;
@@ -446,7 +445,7 @@ impl BirthLooks {
         }
     }
 
-    /// Ends looks at blocks that live no more, and gives up those that last too long.
+    /// Ends looks at blocks that no longer live, and gives up those that last too long.
     fn end_looks(&mut self, now: u64, alive_since: &dyn Fn(u64) -> Option<u64>) {
         let longest = LONGEST_NS.max((now - self.began_ns) / LONGEST_PART);
         for mut active in std::mem::take(&mut self.active) {
@@ -460,7 +459,7 @@ impl BirthLooks {
                 self.active.push(active);
                 continue;
             }
-            // Also if the block seems to be gone: that is for the recording to say.
+            // Even if the block seems to be gone: the recording decides that.
             look.until_ns = Some(now);
             self.done.push(ended(active));
         }

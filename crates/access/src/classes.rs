@@ -1,5 +1,5 @@
-//! Measures how long four watched words need to tell the untouched sites of a simulated server from those that are touched
-//! now and then.
+//! Measures how long four watched words take to tell the untouched sites of a simulated server from those that are
+//! touched now and then.
 
 use crate::answer::{Evidence, State, answer};
 use crate::looks::{Look, Looks, kept_ms};
@@ -12,7 +12,7 @@ const BLOCK_BYTES: u64 = 2048;
 const OLDER_MS: u32 = 30_000;
 const SLOTS: usize = 4;
 const STEP_MS: u32 = 20;
-/// Between two answers.
+/// Time between two answers.
 const ANSWER_MS: u32 = 15_000;
 
 /// Time between touches of each block of a site in ms (0: never), and the state of the site.
@@ -49,7 +49,7 @@ fn live(site: usize, random: &mut Random) -> SiteBlocks {
     blocks
 }
 
-/// When each site was told apart for good, in seconds, and how often one was told wrong.
+/// Returns when each site was known for good, in seconds, and how many answers were wrong.
 fn run(seed: u64, seconds: u32) -> ([Option<u32>; SITES.len()], usize) {
     let mut random = Random::seeded(seed);
     let mut looks = Looks::default();
@@ -105,7 +105,7 @@ fn run(seed: u64, seconds: u32) -> ([Option<u32>; SITES.len()], usize) {
 fn sites_are_told_apart() {
     const RUNS: u64 = 6;
     const SECONDS: u32 = 240;
-    // Three times the time that is asked about in most runs; here, a bound that any change for the better keeps.
+    // Most runs take three times the time in question; this bound holds after any improvement.
     const BOUND_S: u32 = 150;
     let runs: Vec<_> = (0..RUNS).map(|seed| run(seed * 101 + 7, SECONDS)).collect();
     for (at, (period, state)) in SITES.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Clearing the marks of accesses so that the process hardly waits for it: in slices, or, where the kernel does it only
-//! all at one go, if that is short.
+//! Clearing the marks of accesses so that the process hardly waits for it: in slices or, where the kernel can only do
+//! it all at once, if that is short.
 
 use crate::lock_slices::LockSlices;
 use memhook_inject::{Pace, RangeMarks, clear_access_marks};
@@ -8,9 +8,9 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Time that our slices take in a row.
+/// Time of the slices of one turn.
 const TURN: Duration = Duration::from_millis(3);
-/// All at one go: reading all marks takes about as long, and it must not be longer than this.
+/// Longest clearing all at once, judged by the reading of all marks, which takes about as long.
 const LONGEST_WHOLE: Duration = Duration::from_millis(5);
 
 /// Progress of the work.
@@ -18,24 +18,24 @@ const LONGEST_WHOLE: Duration = Duration::from_millis(5);
 pub enum Progress {
     UnderWay,
     Done,
-    /// It would take, or has taken, too long.
+    /// It would take, or took, too long.
     TooLong,
 }
 
 /// Clears marks.
 pub struct Clearing {
-    /// `None`: all at one go.
+    /// Slices; `None` to clear all at once.
     ranges: Option<RangeMarks>,
     slices: LockSlices,
     /// Remaining ranges; the next is the last.
     left: Vec<Range<u64>>,
-    /// Time that it would take in one go.
+    /// Time that clearing all at once would take.
     whole: Duration,
     longest_whole: Duration,
 }
 
 impl Clearing {
-    /// Finds out how it can be done.
+    /// Finds the way that this kernel allows.
     pub fn of(pid: i32) -> Clearing {
         Clearing {
             ranges: RangeMarks::of(pid).ok(),
@@ -46,14 +46,14 @@ impl Clearing {
         }
     }
 
-    /// Returns the longest time that the process had to wait.
+    /// Returns the longest wait of the process.
     pub fn longest(&self) -> Duration {
         self.slices.longest().max(self.longest_whole)
     }
 
-    /// Begins with these ranges, in order, of one mapping each. `whole`: how long it took to read all marks.
+    /// Begins with these ranges, in order, each within one mapping. `whole`: the time that it took to read all marks.
     pub fn begin(&mut self, ranges: Vec<Range<u64>>, whole: Duration) {
-        // It also says which pages to swap out first.
+        // The marks also tell the kernel which pages to swap out first.
         if has_swap() {
             self.ranges = None;
         }
@@ -66,7 +66,7 @@ impl Clearing {
         self.left.clear();
     }
 
-    /// Goes on for a few milliseconds.
+    /// Continues for a few milliseconds.
     pub fn go_on(&mut self, pid: i32) -> io::Result<Progress> {
         let begin = Instant::now();
         let Some(marks) = &self.ranges else {
@@ -83,7 +83,7 @@ impl Clearing {
                 return Ok(Progress::TooLong);
             };
             let slice_begin = Instant::now();
-            // What cannot be cleared, because it is locked or was unmapped, keeps its marks.
+            // Pages that cannot be cleared, because they are locked or unmapped, keep their marks.
             let _ = marks.clear(next.start..end);
             let took = slice_begin.elapsed();
             self.slices.took(took);

@@ -1,6 +1,6 @@
-//! Blocks whose contents are the same at two looks at the memory: evidence for which nothing is changed in the process.
+//! Blocks with the same contents at two looks at the memory: evidence that takes no change in the process.
 //!
-//! A block that nobody has touched holds what it held before, so no more can be stale than what is the same. The reverse
+//! An untouched block still has its contents, so the unchanged blocks are an upper bound on the stale ones. The reverse
 //! does not hold: reads leave no trace, and neither do writes of the same bytes.
 
 use crate::earlier::EarlierBlocks;
@@ -10,21 +10,21 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::cmp::Reverse;
 use std::hash::Hasher;
 
-/// Contents of a process's blocks when it was examined.
+/// Contents of a process's blocks at one look.
 #[derive(Debug, Default)]
 pub struct Contents(FxHashMap<u64, Content>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     bytes: u64,
-    /// Fingerprint of what was copied; `None` if no page of it was there.
+    /// Fingerprint of the copied part; `None` if none of its pages was present.
     fingerprint: Option<u64>,
 }
 
-/// The live blocks of a site, and those of them that hold what they held before.
+/// Live blocks of a site, with their unchanged part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// Site that they share.
+    /// Their site.
     pub site: Site,
     /// Number of live blocks.
     pub live_blocks: u64,
@@ -35,7 +35,7 @@ pub struct Compared {
 }
 
 impl Contents {
-    /// The contents of these blocks in a copy of the memory.
+    /// Takes the contents of these blocks from a copy of the memory.
     pub fn of(snapshot: &Snapshot, blocks: &EarlierBlocks) -> Contents {
         let all = blocks.iter().map(|LiveBlock { address, bytes, .. }| {
             let fingerprint = snapshot.bytes(address, bytes).map(fingerprint);
@@ -44,7 +44,7 @@ impl Contents {
         Contents(all.collect())
     }
 
-    /// The blocks of a later look, by site: those with the most unchanged bytes first.
+    /// Compares a later look, by site: those with the most unchanged bytes come first.
     pub fn compare(&self, later: &Contents, blocks: &EarlierBlocks) -> Vec<Compared> {
         let mut sums: FxHashMap<Site, Compared> = FxHashMap::default();
         for block in blocks.iter() {
@@ -92,7 +92,7 @@ mod tests {
         Contents(blocks.collect())
     }
 
-    /// One block is the same, the others were written, resized, made since, or not copied the first time.
+    /// One block is the same; the others were written, resized, made since, or not copied the first time.
     #[test]
     fn only_what_is_the_same_counts() {
         let later = [(1, 16, 5), (2, 16, 6), (3, 32, 7), (4, 16, 8), (5, 16, 9)];

@@ -1,4 +1,4 @@
-//! Choice of what to watch next: pure decisions, once a second, over what earlier looks have found.
+//! Choice of the pages and words to watch next: pure decisions, once a second, from the results of earlier looks.
 
 use crate::pages::{PAGE_BYTES, Pages, THRESHOLDS_MS};
 use crate::random::mixed;
@@ -10,36 +10,36 @@ use std::ops::Range;
 pub struct Settings {
     /// Time without a touch after which a block is stale.
     pub older_ms: u32,
-    /// The share of the target's time that may be spent.
+    /// Share of the target's time that may be spent.
     pub budget: f64,
 }
 
 /// Cost of one event for the thread that causes it, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// The first write to a guarded page.
+    /// Cost of the first write to a guarded page.
     pub fault_ns: f64,
-    /// An access to a watched word.
+    /// Cost of an access to a watched word.
     pub trap_ns: f64,
 }
 
 /// Plan for pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PagePlan {
-    /// To be protected.
+    /// Ranges to protect.
     pub guard: Vec<Range<u64>>,
-    /// No longer to be protected.
+    /// Ranges to stop protecting.
     pub lift: Vec<Range<u64>>,
 }
 
-/// The share of the budget that pages get; watchpoints get the rest.
+/// Share of the budget for pages; watchpoints get the rest.
 const SHARE_OF_PAGES: f64 = 0.5;
-/// Where there are more pages than may be guarded, so many of those that have told all are exchanged at a time.
+/// Share of the exhausted pages that are exchanged at a time, where there are more pages than may be guarded.
 const EXCHANGED_SHARE: f64 = 0.1;
-/// Pages that lie together are chosen together, so that few ranges are to be protected.
+/// Bytes of adjacent pages that are chosen together, to keep the number of protected ranges small.
 const CHUNK_BYTES: u64 = 64 * PAGE_BYTES;
 
-/// The controller.
+/// The controller of a watch.
 #[derive(Clone, Debug)]
 pub struct Controller {
     settings: Settings,
@@ -53,7 +53,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Nothing is known yet.
+    /// Creates a controller without any knowledge.
     pub fn new(settings: Settings, costs: Costs) -> Controller {
         Controller {
             settings,
@@ -76,17 +76,17 @@ impl Controller {
         self.costs
     }
 
-    /// Returns what was spent, in nanoseconds.
+    /// Returns the time spent, in nanoseconds.
     pub fn spent_ns(&self) -> f64 {
         self.faults.total_ns() + self.traps.total_ns()
     }
 
-    /// Faults of guarded pages, and traps at watched words.
+    /// Returns the faults of guarded pages and the traps at watched words.
     pub fn counts(&self) -> (u64, u64) {
         (self.fault_count, self.trap_count)
     }
 
-    /// A look at the pages has found these written.
+    /// Takes the result of a look at the pages: these were written.
     pub fn looked(&mut self, written: &[Range<u64>], now_ms: u32) {
         let faults = self.pages.looked(written, now_ms);
         self.fault_count += faults as u64;
@@ -94,23 +94,23 @@ impl Controller {
             .spend(now_ms, faults as f64 * self.costs.fault_ns);
     }
 
-    /// So many threads have trapped at watched words.
+    /// Charges traps of this many threads at watched words.
     pub fn trapped(&mut self, count: usize, now_ms: u32) {
         self.trap_count += count as u64;
         self.traps.spend(now_ms, count as f64 * self.costs.trap_ns);
     }
 
-    /// Threads with watchpoints have paid so much for being put on processors.
+    /// Charges the cost of scheduling threads with watchpoints.
     pub fn switched(&mut self, ns: f64, now_ms: u32) {
         self.traps.spend(now_ms, ns);
     }
 
-    /// Returns what may still be spent on watchpoints, in nanoseconds.
+    /// Returns the time that may still be spent on watchpoints, in nanoseconds.
     pub fn words_room_ns(&mut self, now_ms: u32) -> f64 {
         self.traps.room_ns(now_ms, 0.0)
     }
 
-    /// Returns what may be spent on them in all, in the time of a window.
+    /// Returns the time that may be spent on them in a whole window, in nanoseconds.
     pub fn all_of_words_ns(&self) -> f64 {
         self.traps.all_ns()
     }
@@ -121,7 +121,7 @@ impl Controller {
         (self.traps.room_ns(now_ms, outstanding) / self.costs.trap_ns) as usize
     }
 
-    /// Chooses the pages to be guarded and to be let go. To be called after a look.
+    /// Chooses the pages to guard and to let go. Call it after a look.
     pub fn plan_pages(&mut self, now_ms: u32) -> PagePlan {
         let is_open = |page: &crate::pages::Page| !page.is_guarded;
         let outstanding = self.pages.guarded() as f64 * self.costs.fault_ns;
@@ -133,7 +133,7 @@ impl Controller {
             .filter(|(_, page)| is_open(page) && page.at_ms <= now_ms);
         let mut due: Vec<(u64, u64)> = due
             .map(|(address, page)| {
-                // Who has waited longest, measured by how long it should wait. Of equals, some by chance.
+                // The longest wait relative to the page's own threshold comes first; among equals, chance decides.
                 let threshold = THRESHOLDS_MS[usize::from(page.level)];
                 let waited = u64::from(now_ms - page.at_ms) * 16 / u64::from(threshold);
                 let chance = mixed(address / CHUNK_BYTES) >> 32;
@@ -157,7 +157,7 @@ impl Controller {
         }
     }
 
-    /// Some of the pages that were guarded for so long that there is nothing more to learn from them.
+    /// Returns some of the pages that were guarded for so long that they have nothing more to tell.
     fn told_all(&self, wanted: usize, now_ms: u32) -> Vec<Range<u64>> {
         let most = (self.pages.guarded() as f64 * EXCHANGED_SHARE).ceil() as usize;
         let long_ms = self.settings.older_ms.max(THRESHOLDS_MS[0]);
@@ -178,7 +178,7 @@ impl Controller {
     }
 }
 
-/// Pages in order, as ranges.
+/// Joins pages, which are in order, to ranges.
 fn runs(pages: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for page in pages {

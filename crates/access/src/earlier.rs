@@ -1,4 +1,4 @@
-//! The blocks that were there before the attach: from a dissection of the heap, by type and size.
+//! Blocks from before the attach: from a dissection of the heap, by type and size.
 
 use crate::page_watch::watchable;
 use crate::pages::PAGE_BYTES;
@@ -12,32 +12,32 @@ use std::ops::Range;
 /// Property shared by blocks from before the attach.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
-    /// Their class, or what their contents look like: `text`, `pointers`, `zeros`, `data`.
+    /// Their class, or the kind of their contents: `text`, `pointers`, `zeros`, `data`.
     pub what: String,
-    /// They have at least so many usable bytes: a power of two, and less than twice as many.
+    /// Lower bound on their usable bytes: a power of two; the upper bound is twice as much.
     pub from_bytes: u64,
 }
 
 impl Kind {
-    /// The kind in words.
+    /// Describes the kind in words.
     pub fn name(&self) -> String {
         let most = size_text(self.from_bytes.saturating_mul(2) - 1);
         format!("{} of {} to {most}", self.what, size_text(self.from_bytes))
     }
 }
 
-/// The blocks from before the attach that still live.
+/// Blocks from before the attach that still live.
 #[derive(Clone, Debug, Default)]
 pub struct EarlierBlocks {
     kinds: Vec<Kind>,
-    /// By address: bytes, and the number of the kind.
+    /// Bytes and number of the kind, by address.
     blocks: FxHashMap<u64, (u64, u32)>,
-    /// Where blocks are not known: the pages.
+    /// Pages, where the blocks are unknown.
     pages: Vec<Range<u64>>,
 }
 
 impl EarlierBlocks {
-    /// The blocks of a copy of the process's memory.
+    /// Finds the blocks in a copy of the process's memory.
     pub fn of(captured: &Captured) -> Result<EarlierBlocks, Error> {
         let snapshot = &captured.snapshot;
         let heap = dissect(snapshot)?;
@@ -74,7 +74,7 @@ impl EarlierBlocks {
         }
     }
 
-    /// Where the blocks cannot be told apart: the pages that the process has to itself.
+    /// Takes the pages that belong to the process alone, where blocks cannot be distinguished.
     pub fn pages_of(pid: i32) -> EarlierBlocks {
         let mut found = EarlierBlocks::default();
         let Ok(scan) = PageScan::open(pid) else {
@@ -94,17 +94,17 @@ impl EarlierBlocks {
         !self.pages.is_empty()
     }
 
-    /// The block at this address was released, or belongs to the trace.
+    /// Removes the block at this address, because it was released or belongs to the trace.
     pub fn remove(&mut self, address: u64) {
         self.blocks.remove(&address);
     }
 
-    /// Returns the property shared by the blocks of a number.
+    /// Returns the kind with this number.
     pub fn kind(&self, number: u32) -> Option<&Kind> {
         self.kinds.get(number as usize)
     }
 
-    /// Describes the property shared by the blocks of a site; `None` for blocks that a trace has seen.
+    /// Names the kind of a site's blocks; `None` for blocks that a trace has seen.
     pub fn name(&self, site: Site) -> Option<String> {
         match site {
             Site::Kind(number) => self.kind(number).map(Kind::name),
@@ -113,7 +113,7 @@ impl EarlierBlocks {
         }
     }
 
-    /// Returns the blocks that are left.
+    /// Returns the remaining blocks.
     pub fn iter(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         let blocks = self.blocks.iter();
         let blocks = blocks.map(|(&address, &(bytes, kind))| LiveBlock {

@@ -1,8 +1,8 @@
-//! Which blocks of a live process are not touched, though they are reachable: evidence, what to look at next
-//! within a budget, and estimates.
+//! Blocks of a live process that are reachable but not touched: evidence, the choice of what to watch next within a
+//! budget, and estimates.
 //!
-//! The parts that decide and estimate are pure: [`Controller`], [`answer()`] and [`Census`]. What asks the kernel is
-//! [`Watcher`].
+//! The parts that decide and estimate are pure: [`Controller`], [`answer()`] and [`Census`]. [`Watcher`] is the part
+//! that asks the kernel.
 
 // A list of areas of memory is often one range.
 #![allow(clippy::single_range_in_vec_init)]

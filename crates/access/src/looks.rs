@@ -1,4 +1,4 @@
-//! Which words to watch, and what has come of it: by site, stratum and place in the block.
+//! The choice of words to watch, and the results: by site, stratum and place in the block.
 
 use crate::pages::THRESHOLDS_MS;
 use crate::random::Random;
@@ -11,33 +11,33 @@ use rustc_hash::FxHashMap;
 pub struct Look {
     /// The block.
     pub block: LiveBlock,
-    /// Evidence about it from pages.
+    /// Question that pages leave open about it.
     pub stratum: Stratum,
     /// Offset of the word.
     pub offset: u64,
-    /// When it began.
+    /// Begin of the look.
     pub began_ms: u32,
-    /// When it is given up.
+    /// Time at which it is given up.
     pub until_ms: u32,
 }
 
 impl Look {
-    /// Address of the word.
+    /// Returns the address of the word.
     pub fn word(&self) -> u64 {
         (self.block.address + self.offset) & !7
     }
 }
 
-/// Knowledge about the words at one offset.
+/// Results for the words at one offset.
 #[derive(Clone, Copy, Debug, Default)]
 struct Offset {
     looks: u32,
-    /// Touched within a second.
+    /// Words touched within a second.
     quick: u32,
 }
 
 impl Offset {
-    /// The share of words that are touched at once (by the rule of succession), and its standard error.
+    /// Returns the share of words that are touched at once (by the rule of succession), and its standard error.
     fn rate(&self) -> (f64, f64) {
         let looks = f64::from(self.looks) + 2.0;
         let rate = (f64::from(self.quick) + 1.0) / looks;
@@ -47,51 +47,51 @@ impl Offset {
 
 #[derive(Clone, Debug, Default)]
 struct SiteLooks {
-    /// The place in the block whose words are watched for the estimate.
+    /// Offset in the block of the words that are watched for the estimate.
     main: u64,
     offsets: FxHashMap<u64, Offset>,
-    /// Looks at words at `main`: when they ended, and what came of them.
+    /// Looks at words at `main`: the times of their ends, and their results.
     watched: [Vec<(u32, Watched)>; 2],
-    /// True if the site's state is known; `None` if looks have ended since that was asked.
+    /// True if the site's state is known; `None` if looks have ended since it was determined.
     is_known: Option<bool>,
 }
 
-/// Number of looks at a site among which one explores another place of the block.
+/// Number of looks at a site, one of which explores another place of the block.
 const EXPLORING: u64 = 4;
-/// Expected length of a look before there was one, in seconds.
+/// Expected length of the first look, in seconds.
 const LOOK_S: f64 = 1.0;
-/// Time for which a place is explored: what counts is whether it is touched within a second.
+/// Time for which a place is explored, enough to see touches within a second.
 const EXPLORED_MS: u32 = 2000;
 /// Looks of any length, before they last for the whole time.
 const ENOUGH_SHORT: usize = 8;
-/// Later, one in so many is of any length, so that a part that has changed is noticed.
+/// Later interval of looks of any length, so that a change of a part is noticed.
 const SOMETIMES_SHORT: u64 = 8;
 /// Looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;
-/// Number of standard errors by which two places must be apart, on each side.
+/// Standard errors by which two places must be apart, on each side.
 const APART: f64 = 1.5;
-/// Offsets that are remembered of a site.
+/// Most offsets that are remembered of a site.
 const MOST_OFFSETS: usize = 64;
-/// Looks that are remembered of a part of a site.
+/// Most looks that are remembered of a part of a site.
 const MOST_LOOKS: usize = 1024;
-/// Worth of a look at a site whose state is known beside another one: the program may change.
+/// Relative worth of a look at a site with a known state: the program may change.
 const WORTH_OF_KNOWN: f64 = 0.05;
 
 /// All looks.
 ///
-/// The question is whether a block is touched, and a look sees one word of it. Words of a block that is touched
-/// may themselves never be, and blocks of a site mostly have the same layout. So the words of a site are
-/// watched at one place of the block, at first the first word (an object's table of functions, the head of a
-/// structure), and one look in four explores a place chosen by chance; where a place is found that is
-/// touched more often, it becomes the one that is watched.
+/// The question is whether a block is touched, and a look sees one word of it. A block may be in use although some of
+/// its words never are, and blocks of a site mostly have the same layout. So the words of a site are watched at one
+/// place of the block, at first the first word (an object's table of functions, the head of a structure), and one look
+/// in four explores a place chosen by chance. When it finds a place that is touched more often, that place is watched
+/// instead.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
     sites: FxHashMap<Site, SiteLooks>,
 }
 
 impl Looks {
-    /// Chooses the next look, in proportion to what it may tell: mostly of sites whose state is not known, and of each
-    /// part of them by its bytes and how uncertain they are. The block is taken out of those that were drawn.
+    /// Chooses the next look, in proportion to its expected information: mostly at sites with an unknown state, and at
+    /// each of their parts by its bytes and its uncertainty. Takes the block out of the drawn ones.
     pub fn choose(
         &self,
         sites: &mut FxHashMap<Site, SiteBlocks>,
@@ -117,7 +117,7 @@ impl Looks {
         let block = drawn.swap_remove(random.below(drawn.len() as u64) as usize);
         let words = (block.bytes / 8).max(1);
         let offset = match self.sites.get(&site) {
-            // Nothing is known of their layout, and what is asked is how much of them is touched.
+            // Their layout is unknown, and the question is how much of them is touched.
             _ if site == Site::Pages => random.below(words) * 8,
             Some(looks) => looks.place(words, random),
             None => SiteLooks::default().place(words, random),
@@ -131,9 +131,9 @@ impl Looks {
         })
     }
 
-    /// Returns the longest time of a look. Few short ones tell what is touched all the time. After that, they last for
-    /// the whole time that is asked about: they tell most of what is touched now and then, because such a look ends
-    /// with the touch, which a short one would mostly miss.
+    /// Returns the longest time of a look. A few short ones show what is touched all the time. After that, looks last
+    /// for the whole time in question: they tell most about words that are touched now and then, because such a look
+    /// ends with the touch, which a short one would mostly miss.
     fn length_ms(
         &self,
         site: Site,
@@ -154,10 +154,10 @@ impl Looks {
         any_length_ms(older_ms, random)
     }
 
-    /// The weight of a part, times about the standard error of its stale share, by the root of how long its looks usually
-    /// last: the best way to spend time on samples of several kinds (Neyman's allocation). The weight is the root of its
-    /// bytes: by the bytes themselves, a large part of which half is stale would take all looks from small ones for
-    /// good. A look without a touch counts by its length, because a short one tells little.
+    /// Returns the weight of a part, times about the standard error of its stale share, divided by the root of the
+    /// usual length of its looks: the best way to spend time on samples of several kinds (Neyman's allocation). The
+    /// weight is the root of its bytes: with the bytes themselves, a large half-stale part would take all looks from
+    /// small ones for good. A look without a touch counts by its length, because a short one shows little.
     fn worth(&self, site: Site, index: usize, bytes: u64, older_s: f64) -> f64 {
         let watched = self.sites.get(&site).map(|looks| &looks.watched[index]);
         let (mut touched, mut untouched, mut seconds) = (0.0, 0.0, 0.0);
@@ -176,19 +176,19 @@ impl Looks {
         (bytes as f64 * (share * (1.0 - share) + 0.02) / count / usual_s).sqrt()
     }
 
-    /// Returns whether a site's state is known, if that was noted after the last look at it ended.
+    /// Returns true if a site's state is known; `None` if looks have ended since it was determined.
     pub(crate) fn is_known(&self, site: Site) -> Option<bool> {
         self.sites.get(&site)?.is_known
     }
 
-    /// Notes whether it is.
+    /// Sets that answer.
     pub(crate) fn note_known(&mut self, site: Site, is_known: bool) {
         if let Some(looks) = self.sites.get_mut(&site) {
             looks.is_known = Some(is_known);
         }
     }
 
-    /// A look has ended: the word was touched, or not until now. The block still lives.
+    /// Takes the result of a look: its word was touched, or not until now. The block still lives.
     pub fn ended(&mut self, look: &Look, touched_ms: Option<u32>, now_ms: u32) {
         let site = self.sites.entry(look.block.site).or_default();
         site.is_known = None;
@@ -226,8 +226,8 @@ impl Looks {
         }
     }
 
-    /// The stale share of a part of a site; `None` if no look at it has ended. What was touched before the time that is
-    /// asked about may have become stale in it, so looks from before count only if they agree with the later ones.
+    /// Returns the stale share of a part of a site; `None` if no look at it has ended. Memory that was touched before
+    /// the time in question may have become stale in it, so earlier looks count only if they agree with the later ones.
     pub fn share(&self, site: Site, stratum: Stratum, older_ms: u32) -> Option<Share> {
         let index = STRATA.iter().position(|s| *s == stratum)?;
         let watched = &self.sites.get(&site)?.watched[index];
@@ -249,7 +249,7 @@ impl Looks {
         }
     }
 
-    /// Looks at words of a site that have ended, and how many of them were touched.
+    /// Returns the finished looks at words of a site, and the number of them that found a touch.
     pub fn counts(&self, site: Site) -> (u64, u64) {
         let lists = self.sites.get(&site).map(|looks| &looks.watched);
         let all = lists.into_iter().flatten().flatten();
@@ -268,7 +268,7 @@ impl SiteLooks {
         }
     }
 
-    /// The other place that is touched most, as far as is known.
+    /// Returns the most touched of the other known places.
     fn best_other(&self) -> Option<(u64, Offset)> {
         let others = self.offsets.iter();
         let others = others.filter(|(at, offset)| **at != self.main && offset.quick > 0);
@@ -276,13 +276,13 @@ impl SiteLooks {
         best.map(|(at, offset)| (*at, *offset))
     }
 
-    /// The place of the next look at a block of so many words.
+    /// Chooses the place of the next look at a block of this many words.
     fn place(&self, words: u64, random: &mut Random) -> u64 {
         let fits = |offset: &u64| *offset < words * 8;
         if random.below(EXPLORING) != 0 {
             return Some(self.main).filter(fits).unwrap_or(0);
         }
-        // What was touched once is looked at again, to see whether that was by chance.
+        // A place that was touched once is checked again, in case that was chance.
         let known = self.best_other().map(|(at, _)| at).filter(fits);
         let known = known.filter(|_| random.below(2) == 0);
         known.unwrap_or_else(|| random.below(words) * 8)
@@ -298,7 +298,7 @@ impl SiteLooks {
         }
         let ((here, here_error), (there, there_error)) = (of_main.rate(), best.rate());
         if there - APART * there_error > here + APART * here_error {
-            // What was seen elsewhere tells nothing of the words here.
+            // Results from elsewhere say nothing about the words here.
             *self = SiteLooks {
                 main: at,
                 offsets: std::mem::take(&mut self.offsets),
@@ -309,15 +309,15 @@ impl SiteLooks {
     }
 }
 
-/// Returns how long looks are remembered.
+/// Returns the time for which looks are remembered.
 pub fn kept_ms(older_ms: u32) -> u32 {
     older_ms.saturating_mul(4).max(20_000)
 }
 
-/// Many short looks fit into the time that a long one takes.
+/// Lengths of short looks, many of which fit into the time of a long one.
 const SHORT_MS: [u32; 2] = [100, 300];
 
-/// One of the lengths or the whole time, each with the same share of the time in which words are watched.
+/// Returns one of the lengths or the whole time, each with the same share of the time in which words are watched.
 fn any_length_ms(older_ms: u32, random: &mut Random) -> u32 {
     let lengths = SHORT_MS.into_iter().chain(THRESHOLDS_MS);
     let lengths = lengths.filter(|&ms| ms < older_ms);
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Blocks of which only one word is used: it is found, and the estimate is of that word.
+    /// Blocks with a single used word: it is found, and the estimate is about that word.
     #[test]
     fn the_place_that_is_used_is_found() {
         let mut random = Random::seeded(3);

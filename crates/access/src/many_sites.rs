@@ -1,4 +1,5 @@
-//! Simulated programs of many sites that share their pages: for how many of them single words tell whether they are stale.
+//! Simulated programs of many sites that share their pages: for how many of them single words settle whether they are
+//! stale.
 
 use crate::answer::{Evidence, State, answer, note_known};
 use crate::looks::{Look, Looks};
@@ -13,14 +14,14 @@ const CENSUS_MS: u32 = 1000;
 const BLOCK_BYTES: u64 = 128;
 const DRAWN: u64 = 32;
 
-/// A site of which a share of the blocks is never touched, and the others with a period.
+/// A site with a share of blocks that are never touched; the others are touched with a period.
 struct Program {
     bytes: u64,
     stale: f64,
     period_ms: u32,
 }
 
-/// The state of each site after so many times the time that is asked about, and how many looks there were.
+/// Returns the state of each site after this many times the time in question, and the number of looks.
 fn states(programs: &[Program], rounds: u32, seed: u64) -> (Vec<State>, u64) {
     let mut random = Random::seeded(seed);
     let mut looks = Looks::default();
@@ -125,6 +126,6 @@ fn small_sites_become_known_beside_large_ones() {
             .map(is_right)
             .sum::<usize>();
     }
-    // The runs are the same everywhere.
+    // Seeded: the runs are the same everywhere.
     assert!(known >= 18, "{known} of 20");
 }

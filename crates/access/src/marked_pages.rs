@@ -1,13 +1,13 @@
-//! Asks the kernel which mappings of a process have no page that was accessed, by the marks in its page tables.
+//! Finds the mappings of a process without an accessed page, by the marks in its page tables.
 //!
-//! The kernel adds these up by mapping, and the heap that brk(2) makes is one. Memory that belongs to different
-//! userfaultfds makes different mappings, so the heap is cut into pieces by giving them to two in turn. (Nothing else is
-//! cut: mremap(2) refuses ranges of several mappings, and a program may call it on memory of its own.) When
-//! the descriptors are closed, the kernel joins the pieces again.
+//! The kernel adds up the marks of a mapping, and brk(2)'s heap is one mapping. Memory of different userfaultfds is in
+//! different mappings, so the heap is cut into pieces that belong to two of them in turn. (Nothing else is cut:
+//! mremap(2) refuses ranges of several mappings, and a program may call it on memory of its own.) When the descriptors
+//! are closed, the kernel joins the pieces again.
 //!
-//! To clear the marks does not flush what processors have cached of the page tables (`clear_refs_write` of
-//! fs/proc/task_mmu.c), and a page whose translation is cached gets no new mark. To write-protect a page does flush, and
-//! where the range is longer than 33 pages, everything of the process (`tlb_single_page_flush_ceiling` of
+//! Clearing the marks does not flush the processors' caches of the page tables (`clear_refs_write` of
+//! fs/proc/task_mmu.c), and a page whose translation is cached gets no new mark. Write-protecting a page does flush it
+//! and, for ranges of more than 33 pages, everything of the process (`tlb_single_page_flush_ceiling` of
 //! arch/x86/mm/tlb.c).
 
 use crate::clearing::{Clearing, Progress};
@@ -20,44 +20,44 @@ use memhook_process::{
 use std::ops::Range;
 use std::time::Duration;
 
-/// In a larger process, there would be too much to look at.
+/// Largest resident size of a process that is examined this way.
 const MOST_RESIDENT_BYTES: u64 = 4 << 30;
-/// While the marks of one mapping are read, threads that map or unmap memory wait: so long at most.
+/// Longest reading of one mapping's marks, during which threads that map or unmap memory wait.
 const LONGEST_READING: Duration = Duration::from_millis(5);
-/// It may also be that we had to wait for a processor. So many in a row, and it was not that.
+/// Number of slow readings in a row that cannot be waits for a processor.
 const MOST_SLOW_READINGS: u32 = 5;
-/// Time to read a page before any was read; it is some 50 to 100 ns.
+/// Assumed time to read a page before the first one; it is some 50 to 100 ns.
 const FIRST_PAGE_NS: f64 = 150.0;
-/// Pages from which on a mean is believed.
+/// Pages after which the mean is trusted.
 const MANY_PAGES: u64 = 4096;
-/// Pieces of a heap at first; a process may have 65,530 mappings by default (vm.max_map_count).
+/// Pieces of a heap at first; by default, a process may have 65,530 mappings (vm.max_map_count).
 const MOST_PIECES: u64 = 512;
-/// Pieces of a heap that has grown. What comes behind is not cut.
+/// Most pieces of a heap that has grown. The rest is not cut.
 const MOST_PIECES_EVER: usize = 2048;
 const MOST_MAPPINGS: usize = 20_000;
-/// The least size of a piece: long enough for its protection to flush everything.
+/// Least size of a piece: long enough for its protection to flush everything.
 const LEAST_PIECE_BYTES: u64 = 64 * PAGE_BYTES;
-/// Longer than what the processor flushes page by page.
+/// Length beyond which the processor does not flush page by page.
 const FLUSHED_BYTES: u64 = 34 * PAGE_BYTES;
-/// So much of a mapping is searched for pages that are in memory.
+/// Most bytes of a mapping that are searched for pages in memory.
 const MOST_LOOKED_AT_BYTES: u64 = 64 << 20;
-/// Pieces must not cut huge pages.
+/// Size of huge pages, which pieces must not cut.
 const HUGE_BYTES: u64 = 2 << 20;
-/// Our own time for reading the marks is one in so many at most.
+/// Inverse of the largest share of our own time for reading the marks.
 const READING_SHARE: u32 = 50;
 const LEAST_APART_MS: u32 = 2000;
 
 /// The marks of a process.
 pub struct MarkedPages {
     pid: i32,
-    /// Every second piece of the heap belongs to it.
+    /// Second watch, to which every other piece of the heap belongs.
     other: Option<WriteWatch>,
     piece_bytes: u64,
     /// Number of pieces.
     piece_count: usize,
     accesses: PageAccesses,
     clearing: Clearing,
-    /// Range that is protected when the marks under way are cleared.
+    /// Range that is protected when the current clearing of marks ends.
     to_flush: Option<Range<u64>>,
     scans: Option<u64>,
     next_look_ms: u32,
@@ -65,7 +65,7 @@ pub struct MarkedPages {
     clears: u64,
     slow_readings: u32,
     page_ns: f64,
-    /// Reason why the marks were not cleared, and whether they never will be.
+    /// Reason why the marks were not cleared, with a flag that they never will be.
     problem: Option<String>,
     is_over: bool,
 }
@@ -73,7 +73,7 @@ pub struct MarkedPages {
 const TOO_LARGE: &str = "the process is so large that to look would make it wait";
 
 impl MarkedPages {
-    /// Prepares it; nothing has changed for the process but that its heap is about to be cut into pieces.
+    /// Prepares it; until the heap is cut into pieces, nothing changes for the process.
     pub fn of(pid: i32) -> MarkedPages {
         let mut marks = MarkedPages {
             pid,
@@ -114,7 +114,7 @@ impl MarkedPages {
         self.problem = Some(why.to_owned());
     }
 
-    /// Returns why there is no such evidence, if there is none.
+    /// Returns the reason why there is no such evidence.
     pub fn given_up(&self) -> Option<String> {
         let why = self.problem.as_ref();
         let why = why.filter(|_| self.is_over || self.clears == 0)?;
@@ -123,17 +123,17 @@ impl MarkedPages {
         ))
     }
 
-    /// Returns how often the marks were cleared, and how long the process had to wait for it at most.
+    /// Returns how often the marks were cleared, and the process's longest wait for it.
     pub fn clears(&self) -> (u64, Duration) {
         (self.clears, self.clearing.longest())
     }
 
-    /// Since when nothing of this range was accessed, if that is long enough.
+    /// Returns the time since which nothing in this range was accessed, if that is long enough.
     pub fn idle_since(&self, range: Range<u64>, older_ms: u32) -> Option<u32> {
         self.accesses.idle_since(range, older_ms)
     }
 
-    /// Returns the watch to which every second piece of the heap belongs.
+    /// Returns the watch to which every other piece of the heap belongs.
     pub fn other(&self) -> Option<&WriteWatch> {
         self.other.as_ref()
     }
@@ -148,7 +148,7 @@ impl MarkedPages {
         let end = mapping.end;
         for (count, (piece, is_odd)) in pieces(mapping, self.piece_bytes).enumerate() {
             self.piece_count += 1;
-            // The rest is one piece, so that there are never many.
+            // The rest is one piece, which bounds their number.
             let is_last = count + 1 >= left;
             let piece = if is_last { piece.start..end } else { piece };
             if if is_odd { other } else { watch }.add(piece).is_err() {
@@ -161,11 +161,11 @@ impl MarkedPages {
         true
     }
 
-    /// To be called each second, after the pages were looked at for writes. `clock`: the time since the attach.
+    /// Takes a turn, once a second, after the pages were checked for writes. `clock`: the time since the attach.
     pub fn turn(&mut self, pages: &Pages, older_ms: u32, clock: impl Fn() -> u32) {
         let now_ms = clock();
         let is_clear_due = now_ms >= self.next_clear_ms;
-        // Between two parts of a clearing, marks tell nothing.
+        // Between two parts of a clearing, marks say nothing.
         let is_clearing = self.to_flush.is_some();
         if self.is_over || is_clearing || !is_clear_due && now_ms < self.next_look_ms {
             return;
@@ -208,7 +208,7 @@ impl MarkedPages {
         } else {
             self.slow_readings = 0;
         }
-        // The kernel clears marks, too, when it looks for what it may swap out.
+        // The kernel also clears marks when it looks for memory to swap out.
         let scans = reclaim_scans();
         if scans != self.scans {
             self.accesses.forget();
@@ -230,10 +230,10 @@ impl MarkedPages {
         }
     }
 
-    /// Returns true if a mapping has so much in memory that reading its marks takes too long. To count that is several
+    /// Returns true if a mapping has so much in memory that reading its marks takes too long. Counting that is several
     /// times as fast, and is done in slices.
     fn has_larger_mapping(&self) -> bool {
-        // The mean is of many mappings, and some pages take longer than others.
+        // The mean covers many mappings, and some pages take longer than others.
         let pages = LONGEST_READING.as_nanos() as f64 / (2.0 * self.page_ns.clamp(20.0, 1e4));
         let most = pages as u64 * PAGE_BYTES;
         let Ok(scan) = PageScan::open(self.pid) else {
@@ -249,7 +249,7 @@ impl MarkedPages {
         })
     }
 
-    /// Begins to clear the marks of what was accessed. What was not has none, and must not lose one that is set now.
+    /// Begins to clear the marks of accessed memory. Unaccessed memory has none, and must not lose one that is set now.
     fn begin_clearing(
         &mut self,
         pages: &Pages,
@@ -274,7 +274,7 @@ impl MarkedPages {
         self.to_flush = Some(flushed);
     }
 
-    /// To be called every few milliseconds: goes on with what was begun.
+    /// Continues the current clearing; call it every few milliseconds.
     pub fn go_on(&mut self, watch: &WriteWatch, pages: &mut Pages, clock: impl Fn() -> u32) {
         let Some(flushed) = self.to_flush.clone() else {
             return;
@@ -297,7 +297,7 @@ impl MarkedPages {
         }
     }
 
-    /// Makes processors forget what they have cached of the page tables.
+    /// Makes processors drop their cached page tables.
     fn flush(
         &mut self,
         flushed: Range<u64>,
@@ -305,7 +305,7 @@ impl MarkedPages {
         pages: &mut Pages,
         clock: &impl Fn() -> u32,
     ) {
-        // What was protected is opened, so that there is something to protect.
+        // Protected pages are opened, so that there is something to protect.
         let mut protected = Vec::new();
         let runs = std::slice::from_ref(&flushed);
         let _ = watch.lift(flushed.clone());
@@ -321,12 +321,12 @@ impl MarkedPages {
     }
 }
 
-/// Memory that the kernel keeps marks for that are the process's own.
+/// Returns true if the memory has marks of its own in the kernel.
 fn is_private(m: &Mapping) -> bool {
     m.read && m.write && !m.shared && m.file_id.2 == 0
 }
 
-/// Returns the size of the pieces of the heap; `None` if it is too small to be cut, or if there is none.
+/// Returns the size of the heap's pieces; `None` if it is too small to cut, or if there is no heap.
 fn piece_bytes(pid: i32, mappings: &[Mapping]) -> Option<u64> {
     let heap = mappings.iter().filter(|m| m.path == "[heap]");
     let scan = PageScan::open(pid).ok()?;
@@ -345,16 +345,17 @@ fn piece_bytes(pid: i32, mappings: &[Mapping]) -> Option<u64> {
     (bytes > 0).then_some(piece)
 }
 
-/// Returns true if the kernel makes huge pages of memory that did not ask for them.
+/// Returns true if the kernel makes huge pages of memory that did not request them.
 fn always_huge() -> bool {
     std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
         .is_ok_and(|text| text.contains("[always]"))
 }
 
-/// A range whose protection flushes everything: of pages that are all in memory, inside one page table, and watched.
+/// Returns a range whose protection flushes everything: pages that are all in memory, inside one page table, and
+/// watched.
 fn flushed(pid: i32, mappings: &[MappingUse], pages: &Pages) -> Option<Range<u64>> {
     let scan = PageScan::open(pid).ok()?;
-    // What was not accessed is not written soon.
+    // Memory that was not accessed will not be written soon.
     let mut candidates: Vec<&MappingUse> = mappings
         .iter()
         .filter(|one| one.memory.rss >= LEAST_PIECE_BYTES)
@@ -370,7 +371,7 @@ fn flushed(pid: i32, mappings: &[MappingUse], pages: &Pages) -> Option<Range<u64
         resident.into_iter().find_map(|run| {
             let start = run.start.next_multiple_of(bytes);
             let part = start..start + bytes;
-            // Huge pages are not.
+            // Huge pages are not watched.
             let is_watched = |area: Range<u64>| area.start <= part.start && part.end <= area.end;
             (part.end <= run.end && pages.areas().any(is_watched)).then_some(part)
         })

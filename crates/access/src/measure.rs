@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Measurements of which the middle one counts.
+/// Measurements; their median counts.
 const TIMES: usize = 7;
 const PAGES: usize = 64;
 
@@ -17,7 +17,7 @@ fn median(mut times: Vec<f64>) -> Option<f64> {
     times.get(times.len() / 2).copied()
 }
 
-/// The cost of the first write to a page that is write-protected, in nanoseconds.
+/// Returns the cost of the first write to a write-protected page, in nanoseconds.
 fn fault_ns() -> io::Result<f64> {
     let watch = WriteWatch::of_ourselves()?;
     let page = PAGE_BYTES as usize;
@@ -39,8 +39,8 @@ fn fault_ns() -> io::Result<f64> {
     median(times).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The cost of an access to a watched word, in nanoseconds. An error if there are no watchpoints, or if they do not fire,
-/// as in some emulators.
+/// Returns the cost of an access to a watched word, in nanoseconds. Fails if there are no watchpoints, or if they do
+/// not fire, as in some emulators.
 fn trap_ns(tid: i32, with_kernel: bool) -> io::Result<f64> {
     let word = Box::new(AtomicU64::new(0));
     let address = word.as_ptr().addr() as u64;
@@ -58,17 +58,17 @@ fn trap_ns(tid: i32, with_kernel: bool) -> io::Result<f64> {
     median(times).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Means of this machine.
+/// This machine's means for a watch.
 pub struct Means {
     /// Costs of events; a cautious guess where they could not be measured.
     pub costs: Costs,
     /// Reason why writes to pages cannot be watched.
     pub no_pages: Option<io::Error>,
-    /// True if watchpoints see accesses of the kernel, or the reason why there are none.
+    /// True if watchpoints see the kernel's accesses; or the reason why there are none.
     pub watchpoints: io::Result<bool>,
 }
 
-/// Returns the cost of a trap, and whether watchpoints see accesses of the kernel.
+/// Returns the cost of a trap, and true if watchpoints see the kernel's accesses.
 fn trap() -> (io::Result<f64>, bool) {
     let tid = memhook_inject::own_thread();
     // The kernel's accesses need more permission (perf_event_paranoid 1).
@@ -80,13 +80,13 @@ fn trap() -> (io::Result<f64>, bool) {
     }
 }
 
-/// Returns whether watchpoints see accesses of the kernel, or why there are none.
+/// Returns true if watchpoints see the kernel's accesses, or the reason why there are none.
 pub fn watchpoints() -> io::Result<bool> {
     let (trap, with_kernel) = trap();
     trap.map(|_| with_kernel)
 }
 
-/// Tries and measures.
+/// Tries the means and measures their costs.
 pub fn measure() -> Means {
     let fault = fault_ns();
     let (trap, with_kernel) = trap();

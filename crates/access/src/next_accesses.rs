@@ -1,7 +1,7 @@
-//! The next accesses to words that somebody asks about, by whichever thread makes them.
+//! The next accesses to words that a caller asks about, by any thread.
 //!
-//! Unlike [`Watcher`](crate::Watcher), this keeps to no budget: each access that is reported costs the thread a trap, and
-//! a thread with a watchpoint pays each time it is put on a processor. Nothing is paid while no word is watched.
+//! Unlike [`Watcher`](crate::Watcher), this keeps to no budget: each reported access costs the thread a trap, and a
+//! thread with a watchpoint pays each time it is scheduled. It costs nothing while no word is watched.
 
 use crate::error::Error;
 use crate::measure::watchpoints;
@@ -10,17 +10,17 @@ use memhook_inject::{Access, Width};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Between two looks for new threads.
+/// Time between two looks for new threads.
 const FOLLOW: Duration = Duration::from_millis(20);
-/// Threads beyond this are not watched: each takes descriptors and locked memory.
+/// Most watched threads: each takes descriptors and locked memory.
 const MOST_THREADS: usize = 1000;
 
-/// Words of one process, of which the next accesses are reported.
+/// Words of one process whose next accesses are reported.
 pub struct NextAccesses {
     threads: WatchedThreads,
     slots: usize,
     sees_kernel: bool,
-    /// By address, with the time from which on they are watched.
+    /// Words by address, with the time from which they are watched.
     words: BTreeMap<u64, (u64, WatchedWord)>,
     followed: Option<Instant>,
 }
@@ -29,7 +29,7 @@ impl NextAccesses {
     /// Starts for a process; no word is watched yet.
     ///
     /// # Errors
-    /// [`Error::NoEvidence`] where there are no hardware watchpoints, or they may not be used.
+    /// [`Error::NoEvidence`] without hardware watchpoints, or the permission to use them.
     pub fn start(pid: i32) -> Result<NextAccesses, Error> {
         let none = |error: std::io::Error| Error::NoEvidence {
             pid,
@@ -52,7 +52,7 @@ impl NextAccesses {
         self.slots.saturating_sub(self.words.len())
     }
 
-    /// Returns true if accesses are seen that the kernel makes on behalf of the process.
+    /// Returns true if accesses by the kernel on behalf of the process are seen.
     pub fn sees_kernel(&self) -> bool {
         self.sees_kernel
     }
@@ -62,8 +62,8 @@ impl NextAccesses {
         !self.words.is_empty()
     }
 
-    /// Watches the word at `address`, a multiple of eight, in all threads. Returns whether it is watched in any. A word is
-    /// watched once at a time.
+    /// Watches the word at `address`, a multiple of eight, in all threads. Returns true if any thread is watched. A
+    /// word has only one watch at a time.
     pub fn watch(&mut self, address: u64, only_writes: bool) -> bool {
         if self.free_slots() == 0 || self.words.contains_key(&address) {
             return false;
@@ -91,16 +91,16 @@ impl NextAccesses {
         }
     }
 
-    /// Has a word that a thread has accessed fire at this thread's next access, too. Until then, or until the word is
-    /// forgotten, only other threads' accesses are reported.
+    /// Makes an accessed word fire at this thread's next access, too. Until this call, or until the word is forgotten,
+    /// only other threads' accesses are reported.
     pub fn watch_again(&mut self, access: &Access) {
         if let Some((_, word)) = self.words.get(&access.address) {
             self.threads.arm_again(word, access.tid);
         }
     }
 
-    /// The accesses since the last call, by time: of each word at most one for each thread. Called every few
-    /// milliseconds; new threads are watched from such a call on.
+    /// Returns the accesses since the last call, by time: for each word at most one from each thread. Call it every few
+    /// milliseconds; each call also starts to watch new threads.
     pub fn take(&mut self) -> Vec<Access> {
         if self.words.is_empty() {
             return Vec::new();

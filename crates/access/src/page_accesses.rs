@@ -1,37 +1,36 @@
-//! Which memory was not accessed at all, as far as the marks in the page tables tell. The kernel adds them up by
-//! mapping, so a mapping is known either not to have been accessed since the marks were cleared, or only that
-//! something in it was.
+//! Memory without any access, by the marks in the page tables. The kernel adds them up by mapping: either a mapping was
+//! not accessed since the marks were cleared, or something in it was.
 
 use std::ops::Range;
 
-/// Known accesses.
+/// Observed accesses.
 #[derive(Clone, Debug, Default)]
 pub struct PageAccesses {
-    /// When the marks were cleared last.
+    /// Time at which the marks were last cleared.
     cleared_ms: Option<u32>,
     looked_ms: u32,
-    /// Memory without an access up to the last look, and since when: in the order of addresses, and apart.
+    /// Memory without an access up to the last look, with the time since then: in the order of addresses, disjoint.
     idle: Vec<(Range<u64>, u32)>,
 }
 
 impl PageAccesses {
-    /// The marks were cleared just after a look.
+    /// Notes that the marks were cleared just after a look.
     pub fn cleared(&mut self, now_ms: u32) {
         self.cleared_ms = Some(now_ms);
     }
 
-    /// When they were.
+    /// Returns the time of the last clearing.
     pub fn cleared_ms(&self) -> Option<u32> {
         self.cleared_ms
     }
 
-    /// Somebody else may have cleared marks: nothing is known any more.
+    /// Forgets everything, because another program may have cleared marks.
     pub fn forget(&mut self) {
         *self = PageAccesses::default();
     }
 
-    /// A look has found these mappings without a mark; they are in order. What was idle already at the look before stays
-    /// idle since then.
+    /// Takes the mappings, in order, that a look found without a mark. Memory that was already idle at the look before
+    /// stays idle since then.
     pub fn looked(&mut self, unmarked: &[Range<u64>], now_ms: u32) {
         let Some(cleared_ms) = self.cleared_ms else {
             return;
@@ -61,7 +60,7 @@ impl PageAccesses {
         (self.idle, self.looked_ms) = (idle, now_ms);
     }
 
-    /// Since when nothing in this range was accessed, if that was for `older_ms` up to the last look.
+    /// Returns the time since which nothing in this range was accessed, if that was for `older_ms` up to the last look.
     pub fn idle_since(&self, range: Range<u64>, older_ms: u32) -> Option<u32> {
         let first = self
             .idle
@@ -107,7 +106,7 @@ mod tests {
         assert_eq!(accesses.idle_since(0x1ff0..0x2010, 1000), Some(100));
         assert_eq!(accesses.idle_since(0x1ff0..0x2010, 1001), None);
         accesses.cleared(1100);
-        // A part of what was idle was accessed, and more is idle now.
+        // A part of the idle memory was accessed, and more is idle now.
         accesses.looked(&[0x1000..0x2000, 0x3000..0x6000, 0x6000..0x7000], 3100);
         let since = |range| accesses.idle_since(range, 2000);
         assert_eq!(since(0x1000..0x2000), Some(100));
@@ -122,7 +121,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pieces of a program's memory are accessed now and then; whatever is said to be idle was not accessed.
+        /// Pieces of a program's memory are accessed now and then; no memory that is reported idle was accessed.
         #[test]
         fn nothing_that_was_accessed_is_idle(
             seed in any::<u64>(), older_s in 1u32..8, period_s in 2u32..12,

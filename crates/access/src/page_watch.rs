@@ -1,4 +1,4 @@
-//! The pages of a process: protected and marked as the controller plans it, so that writes are seen.
+//! The pages of a process: protected and marked as the controller plans, so that writes are seen.
 
 use crate::controller::Controller;
 use crate::marked_pages::MarkedPages;
@@ -9,13 +9,14 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
+/// Largest watched mapping: larger ones are a sanitizer's shadow or the like, reserved but never filled.
 const MOST_AREA_BYTES: u64 = 256 << 30;
 
-/// New mappings beside watched ones, which the kernel would have joined with them, and the last page of a heap, which
-/// may grow again, make one mapping more until the process ends. So many of them are watched at most.
+/// Most watched mappings of a kind that stays separate until the process ends: new mappings beside watched ones, which
+/// the kernel would otherwise have joined, and the last page of a heap, which may grow again.
 const MOST_APART: usize = 2048;
-/// The last page of a heap is watched when it has not grown for a part of the age that is asked for, within these times.
+/// Fraction of the age in question after which the last page of a heap that has not grown is watched, within these
+/// times.
 const REST_SHARE: u32 = 4;
 const REST_MS: std::ops::RangeInclusive<u32> = 1_000..=30_000;
 
@@ -24,11 +25,11 @@ pub(crate) struct PageWatch {
     pid: i32,
     watch: WriteWatch,
     pub marks: MarkedPages,
-    /// In order, and apart from each other.
+    /// Watched ranges, in order and disjoint.
     registered: Vec<Range<u64>>,
-    /// The last page of the heap, and since when it is that.
+    /// The last page of the heap, and the time since it is the last.
     open_edge: Option<(u64, u32)>,
-    /// Number of mappings that are apart and would otherwise be one.
+    /// Number of mappings that are separate and would otherwise be one.
     apart: usize,
 }
 
@@ -56,8 +57,8 @@ impl PageWatch {
         })
     }
 
-    /// Looks at the pages, and protects those whose turn it is. Returns how long that took; an error where the program has
-    /// begun to use userfaultfd(2) itself, and nothing must be watched any more.
+    /// Checks the pages, and protects those whose turn it is. Returns the time that this took; an error if the program
+    /// has begun to use userfaultfd(2) itself, so that nothing may be watched any more.
     pub fn look(&mut self, controller: &mut Controller, now_ms: u32) -> Result<Duration, String> {
         let begin = Instant::now();
         if has_userfaultfd(self.pid) {
@@ -68,9 +69,9 @@ impl PageWatch {
         let areas = self.without_huge_pages();
         controller.pages.set_areas(&areas, now_ms);
         let (mut written, mut pace) = (Vec::new(), Pace::default());
-        // What is found between the areas is of no page that is known.
+        // Gaps between the areas belong to no known page.
         for range in with_gaps(areas) {
-            // Fails where the process is gone.
+            // Fails if the process is gone.
             let _ = pace.in_slices(range, |slice| {
                 self.watch.written_so_far(slice, &mut written)
             });
@@ -95,12 +96,12 @@ impl PageWatch {
         Ok(begin.elapsed())
     }
 
-    /// Returns the watched ranges without huge pages: the first write to a protected one would split it, so they are
-    /// never protected, and nothing is known about them.
+    /// Returns the watched ranges without huge pages. The first write to a protected huge page would split it, so they
+    /// are never protected, and nothing is known about them.
     fn without_huge_pages(&self) -> Vec<Range<u64>> {
         let (mut huge, mut pace) = (Vec::new(), Pace::default());
         for range in with_gaps(self.registered.iter().cloned()) {
-            // Fails where the process is gone.
+            // Fails if the process is gone.
             let _ = pace.in_slices(range, |slice| self.watch.huge(slice, &mut huge));
         }
         let huge = joined(&huge);
@@ -108,7 +109,7 @@ impl PageWatch {
         parts.flat_map(|part| uncovered(part, &huge)).collect()
     }
 
-    /// Watches what is new.
+    /// Watches new memory.
     fn register(&mut self, older_ms: u32, now_ms: u32) {
         let maps = mappings(self.pid).unwrap_or_default();
         let before = std::mem::take(&mut self.registered);
@@ -150,7 +151,7 @@ impl PageWatch {
         self.registered = joined(&now);
     }
 
-    /// Watches the last page of the heap where that has not grown for some time. Whether it is watched.
+    /// Watches the last page of the heap if that has not grown for some time. Returns true if it is watched.
     fn watches_edge(
         &mut self,
         edge: Range<u64>,
@@ -171,23 +172,23 @@ impl PageWatch {
         is_watched
     }
 
-    /// Looks at the marks now.
+    /// Reads the marks now.
     pub fn look_again(&mut self, now_ms: u32) {
         self.marks.look_again(clock_from(now_ms));
     }
 
-    /// Goes on with marks that are being cleared.
+    /// Continues a clearing of marks.
     pub fn go_on(&mut self, controller: &mut Controller, now_ms: u32) {
         self.marks
             .go_on(&self.watch, &mut controller.pages, clock_from(now_ms));
     }
 }
 
-/// Gives back what is watched part by part: when a userfaultfd is closed, the kernel does so at one go, and threads of
+/// Gives up watched memory part by part: when a userfaultfd is closed, the kernel does it all at once, and threads of
 /// the process that map or unmap memory wait for that.
 impl Drop for PageWatch {
     fn drop(&mut self) {
-        // Older kernels let anybody give back what is somebody else's; closing the descriptors gives back ours.
+        // Older kernels let anyone give up another's registration; closing the descriptors gives up ours.
         if has_userfaultfd(self.pid) {
             return;
         }
@@ -195,7 +196,7 @@ impl Drop for PageWatch {
         let mut pace = Pace::default();
         let maps = mappings(self.pid).unwrap_or_default();
         for area in to_let_go(&maps, &may_have_blocks) {
-            // Fails where it is not watched, or the other one watches it.
+            // Fails if it is not watched, or if another program watches it.
             let _ = pace.let_go(area, |slice| {
                 let removed = self.watch.remove(slice.clone());
                 let _ = removed.or_else(|error| match other {
@@ -208,14 +209,14 @@ impl Drop for PageWatch {
     }
 }
 
-/// Mappings that heap blocks may be in: private memory without a file.
+/// Returns the mappings that may hold heap blocks: private memory without a file.
 pub(crate) fn watchable(pid: i32) -> Vec<Range<u64>> {
     let all = mappings(pid).unwrap_or_default().into_iter();
     let all = all.filter(may_have_blocks);
     all.map(|m| m.start..m.end).collect()
 }
 
-/// New mappings that would stay apart from watched ones beside them: where each begins, in order.
+/// Returns the begin of each new mapping, in order, that would stay separate from watched ones beside it.
 fn apart(maps: &[Mapping], before: &[Range<u64>]) -> Vec<u64> {
     let may = maps
         .iter()
@@ -227,14 +228,14 @@ fn apart(maps: &[Mapping], before: &[Range<u64>]) -> Vec<u64> {
     may.filter(is_apart).map(|m| m.start).collect()
 }
 
-/// Returns true if heap blocks may be in a mapping.
+/// Returns true if a mapping may hold heap blocks.
 fn may_have_blocks(m: &Mapping) -> bool {
     let is_memory = m.path.is_empty() || m.path == "[heap]" || m.path.starts_with("[anon");
     let is_own = m.read && m.write && !m.shared && m.file_id.2 == 0 && is_memory;
     is_own && m.end - m.start <= MOST_AREA_BYTES
 }
 
-/// Ranges in order, with neighbours made one.
+/// Joins adjacent ranges, which are in order.
 fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -246,8 +247,7 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     found
 }
 
-/// Returns true if one of these ranges, which are in order and apart, begins where a range ends, or ends where it
-/// begins.
+/// Returns true if one of these ranges, which are in order and disjoint, is adjacent to a range.
 fn touches(range: &Range<u64>, others: &[Range<u64>]) -> bool {
     let first = others.partition_point(|one| one.end < range.start);
     let near = others[first..].iter().take(2);
@@ -255,7 +255,7 @@ fn touches(range: &Range<u64>, others: &[Range<u64>]) -> bool {
         .any(|one| one.end == range.start || one.start == range.end)
 }
 
-/// Returns the parts of a range that are in none of these, which are in order and apart.
+/// Returns the parts of a range outside these, which are in order and disjoint.
 fn uncovered(range: Range<u64>, covered: &[Range<u64>]) -> Vec<Range<u64>> {
     let (mut at, mut found) = (range.start, Vec::new());
     let first = covered.partition_point(|one| one.end <= range.start);

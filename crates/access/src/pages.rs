@@ -1,9 +1,9 @@
-//! When each page was written last, as far as write protection tells.
+//! Last write to each page, by write protection.
 //!
 //! A page is either guarded (protected, and not written since) or open (written since it was protected, or never
-//! protected). How soon an open page is guarded again follows Memcov's monitoring thresholds
-//! (Callanan et al., Model predictive control for memory profiling, figure 3): a page that is written soon
-//! after it was guarded is left alone for longer the next time, one that is not, for less long.
+//! protected). The time after which an open page is guarded again follows Memcov's monitoring thresholds (Callanan et
+//! al., Model predictive control for memory profiling, figure 3): a page that is written soon after it was guarded is
+//! left alone for longer the next time, and other pages for less long.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ const NEVER: u32 = u32::MAX;
 /// One page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Guarded: since when. Open: when it should be guarded again.
+    /// For a guarded page, the time since then; for an open one, the time at which to guard it again.
     pub at_ms: u32,
-    /// When it was last found written.
+    /// Time at which it was last found written.
     written_ms: u32,
     /// Index of its threshold.
     pub level: u8,
@@ -37,7 +37,7 @@ impl Page {
         }
     }
 
-    /// It was found written. A threshold is lowered for each time that it passed without a write.
+    /// Notes a write. The threshold is lowered once for each time that it passed without a write.
     fn written(&mut self, now_ms: u32) {
         let mut idle_ms = now_ms.saturating_sub(self.at_ms);
         if idle_ms <= THRESHOLDS_MS[usize::from(self.level)] {
@@ -58,9 +58,9 @@ impl Page {
 pub enum Writes {
     /// None since this moment.
     NoneSince(u32),
-    /// One that was in this range and nowhere else was found at this moment, and happened at most a look before.
+    /// One was found at this moment, in pages of this range alone, and happened at most one look before.
     At(u32),
-    /// Its pages are shared with others that were written, or nobody has looked for long enough.
+    /// Its pages are shared with others that were written, or were not watched for long enough.
     Unknown,
 }
 
@@ -76,7 +76,7 @@ impl Area {
     }
 }
 
-/// The pages of the areas that are watched.
+/// Pages of the watched areas.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
     areas: Vec<Area>,
@@ -85,7 +85,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Watches these areas, which are in order and apart. What is known of pages in them stays known.
+    /// Watches these areas, which are in order and disjoint. Knowledge about pages in them is kept.
     pub fn set_areas(&mut self, areas: &[Range<u64>], now_ms: u32) {
         let are_same = self.areas.len() == areas.len()
             && self
@@ -119,12 +119,12 @@ impl Pages {
         self.guarded = self.iter().filter(|(_, page)| page.is_guarded).count();
     }
 
-    /// The areas.
+    /// Returns the areas.
     pub fn areas(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.areas.iter().map(|area| area.start..area.end())
     }
 
-    /// All pages with their addresses.
+    /// Iterates over all pages with their addresses.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Page)> {
         self.areas.iter().flat_map(|area| {
             let addresses = (area.start..).step_by(PAGE_BYTES as usize);
@@ -142,7 +142,7 @@ impl Pages {
         self.areas.iter().map(|area| area.pages.len()).sum()
     }
 
-    /// Returns true if there are none.
+    /// Returns true without any pages.
     pub fn is_empty(&self) -> bool {
         self.areas.is_empty()
     }
@@ -162,8 +162,8 @@ impl Pages {
         }
     }
 
-    /// A look has found that the pages of these runs are not protected, and that all others still are. Returns how
-    /// many guarded pages were written, each of which cost a fault.
+    /// Takes the result of a look: the pages of these runs are not protected, and all others still are. Returns the
+    /// number of guarded pages that were written, each of which cost a fault.
     pub fn looked(&mut self, runs: &[Range<u64>], now_ms: u32) -> usize {
         let mut faults = 0;
         self.each_of(runs, |page| {
@@ -177,7 +177,7 @@ impl Pages {
         faults
     }
 
-    /// The pages of these runs were protected.
+    /// Notes that the pages of these runs were protected.
     pub fn guard(&mut self, runs: &[Range<u64>], now_ms: u32) {
         let mut more = 0;
         self.each_of(runs, |page| {
@@ -189,7 +189,7 @@ impl Pages {
         self.guarded += more;
     }
 
-    /// The protection of the pages of these runs was lifted, so that others may be guarded.
+    /// Notes that the protection of these runs was lifted, so that others may be guarded.
     pub fn lift(&mut self, runs: &[Range<u64>], now_ms: u32) {
         let mut less = 0;
         self.each_of(runs, |page| {
@@ -232,8 +232,8 @@ impl Pages {
         }
     }
 
-    /// The last moment at which a range of memory may have been written, as far as its pages tell: from then on all of
-    /// them were guarded. A page may share its memory with other ranges.
+    /// Returns the last moment at which a range of memory may have been written, judging by its pages: from then on
+    /// all of them were guarded. A page may be shared with other ranges.
     pub fn may_be_written(&self, range: Range<u64>) -> u32 {
         let index = self.areas.partition_point(|area| area.end() <= range.start);
         let area = self.areas.get(index);
@@ -254,7 +254,7 @@ impl Pages {
         each.max().unwrap_or(self.looked_ms)
     }
 
-    /// Returns how many pages have each threshold.
+    /// Returns the number of pages at each threshold.
     pub fn thresholds(&self) -> [u64; THRESHOLDS_MS.len()] {
         let mut counts = [0; THRESHOLDS_MS.len()];
         for (_, page) in self.iter() {
@@ -290,7 +290,7 @@ mod tests {
             pages.guard(std::slice::from_ref(&hot), now);
         }
         assert_eq!(pages.thresholds(), [3, 0, 0, 1]);
-        // After a time without a write that is longer than each threshold, it is as at first.
+        // After a write-free time longer than each threshold, it is as at first.
         pages.looked(std::slice::from_ref(&hot), now + 40_000);
         assert_eq!(pages.thresholds(), [4, 0, 0, 0]);
     }

@@ -1,4 +1,4 @@
-//! Simulated programs, and what must hold for the controller whatever they do.
+//! Simulated programs, and invariants of the controller for all of them.
 
 use crate::controller::{Controller, Costs, Settings};
 use crate::pages::{PAGE_BYTES, THRESHOLDS_MS, Writes};
@@ -8,16 +8,16 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A program's pages; each group of them is written with a period, which changes now and then.
+/// A program's pages, in groups; each group is written with a period, which changes now and then.
 struct Program {
     pages: u64,
-    /// By group: how often, in ms; 0: never.
+    /// Period of each group in ms; 0: never.
     periods: Vec<u64>,
-    /// From this moment on all pages are written at once, each second.
+    /// Time from which all pages are written at once, each second.
     storm_ms: u64,
     protected: Vec<bool>,
     written_ms: Vec<u64>,
-    /// Faults by the millisecond.
+    /// Faults by millisecond.
     faults: VecDeque<(u64, u64)>,
     total: u64,
 }
@@ -54,7 +54,7 @@ impl Program {
         self.faults.push_back((now_ms, faults));
     }
 
-    /// Most faults in any five seconds.
+    /// Returns the most faults in any five seconds.
     fn worst(&self) -> u64 {
         let mut worst = 0;
         for (i, &(from, _)) in self.faults.iter().enumerate() {
@@ -111,7 +111,7 @@ fn adaptive(older_ms: u32, budget: f64) -> Settings {
     Settings { older_ms, budget }
 }
 
-/// Stale pages according to the controller.
+/// Returns the stale pages according to the controller.
 fn reported(controller: &Controller, pages: u64, older_ms: u32) -> Vec<u64> {
     let is_stale = |page: &u64| {
         let range = page * PAGE_BYTES..(page + 1) * PAGE_BYTES;
@@ -126,7 +126,7 @@ fn reported(controller: &Controller, pages: u64, older_ms: u32) -> Vec<u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Never over the budget by more than a tenth in any five seconds, also if all pages are written at once.
+    /// No five seconds exceed the budget by more than a tenth, even if all pages are written at once.
     #[test]
     fn within_the_budget(
         pages in 1u64..400,
@@ -143,15 +143,15 @@ proptest! {
         prop_assert!(controller.counts().0 <= program.total);
     }
 
-    /// Each page is guarded at some time within a bound, however few may be guarded at once; and what is reported was
-    /// not written.
+    /// Each page is guarded at some time within a bound, however few may be guarded at once; and no reported page was
+    /// written.
     #[test]
     fn every_page_is_looked_at_and_reports_are_true(
         pages in 1u64..200,
         periods in prop::collection::vec(prop::sample::select(vec![0, 100, 3000, 20_000]), 1..6),
         share in 0.1f64..2.0,
     ) {
-        // So that `share` of the pages may be guarded at once.
+        // Allows `share` of the pages to be guarded at once.
         let (budget, older_ms) = (0.01, 3000);
         let fault_ns = 25e6 / (share * pages as f64).max(1.0);
         let mut program = Program::new(pages, periods, u64::MAX);
@@ -177,7 +177,7 @@ proptest! {
         prop_assert!(f64::from(longest) <= bound, "{} > {}", longest, bound);
     }
 
-    /// The longer the time without a touch that is asked for, the less is reported.
+    /// The longer the time in question, the less is reported.
     #[test]
     fn longer_times_report_less(
         pages in 1u64..300,
@@ -195,7 +195,7 @@ proptest! {
     }
 }
 
-/// To guard all pages again each second would cost more on a program that writes some pages all the time.
+/// Guarding all pages again each second would cost more on a program that writes some pages all the time.
 #[test]
 fn what_is_written_all_the_time_is_looked_at_less() {
     let mut program = Program::new(200, vec![100, 0, 0, 0], u64::MAX);

@@ -1,4 +1,4 @@
-//! The live blocks of a process by site, with what is known of when they were touched.
+//! The live blocks of a process by site, with the known times of their touches.
 
 use crate::ages::{BANDS, band};
 use crate::pages::Writes;
@@ -12,7 +12,7 @@ pub enum Site {
     Stack(u32),
     /// Blocks from before the attach of one type and size, by its number.
     Kind(u32),
-    /// Pages from before the attach of which it is not known what blocks they hold.
+    /// Pages from before the attach whose blocks are unknown.
     Pages,
 }
 
@@ -23,19 +23,19 @@ pub struct LiveBlock {
     pub address: u64,
     /// Its size.
     pub bytes: u64,
-    /// Where it belongs.
+    /// Its site.
     pub site: Site,
-    /// When it was allocated; `None` if that was before the attach.
+    /// Time of the allocation; `None` if that was before the attach.
     pub allocated_ms: Option<u32>,
 }
 
 /// Question that page evidence leaves open about a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stratum {
-    /// It was not written for long enough. It may have been read.
+    /// It was not written for long enough, but may have been read.
     Unwritten,
-    /// Not even that is known: it shares its pages with others that were written, or they were not guarded for
-    /// long enough.
+    /// It may have been written: it shares its pages with others that were, or they were not guarded for long
+    /// enough.
     Open,
 }
 
@@ -49,17 +49,17 @@ pub struct Part {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Bytes times the time for which nothing has been seen of them, in ms.
+    /// Bytes times the time for which no access to them was seen, in ms.
     pub idle_byte_ms: f64,
-    /// The block for which that is most.
+    /// The block with the largest such product.
     pub most_idle: Option<LiveBlock>,
     most_idle_byte_ms: f64,
-    /// Some of them, with replacement: each with a probability in proportion to its size.
+    /// A sample of them, with replacement: each with a probability in proportion to its size.
     pub drawn: Vec<LiveBlock>,
 }
 
-/// Drawn of each part. Each is looked at once: a block that was touched at once must not be looked at again and
-/// again while one that is not touched takes its time.
+/// Sample size of each part. Each block is looked at once: a block that was touched at once must not be looked at
+/// again and again while an untouched one takes its time.
 const DRAWN: usize = 32;
 
 impl Part {
@@ -80,8 +80,8 @@ impl Part {
             self.drawn = vec![*block; DRAWN];
             return;
         }
-        // Each place of the sample is taken over with the probability of this block among all until now. Where that
-        // is small, hardly ever is more than one.
+        // This block replaces each place of the sample with its share of the bytes so far. Where that is small, it
+        // hardly ever replaces more than one.
         let probability = block.bytes as f64 / self.bytes as f64;
         let expected = probability * DRAWN as f64;
         if expected < 0.1 {
@@ -109,13 +109,13 @@ pub struct SiteBlocks {
     pub touched_bytes: u64,
     /// Blocks that were certainly neither read nor written within the time; none of them is drawn.
     pub idle: Part,
-    /// The others, by stratum.
+    /// The other blocks, by stratum.
     pub parts: [Part; 2],
-    /// When a block of the site was certainly touched last.
+    /// Last time at which a block of the site was certainly touched.
     pub last_access_ms: Option<u32>,
-    /// Bytes of blocks in which a watched word was touched within the time.
+    /// Bytes of blocks with a watched word that was touched within the time.
     pub hit_bytes: u64,
-    /// The site's state is known: looks at other sites tell more.
+    /// True if the site's state is known: looks at other sites tell more.
     pub is_known: bool,
 }
 
@@ -125,14 +125,14 @@ pub struct Census<'a> {
     now_ms: u32,
     hits: &'a FxHashMap<u64, u32>,
     random: Random,
-    /// By site.
+    /// Blocks by site.
     pub sites: FxHashMap<Site, SiteBlocks>,
-    /// Bytes of all sites, by how long they were not touched.
+    /// Bytes of all sites, by the time without a touch.
     pub ages: [u64; BANDS],
 }
 
 impl<'a> Census<'a> {
-    /// An empty one. `hits`: addresses of blocks with the moments at which they were last seen to be touched.
+    /// Creates an empty census. `hits`: addresses of blocks with the times of their last observed touches.
     pub fn new(older_ms: u32, now_ms: u32, hits: &'a FxHashMap<u64, u32>, random: Random) -> Self {
         Census {
             older_ms,
@@ -144,8 +144,8 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Counts a block, of whose pages `writes` is known. `written_ms`: until when they may have been written.
-    /// `idle_since`: since when they were certainly not accessed, if that is long enough.
+    /// Counts a block with the known `writes` of its pages. `written_ms`: time until which they may have been
+    /// written. `idle_since`: time since which they were certainly not accessed, if that is long enough.
     pub fn add(
         &mut self,
         block: &LiveBlock,
@@ -224,7 +224,7 @@ mod tests {
             4000,
             None,
         );
-        // Not accessed, unless a hit tells otherwise.
+        // Not accessed, unless a hit shows otherwise.
         census.add(&block(6, 7, Some(4)), Writes::NoneSince(5), 5, Some(3000));
         let site = census.sites.get_mut(&Site::Stack(1)).expect("counted");
         let idle = (site.idle.bytes, site.idle.blocks, site.idle.idle_byte_ms);

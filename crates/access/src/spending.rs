@@ -1,17 +1,17 @@
-//! Cost of looking for the target, and a rule by which no five seconds cost more than the budget.
+//! Cost of watching for the target, and a rule that keeps any five seconds within the budget.
 //!
-//! A protected page costs its writer one fault, and an armed watchpoint one trap a thread; then both are
-//! silent. So what may still be spent is known: it is bounded by what is outstanding. The rule is that what
-//! was spent in the last five seconds and what is outstanding never add up to more than five seconds'
-//! budget. Take any five seconds that end between this step and the next. What was spent in them was spent
-//! before this step, and is in the sum of the last five seconds; or after it, and was outstanding then.
+//! A protected page costs its writer one fault, and an armed watchpoint one trap per thread; then both are
+//! silent. So the possible further cost is known: it is bounded by what is outstanding. The rule is that
+//! the cost of the last five seconds plus what is outstanding never exceeds five seconds' budget. Take any
+//! five seconds that end between this step and the next. Their cost was either spent before this step, and
+//! is in the sum of the last five seconds; or after it, and was outstanding then.
 
 use std::collections::VecDeque;
 
-/// The length of the times in which the budget holds.
+/// Length of the windows in which the budget holds.
 pub const WINDOW_MS: u32 = 5000;
 
-/// Spending, recently and in all.
+/// Spending, recent and total.
 #[derive(Clone, Debug)]
 pub struct Spending {
     share: f64,
@@ -21,7 +21,7 @@ pub struct Spending {
 }
 
 impl Spending {
-    /// Nothing yet; `share` of the time may be spent.
+    /// Creates an empty account; `share` of the time may be spent.
     pub fn within(share: f64) -> Spending {
         Spending {
             share,
@@ -31,7 +31,7 @@ impl Spending {
         }
     }
 
-    /// Notes what is known to have been spent until now.
+    /// Charges cost known by now.
     pub fn spend(&mut self, now_ms: u32, ns: f64) {
         if ns > 0.0 {
             self.recent.push_back((now_ms, ns));
@@ -59,12 +59,12 @@ impl Spending {
         (self.all_ns() - self.recent_ns - outstanding_ns).max(0.0)
     }
 
-    /// Returns what may be spent in the time of a window, in nanoseconds.
+    /// Returns the budget of a window, in nanoseconds.
     pub fn all_ns(&self) -> f64 {
         f64::from(WINDOW_MS) * 1e6 * self.share
     }
 
-    /// Everything that was spent, in nanoseconds.
+    /// Returns the total spending, in nanoseconds.
     pub fn total_ns(&self) -> f64 {
         self.total_ns
     }

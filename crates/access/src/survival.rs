@@ -1,17 +1,17 @@
-//! From watched words to the share of memory that nobody touches.
+//! From watched words to the share of untouched memory.
 //!
-//! A word is chosen by chance and watched from a moment that has nothing to do with it. Either it is touched
-//! after some time, or it is not touched as long as it is watched. If the times between touches are of some
-//! distribution that does not change, the time from a random moment to the next touch has the same
-//! distribution as the time back to the last one. So the share of what was not touched for a time T is
-//! the share of what will not be touched for a time T.
+//! A word is chosen by chance and watched from a moment that has nothing to do with it. Either it is touched after some
+//! time, or not as long as it is watched. If the times between touches follow some distribution that does not change,
+//! the time from a random moment to the next touch has the same distribution as the time back to the last one. So the
+//! share of memory that was not touched for a time T is the share that will not be touched for a time T.
 //!
-//! The model is a mixture: a share `s` of the words is never touched within T, and the others are touched at
-//! rates from twice in T upwards, in unknown proportions. These are fitted by maximum likelihood for each `s`
-//! (expectation maximization), and the interval is of all `s` whose likelihood is not too much smaller than
-//! that of the best one (Wilks: twice the logarithm of the ratio is about chi-squared). With few observations the interval is wide, as it should be.
+//! The model is a mixture: a share `s` of the words is never touched within T, and the others are touched at rates from
+//! twice in T upwards, in unknown proportions. These are fitted by maximum likelihood for each `s` (expectation
+//! maximization), and the interval consists of all `s` whose likelihood is not too much smaller than that of the best
+//! one (Wilks: twice the logarithm of the ratio is about chi-squared). With few observations the interval is wide, as
+//! it should be.
 
-/// Result of watching.
+/// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watched {
     /// Seconds until it was touched or given up.
@@ -20,19 +20,19 @@ pub struct Watched {
     pub is_touched: bool,
 }
 
-/// The share that is stale, with a 95 % interval.
+/// Stale share, with a 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// The best estimate.
+    /// Best estimate.
     pub estimate: f64,
-    /// The low end of the interval.
+    /// Low end of the interval.
     pub low: f64,
-    /// The high end.
+    /// High end of the interval.
     pub high: f64,
 }
 
 impl Share {
-    /// Nothing is left to chance.
+    /// A share that is certain.
     pub fn certain(share: f64) -> Share {
         Share {
             estimate: share,
@@ -41,7 +41,7 @@ impl Share {
         }
     }
 
-    /// Nothing is known; `estimate` is a guess.
+    /// A share that is unknown; `estimate` is a guess.
     pub fn unknown(estimate: f64) -> Share {
         Share {
             estimate,
@@ -51,22 +51,22 @@ impl Share {
     }
 }
 
-/// The 95 % quantile of chi-squared with three degrees of freedom. The share of what is touched once or twice in T
-/// can hardly be told from the stale share, so it counts as a parameter, too; and so does the share of what is touched
-/// once in twice T, of which a part is stale at any moment. `adversary.rs` has programs of that kind.
+/// The 95 % quantile of chi-squared with three degrees of freedom. Words touched once or twice in T can hardly be told
+/// from stale ones, so their share counts as a parameter, too; and so does the share of words touched once in twice T,
+/// some of which are stale at any moment. `adversary.rs` has programs of that kind.
 const CHI_SQUARED: f64 = 7.815;
-/// The lowest rate of what is not stale, in touches within T: at this rate, few words are not touched within T.
+/// Lowest rate of words that are not stale, in touches within T: at this rate, few words are untouched within T.
 const LOWEST_RATE: f64 = 2.0;
-/// A factor between two rates.
+/// Factor between two rates.
 const RATE_STEP: f64 = 4.0;
-/// The highest rate, a second.
+/// Highest rate, per second.
 const HIGHEST_RATE: f64 = 1000.0;
 const STEPS: usize = 100;
 const ROUNDS: usize = 60;
-/// Times that differ by less than one part in so many count as the same: a few of them tell as much, in less time.
+/// Resolution of times: those that differ by a smaller fraction count as the same, which saves time and loses little.
 const TIMES_A_FACTOR: f64 = 12.0;
 
-/// Observations that are alike, and how many there are.
+/// Similar observations and their number.
 struct Alike {
     watched: Watched,
     count: f64,
@@ -94,7 +94,7 @@ fn grouped(watched: &[Watched]) -> Vec<Alike> {
         .collect()
 }
 
-/// The share of words that are not touched within `older_s`. `None` if nothing was watched.
+/// Returns the share of words that are not touched within `older_s`; `None` without observations.
 pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
     if watched.is_empty() {
         return None;
@@ -104,7 +104,7 @@ pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
     let rates: Vec<f64> = std::iter::successors(Some(first), |rate| Some(rate * RATE_STEP))
         .take_while(|&rate| rate < HIGHEST_RATE.max(2.0 * first))
         .collect();
-    // For each observation, how likely it is at each rate.
+    // Likelihood of each observation at each rate.
     let likely: Vec<Vec<f64>> = groups
         .iter()
         .map(|Alike { watched: one, .. }| {
@@ -133,7 +133,7 @@ pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
     })
 }
 
-/// The logarithm of the likelihood if this share is stale, with the proportions of rates that suit best.
+/// Returns the logarithm of the likelihood if this share is stale, with the best proportions of rates.
 fn fit(groups: &[Alike], likely: &[Vec<f64>], stale: f64) -> f64 {
     let count = likely.first().map_or(0, Vec::len);
     let mut weights = vec![(1.0 - stale) / count as f64; count];
@@ -201,7 +201,7 @@ mod tests {
         let cold = stale_share(&misses(30.0, 20), 30.0).unwrap();
         assert_eq!((cold.estimate, cold.high), (1.0, 1.0));
         assert!(cold.low > 0.75, "{cold:?}");
-        // A look that is short beside T tells little of what is touched rarely.
+        // A look that is short compared with T tells little about words that are touched rarely.
         let short = stale_share(&misses(0.1, 20), 30.0).unwrap();
         assert!(short.low < 0.05, "{short:?}");
     }
@@ -218,8 +218,8 @@ mod tests {
         assert!(few.high - few.low > 0.5, "{few:?}");
     }
 
-    /// The share of intervals that hold the truth, for blocks of which some are stale and the others are touched
-    /// at several rates, or with a period.
+    /// Share of intervals that hold the truth, for blocks some of which are stale, while the others are touched at
+    /// several rates, or with a period.
     #[test]
     fn intervals_hold() {
         let older = 10.0;

@@ -1,19 +1,19 @@
-//! Cost of watchpoints where a thread is put on a processor and taken off it: the kernel writes the debug registers
-//! each time, which leaves a virtual machine, and has more to do for a thread with events of any kind.
+//! Cost of watchpoints when a thread is scheduled or descheduled: the kernel writes the debug registers each time,
+//! which leaves a virtual machine, and has more to do for a thread with events of any kind.
 
 use memhook_process::SchedulingFile;
 use std::collections::BTreeMap;
 
-/// Cost for a thread that has a ring for its accesses, each time that it is put on a processor. Measured in a virtual
-/// machine, where it is dearest: docs/scores-evaluation.md.
+/// Cost of scheduling a thread that has a ring for its accesses. Measured in a virtual machine, where it is highest:
+/// docs/scores-evaluation.md.
 const RING_NS: f64 = 1_000.0;
-/// Beside that, of each watchpoint of the thread.
+/// Additional cost of each watchpoint of the thread.
 const WATCHPOINT_NS: f64 = 500.0;
-/// Cost for a running thread of an event that is opened, armed and closed again: its processor is interrupted for each.
-/// A thread that sleeps pays nothing.
+/// Cost of opening, arming and closing an event of a running thread: its processor is interrupted for each. A sleeping
+/// thread pays nothing.
 const EVENT_NS: f64 = 15_000.0;
 
-/// Counts how often threads are put on processors.
+/// Counts how often threads are scheduled.
 #[derive(Default)]
 pub struct Switches {
     threads: BTreeMap<i32, (SchedulingFile, u64)>,
@@ -22,8 +22,8 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// Looks at some threads of a process; how often they were put on a processor since the last time, those that
-    /// have come since then not counted.
+    /// Checks some threads of a process; returns how often they were scheduled since the last call, not counting new
+    /// threads.
     pub fn take(&mut self, pid: i32, tids: &[i32], now_ns: u64) -> u64 {
         self.threads.retain(|tid, _| tids.contains(tid));
         let mut taken = 0;
@@ -46,25 +46,25 @@ impl Switches {
         taken
     }
 
-    /// Begins anew the next time.
+    /// Makes the next call start a new count.
     pub fn rest(&mut self) {
         self.threads.clear();
         self.last_ns = 0;
     }
 
-    /// Returns how often that was in a second at the last look.
+    /// Returns the rate per second at the last check.
     pub fn per_second(&self) -> f64 {
         self.per_second
     }
 }
 
-/// Returns the cost of one time for a thread with this many watchpoints.
+/// Returns the cost of scheduling a thread with this many watchpoints once.
 pub fn switch_ns(watchpoints: usize) -> f64 {
     RING_NS + WATCHPOINT_NS * watchpoints as f64
 }
 
-/// Returns an upper bound of the cost when this many threads get an event each, or one of them this many: no more of
-/// them run than there are processors.
+/// Returns an upper bound on the cost when this many threads get an event each, or one of them gets this many: only as
+/// many threads run as there are processors.
 pub fn events_ns(events: usize, processors: usize) -> f64 {
     EVENT_NS * events.min(processors) as f64
 }
@@ -86,7 +86,7 @@ mod tests {
         let tid = memhook_inject::own_thread();
         let mut switches = Switches::default();
         assert_eq!(switches.take(pid, &[tid], 1), 0);
-        // Where the time is over before the thread is off its processor, it stays there.
+        // If the time is over before the thread leaves its processor, it stays there.
         let slept = || -> u64 {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let mut lines = status.lines();
@@ -100,7 +100,7 @@ mod tests {
         let taken = switches.take(pid, &[tid], 1_000_000_001);
         assert!(taken >= 50, "{taken}");
         assert_eq!(switches.per_second(), taken as f64);
-        // One that is not asked for is forgotten.
+        // A thread that is not asked for is forgotten.
         assert_eq!(switches.take(pid, &[], 2_000_000_001), 0);
         assert_eq!(switches.take(pid, &[tid], 3_000_000_001), 0);
     }

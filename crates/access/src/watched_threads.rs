@@ -1,4 +1,4 @@
-//! Watchpoints on the same word or byte for all threads of a process, those that come later included.
+//! Watchpoints on the same word or byte for all threads of a process, including new ones.
 
 use crate::measure::Means;
 use memhook_inject::{Access, AccessRing, Watchpoint, Width};
@@ -6,10 +6,10 @@ use memhook_process::{inner_tid, thread_ids};
 use std::collections::BTreeMap;
 use std::io;
 
-/// Watchpoints a thread on x86 (Intel SDM volume 3, 18.2: DR0 to DR3).
+/// Watchpoints per thread on x86 (Intel SDM volume 3, 18.2: DR0 to DR3).
 const MOST_SLOTS: usize = 4;
 
-/// A word or byte that is watched for some threads.
+/// A word or byte with watchpoints in some threads.
 pub struct WatchedWord {
     address: u64,
     width: Width,
@@ -27,7 +27,7 @@ impl WatchedWord {
 pub struct WatchedThreads {
     pid: i32,
     with_kernel: bool,
-    /// No more threads than this are watched: some by chance, if there are more.
+    /// Most watched threads: beyond that, chance selects some.
     most: usize,
     rings: BTreeMap<i32, Option<AccessRing>>,
     watched: usize,
@@ -35,8 +35,8 @@ pub struct WatchedThreads {
 }
 
 impl WatchedThreads {
-    /// Starts for the threads of a process, as many as a budget (share of its time) allows, with the number of
-    /// watchpoints that each has to give; or returns why that is impossible. What is not seen goes to `notes`.
+    /// Starts for the threads of a process, as many as a budget (share of its time) allows, and returns the number of
+    /// watchpoints available in each; or the reason why that is impossible. Limitations go to `notes`.
     pub fn within(
         pid: i32,
         means: &Means,
@@ -82,11 +82,12 @@ impl WatchedThreads {
         }
     }
 
-    /// Returns how many watchpoints a thread has to give: fewer where a debugger or the program itself uses some.
+    /// Returns the number of available watchpoints of a thread: fewer where a debugger or the program itself uses
+    /// some.
     pub(crate) fn slots(&self) -> io::Result<usize> {
         let mut taken = Vec::new();
         for _ in 0..MOST_SLOTS {
-            // Without being armed, it only takes the place.
+            // Unarmed, it only takes the place.
             match Watchpoint::reserve(self.pid, 0, self.with_kernel) {
                 Ok(watchpoint) => taken.push(watchpoint),
                 Err(error) if taken.is_empty() => return Err(error),
@@ -96,23 +97,24 @@ impl WatchedThreads {
         Ok(taken.len())
     }
 
-    /// Threads that are watched, while any are, and all.
+    /// Returns the number of threads that are watched, while any are, and of all threads.
     pub fn counts(&self) -> (usize, usize) {
         (self.watched, self.all)
     }
 
-    /// Returns the threads that are watched now.
+    /// Returns the threads under watch now.
     pub fn tids(&self) -> Vec<i32> {
         self.rings.keys().copied().collect()
     }
 
-    /// Leaves all threads alone until [`WatchedThreads::follow`]: a thread costs something while it has a ring, also
-    /// without a watchpoint. No word may be watched any more.
+    /// Leaves all threads alone until [`WatchedThreads::follow`]: a thread with a ring has a cost, even without a
+    /// watchpoint. No word may be watched any more.
     pub fn rest(&mut self) {
         self.rings.clear();
     }
 
-    /// Looks at who is there. New threads are watched from now on; `words` follow. How many threads got a ring.
+    /// Updates the list of threads. New ones are watched from now on, including their `words`. Returns how many
+    /// threads got a ring.
     pub fn follow<'a>(&mut self, words: impl Iterator<Item = &'a mut WatchedWord>) -> usize {
         let Ok(tids) = thread_ids(self.pid) else {
             return 0;
@@ -121,8 +123,8 @@ impl WatchedThreads {
         self.rings.retain(|tid, _| tids.contains(tid));
         let is_new = |tid: &i32| !self.rings.contains_key(tid);
         let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
-        // Threads that were made one after the other often do the same, so those that are watched, if not all can be,
-        // are not the first ones (multiplying by the golden ratio spreads numbers).
+        // Threads created in sequence often do the same work, so if only some can be watched, they are not the first
+        // ones (multiplying by the golden ratio spreads numbers).
         new.sort_unstable_by_key(|&tid| (tid as u32).wrapping_mul(0x9e37_79b1));
         let before = self.rings.len();
         for &tid in new.iter().take(self.most.saturating_sub(before)) {
@@ -153,7 +155,7 @@ impl WatchedThreads {
         Some(watchpoint)
     }
 
-    /// Watches a word or byte. `None` if no thread can.
+    /// Watches a word or byte; `None` if no thread can.
     pub fn watch(&self, address: u64, width: Width) -> Option<WatchedWord> {
         let armed = self.rings.iter().filter_map(|(&tid, ring)| {
             let watchpoint = self.armed(tid, (address, width), ring)?;
@@ -167,7 +169,7 @@ impl WatchedThreads {
         })
     }
 
-    /// The thread that calls itself by this number.
+    /// Returns the thread with this number in its own namespace.
     pub fn outer_tid(&self, inner: u32) -> Option<i32> {
         let tid = inner as i32;
         if self.rings.contains_key(&tid) && inner_tid(self.pid, tid) == Some(inner) {
@@ -178,7 +180,7 @@ impl WatchedThreads {
             .find(|&tid| inner_tid(self.pid, tid) == Some(inner))
     }
 
-    /// Watches a word or byte for one thread, or for all if it is not known which. `None` if none can.
+    /// Watches a word or byte for one thread, or for all if the thread is unknown; `None` if none can.
     pub fn watch_first(
         &mut self,
         tid: Option<i32>,
@@ -203,7 +205,7 @@ impl WatchedThreads {
         })
     }
 
-    /// Watches a word for all the other threads, too. How many those are.
+    /// Watches a word for all other threads, too; returns their number.
     pub fn extend(&self, word: &mut WatchedWord) -> usize {
         let before = word.threads();
         for (&tid, ring) in &self.rings {
@@ -217,7 +219,7 @@ impl WatchedThreads {
         word.threads() - before
     }
 
-    /// Has a word that has fired for a thread fire once more.
+    /// Makes a word that has fired for a thread fire once more.
     pub fn arm_again(&self, word: &WatchedWord, tid: i32) {
         if let Some(watchpoint) = word.by_thread.get(&tid) {
             // Fails for a thread that has ended, which accesses nothing.
@@ -225,7 +227,7 @@ impl WatchedThreads {
         }
     }
 
-    /// Returns what was recorded since the last time.
+    /// Returns the accesses recorded since the last call.
     pub fn take(&mut self) -> Vec<Access> {
         let mut found = Vec::new();
         for ring in self.rings.values_mut().flatten() {
@@ -234,7 +236,8 @@ impl WatchedThreads {
         found
     }
 
-    /// Takes the watchpoints that have fired from the threads without a ring: nothing else is known of those accesses.
+    /// Takes the watchpoints that have fired from the threads without a ring: nothing else is known about those
+    /// accesses.
     pub fn take_unrecorded(&self, word: &mut WatchedWord) -> Vec<i32> {
         let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
         let fired = word.by_thread.iter();
@@ -248,7 +251,7 @@ impl WatchedThreads {
         fired
     }
 
-    /// Returns how many threads without a ring have touched a word.
+    /// Returns the number of threads without a ring that have touched a word.
     pub fn touched_unrecorded(&self, word: &WatchedWord) -> usize {
         let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
         let fired = word.by_thread.iter();

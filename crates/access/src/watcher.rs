@@ -16,22 +16,22 @@ use memhook_stream::monotonic_ns;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Between two looks at the pages, or more: they take one in so many of our time at most.
+/// Least time between two looks at the pages, which take at most a small share of our time.
 const SECOND_MS: u32 = 1000;
 const LOOKING_SHARE: u32 = 5;
-/// A release is seen so much later at most. Until then it is not known whether an access was that of free().
+/// Longest delay until a release is seen. Until then, an access may have been free()'s.
 const RELEASE_DELAY_MS: u32 = 500;
 
-/// The last access that was seen at a site.
+/// Last observed access at a site.
 #[derive(Clone, Debug)]
 pub struct SeenAccess {
-    /// When.
+    /// Time of the access.
     pub at_ms: u32,
     /// The block.
     pub block: LiveBlock,
     /// Offset of the word in it.
     pub offset: u64,
-    /// By whom, if the kernel has recorded it.
+    /// Details, if the kernel recorded them.
     pub access: Option<Access>,
 }
 
@@ -90,7 +90,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Returns what is not seen, with the reasons.
+    /// Returns the limitations of the watch, with reasons.
     pub fn notes(&self, now_ms: u32) -> Vec<String> {
         let mut notes = self.notes.clone();
         let words = self.words.as_ref();
@@ -100,7 +100,7 @@ impl Watcher {
         notes
     }
 
-    /// The controller.
+    /// Returns the controller.
     pub fn controller(&self) -> &Controller {
         &self.controller
     }
@@ -115,7 +115,8 @@ impl Watcher {
         self.pages.is_some()
     }
 
-    /// Returns how often the marks of accesses in the page tables were cleared, and how long the longest of these took.
+    /// Returns how often the marks of accesses in the page tables were cleared, and the duration of the longest
+    /// clearing.
     pub fn clears(&self) -> (u64, Duration) {
         self.marks()
             .map_or((0, Duration::ZERO), MarkedPages::clears)
@@ -125,18 +126,18 @@ impl Watcher {
         self.pages.as_ref().map(|pages| &pages.marks)
     }
 
-    /// Returns how long the process has been watched, in ms.
+    /// Returns the length of the watch in ms.
     pub fn watched_ms(&self, now_ms: u32) -> u32 {
         now_ms.saturating_sub(self.began_ms)
     }
 
-    /// The share of the time that watching has cost the process until now.
+    /// Returns the share of the time that watching has cost the process until now.
     pub fn cost(&self, now_ms: u32) -> f64 {
         let time_ns = f64::from(self.watched_ms(now_ms).max(1)) * 1e6;
         self.controller.spent_ns() / time_ns
     }
 
-    /// To be called every few milliseconds.
+    /// Takes a turn; call it every few milliseconds.
     pub fn turn(&mut self, now_ms: u32) {
         self.poll(now_ms);
         if let Some(words) = &mut self.words {
@@ -154,7 +155,7 @@ impl Watcher {
         }
     }
 
-    /// Looks at the pages now: to be called before the last census, so that it is of this moment.
+    /// Checks the pages now; call it before the last census, so that it is about this moment.
     pub fn look_again(&mut self, now_ms: u32) {
         self.poll(now_ms);
         self.look(now_ms);
@@ -186,7 +187,7 @@ impl Watcher {
         }
     }
 
-    /// Takes a census of the live blocks, which `each_block` hands over one by one.
+    /// Takes a census of the live blocks, which `each_block` passes on one by one.
     pub fn census(&mut self, now_ms: u32, each_block: impl FnOnce(&mut dyn FnMut(LiveBlock))) {
         let older_ms = self.controller.settings().older_ms;
         let is_due = |ended: &Ended| now_ms.saturating_sub(ended.ended_ms) >= RELEASE_DELAY_MS;
@@ -235,7 +236,7 @@ impl Watcher {
             .retain(|_, at| now_ms.saturating_sub(*at) < older_ms);
     }
 
-    /// A look has ended whose block still lives.
+    /// Takes the result of a look whose block still lives.
     fn believe(&mut self, ended: Ended) {
         let Ended {
             look,
@@ -264,7 +265,7 @@ impl Watcher {
             has_watchpoints: self.has_watchpoints(),
             is_too_early: self.watched_ms(now_ms) < older_ms,
         };
-        // Looks under way count as far as they have come. Those that last are mostly at what is not touched.
+        // Looks under way count for the time so far. Those that last are mostly at untouched words.
         let mut looks = self.looks.clone();
         for active in self.words.iter().flat_map(WordWatch::active) {
             looks.ended(active, None, now_ms);
@@ -286,7 +287,7 @@ impl Watcher {
         answers
     }
 
-    /// For how long the live bytes were not touched, over time. Empty if writes are not seen.
+    /// Returns the time for which the live bytes were not touched, over time; empty if writes are not seen.
     pub fn history(&self) -> &[AgePoint] {
         if self.has_pages() {
             self.history.points()
@@ -295,7 +296,7 @@ impl Watcher {
         }
     }
 
-    /// The last access that was seen at a site.
+    /// Returns the last observed access at a site.
     pub fn last_access(&self, site: Site) -> Option<&SeenAccess> {
         self.accesses.get(&site)
     }
@@ -307,7 +308,7 @@ fn key(block: &LiveBlock) -> LiveKey {
     (block.address, block.allocated_ms)
 }
 
-/// Returns how long to watch a process if nobody says: long enough to see what becomes stale in that time.
+/// Returns the default duration of a watch: long enough to see memory become stale in that time.
 pub fn usual_duration(older: Duration) -> Duration {
     older * 2 + Duration::from_secs(5)
 }

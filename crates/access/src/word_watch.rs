@@ -1,4 +1,4 @@
-//! Looks at words of blocks, by watchpoints of all threads, as the controller's budget allows.
+//! Looks at words of blocks, by watchpoints of all threads, within the controller's budget.
 
 use crate::controller::Controller;
 use crate::looks::{Look, Looks};
@@ -11,15 +11,15 @@ use memhook_inject::{Access, Width};
 use memhook_stream::monotonic_ns;
 use rustc_hash::FxHashMap;
 
-/// Between two looks at the threads.
+/// Time between two updates of the list of threads.
 const FOLLOW_MS: u32 = 100;
-/// Between two looks at how often the threads were put on processors.
+/// Time between two counts of how often the threads were scheduled.
 const SWITCHES_MS: u32 = 20;
-/// Threads that were left alone are watched again once the budget has room for so many seconds of that, or nearly all of
-/// its room is free.
+/// Seconds of scheduling cost for which the budget must have room before threads that were left alone are watched
+/// again, unless nearly all of its room is free.
 const WORTH_S: f64 = 1.0;
 const NEARLY_ALL: f64 = 0.9;
-/// Where they are left alone for more than this share of the time, that is said.
+/// Share of the time for which threads are left alone, from which it is reported.
 const MUCH_REST: f64 = 0.1;
 
 /// A look under way.
@@ -28,7 +28,7 @@ struct Active {
     word: WatchedWord,
 }
 
-/// A look that has ended; what it tells depends on whether its block lives.
+/// A finished look; its meaning depends on whether its block lives.
 pub(crate) struct Ended {
     pub look: Look,
     pub touched_ms: Option<u32>,
@@ -43,16 +43,16 @@ pub(crate) struct WordWatch {
     slots: usize,
     active: Vec<Active>,
     switches: Switches,
-    /// Since when the threads are left alone.
+    /// Time since which the threads are left alone.
     resting_since_ms: Option<u32>,
-    /// For how long they were before.
+    /// Time for which they were left alone before.
     rested_ms: u32,
     next_follow_ms: u32,
     next_switches_ms: u32,
 }
 
 impl WordWatch {
-    /// Starts for this process, or returns why that is impossible. What is not seen goes to `notes`.
+    /// Starts for this process, or returns why that is impossible. Limitations go to `notes`.
     pub fn start(
         pid: i32,
         means: &Means,
@@ -74,7 +74,7 @@ impl WordWatch {
         })
     }
 
-    /// Returns the note that words are not watched all the time, if they have been watched for `watched_ms`.
+    /// Returns the note that words are not watched all the time, for a watch of `watched_ms`.
     pub fn rest_note(&self, watched_ms: u32, now_ms: u32) -> Option<String> {
         let since = self.resting_since_ms;
         let rested_ms = self.rested_ms + since.map_or(0, |at| now_ms.saturating_sub(at));
@@ -99,12 +99,12 @@ impl WordWatch {
         })
     }
 
-    /// The looks under way.
+    /// Iterates over the looks under way.
     pub fn active(&self) -> impl Iterator<Item = &Look> {
         self.active.iter().map(|active| &active.look)
     }
 
-    /// Follows the threads, and pays for what it has cost to watch them. Looks that are given up for that go to `ended`.
+    /// Updates the threads, and charges the cost of watching them. Looks that are given up for that go to `ended`.
     pub fn turn(&mut self, controller: &mut Controller, ended: &mut Vec<Ended>, now_ms: u32) {
         if now_ms >= self.next_switches_ms {
             self.next_switches_ms = now_ms + SWITCHES_MS;
@@ -151,8 +151,8 @@ impl WordWatch {
         controller.trapped(traps, now_ms);
     }
 
-    /// Notes what it has cost that threads with watchpoints were put on processors, and leaves the threads alone if there
-    /// is not enough left for as much again.
+    /// Charges the cost of scheduling threads with watchpoints, and leaves the threads alone if too little is left for
+    /// as much again.
     fn pay_for_switches(
         &mut self,
         controller: &mut Controller,
@@ -176,13 +176,13 @@ impl WordWatch {
         let taken = self
             .switches
             .take(self.pid, &threads.tids(), monotonic_ns());
-        // Looks that have ended since are counted as if they lasted: few do.
+        // Looks that have ended since then count as if they lasted: few do.
         controller.switched(taken as f64 * most_ns, now_ms);
         let next_ns = self.switches.per_second() * f64::from(SWITCHES_MS) / 1e3 * most_ns;
         if controller.words_room_ns(now_ms) >= next_ns {
             return;
         }
-        // They tell that nobody touched the word for as long as they lasted.
+        // They show that the word was untouched for as long as they lasted.
         let given_up = std::mem::take(&mut self.active).into_iter();
         ended.extend(given_up.map(|active| Ended {
             look: active.look,
@@ -195,7 +195,7 @@ impl WordWatch {
         self.resting_since_ms = Some(now_ms);
     }
 
-    /// Watches as many words as there are watchpoints, and as the budget allows.
+    /// Watches as many words as there are watchpoints and as the budget allows.
     pub fn arm(
         &mut self,
         controller: &mut Controller,

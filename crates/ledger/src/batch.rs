@@ -1,20 +1,20 @@
-//! Looking ahead: with many live blocks nearly every event misses the cache at its block's place and
-//! at its site. Events are collected, all their places are loaded, and only then are they applied:
-//! the processor waits for the memory of many of them at once, instead of one after the other.
+//! Prefetching: with many live blocks nearly every event misses the cache at its block's place and at its
+//! site. So events are collected, all their places are loaded, and only then are they applied: the
+//! processor waits for many of them at once, instead of one after the other.
 //!
-//! While the table fits into the cache this would only cost time, so it is switched on by the number
-//! of live blocks.
+//! While the table fits into the cache this would only cost time, so it is switched on by the number of
+//! live blocks.
 
 use crate::{Ledger, Observer};
 use memhook_abi::{Event, Op};
 
-/// The processor cannot keep track of more lines that are under way than this.
+/// Cache lines that a processor can load at the same time.
 const BATCH: usize = 32;
-/// From so many live blocks (24 bytes and more each) on.
+/// Live blocks (24 bytes and more each) from which prefetching pays.
 const MANY_BLOCKS: usize = 100_000;
 
-/// An event that is not applied yet. Its parts are written one by one: what is copied as a whole just after
-/// it was put together waits for those stores.
+/// An event that is not applied yet. Its parts are written one by one: copying the whole right after
+/// composing it would wait for those stores.
 struct Collected {
     address: u64,
     size: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Batch {
 }
 
 impl<O: Observer> Ledger<O> {
-    /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
+    /// Takes one event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     ///
     /// Sums may lack the last events until the pass ends.
     #[inline(always)]
@@ -48,7 +48,7 @@ impl<O: Observer> Ledger<O> {
     #[inline(always)]
     fn collect(&mut self, event: Event, size: u64, time_ns: u64) {
         self.map.expect(event.address);
-        // Of a release too, whose stack is none: nobody could predict a branch on the kind of the event.
+        // Even for a release, which has no stack: a branch on the kind of the event is unpredictable.
         self.sites.expect_stack(event.stack);
         self.batch.events.push(Collected {
             address: event.address,
@@ -64,11 +64,11 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Applies what has been collected; before anything that is not an event.
+    /// Applies the collected events; call it before anything that is not an event.
     #[inline(never)]
     pub fn apply_batch(&mut self) {
         let mut events = std::mem::take(&mut self.batch.events);
-        // By now most entries are there, and say which sites come next.
+        // By now most entries are loaded, and show which sites come next.
         for event in &events {
             self.sites.expect(self.map.first_look(event.address).site());
         }
@@ -87,7 +87,7 @@ impl<O: Observer> Ledger<O> {
         self.batch.events = events; // keeps its capacity
     }
 
-    /// At the end of a pass, with nothing collected.
+    /// Decides at the end of a pass, with nothing collected.
     pub(crate) fn choose_batching(&mut self) {
         self.batch.is_on = self.map.live() > MANY_BLOCKS;
     }

@@ -1,26 +1,25 @@
 //! A bound on the memory of a ledger: when it is reached, a sample of the blocks is kept.
 //!
-//! What is counted as it arrives stays exact: allocations and their bytes, of each site too. A
-//! release says nothing but an address, so it can only be counted at a site if its block is kept.
-//! Sums of what lives, and with them of what was released, are estimates from then on.
+//! Counts that are made on arrival stay exact: allocations and their bytes, even for each site. A release has only
+//! an address, so it can be counted at a site only if its block is kept. So from then on, sums of live blocks, and
+//! with them those of released ones, are estimates.
 //!
-//! Sites have half of the memory. When they fill it, allocations of further stacks are counted
-//! together.
+//! Sites have half of the memory. When they fill it, allocations of further stacks are counted together.
 
 use crate::entry::Entry;
 use crate::live_map::Place;
 use crate::thinning::{Estimate, Thinning};
 use crate::{Bounded, Ledger, Observer};
 
-/// A ledger's memory cannot be bounded below this: less would leave too few blocks for a sample of them.
+/// Least bound on a ledger's memory: less would leave too few blocks for a sample of them.
 pub const LEAST_BYTES: usize = 4 << 20;
-/// Memory that reports use for a site while they are made, beside its sums: rows, names of rows, order.
+/// Memory of a site in a report under construction, in addition to its sums: rows, names of rows, order.
 const REPORT_BYTES: usize = 192;
-/// Greatest size of an entry, right after the table was made as large as it has to be.
+/// Largest size of an entry, right after the table was made as large as necessary.
 const ENTRY_BYTES: usize = 48;
 
 impl<O: Observer> Ledger<O> {
-    /// Returns what is no longer known because of the limit of memory; `None` if everything is.
+    /// Returns the losses due to the memory bound; `None` if there are none.
     pub fn bounded(&self) -> Option<Bounded> {
         let all = self.others.iter().filter_map(Ledger::own_bounded);
         all.fold(self.own_bounded(), |all, of_shard| {
@@ -54,7 +53,7 @@ impl<O: Observer> Ledger<O> {
         self.map.thinning().weight(size)
     }
 
-    /// Bytes of memory that grow with what the program does.
+    /// Returns the bytes of memory that grow with the program's activity.
     pub fn memory_bytes(&self) -> usize {
         let others = self.others.iter().map(Ledger::own_memory_bytes);
         self.own_memory_bytes() + others.sum::<usize>()
@@ -68,7 +67,7 @@ impl<O: Observer> Ledger<O> {
         self.sites.bytes() + self.sites.len() * REPORT_BYTES + self.release_sites.bytes()
     }
 
-    /// Between rings and passes: drops what is too much.
+    /// Drops the excess, between rings and passes.
     pub(crate) fn look_at_memory(&mut self) {
         let Some(max) = self.options.max_bytes else {
             return;
@@ -107,11 +106,11 @@ impl<O: Observer> Ledger<O> {
         self.thin_to(thinning);
     }
 
-    /// Keeps what this keeps.
+    /// Applies this rule.
     pub(crate) fn thin_to(&mut self, thinning: Thinning) {
         if thinning.is_on() {
             self.reach_bound();
-            // A release of a block that is not kept looks like one of a block from before the attach.
+            // A release of a dropped block looks like one of a block from before the attach.
             self.contests.close();
             self.partners.close();
         }
@@ -126,8 +125,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Returns true if a block that was just allocated is kept. If not, it still ends the life of the one that was
-    /// known at its address, as any allocation there does.
+    /// Returns true if a new block is kept. If not, it still ends the life of the known block at its address, as
+    /// any allocation there does.
     #[inline(never)]
     pub(crate) fn admit(&mut self, address: u64, sequence: u32, size: u64) -> bool {
         let pass = self.pass as u16;

@@ -1,32 +1,32 @@
-//! Time in the allocator, by call stack: sums of the calls that were timed.
+//! Time in the allocator, by call stack: sums over the timed calls.
 
 use rustc_hash::FxHashMap;
 use std::ops::AddAssign;
 
-/// Call stacks that are told apart: some megabytes of them, which are taken beside the ledger's own bound.
+/// Most separate call stacks: some megabytes in addition to the ledger's own bound.
 const MAX_STACKS: usize = 100_000;
 
-/// Calls that were timed.
+/// Sums over timed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallTime {
     /// Number of calls.
     pub calls: u64,
-    /// Number of allocations that they stand for, as far as sampling is concerned.
+    /// Number of allocations that they stand for by sampling.
     pub weight: f64,
     /// Time in counts or nanoseconds, weighted.
     time: f64,
-    /// Squares of that, weighted.
+    /// Weighted squares of that.
     squares: f64,
 }
 
-/// Time that allocations took, as an estimate.
+/// Estimated time of allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TimeTaken {
-    /// All of it, in the unit of the time.
+    /// Total, in the unit of the time.
     pub time: f64,
     /// Estimated variance of that.
     pub variance: f64,
-    /// Calls that were timed.
+    /// Number of timed calls.
     pub calls: u64,
 }
 
@@ -46,7 +46,7 @@ impl CallTime {
         self.squares += weight * time * time;
     }
 
-    /// Adds what was timed elsewhere.
+    /// Adds another sum.
     pub fn merge(&mut self, more: &CallTime) {
         self.calls += more.calls;
         self.weight += more.weight;
@@ -54,7 +54,7 @@ impl CallTime {
         self.squares += more.squares;
     }
 
-    /// With times in another unit, of which one of the old has so many.
+    /// Converts times to another unit, `factor` of which make one of the old.
     pub fn scaled(self, factor: f64) -> CallTime {
         CallTime {
             time: self.time * factor,
@@ -63,14 +63,14 @@ impl CallTime {
         }
     }
 
-    /// The mean time of a call, and its standard error; 0 if none was timed.
+    /// Returns the mean time of a call, and its standard error; 0 if none was timed.
     pub fn mean(&self) -> (f64, f64) {
         if self.calls == 0 || self.weight <= 0.0 {
             return (0.0, 0.0);
         }
         let (mean, calls) = (self.time / self.weight, self.calls as f64);
         let spread = (self.squares / self.weight - mean * mean).max(0.0);
-        // Few calls that took alike say little of how others differ; one says nothing.
+        // A few equal calls say little about how others differ; one says nothing.
         let error = ((spread + mean * mean / calls) / calls).sqrt();
         (mean, error)
     }
@@ -85,15 +85,15 @@ impl CallTime {
         }
     }
 
-    /// Returns the share of these calls in so many allocations, whose timed calls are `all`: where it is not known how
-    /// many of the allocations are of this kind.
+    /// Returns the share of these calls in `allocations`, whose timed calls are `all`: for allocations of a kind whose
+    /// number is unknown.
     pub fn share_of(&self, all: &CallTime, allocations: f64) -> TimeTaken {
         if self.weight <= 0.0 || all.weight <= 0.0 {
             return TimeTaken::default();
         }
         let share = (self.weight / all.weight).min(1.0);
         let mean = self.time / self.weight;
-        // One timed call comes to its time if it is of this kind, else to nothing.
+        // A timed call contributes its time if it is of this kind, else nothing.
         let squares =
             share * self.squares / self.weight + (share * mean).powi(2) / self.calls as f64;
         let spread = (squares - (share * mean).powi(2)).max(0.0);
@@ -104,12 +104,12 @@ impl CallTime {
         }
     }
 
-    /// The numbers, for a file: calls, weight, weighted time and squares.
+    /// Returns the numbers for a file: calls, weight, weighted time and squares.
     pub fn numbers(&self) -> (u64, f64, f64, f64) {
         (self.calls, self.weight, self.time, self.squares)
     }
 
-    /// From these numbers; none of them has to make sense.
+    /// Reads these numbers; they need not make sense.
     pub fn of_numbers((calls, weight, time, squares): (u64, f64, f64, f64)) -> CallTime {
         let sane = |number: f64| {
             if number.is_finite() {
@@ -135,16 +135,16 @@ pub struct CallTimes {
 }
 
 impl CallTimes {
-    /// A call from a stack was timed, which stands for so many.
+    /// Adds a timed call from a stack, with the number of calls that it stands for.
     pub fn add(&mut self, stack: u32, weight: f64, time: f64) {
         self.all.add(weight, time);
-        // The numbers of stacks are the target's.
+        // The target chooses the numbers of stacks.
         if self.by_stack.len() < MAX_STACKS || self.by_stack.contains_key(&stack) {
             self.by_stack.entry(stack).or_default().add(weight, time);
         }
     }
 
-    /// Adds what was timed elsewhere.
+    /// Adds other sums.
     pub fn merge(&mut self, more: CallTimes) {
         self.all.merge(&more.all);
         for (stack, time) in more.by_stack {
@@ -154,13 +154,13 @@ impl CallTimes {
         }
     }
 
-    /// Sets what was timed of a stack.
+    /// Sets the sums of a stack.
     pub fn insert(&mut self, stack: u32, time: CallTime) {
         self.all.merge(&time);
         self.by_stack.insert(stack, time);
     }
 
-    /// With times in another unit.
+    /// Converts times to another unit.
     pub fn scaled(&self, factor: f64) -> CallTimes {
         let stacks = self.by_stack.iter();
         CallTimes {

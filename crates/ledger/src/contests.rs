@@ -1,9 +1,9 @@
-//! Addresses at which blocks and releases do not pair up yet.
+//! Addresses with blocks and releases that do not pair up yet.
 
 use crate::Ledger;
 use rustc_hash::FxHashMap;
 
-/// Passes after which what has not paired up never will.
+/// Passes after which unpaired events stay unpaired.
 const SETTLE_PASSES: u32 = 2;
 /// More than `SETTLE_PASSES`, and a power of two: pass numbers may wrap.
 const LISTS: usize = 4;
@@ -51,7 +51,7 @@ impl Contests {
         self.is_closed
     }
 
-    /// Bytes of memory, about.
+    /// Approximate bytes of memory.
     pub fn bytes(&self) -> usize {
         let lists: usize = self.changed.iter().map(Vec::capacity).sum();
         self.by_address.capacity() * (size_of::<(u64, Contest)>() + 1) + lists * size_of::<u64>()
@@ -61,12 +61,12 @@ impl Contests {
         self.by_address.get(&address).map_or(0, |c| c.balance)
     }
 
-    /// A block is known to be released, but not by which release.
+    /// Adds a block that was released by an unknown release.
     pub fn add_block(&mut self, address: u64, pass: u32) {
         self.change(address, 1, pass);
     }
 
-    /// A release came that releases no block known at this moment.
+    /// Adds a release without a block that is known at this moment.
     pub fn add_release(&mut self, address: u64, pass: u32) {
         self.change(address, -1, pass);
     }
@@ -88,7 +88,7 @@ impl Contests {
         }
     }
 
-    /// Hands those over to the shards that `of` names for their addresses; 0 is this one.
+    /// Passes them to the shards that `of` names for their addresses; 0 is this one.
     pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(u64) -> usize) {
         let all = std::mem::replace(self, Self::new());
         if all.is_closed {
@@ -108,7 +108,7 @@ impl Contests {
         }
     }
 
-    /// At the end of `pass`: gives up what has not changed for two passes.
+    /// Ends `pass`: gives up balances that have not changed for two passes.
     pub fn settle(&mut self, pass: u32) -> Settled {
         let due = pass.wrapping_sub(SETTLE_PASSES);
         let mut settled = Settled::default();

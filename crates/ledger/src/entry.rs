@@ -1,4 +1,4 @@
-//! An entry of the table of blocks: what is known of one address, in 24 bytes.
+//! An entry of the table of blocks: knowledge of one address, in 24 bytes.
 //!
 //! ```text
 //! word 0:  bits  0..45  block address >> 3; an empty place is all zero
@@ -23,14 +23,14 @@ const AGED: u64 = 1 << 47;
 const SITE_MASK: u64 = (1 << 26) - 1;
 const SEQUENCE_MASK: u64 = (1 << 22) - 1;
 const SIZE_MASK: u64 = u32::MAX as u64;
-/// Entries are marked as aged from this age on: old enough for every event that the ledger holds back.
+/// Age from which entries are marked as aged: old enough for every event that the ledger holds back.
 pub(crate) const AGED_PASSES: i16 = 16;
 
-/// One place of the table. Its words are no array: the compiler would keep one in memory.
+/// One place of the table. Its words are not an array: the compiler would keep that in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry(u64, u64, u64);
 
-/// Returns the stand-in for an address in an entry, by which places are found.
+/// Returns the part of an entry that stands for an address, by which places are found.
 #[inline]
 pub(crate) fn key_of(address: u64) -> u64 {
     address >> 3 & ADDRESS_MASK
@@ -66,8 +66,8 @@ impl Entry {
         )
     }
 
-    /// Turns an event's entry into one of a block that is known to be gone, though no release has come: it continues to
-    /// protect what it protected.
+    /// Turns an entry into that of a block that is gone without a seen release: it continues to protect what it
+    /// protected.
     #[inline]
     pub fn dead(self) -> Self {
         Self(self.0 & (ADDRESS_MASK | AGED), self.1 & !SITE_MASK, 0)
@@ -79,14 +79,14 @@ impl Entry {
         self
     }
 
-    /// Marked as aged.
+    /// Returns it marked as aged.
     #[inline]
     pub fn aged(mut self) -> Self {
         self.0 |= AGED;
         self
     }
 
-    /// Marked as aged if it is old enough.
+    /// Returns it marked as aged if it is old enough.
     #[inline]
     pub fn aged_by(self, pass: u16) -> Self {
         if !self.is_empty() && self.age(pass) >= AGED_PASSES {
@@ -100,13 +100,13 @@ impl Entry {
         self.0 == 0
     }
 
-    /// [`key_of`] its address; 0 if it is empty.
+    /// Returns [`key_of`] its address; 0 if it is empty.
     #[inline]
     pub fn key(self) -> u64 {
         self.0 & ADDRESS_MASK
     }
 
-    /// Its size in bytes, or `None` if it is too large for an entry.
+    /// Returns its size in bytes, or `None` if that does not fit into an entry.
     #[inline]
     pub fn small_size(self) -> Option<u64> {
         let size = self.2 & SIZE_MASK;
@@ -133,7 +133,7 @@ impl Entry {
         (self.0 >> 48) as u16
     }
 
-    /// As observers see it. Its size may be kept elsewhere.
+    /// Returns it in the form for observers. Its size may be kept elsewhere.
     #[inline]
     pub fn with_size(self, size: u64) -> BlockOf {
         BlockOf {
@@ -160,7 +160,7 @@ impl Entry {
         (self.2 >> 32) * 1_000_000
     }
 
-    /// Passes from the arrival of this entry's event to `pass`; negative if it arrived later.
+    /// Returns the passes from the arrival of this entry's event to `pass`; negative if it arrived later.
     #[inline]
     fn age(self, pass: u16) -> i16 {
         pass.wrapping_sub((self.1 >> 48) as u16) as i16
@@ -173,7 +173,7 @@ impl Entry {
         self.0 & AGED != 0 || self.age(pass) >= 2
     }
 
-    /// Returns true if its number is too old to be compared with those of this pass.
+    /// Returns true if its number is too old for a comparison with those of this pass.
     #[inline]
     pub fn is_old(self, pass: u16) -> bool {
         self.0 & AGED != 0 || self.age(pass) > 4
@@ -193,7 +193,7 @@ impl Entry {
         self.precedes_all_of(pass) || !sequence_before(sequence, self.sequence())
     }
 
-    /// Returns true if this tombstone protects nothing any more.
+    /// Returns true if this tombstone no longer protects anything.
     #[inline]
     pub fn is_expired(self, pass: u16) -> bool {
         !self.is_alive() && self.precedes_all_of(pass)

@@ -1,43 +1,42 @@
 //! Meaning of recorded blocks when allocations are sampled: the only estimator of the workspace.
 //!
-//! An allocation is recorded if a Poisson process over all requested bytes hits it, so a block of
-//! `size` bytes is recorded with probability p = 1 - exp(-size / mean). Horvitz and Thompson ("A
-//! generalization of sampling without replacement from a finite universe", 1952): a sum over the recorded
-//! blocks, each divided by its p, is an unbiased estimate of the sum over all blocks, and as blocks are
-//! sampled independently of each other, (1 - p) / p² · size² summed over the recorded blocks is an unbiased
-//! estimate of its variance.
+//! An allocation is recorded if a Poisson process over all requested bytes hits it, so a block of `size` bytes is
+//! recorded with probability p = 1 - exp(-size / mean). Horvitz and Thompson ("A generalization of sampling without
+//! replacement from a finite universe", 1952): a sum over the recorded blocks, each divided by its p, is an unbiased
+//! estimate of the sum over all blocks, and as blocks are sampled independently of each other, (1 - p) / p² · size²
+//! summed over the recorded blocks is an unbiased estimate of its variance.
 //!
-//! That estimate knows only of blocks that were hit. Where samples get rarer while a program is traced, few hits or
-//! none may stand for much, beside older blocks that are known well; the variance of the recorded ones then says that
-//! the sum is nearly exact, though most of it was passed by. So every sum of such a run, that of one site as that of
-//! all, gets what [`UNHIT`] more hits at the largest distance would add to its variance
-//! ([`SampledAllocations::unhit_variance`]). A sum of sums was passed by once, not once for each of them: of what was
-//! not hit, the largest part counts, where variances add up.
+//! That estimate knows only of blocks that were hit. If samples become rarer during a trace, few hits or none may stand
+//! for much memory, beside older blocks that are known well; the variance of the recorded ones then makes the sum look
+//! nearly exact, though most of it was missed. So the variance of every sum of such a run, for one site as for all, is
+//! increased by what [`UNHIT`] more hits at the largest distance would add ([`SampledAllocations::unhit_variance`]). A
+//! sum of sums was missed once, not once for each of them: of the unhit memory the largest part counts, whereas
+//! variances add up.
 
 use crate::LiveBlock;
 use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};
 
-/// Hits that are added to the variance for what no sample has hit. With *k* hits, *k* ± 1.96 √(*k* + 3) holds the
-/// expected number with a probability of at least 93 % whatever that is, as *k* ± 1.96 √*k* does not: after no hit at
-/// all it may well be 3 ("If nothing goes wrong, is everything all right?", Hanley and Lippman-Hand 1983).
+/// Hits added to the variance for memory that no sample has hit. With *k* hits, *k* ± 1.96 √(*k* + 3) holds the
+/// expected number with a probability of at least 93 % whatever that is, which *k* ± 1.96 √*k* does not: after no hit
+/// at all it may well be 3 ("If nothing goes wrong, is everything all right?", Hanley and Lippman-Hand 1983).
 const UNHIT: f64 = 3.0;
 
 /// Blocks and bytes: whole numbers, or estimates if allocations were sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: f64,
-    /// Bytes as asked for.
+    /// Requested bytes.
     pub bytes: f64,
     /// Estimated variance of `bytes`; 0 unless allocations were sampled.
     pub variance: f64,
-    /// To be added to the variance for what no sample has hit. Of a sum, the largest of its parts'.
+    /// Addition to the variance for memory that no sample has hit. For a sum, the largest of its parts'.
     pub unhit: f64,
 }
 
 impl Estimate {
-    /// Numbers that are known exactly.
+    /// Creates exact numbers.
     pub fn exact(blocks: u64, bytes: u64) -> Estimate {
         Estimate {
             blocks: blocks as f64,
@@ -69,15 +68,15 @@ impl Estimate {
         }
     }
 
-    /// Standard error of `bytes`, if they are an estimate.
+    /// Returns the standard error of `bytes`, if they are an estimate.
     pub fn error_bytes(&self) -> Option<u64> {
         standard_error(self.variance.max(0.0) + self.unhit)
     }
 }
 
-/// The standard error of a sum with this variance in whole bytes; `None` if the sum is exact.
+/// Returns the standard error of a sum with this variance in whole bytes; `None` if the sum is exact.
 pub fn standard_error(variance: f64) -> Option<u64> {
-    // Where sums were subtracted from each other, rounding leaves variances near 0, negative ones too.
+    // Subtracting sums leaves rounding errors: variances near 0, even negative ones.
     let error = variance.max(0.0).sqrt().round() as u64;
     (error > 0).then_some(error)
 }
@@ -93,7 +92,7 @@ impl AddAssign for Estimate {
 }
 
 impl SubAssign for Estimate {
-    /// Takes blocks out of a sum that they are part of.
+    /// Subtracts blocks from a sum that includes them.
     #[inline]
     fn sub_assign(&mut self, other: Estimate) {
         self.blocks -= other.blocks;
@@ -111,7 +110,7 @@ impl Sum for Estimate {
     }
 }
 
-/// Knows what one recorded block stands for.
+/// Converts recorded blocks to estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimator {
     /// Mean bytes between samples; `None` if every allocation is recorded.
@@ -138,33 +137,33 @@ impl Estimator {
     }
 }
 
-/// Mean distances of samples that are told apart.
+/// Most separate mean distances of samples.
 pub const MOST_LEVELS: u8 = 24;
 
 /// Counts all allocations by those that were recorded.
 ///
-/// Samples can be of several mean distances, of which each is twice the one before: level 1 is that of
-/// [`Estimator::sample_bytes`]. What was recorded without sampling is of level 0.
+/// Samples can have several mean distances, each twice the one before: level 1 is that of [`Estimator::sample_bytes`].
+/// Level 0 was recorded without sampling.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledAllocations {
-    /// Knows what a sample of level 1 stands for.
+    /// Estimator for samples of level 1.
     pub estimator: Estimator,
-    /// Every recorded allocation is a sample; else those are that were announced as such.
+    /// True if every recorded allocation is a sample; otherwise, those that were announced as such are.
     pub always: bool,
     /// End of the time in which every allocation was recorded, in nanoseconds since the attach; `None` if that time has
-    /// not ended, or if nobody noted when it did.
+    /// not ended, or its end was not noted.
     pub exact_until_ns: Option<u64>,
-    /// The highest level that was announced, or that a sample has.
+    /// Highest level that was announced, or that a sample has.
     coarsest: u8,
     /// Estimate from the samples.
     estimated: Estimate,
-    /// The samples.
+    /// Number of samples.
     samples: u64,
     sample_bytes: u64,
 }
 
 impl SampledAllocations {
-    /// Nothing counted; `sample_bytes`: mean bytes between samples of level 1.
+    /// Creates empty counts; `sample_bytes`: mean bytes between samples of level 1.
     pub fn new(sample_bytes: Option<u64>, always: bool) -> SampledAllocations {
         SampledAllocations {
             estimator: Estimator { sample_bytes },
@@ -173,21 +172,22 @@ impl SampledAllocations {
         }
     }
 
-    /// Mean bytes between samples, if anything may be an estimate because of them: the largest that there was.
+    /// Returns the largest mean distance of samples in bytes, if it may make anything an estimate.
     pub fn sample_bytes(&self) -> Option<u64> {
         let is_sampled = self.always || self.coarsest > 0;
         let coarsest = self.at(self.coarsest.max(1));
         coarsest.sample_bytes.filter(|_| is_sampled)
     }
 
-    /// Allocations are samples of this level from now on: what is passed by is not known, also if none is hit.
+    /// Announces that allocations are samples of this level from now on: missed ones are unknown, even if no sample
+    /// hits.
     pub fn announce(&mut self, level: u8) {
         self.coarsest = self.coarsest.max(level.min(MOST_LEVELS));
     }
 
-    /// To be added to the variance of a sum, whatever it is of: what no sample has hit may be as much as some hits
-    /// stand for. 0 where all samples have one distance, or where there are none: each sum then comes from
-    /// hits, whose number tells how many there might have been.
+    /// Returns the addition to any sum's variance for memory that no sample has hit: it may be as much as some hits
+    /// stand for. 0 if all samples have one distance, or without samples: then each sum comes from hits, whose number
+    /// shows how many there might have been.
     pub fn unhit_variance(&self) -> f64 {
         match self.sample_bytes() {
             Some(mean) if !self.always => UNHIT * (mean as f64).powi(2),
@@ -195,7 +195,7 @@ impl SampledAllocations {
         }
     }
 
-    /// Knows what a sample of this level stands for.
+    /// Returns the estimator for samples of this level.
     fn at(&self, level: u8) -> Estimator {
         let shift = u32::from(level.clamp(1, MOST_LEVELS) - 1);
         let mean = |first: u64| first.saturating_mul(1 << shift);
@@ -204,12 +204,12 @@ impl SampledAllocations {
         }
     }
 
-    /// Allocations that were recorded as samples.
+    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Counts `count` samples of one size and level. Returns what they stand for.
+    /// Counts `count` samples of one size and level. Returns the amount that they stand for.
     #[inline]
     pub fn count_samples(&mut self, level: u8, size: u64, count: u64) -> Estimate {
         self.samples += count;
@@ -220,7 +220,7 @@ impl SampledAllocations {
         all
     }
 
-    /// Adds what was counted elsewhere of the same run.
+    /// Adds other counts of the same run.
     pub fn add(&mut self, other: &SampledAllocations) {
         self.announce(other.coarsest);
         self.estimated += other.estimated;
@@ -228,7 +228,7 @@ impl SampledAllocations {
         self.sample_bytes = self.sample_bytes.saturating_add(other.sample_bytes);
     }
 
-    /// All allocations since the attach, of which so many were recorded.
+    /// Returns all allocations since the attach, given the numbers of recorded ones.
     pub fn all(&self, recorded_blocks: u64, recorded_bytes: u64) -> Estimate {
         let mut all = Estimate::exact(
             recorded_blocks.saturating_sub(self.samples),
@@ -257,7 +257,7 @@ impl SampledAllocations {
         ))
     }
 
-    /// An amount that was counted before it was known how rare the samples become.
+    /// Completes an amount that was counted before it was known how rare the samples become.
     #[inline]
     pub fn with_unhit(&self, amount: Estimate) -> Estimate {
         Estimate {
@@ -266,7 +266,7 @@ impl SampledAllocations {
         }
     }
 
-    /// Returns how many blocks this one stands for by the samples.
+    /// Returns how many blocks this one stands for by sampling.
     #[inline]
     pub fn weight(&self, block: &LiveBlock) -> f64 {
         self.weight_of(block.sampling, block.size)
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(estimator.block(40).error_bytes(), None);
     }
 
-    /// Checks that exact counts stay exact beside samples.
+    /// Exact counts stay exact beside samples.
     #[test]
     fn exact_counts_and_samples_add_up() {
         let mut counts = SampledAllocations::new(Some(1000), false);
@@ -334,8 +334,8 @@ mod tests {
         assert_eq!(counts.sample_bytes(), Some(1024));
     }
 
-    /// Blocks that are known well must not make a sum look exact of which most was passed by: with samples that get
-    /// rarer, at distances like the sum itself, hits are often missing altogether.
+    /// Well-known blocks must not make a sum look exact that was mostly missed: with rarer samples, at distances like
+    /// the sum itself, hits are often missing altogether.
     #[test]
     fn a_sum_that_no_rare_sample_has_hit_is_not_called_exact() {
         let (early, late, size, rare) = (1000u64, 100_000u64, 100u64, 16);
@@ -361,9 +361,9 @@ mod tests {
         assert!(without_hits > runs / 10, "{without_hits}");
     }
 
-    /// Stated errors are believed for each row as for the sum of all: `bytes` ± 1.96 errors must hold the truth in at
-    /// least 93 of 100 runs, with sizes of light and of heavy tails, sites from busy to nearly idle, and whatever the
-    /// distances were that a budget has chosen.
+    /// Stated errors hold for each row as for the sum of all: `bytes` ± 1.96 errors must hold the truth in at least 93
+    /// of 100 runs, with sizes of light and heavy tails, sites from busy to nearly idle, and any distances that a
+    /// budget might choose.
     #[test]
     fn intervals_of_sites_and_sums_hold_the_truth() {
         type Size = fn(f64) -> f64;
@@ -415,7 +415,7 @@ mod tests {
                     let sum = sites.iter().map(|(_, estimate)| *estimate).sum();
                     let all = sites.into_iter().chain([(truth, sum)]);
                     for ((truth, estimate), held) in all.zip(&mut held) {
-                        // Of a site that nothing was recorded of there is no row, and nothing is said.
+                        // A site without records has no row, and nothing is said about it.
                         let error = estimate.error_bytes().map_or(0.0, |error| error as f64);
                         let is_shown = estimate.blocks > 0.0;
                         let is_held = (estimate.bytes - truth).abs() <= 1.96 * error;
@@ -430,7 +430,7 @@ mod tests {
         }
     }
 
-    /// Nothing is added where nothing was passed by, nor to samples of one distance.
+    /// Nothing is added if nothing was missed, nor to samples of one distance.
     #[test]
     fn what_was_not_hit_counts_where_distances_change() {
         let mut counts = SampledAllocations::new(Some(256), false);
@@ -440,7 +440,7 @@ mod tests {
         );
         counts.announce(0);
         assert_eq!(counts.sample_bytes(), None);
-        // Announced, and no sample yet: that is no longer exact.
+        // Announced, without a sample yet: no longer exact.
         counts.announce(3);
         assert_eq!(
             (counts.unhit_variance(), counts.sample_bytes()),

@@ -14,7 +14,7 @@
 //!
 //! let event = |op, sequence| RawEvent::pack(op, 0x1000, sequence, 64, 7).unpack().unwrap();
 //! let mut ledger = Ledger::new(LedgerOptions::default());
-//! // The release is seen first: it is in a ring that is emptied earlier.
+//! // The release comes first: its ring is emptied earlier.
 //! ledger.begin_ring(0, 100);
 //! ledger.event(event(Op::Release, 1), 0, 0);
 //! ledger.begin_ring(1, 101);

@@ -1,13 +1,13 @@
 //! The table of blocks: open addressing with linear probing, in segments.
 //!
-//! All blocks of one window of addresses are in the same segment, so that those that a program allocates
-//! or releases one after the other are found in memory that is in the cache already, and within few pages.
-//! Inside of a segment a hash decides (`segment`).
+//! All blocks of one window of addresses are in the same segment, so that blocks that a program allocates or releases
+//! in sequence are found in memory that is already cached, and within few pages. Inside a segment a hash decides
+//! (`segment`).
 //!
-//! The table grows by one segment at a time (W. Litwin, "Linear hashing: a new tool for file and table
-//! addressing", 1980): with 2^n + m segments, the first m and the last m are told apart by one bit of the
-//! window's hash more than the others. To add a segment takes entries from one other only, so nobody
-//! waits for a growing table, and there are never two of them in memory.
+//! The table grows by one segment at a time (W. Litwin, "Linear hashing: a new tool for file and table addressing",
+//! 1980): with 2^n + m segments, the first m and the last m are distinguished by one more bit of the window's hash than
+//! the others. A new segment takes entries from only one other, so growing is never slow, and memory never holds two
+//! tables.
 
 use crate::Ledger;
 use crate::entry::{Entry, key_of};
@@ -17,69 +17,70 @@ use rustc_hash::FxHashMap;
 
 /// Bytes of a window of addresses, as a power of two: as many blocks of usual sizes as a segment has entries.
 const WINDOW_BITS: u32 = 19;
-/// Places of a segment, on average.
+/// Average number of places of a segment.
 const SEGMENT_PLACES: usize = 10240;
-/// In so many segments, a power of two, the only one is cut.
+/// Number of segments, a power of two, into which the first one is cut.
 const FIRST_SEGMENTS: usize = 8;
-/// Places of a segment, at least.
+/// Least number of places of a segment.
 const LEAST_PLACES: usize = 32;
 /// Least number of places for the only segment of a small table.
 const LEAST_PLACES_ALONE: usize = 1024;
-/// As long as the table has fewer places than this, it gets some for each entry (`ROOMY_PERCENT`): what it
-/// takes is little, and searches are shorter.
+/// Places of the table below which it has several for each entry (`ROOMY`): that takes little memory, and
+/// searches are shorter.
 const ROOMY_PLACES: usize = 1 << 16;
-/// Places of a segment that has just been made as large as it needs to be, by 100 entries.
+/// Places for each entry of such a small table.
 const ROOMY: usize = 4;
+/// Places per 100 entries of a segment of a larger table, when it has just been made as large as it needs to be.
 const PERCENT: usize = 144;
+/// Range of the addition to that, which differs by segment.
 const PERCENT_MORE: usize = 32;
-/// All segments are visited once in so many passes, far less than the pass number's 16 bits hold, so
-/// that the age of an entry is never mistaken.
+/// Passes in which all segments are visited once, far fewer than the pass number's 16 bits hold, so that the age of an
+/// entry is never mistaken.
 const SWEEP_PASSES: usize = 8192;
-/// A segment with so many times the places that its entries need gives them back when it is visited.
+/// Factor by which a segment must exceed the places for its entries to give them back when it is visited.
 const MUCH_TOO_LARGE: usize = 4;
-/// When blocks are to be dropped, so many bytes of the table are looked through in a pass: the rings
-/// wait meanwhile.
+/// Bytes of the table that a pass searches for blocks to drop, while the rings wait.
 const SHED_BYTES: usize = 8 << 20;
 
-/// A place of the table.
+/// Position of a place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     segment: u32,
     index: u32,
 }
 
-/// Where an address is, or would be.
+/// Place of an address.
 pub(crate) enum Place {
-    /// It is here.
+    /// The address is here.
     Found(At),
-    /// It is not in the table; it may be put here.
+    /// The address is not in the table; it may be put here.
     Vacant(At),
 }
 
 pub(crate) struct LiveMap {
     segments: Vec<Segment>,
-    /// The largest power of two that is not above the number of segments, less 1.
+    /// Largest power of two up to the number of segments, minus 1.
     mask: usize,
     live: usize,
-    /// Places of all segments.
+    /// Number of places of all segments.
     capacity: usize,
     /// Sizes that do not fit into an entry, by address.
     large: FxHashMap<u64, u64>,
-    /// Which blocks are kept. Others may still be in segments that were not rebuilt since.
+    /// Rule for the blocks that are kept. Segments that were not rebuilt since may still hold others.
     thinning: Thinning,
-    /// So many segments, the first ones, are still to be rebuilt to that end.
+    /// Number of segments, from the first on, that are still to be rebuilt for that.
     unshed: usize,
 }
 
-/// The hash that chooses the segment of an address, by its low bits: those that a multiplication mixes best,
-/// in front.
+/// Hashes the window of an address. The low bits choose the segment, so the bytes are swapped: a multiplication mixes
+/// the high ones best.
 #[inline]
 fn window_hash(address: u64) -> usize {
     let window = (address >> WINDOW_BITS) as u32;
     window.wrapping_mul(0x9e37_79b9).swap_bytes() as usize
 }
 
-/// Where an address is in the order of a walk ([`LiveMap::live_from`]).
+/// Returns the position of an address in the order of a walk ([`LiveMap::live_from`]).
 #[inline]
 fn position_of(address: u64) -> u64 {
     u64::from((window_hash(address) as u32).reverse_bits())
@@ -102,14 +103,14 @@ impl LiveMap {
         self.live
     }
 
-    /// Bytes of memory that the table takes.
+    /// Returns the bytes of memory that the table takes.
     pub fn table_bytes(&self) -> usize {
         self.capacity * size_of::<Entry>()
             + self.segments.capacity() * size_of::<Segment>()
             + self.large.capacity() * size_of::<(u64, u64, u8)>()
     }
 
-    /// Which blocks are kept.
+    /// Returns the rule for the blocks that are kept.
     #[inline]
     pub fn thinning(&self) -> Thinning {
         self.thinning
@@ -135,13 +136,13 @@ impl LiveMap {
         self.thinning.to_fit(&census, room)
     }
 
-    /// Keeps fewer blocks from now on; their places are freed by and by.
+    /// Keeps fewer blocks from now on; their places are freed gradually.
     pub fn thin(&mut self, thinning: Thinning) {
         self.thinning = thinning;
         self.unshed = self.segments.len();
     }
 
-    /// Frees places of blocks that are not kept; returns whether there may be more.
+    /// Frees places of blocks that are not kept; returns true if there may be more.
     pub fn shed_some(&mut self, pass: u16) -> bool {
         let mut bytes = 0;
         while self.unshed > 0 && bytes < SHED_BYTES {
@@ -155,8 +156,7 @@ impl LiveMap {
         self.unshed > 0
     }
 
-    /// An entry as if everything were dropped at once that is not kept: a block's event still protects
-    /// what it did.
+    /// Returns an entry as if all excess blocks had been dropped at once: a block's event still protects what it did.
     #[inline]
     fn as_kept(&self, entry: Entry) -> Entry {
         if !self.thinning.is_on() || entry.is_empty() {
@@ -171,11 +171,11 @@ impl LiveMap {
         entry
     }
 
-    /// Which bits of a window's hash are the number of its segment.
+    /// Returns the bits of a window's hash that are the number of its segment.
     #[inline(always)]
     fn bits_for(&self, hash: usize) -> usize {
         let is_split = (hash & self.mask) + self.mask + 1 < self.segments.len();
-        // No branch: while the table grows nobody could predict it.
+        // No branch: it would be unpredictable while the table grows.
         self.mask << usize::from(is_split) | usize::from(is_split)
     }
 
@@ -188,20 +188,20 @@ impl LiveMap {
         hash & self.bits_for(hash)
     }
 
-    /// Prefetches the first place where an address may stand.
+    /// Prefetches the first place where an address may be.
     #[inline]
     pub fn expect(&self, address: u64) {
         self.segments[self.segment_of(address)].expect(key_of(address));
     }
 
-    /// The entry at the first place where an address may stand, whosever it is: a look-up that
-    /// ends there finds it in the cache afterwards.
+    /// Returns the entry at the first place where an address may be, whichever it is: a lookup that ends there then
+    /// finds it in the cache.
     #[inline]
     pub fn first_look(&self, address: u64) -> Entry {
         self.segments[self.segment_of(address)].first_look(key_of(address))
     }
 
-    /// Looks an address up and makes sure that there is room for it.
+    /// Looks up an address and makes sure that there is room for it.
     #[inline(always)]
     pub fn find(&mut self, address: u64, pass: u16) -> Place {
         let mut segment = self.segment_of(address);
@@ -228,10 +228,10 @@ impl LiveMap {
         entry
     }
 
-    /// The entry of a block that lives at an address.
+    /// Returns the entry of a block that lives at an address.
     pub fn alive_at(&self, address: u64) -> Option<Entry> {
         let segment = &self.segments[self.segment_of(address)];
-        // One that nothing was ever put into has no places.
+        // A segment that never held an entry has no places.
         if segment.places().is_empty() {
             return None;
         }
@@ -239,7 +239,7 @@ impl LiveMap {
         Some(segment.get(index)).filter(|entry| entry.is_alive())
     }
 
-    /// Size in bytes of a live entry of this map.
+    /// Returns the size in bytes of a live entry of this map.
     #[inline]
     pub fn size_of(&self, entry: Entry) -> u64 {
         entry.small_size().unwrap_or_else(|| {
@@ -264,12 +264,12 @@ impl LiveMap {
         }
     }
 
-    /// Returns the segment at a position of a walk: how many places it has, its live entries, and the position behind
-    /// it; `None` at the end, which is the only position that is not a `u32`.
+    /// Returns the segment at a position of a walk: its number of places, its live entries, and the position behind it;
+    /// `None` at the end, which is the only position that is not a `u32`.
     ///
-    /// The order of a walk is that of the window hashes, read from their lowest bit on. Both halves of a
-    /// segment that is split stay in its part of that order, so a walk sees no entry twice. Nor does it where the table
-    /// was divided meanwhile, and its segments are larger than they were: what comes before the position is left out.
+    /// A walk follows the window hashes, read from their lowest bit on. Both halves of a split segment stay in its part
+    /// of that order, so a walk sees no entry twice. Nor does it if the table was divided meanwhile and its segments
+    /// are larger than they were: it leaves out what comes before the position.
     pub fn live_from(&self, position: u64) -> Option<(usize, impl Iterator<Item = Entry>, u64)> {
         if position > u64::from(u32::MAX) {
             return None;
@@ -280,21 +280,21 @@ impl LiveMap {
         let begin = position & !(length - 1);
         let next = begin + length;
         let places = self.segments[hash & bits].places();
-        // What is not kept may still be there, until the segment is rebuilt.
+        // Dropped blocks may remain until the segment is rebuilt.
         let live = places.iter().copied();
         let live = live.filter(|e| e.is_alive() && self.as_kept(*e).is_alive());
         let live = live.filter(move |e| begin == position || position_of(e.address()) >= position);
         Some((places.len(), live, next))
     }
 
-    /// All live entries, in no order.
+    /// Iterates over all live entries, in no order.
     pub fn iter_live(&self) -> impl Iterator<Item = Entry> + '_ {
         let places = self.segments.iter().flat_map(Segment::places);
         let live = places.copied();
         live.filter(|e| e.is_alive() && self.as_kept(*e).is_alive())
     }
 
-    /// Hands entries over to the maps of the shards that `of` names for their addresses; 0 is this one.
+    /// Passes entries to the maps of the shards that `of` names for their addresses; 0 is this one.
     pub fn divide(&mut self, others: &mut [Ledger], pass: u16, of: impl Fn(u64) -> usize) {
         let old = std::mem::replace(self, Self::new());
         let others = others.iter_mut().map(|other| &mut other.map);
@@ -315,7 +315,7 @@ impl LiveMap {
         }
     }
 
-    /// Ages a part of the table; once a pass.
+    /// Ages a part of the table; once per pass.
     pub fn sweep(&mut self, pass: u16) {
         let mut segment = usize::from(pass) % SWEEP_PASSES;
         while segment < self.segments.len() {
@@ -328,7 +328,7 @@ impl LiveMap {
         }
     }
 
-    /// Returns how many places a segment gets for this many entries, and how many of them may be used.
+    /// Returns the number of places for a segment with this many entries, and how many of them may be used.
     fn places_for(&self, segment: usize, entries: usize) -> (usize, usize) {
         let roomy = entries * ROOMY;
         if self.capacity + roomy <= ROOMY_PLACES {
@@ -339,14 +339,13 @@ impl LiveMap {
             });
             return (places, places / 2);
         }
-        // By the segment, so that segments that fill at the same rate are not all rebuilt within a few passes.
+        // Varies by segment, so that segments that fill at the same rate are not all rebuilt within a few passes.
         let percent = PERCENT + segment % PERCENT_MORE;
         let places = entries * percent / 100 + LEAST_PLACES;
         (places, places - places / 8)
     }
 
-    /// Empties a segment and returns what was in it, less what has no meaning any more: what is not kept is
-    /// dropped, and expired tombstones are.
+    /// Empties a segment and returns its entries, without dropped blocks and expired tombstones.
     fn taken(&mut self, segment: usize, pass: u16) -> Segment {
         let mut old = std::mem::take(&mut self.segments[segment]);
         self.capacity -= old.places().len();
@@ -364,14 +363,14 @@ impl LiveMap {
         old
     }
 
-    /// Makes a segment for so many entries.
+    /// Makes a segment for this many entries.
     fn make(&mut self, segment: usize, entries: usize) {
         let (places, most) = self.places_for(segment, entries);
         self.capacity += places;
         self.segments[segment] = Segment::new(places, most);
     }
 
-    /// Drops a segment's expired tombstones and what is not kept, and makes it as large as the rest needs.
+    /// Drops a segment's expired tombstones and excess blocks, and makes it as large as the rest needs.
     fn rebuild(&mut self, segment: usize, pass: u16) {
         let old = self.taken(segment, pass);
         self.make(segment, old.entries().count());
@@ -380,13 +379,13 @@ impl LiveMap {
         }
     }
 
-    /// Makes room in a segment that is full, and adds one if there are too few for so many places.
+    /// Makes room in a full segment, and adds one if there are too few for so many places.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, segment: usize, pass: u16) {
         let len = self.segments.len();
         if len == 1 && self.capacity >= ROOMY_PLACES {
-            // To split off one after the other would move most entries again and again.
+            // Splitting them off one after the other would move most entries again and again.
             return self.split(0, FIRST_SEGMENTS - 1, pass);
         }
         let next = len & self.mask;

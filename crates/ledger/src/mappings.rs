@@ -1,36 +1,34 @@
-//! Mappings of the process, as far as calls of `mmap` and its kin were seen.
+//! Mappings of the process, by the observed calls of `mmap` and its relatives.
 //!
-//! A mapping is a block of a ledger of its own. What makes it different from a block of malloc is that
-//! calls are about ranges of addresses: one may unmap the middle of a mapping, or several mappings at
-//! once. So the pieces that are there are kept by address, and a call cuts what it meets. What is left
-//! of a piece keeps its call stack and its age.
+//! A mapping is a block in a ledger of its own. It differs from a block of malloc in that calls are about ranges
+//! of addresses: one may unmap the middle of a mapping, or several mappings at once. So the present pieces are
+//! kept by address, and a call cuts those that it meets. The rest of a piece keeps its call stack and its age.
 //!
 //! # Order
 //!
-//! The hook gives a number to each call that unmaps or replaces something, before the kernel is called,
-//! and each new mapping carries the number that it found when the kernel had answered (`mappings.hpp`).
-//! So a mapping with number *v* is younger than the calls numbered up to *v*, and older than all others.
-//! Events come in passes: what happened before an event of pass *k* has arrived by the end of pass
-//! *k + 1*. A new mapping is entered at once and takes the place of older ones. An unmapping waits for
-//! one pass, so that the mappings that it is about are there, and then cuts those that are older than
-//! it. It may come late, because it is published after the call: what has been mapped there since has
-//! a number that is not lower, and stays.
+//! The hook numbers each call that unmaps or replaces something, before it calls the kernel, and each new
+//! mapping carries the number that was current when the kernel had answered (`mappings.hpp`). So a mapping with
+//! number *v* is younger than the calls numbered up to *v*, and older than all others. Events come in passes:
+//! whatever happened before an event of pass *k* has arrived by the end of pass *k + 1*. A new mapping is
+//! entered at once and takes the place of older ones. An unmapping waits for one pass, so that the mappings that
+//! it is about have arrived, and then cuts those that are older than it. It may come late, because it is
+//! published after the call: mappings made there since have a number that is not lower, and stay.
 
 use crate::{Ledger, LedgerOptions, Totals};
 use memhook_abi::{Event, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Contents that the program has given back to the system while the memory stays mapped.
+/// Memory whose contents the program has given back to the system, and which stays mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
     /// Calls of madvise(2) with MADV_DONTNEED or MADV_FREE.
     pub calls: u64,
-    /// Bytes that they were about.
+    /// Sum of the bytes in these calls.
     pub bytes: u64,
 }
 
-/// A change of the ledger's blocks, for those who record it.
+/// A change of the ledger's blocks, for recorders.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MappingChange {
     /// The thread (target's pid namespace).
@@ -43,11 +41,11 @@ pub struct MappingChange {
     pub time_ns: u64,
 }
 
-/// A part of a mapping that is still there.
+/// A remaining part of a mapping.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     end: u64,
-    /// Where the mapping began that it is a part of.
+    /// Begin of the whole mapping.
     origin: u64,
     stack: u32,
     number: u32,
@@ -57,29 +55,29 @@ struct Piece {
 
 struct Unmapping {
     start: u64,
-    /// 0: all that was attached at `start`.
+    /// Its length; 0 for everything attached at `start`.
     bytes: u64,
     number: u32,
     tid: u32,
 }
 
-/// The mappings that are there, by call stack.
+/// The present mappings, by call stack.
 pub struct MappingLedger {
     ledger: Ledger,
     pieces: BTreeMap<u64, Piece>,
     /// Unmappings of the pass before, and of this one.
     waiting: [Vec<Unmapping>; 2],
-    /// A number in the order of the ledger's events, which come in order.
+    /// Counter of the ledger's events, which come in order.
     order: u32,
     tid: u32,
-    /// The thread that the ledger was told of in this pass.
+    /// Thread that the ledger knows for the current events of this pass.
     told_tid: Option<u32>,
     sums: Totals,
     discarded: Discarded,
     changes: Option<Vec<MappingChange>>,
 }
 
-/// Returns true if number `a` is below `b`; they wrap around.
+/// Returns true if number `a` is below `b`; numbers wrap around.
 fn is_before(a: u32, b: u32) -> bool {
     (b.wrapping_sub(a) as i32) > 0
 }
@@ -106,7 +104,7 @@ impl MappingLedger {
         self.changes.get_or_insert_default();
     }
 
-    /// The changes since the last call.
+    /// Returns the changes since the last call.
     pub fn take_changes(&mut self) -> Vec<MappingChange> {
         self.changes
             .as_mut()
@@ -114,13 +112,13 @@ impl MappingLedger {
             .unwrap_or_default()
     }
 
-    /// The mappings as the blocks of a ledger. Its sums of what was allocated and released count what is
-    /// left of a mapping that was cut as allocated again; see [`MappingLedger::totals`].
+    /// Returns the mappings as the blocks of a ledger. Its sums of allocations and releases count the rest of a
+    /// cut mapping as allocated again; see [`MappingLedger::totals`].
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The sums: calls that mapped and unmapped something, and their bytes.
+    /// Returns the sums: calls that mapped and unmapped memory, and their bytes.
     pub fn totals(&self) -> Totals {
         let live = self.ledger.totals();
         Totals {
@@ -131,23 +129,23 @@ impl MappingLedger {
         }
     }
 
-    /// Contents that were given back.
+    /// Returns the discarded contents.
     pub fn discarded(&self) -> Discarded {
         self.discarded
     }
 
-    /// The ranges that are mapped, in address order, with the call stack of each.
+    /// Iterates over the mapped ranges, in address order, with the call stack of each.
     pub fn ranges(&self) -> impl Iterator<Item = (Range<u64>, u32)> + '_ {
         let pieces = self.pieces.iter();
         pieces.map(|(&start, piece)| (start..piece.end, piece.stack))
     }
 
-    /// The events that follow are of this thread.
+    /// Begins the events of this thread.
     pub fn begin_ring(&mut self, tid: u32) {
         self.tid = tid;
     }
 
-    /// An event about a mapping.
+    /// Takes an event about a mapping.
     pub fn event(&mut self, event: Event, bytes: u64, time_ns: u64) {
         let Some(end) = event.address.checked_add(bytes) else {
             return; // no kernel maps that, and no hook writes it
@@ -171,7 +169,7 @@ impl MappingLedger {
         }
     }
 
-    /// A pass is over. `now_ns`: nanoseconds since the attach.
+    /// Ends a pass. `now_ns`: nanoseconds since the attach.
     pub fn end_pass(&mut self, now_ns: u64) {
         let due = std::mem::take(&mut self.waiting[0]);
         self.waiting.swap(0, 1);
@@ -182,7 +180,7 @@ impl MappingLedger {
         self.told_tid = None;
     }
 
-    /// Nothing more will come.
+    /// Ends the run.
     pub fn finish(&mut self, now_ns: u64) {
         self.end_pass(now_ns);
         self.end_pass(now_ns);
@@ -199,7 +197,7 @@ impl MappingLedger {
         let number = event.sequence;
         let older = |piece: &Piece| !is_before(number, piece.number);
         self.cut(&range, time_ns, &older);
-        // What is left there is younger: another thread's event has come first.
+        // Remaining pieces there are younger: another thread's event has come first.
         let mut at = range.start;
         let younger: Vec<Range<u64>> = self.overlapping(&range);
         for hole in younger
@@ -253,7 +251,7 @@ impl MappingLedger {
             .unwrap_or(origin)
     }
 
-    /// The parts of the pieces that are in a range.
+    /// Returns the parts of the pieces that are in a range.
     fn overlapping(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let before = self.pieces.range(..range.start).next_back();
         let before = before.filter(|(_, piece)| piece.end > range.start);
@@ -265,7 +263,7 @@ impl MappingLedger {
             .collect()
     }
 
-    /// Takes the range out of the pieces for which `is_meant`; whether there was something.
+    /// Cuts the range out of the pieces for which `is_meant`; returns true if there were any.
     fn cut(&mut self, range: &Range<u64>, now_ns: u64, is_meant: &dyn Fn(&Piece) -> bool) -> bool {
         let mut has_cut = false;
         for found in self.overlapping(range) {
@@ -317,7 +315,7 @@ impl MappingLedger {
         }
     }
 
-    /// `times`: when the mapping was made, and now.
+    /// Passes an event to the ledger. `times`: when the mapping was made, and now.
     fn tell(&mut self, event: Event, tid: u32, bytes: u64, times: (u64, u64)) {
         if self.told_tid != Some(tid) {
             self.told_tid = Some(tid);
@@ -396,7 +394,7 @@ mod tests {
     fn a_late_unmapping_leaves_the_next_owner_alone() {
         let mut ledger = MappingLedger::default();
         ledger.event(event(Op::Mapped, 0x1000, 0, 1), 0x4000, 0);
-        // The kernel has unmapped it for another thread, whose event comes much later.
+        // The kernel unmapped it for another thread, whose event comes much later.
         ledger.event(event(Op::Mapped, 0x2000, 1, 2), 0x1000, 0);
         for _ in 0..5 {
             ledger.end_pass(0);
@@ -435,7 +433,7 @@ mod tests {
     }
 
     proptest! {
-        /// Page by page as a kernel does it, and with the events of two threads that arrive a pass late at most.
+        /// Compares with a kernel, page by page, for events of two threads that arrive at most a pass late.
         #[test]
         fn as_a_kernel_does_it(
             calls in prop::collection::vec((any::<bool>(), 1u64..40, 1u64..12, any::<bool>()), 1..60),

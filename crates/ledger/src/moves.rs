@@ -1,7 +1,7 @@
-//! Blocks that `realloc` has moved or resized, as one event: for those who keep something with each block.
+//! Blocks that `realloc` moved or resized, as one event, for observers that keep data with each block.
 //!
-//! The ledger reports a release and an allocation. The release says that `realloc` made it. The next allocation of the
-//! same thread is the new block if `realloc` made that, too: a thread makes one call at a time, and its events come in
+//! The ledger reports a release and an allocation. The release is marked as `realloc`'s. The next allocation of the
+//! same thread is the new block if it is `realloc`'s, too: a thread makes one call at a time, and its events come in
 //! their order. A `realloc` to a size of 0 only releases, which is known when the thread does something else.
 
 use crate::{BlockOf, CountedSite, Observer, ReleaseBy};
@@ -12,35 +12,35 @@ use std::collections::HashMap;
 pub trait Blocks {
     /// Sets the time of the following events, in nanoseconds since the attach.
     fn at(&mut self, _time_ns: u64) {}
-    /// This many allocations of this size were counted at a site, blocks included of which no other method hears.
+    /// This many allocations of this size were counted at a site, including blocks that no other method reports.
     fn counted(&mut self, _site: CountedSite, _size: u64, _count: u64) {}
-    /// A block was allocated. This call comes first, even if the release is known already.
+    /// A block was allocated. This call comes first, even if the release is already known.
     fn allocated(&mut self, block: &BlockOf, stack: u32);
-    /// A block was released; `by` is `None` if that release was not seen, or is not known yet.
+    /// A block was released; `by` is `None` if the release was not seen, or is not yet known.
     fn released(&mut self, block: &BlockOf, stack: u32, by: Option<ReleaseBy>);
-    /// `realloc` has replaced a block, perhaps by one at the same address. Each with the stack of its allocation.
+    /// `realloc` replaced a block, perhaps by one at the same address. Each comes with the stack of its allocation.
     fn reallocated(&mut self, old: (&BlockOf, u32), by: ReleaseBy, new: (&BlockOf, u32));
     /// Blocks like this one were allocated and released again one after the other, this many times.
     fn pairs(&mut self, block: &BlockOf, stack: u32, by: ReleaseBy, count: u64);
-    /// An address was released at which no known block lived.
+    /// A release was at an address without a known block.
     fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {}
-    /// A pass is over, at this time since the attach.
+    /// A pass has ended, at this time since the attach.
     fn end_pass(&mut self, _now_ns: u64) {}
 }
 
-/// An observer that joins what `realloc` has done to a block, and hands everything to [`Blocks`].
+/// An observer that joins both halves of a `realloc`, and passes everything on to [`Blocks`].
 pub struct Moves<B> {
     blocks: B,
     /// Returns true if a stack is one of `realloc`.
     is_realloc: Box<dyn FnMut(u32) -> bool + Send>,
-    /// Blocks that `realloc` has released, by thread, while that thread has allocated nothing since.
+    /// Blocks that `realloc` has released, by thread, as long as that thread has allocated nothing since.
     open: HashMap<u16, (BlockOf, ReleaseBy)>,
     /// The stack of each site.
     stacks: Vec<u32>,
 }
 
 impl<B: Blocks> Moves<B> {
-    /// Hands everything to `blocks`. `is_realloc` says whether the allocation with a stack is one of `realloc`.
+    /// Passes everything on to `blocks`. `is_realloc` returns true for the stacks of `realloc`'s allocations.
     pub fn new(blocks: B, is_realloc: impl FnMut(u32) -> bool + Send + 'static) -> Moves<B> {
         Moves {
             blocks,
@@ -50,7 +50,7 @@ impl<B: Blocks> Moves<B> {
         }
     }
 
-    /// Returns the observer when nothing more will come.
+    /// Returns the observer at the end.
     pub fn into_blocks(self) -> B {
         self.blocks
     }
@@ -60,12 +60,12 @@ impl<B: Blocks> Moves<B> {
         &self.blocks
     }
 
-    /// Returns the observer, to be changed.
+    /// Returns the observer, to change it.
     pub fn blocks_mut(&mut self) -> &mut B {
         &mut self.blocks
     }
 
-    /// Nothing more will come: reports what is held back as released.
+    /// Ends the run: reports blocks that were held back as released.
     pub fn finish(&mut self) {
         let mut open: Vec<_> = self.open.drain().collect();
         open.sort_unstable_by_key(|(thread, _)| *thread);
@@ -74,15 +74,15 @@ impl<B: Blocks> Moves<B> {
         }
     }
 
-    /// Turns what this thread had reallocated into a mere release.
+    /// Turns a pending reallocation of this thread into a mere release.
     fn close(&mut self, thread: u16) {
         if let Some((old, by)) = self.open.remove(&thread) {
             self.tell_released(&old, Some(by));
         }
     }
 
-    /// A block has an address that a `realloc` of another thread has given back, whose end is not known yet. It has given
-    /// back the old block in any case, and what it allocates is reported as an allocation of its own.
+    /// Handles a new block at an address that another thread's unfinished `realloc` has released. The old block is gone
+    /// in any case, and the allocation of that `realloc` is reported on its own.
     fn close_at(&mut self, block: &BlockOf) {
         if self.open.is_empty() {
             return;

@@ -2,57 +2,54 @@
 //!
 //! # What is given
 //!
-//! The true history of one address is a sequence of allocations and releases. The hook numbers it:
-//! a release atomically increments the address's sequence word before the allocator is called and
-//! carries the result *n*; an allocation carries the value *v* that it reads after the allocator
-//! has returned. The allocator's own synchronization puts the increment of a release before the
-//! read of the next owner, so an allocation with *v* comes after every release numbered at most
-//! *v* and before every release numbered above *v*. Hence all events of one address are ordered by
-//! their numbers, an allocation after the release of the same number. Two allocations can share a
-//! number only if no recorded release is between them.
+//! The true history of one address is a sequence of allocations and releases. The hook numbers it: a release atomically
+//! increments the address's sequence word before the allocator is called and carries the result *n*; an allocation
+//! carries the value *v* that it reads after the allocator has returned. The allocator's own synchronization puts the
+//! increment of a release before the read of the next owner, so an allocation with *v* comes after every release
+//! numbered at most *v* and before every release numbered above *v*. Hence all events of one address are ordered by
+//! their numbers, an allocation after the release of the same number. Two allocations can share a number only if no
+//! recorded release is between them.
 //!
-//! Events arrive in passes: whatever happened before an event of pass *k* has arrived by the end of
-//! pass *k + 1*.
+//! Events arrive in passes: whatever happened before an event of pass *k* has arrived by the end of pass *k + 1*.
 //!
 //! # The rule
 //!
-//! For each address the ledger keeps only the latest event seen, by that order: a live block, or a
-//! tombstone with the release's number. An arriving event is compared with it:
+//! For each address the ledger keeps only the latest event seen, by that order: a live block, or a tombstone with the
+//! release's number. An arriving event is compared with it:
 //!
 //! | arriving | latest is | and is | then |
 //! |---|---|---|---|
 //! | allocation | block | before | the old block is released, the new one lives |
-//! | allocation | block | after | the new block is released already |
+//! | allocation | block | after | the new block is already released |
 //! | allocation | tombstone | before | the new block lives |
-//! | allocation | tombstone | after | the new block is released already |
+//! | allocation | tombstone | after | the new block is already released |
 //! | release | block | before | the block is released; tombstone |
 //! | release | block | after | a release of some other block |
 //! | release | tombstone | either | a release of some other block; the later tombstone stays |
 //!
 //! # Why the result does not depend on the order of arrival
 //!
-//! *Live set.* "The latest event seen" is a maximum, and a maximum does not depend on the order in
-//! which its set is enumerated. A block lives if and only if the latest event of its address is its
-//! allocation, which is the truth once all events have arrived.
+//! *Live set.* "The latest event seen" is a maximum, and a maximum does not depend on the order in which its set is
+//! enumerated. A block lives if and only if the latest event of its address is its allocation, which is the truth once
+//! all events have arrived.
 //!
-//! *Sums.* Every allocation is counted once, on arrival. A block is counted as released at the
-//! moment when it is not, or no longer, the maximum and was an allocation: exactly once, and for
-//! every allocation but a final one. In the true history these are the blocks that were released.
+//! *Sums.* Every allocation is counted once, on arrival. A block is counted as released at the moment when it is not,
+//! or no longer, the maximum and was an allocation: exactly once, and for every allocation but a final one. In the true
+//! history these are the blocks that were released.
 //!
-//! *Pairs.* Let *balance* be the blocks counted as released minus the releases seen. A release that
-//! removes the latest block changes both; every other line of the table changes one of them and is
-//! noted in [`Contests`]. When all events of a history without unseen releases have arrived, every
-//! released block has its release, so what is left of the balance is the number of releases of
-//! unknown blocks (negative). What is positive are blocks whose release was not seen. A balance is
-//! given up when it has not changed for two passes, by when every event that happened before the
-//! last one of it has arrived. If one address has both kinds within two passes, they cancel.
+//! *Pairs.* Let *balance* be the blocks counted as released minus the releases seen. A release that removes the latest
+//! block changes both; every other line of the table changes one of them and is noted in [`Contests`]. When all events
+//! of a history without unseen releases have arrived, every released block has its release, so the remaining balance is
+//! minus the number of releases of unknown blocks. A positive balance counts blocks whose release was not seen. A
+//! balance is given up when it has not changed for two passes, by when every event that happened before its last one
+//! has arrived. If one address has both kinds within two passes, they cancel.
 //!
-//! *Forgetting.* A tombstone that arrived in pass *k* matters only to older events, which all
-//! arrive by pass *k + 1*; from then on it may be overwritten by another address. For the same
-//! reason an event that arrives two passes after the latest one is later than it, without a look at
-//! the numbers; so numbers are compared only while they are fresh, and 22 bits of them are enough.
+//! *Forgetting.* A tombstone that arrived in pass *k* matters only to older events, which all arrive by pass *k + 1*;
+//! from then on another address may overwrite it. For the same reason an event that arrives two passes after the latest
+//! one is later than it, whatever their numbers; so numbers are compared only while they are fresh, and 22 bits of them
+//! are enough.
 //!
-//! Reallocations are in `reallocs`.
+//! `reallocs` handles reallocations.
 
 use crate::batch::Batch;
 use crate::contests::Contests;
@@ -79,34 +76,34 @@ pub struct Ledger<O = ()> {
     pub(crate) corrections: Vec<Correction>,
     pub(crate) reallocs: RingReallocs,
     pub(crate) batch: Batch,
-    /// Allocations were announced to be samples.
+    /// True if allocations were announced to be samples.
     pub(crate) is_sampled: bool,
-    /// When the bound on memory was reached, and how many blocks lived.
+    /// Time at which the bound on memory was reached, and the number of live blocks.
     pub(crate) bound_reached: Option<(u64, u64)>,
-    /// Estimate of the live blocks, once not all of them are kept.
+    /// Estimate of the live blocks, once some of them are not kept.
     pub(crate) estimate: Estimate,
-    /// Without `live_*`, which are derived.
+    /// Sums without `live_*`, which are derived.
     pub(crate) totals: Totals,
-    /// The pass that is under way.
+    /// The current pass.
     pub(crate) pass: u32,
     pub(crate) tid_index: u16,
     pub(crate) rings_in_pass: u32,
-    /// Largest live bytes within this pass, if its events come from one ring.
+    /// Most live bytes within this pass, if its events come from one ring.
     pub(crate) pass_peak: u64,
     pub(crate) now_ns: u64,
     /// The other shards, if it is divided (`shards`).
     pub(crate) others: Vec<Ledger>,
-    /// The peak of all shards.
+    /// Peak of all shards.
     pub(crate) peak_of_shards: u64,
 }
 
-/// A release to be applied.
+/// A release to apply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Release {
     pub address: u64,
     pub sequence: u32,
     pub stack: u32,
-    /// The pass in which it arrived.
+    /// Pass in which it arrived.
     pub pass: u32,
     /// See [`ReleaseBy::by_realloc`].
     pub by_realloc: bool,
@@ -126,14 +123,14 @@ impl Release {
 }
 
 impl Ledger {
-    /// An empty ledger.
+    /// Creates an empty ledger.
     pub fn new(options: LedgerOptions) -> Self {
         Self::observed(options, ())
     }
 }
 
 impl<O: Observer> Ledger<O> {
-    /// An empty ledger that tells `observer` of each block.
+    /// Creates an empty ledger that reports each block to `observer`.
     pub fn observed(options: LedgerOptions, observer: O) -> Self {
         Self {
             observer,
@@ -161,7 +158,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// The events that follow were published by thread `tid` in ring `ring`.
+    /// Begins the events that thread `tid` published in ring `ring`.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.apply_batch();
         self.look_at_memory();
@@ -188,12 +185,12 @@ impl<O: Observer> Ledger<O> {
 
     pub(crate) fn learn_of_samples(&mut self) {
         self.is_sampled = true;
-        // Releases of blocks that are no samples come, too, as far as the hook does not know them.
+        // Releases of unsampled blocks also come, if the hook does not know that they are.
         self.options.ignore_unknown_releases = true;
         self.totals.unknown_releases = 0;
     }
 
-    /// The innermost loop of the consumer: without a call, short-lived pairs take a third less time.
+    /// The innermost loop of the consumer: inlining it saves a third of the time of short-lived pairs.
     #[inline(always)]
     pub(crate) fn apply_event(&mut self, event: Event, size: u64, time_ns: u64) {
         if event.address == 0 {
@@ -212,19 +209,19 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// An event that is neither an allocation nor a release.
+    /// Applies an event that is neither an allocation nor a release.
     #[inline(never)]
     fn rare_event(&mut self, op: Op, words: RawEvent, size: u64, time_ns: u64) {
         let event = words.unpack_as(op);
         match event.op {
             Op::ReallocRelease => self.reallocs.open(self.release_of(event)),
             Op::Pair => self.pairs(event, size, time_ns),
-            // A failed realloc whose announcement was lost, and what is not about blocks.
+            // A failed realloc whose announcement was lost, and events that are not about blocks.
             _ => {}
         }
     }
 
-    /// All events of this pass have been given. `now_ns` is the time, nanoseconds since the attach.
+    /// Ends the pass. `now_ns` is the time in nanoseconds since the attach.
     pub fn end_pass(&mut self, now_ns: u64) {
         self.end_own_pass(now_ns);
         if !self.others.is_empty() {
@@ -239,7 +236,7 @@ impl<O: Observer> Ledger<O> {
     pub(crate) fn end_own_pass(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.apply_batch();
-        // Before the settling, which must find every balance complete.
+        // Before settling, which must find every balance complete.
         self.age_reallocs();
         self.correct_releases();
         let settled = self.contests.settle(self.pass);
@@ -266,9 +263,9 @@ impl<O: Observer> Ledger<O> {
         self.choose_batching();
     }
 
-    /// Nothing more will come: decides what was held back.
+    /// Ends the run: decides events that were held back.
     pub fn finish(&mut self) {
-        // A realloc is taken for done after one pass, its balance is given up two passes later.
+        // A realloc counts as done after one pass, and its balance is given up two passes later.
         for _ in 0..4 {
             self.end_pass(self.now_ns);
         }
@@ -277,7 +274,7 @@ impl<O: Observer> Ledger<O> {
     /// Returns the live bytes of all shards.
     pub(crate) fn live_bytes(&self) -> u64 {
         let others = self.others.iter().map(Ledger::own_live_bytes);
-        // What forged events come to fits into one shard, not into all.
+        // The sum of forged events fits into one shard, but not into all.
         others.fold(self.own_live_bytes(), u64::saturating_add)
     }
 
@@ -299,9 +296,9 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// The sum of all allocations with `count` more of this size. `None` if that takes more than 64 bits: no program can
-    /// have allocated so much, so the event is damaged or forged, and is left out. All other sums of bytes are
-    /// parts of this one, so they never overflow.
+    /// Returns the sum of all allocations with `count` more of this size; `None` if that takes more than 64 bits: no
+    /// program can have allocated so much, so the event is damaged or forged, and is left out. All other sums of bytes
+    /// are parts of this one, so they never overflow.
     #[inline(always)]
     fn with_more(&self, size: u64, count: u64) -> Option<u64> {
         let more = size.checked_mul(count)?;
@@ -338,7 +335,7 @@ impl<O: Observer> Ledger<O> {
                 let old_size = self.map.size_of(latest);
                 self.count_released(latest, old_size, None);
                 if !certain && old == sequence {
-                    // No recorded release can stand between them: nothing to wait for.
+                    // No recorded release can be between them: nothing to wait for.
                     self.totals.unhooked_releases += 1;
                 } else {
                     self.contest_block(latest, old_size);
@@ -354,7 +351,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Blocks that were allocated and released before anything else happened to them. They leave nothing
+    /// Applies blocks that were allocated and released before anything else happened to them. They leave nothing
     /// behind, so their place in the order does not matter, but they show that the address was free.
     fn pairs(&mut self, event: Event, size: u64, time_ns: u64) {
         let (address, pass, count) = (event.address, self.pass as u16, u64::from(event.sequence));
@@ -373,7 +370,7 @@ impl<O: Observer> Ledger<O> {
         self.totals.released_bytes += size * count;
         if let Place::Found(at) = self.map.find(address, pass) {
             let latest = self.map.get(at);
-            // Another thread's block may also be of afterwards.
+            // Another thread's block may also be later.
             let before = latest.precedes_all_of(pass)
                 || (self.tid_index != 0 && latest.tid_index() == self.tid_index);
             if latest.is_alive() && before {
@@ -406,7 +403,7 @@ impl<O: Observer> Ledger<O> {
         self.contest_block(block, size);
     }
 
-    /// A release that was held back.
+    /// Applies a release that was held back.
     #[inline(never)]
     pub(crate) fn late_release(&mut self, release: Release) {
         self.release(release);
@@ -440,7 +437,7 @@ impl<O: Observer> Ledger<O> {
         self.contest_release(release, by);
     }
 
-    /// A live entry is released by this release.
+    /// Counts the release of a live entry.
     #[inline(always)]
     pub(crate) fn count_pair(&mut self, block: Entry, release: Release, by: ReleaseBy) {
         let size = self.map.size_of(block);
@@ -461,14 +458,14 @@ impl<O: Observer> Ledger<O> {
         self.observer.released(&block.with_size(size), by);
     }
 
-    /// A block is known to be released, but not by which release.
+    /// Notes a block whose release is unknown.
     #[inline(never)]
     pub(crate) fn contest_block(&mut self, block: Entry, size: u64) {
         self.contests.add_block(block.address(), self.pass);
         self.partners.add_block(block, size, None, self.pass);
     }
 
-    /// A release came that releases no block known at this moment.
+    /// Notes a release without a block that is known at this moment.
     #[inline(never)]
     pub(crate) fn contest_release(&mut self, release: Release, by: ReleaseBy) {
         self.observer.unknown_released(release.address, by);
@@ -476,13 +473,13 @@ impl<O: Observer> Ledger<O> {
         self.partners.add_release(release, by);
     }
 
-    /// Stops reporting corrections of releases up to now to the observer.
+    /// Stops reporting corrections of releases so far to the observer.
     pub fn begin_window(&mut self) {
         self.apply_batch();
         self.partners.begin_window();
     }
 
-    /// Pairs the blocks and releases of the last passes, and reports what was wrong.
+    /// Pairs the blocks and releases of the last passes, and reports corrections.
     fn correct_releases(&mut self) {
         let mut corrections = std::mem::take(&mut self.corrections);
         self.partners.settle(self.pass, &mut corrections);

@@ -1,22 +1,22 @@
-//! Which release is that of which block.
+//! Matching of blocks and releases.
 //!
-//! What lives, and all sums, follow from the latest event of each address (`order`). Who released a block does
-//! not: a release that arrives is taken for that of the latest block known, but with rings that are emptied one
-//! after the other, another thread's release of that block and its next allocation may still be on their way.
-//! And a block that is known to be gone because another one was found at its address has no release yet.
+//! The live set and all sums follow from the latest event of each address (`order`). The releaser of a block does not:
+//! a release is first assigned to the latest known block, but with rings that are emptied one after the other, another
+//! thread's release of that block and its next allocation may still be on their way. And a block that is known to be
+//! gone because another one was found at its address has no release yet.
 //!
 //! In the true order of an address, the release of a block is the event after its allocation. So each release is
 //! settled at the end of the pass after its own, when everything that happened before it has arrived: its block is the
-//! event before it. Only addresses of contested events need that: if a release was taken for that of the wrong block,
-//! the events between the two arrive later, and neither finds its partner. A release whose number follows that of its
-//! block at once needs no second look, because nothing can be between them.
+//! event before it. Only addresses with contested events need that: if a release was assigned to the wrong block, the
+//! events between the two arrive later, and neither finds its partner. A release whose number directly follows that of
+//! its block needs no second look, because nothing can be between them.
 //!
 //! A block stays for the two passes after it was noted. It is noted when an event that happened after its release, or
 //! the release itself, has arrived; so its release arrives at most one pass later and is settled within the two. A
 //! release is settled only once. It stays until the pass after that to part the blocks on its two sides, but its own
-//! block may be older and have left by then, and what stands before it now may be a block that another one released.
+//! block may be older and have left by then, and the block before it now may have another release.
 //!
-//! Without losses every released block gets its release in this way, and the right one.
+//! Without losses, every released block gets its own release in this way.
 
 use crate::Ledger;
 use crate::entry::Entry;
@@ -25,9 +25,9 @@ use crate::{BlockOf, ReleaseBy};
 use memhook_abi::SEQUENCE_BITS;
 use rustc_hash::FxHashMap;
 
-/// A release that was taken for that of a block.
+/// A release that was assigned to a block.
 struct Taken {
-    /// 0: it has become two items.
+    /// Address; 0 once it has become two items.
     address: u64,
     block: Entry,
     size: u64,
@@ -40,9 +40,9 @@ struct Taken {
 /// An event of a contested address.
 struct Item {
     sequence: u32,
-    /// It happened before every other one.
+    /// True if it happened before every other one.
     is_aged: bool,
-    /// The pass in which it became an item, or in which its release arrived.
+    /// Pass in which it became an item, or in which its release arrived.
     pass: u32,
     what: What,
 }
@@ -50,9 +50,9 @@ struct Item {
 enum What {
     Block {
         block: BlockOf,
-        /// The number of its release, as the observer knows it.
+        /// Number of its release, as reported to the observer.
         told: Option<(u32, ReleaseBy)>,
-        /// The observer is not told of it any more.
+        /// True if the observer gets no more reports about it.
         is_past: bool,
     },
     Release(ReleaseBy),
@@ -66,12 +66,12 @@ impl Item {
         }
     }
 
-    /// Returns true if it is a block, and this the release that was reported for it.
+    /// Returns true if it is a block for which this release was reported.
     fn is_told(&self, number: u32) -> bool {
         self.told().is_some_and(|told| told.0 == number)
     }
 
-    /// From now on, this is the release of the block.
+    /// Sets the release of the block.
     fn tell(&mut self, release: Option<(u32, ReleaseBy)>) -> Option<Correction> {
         let What::Block {
             block,
@@ -91,7 +91,7 @@ impl Item {
     }
 }
 
-/// A block was released by `to`, not by `from` as was said before.
+/// A correction: the block was released by `to`, not by `from` as reported before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Correction {
     pub block: BlockOf,
@@ -106,13 +106,13 @@ const FILTER_BITS: u64 = 1 << 14;
 /// Releases and blocks of the last passes.
 pub(crate) struct Partners {
     is_on: bool,
-    /// Taken events of this pass and the one before it.
+    /// Assigned releases of this pass and the one before it.
     taken: [Vec<Taken>; 2],
     contested: FxHashMap<u64, Vec<Item>>,
     /// Bits of contested addresses.
     filter: Vec<u64>,
     items: usize,
-    /// While one address is looked at: numbers of releases, and the blocks of which they were told.
+    /// Numbers of releases, with the blocks for which they were reported; used for one address at a time.
     told_before: Vec<(u32, usize)>,
 }
 
@@ -123,7 +123,7 @@ fn bit_of(address: u64) -> (usize, u64) {
 }
 
 impl Partners {
-    /// `is_on`: somebody wants to know.
+    /// Creates it; `is_on`: corrections are wanted.
     pub fn new(is_on: bool) -> Self {
         Self {
             is_on,
@@ -140,7 +140,7 @@ impl Partners {
         *self = Self::new(false);
     }
 
-    /// Bytes of memory, about.
+    /// Approximate bytes of memory.
     pub fn bytes(&self) -> usize {
         let taken: usize = self.taken.iter().map(Vec::capacity).sum();
         taken * size_of::<Taken>()
@@ -148,7 +148,7 @@ impl Partners {
             + self.contested.capacity() * (size_of::<(u64, Vec<Item>)>() + 1)
     }
 
-    /// The release was taken for that of the latest block.
+    /// Notes that the release was assigned to the latest block.
     #[inline(always)]
     pub fn take(&mut self, block: Entry, size: u64, release: Release, by: ReleaseBy, pass: u32) {
         if !self.is_on {
@@ -179,7 +179,8 @@ impl Partners {
         self.contested.entry(address).or_default().push(item);
     }
 
-    /// A block is known to be gone. `told`: by this release, which was a mistake and has been removed.
+    /// Notes that a block is gone. `told`: the release that was reported for it, which was a mistake and has been
+    /// removed.
     pub fn add_block(
         &mut self,
         block: Entry,
@@ -209,7 +210,7 @@ impl Partners {
         self.add(block.address(), item);
     }
 
-    /// A release has found no block.
+    /// Notes a release without a block.
     pub fn add_release(&mut self, release: Release, by: ReleaseBy) {
         let item = Item {
             sequence: release.sequence,
@@ -220,7 +221,7 @@ impl Partners {
         self.add(release.address, item);
     }
 
-    /// This was no release. What was told of its block stays.
+    /// Removes a release that was none. The report about its block stays.
     pub fn remove(&mut self, release: Release) {
         let (address, number) = (release.address, release.sequence);
         for taken in self.taken.iter_mut().flatten() {
@@ -236,7 +237,7 @@ impl Partners {
         self.items -= before - items.len();
     }
 
-    /// This was no release, and the block of which it was told lives again.
+    /// Removes a release that was none; the block that it was reported for lives again.
     pub fn reinstate(&mut self, release: Release) {
         if let Some(items) = self.contested.get_mut(&release.address) {
             let before = items.len();
@@ -245,7 +246,7 @@ impl Partners {
         }
     }
 
-    /// Blocks that are released by now are not told of any more.
+    /// Stops reports about blocks that are released by now.
     pub fn begin_window(&mut self) {
         for taken in self.taken.iter_mut().flatten() {
             taken.is_past = true;
@@ -257,7 +258,7 @@ impl Partners {
         }
     }
 
-    /// Hands them over to the shards that `of` names for their addresses; 0 is this one.
+    /// Passes them to the shards that `of` names for their addresses; 0 is this one.
     pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(u64) -> usize) {
         let all = std::mem::replace(self, Self::new(self.is_on));
         if !self.is_on {
@@ -280,7 +281,7 @@ impl Partners {
         }
     }
 
-    /// At the end of `pass`: looks at the releases of the passes before it.
+    /// Ends `pass`: settles the releases of the passes before it.
     pub fn settle(&mut self, pass: u32, corrected: &mut Vec<Correction>) {
         if !self.contested.is_empty() {
             self.collect_taken();
@@ -303,7 +304,7 @@ impl Partners {
         self.taken[pass.wrapping_add(1) as usize % 2].clear();
     }
 
-    /// Makes items of what was taken at contested addresses.
+    /// Makes items of the assigned releases at contested addresses.
     fn collect_taken(&mut self) {
         let Self {
             taken,
@@ -342,8 +343,8 @@ impl Partners {
     }
 }
 
-/// In their true order. They are of few passes, so their numbers tell it; as numbers, not by comparing two with each
-/// other, which in damaged data could be no order at all.
+/// Sorts items into their true order. They span few passes, so their numbers determine it. The keys are numbers:
+/// comparing pairs would not be an order for damaged data.
 fn sort(items: &mut [Item]) {
     let Some(middle) = items.iter().find(|item| !item.is_aged) else {
         return;
@@ -357,7 +358,7 @@ fn sort(items: &mut [Item]) {
     });
 }
 
-/// Gives the releases that are due their blocks.
+/// Assigns their blocks to the releases that are due.
 fn correct(
     items: &mut [Item],
     pass: u32,

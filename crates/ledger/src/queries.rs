@@ -1,4 +1,4 @@
-//! Questions to a ledger. Those about live blocks walk the whole table.
+//! Queries to a ledger. Those about live blocks walk the whole table.
 
 use crate::entry::Entry;
 use crate::shards::shard_of;
@@ -6,7 +6,7 @@ use crate::sites::ReleaseSites;
 use crate::{Ledger, LiveBlock, Observer, SiteLive, SiteTotals, SiteWalk, Totals};
 
 impl<O: Observer> Ledger<O> {
-    /// Sums over the whole run.
+    /// Returns sums over the whole run.
     pub fn totals(&self) -> Totals {
         let mut all = self.own_totals();
         for other in &self.others {
@@ -37,7 +37,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Sums of every allocation site that was ever seen, ordered by stack id.
+    /// Returns sums of every allocation site seen so far, ordered by stack id.
     pub fn sites(&self) -> Vec<SiteTotals> {
         self.walked(SiteWalk::new(None)).into_sites()
     }
@@ -48,19 +48,20 @@ impl<O: Observer> Ledger<O> {
         self.walked(SiteWalk::new(None)).into_sites_by_sampling()
     }
 
-    /// Returns true if some allocations were samples of others, which are not known.
+    /// Returns true if some allocations were samples of others, which are unknown.
     pub fn is_sampled(&self) -> bool {
         self.is_sampled || self.options.all_are_samples
     }
 
-    /// When the block that lives at an address was allocated, in nanoseconds since the attach, to the millisecond.
+    /// Returns when the block that lives at an address was allocated, in nanoseconds since the attach, to the
+    /// millisecond.
     pub fn alive_since(&self, address: u64) -> Option<u64> {
         let shard = shard_of(address, self.shards()).checked_sub(1);
         let map = shard.map_or(&self.map, |other| &self.others[other].map);
         Some(map.alive_at(address)?.time_ns())
     }
 
-    /// All live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.
+    /// Iterates over all live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         let others = self.others.iter().flat_map(Ledger::own_live_blocks);
         self.own_live_blocks().chain(others)
@@ -70,7 +71,7 @@ impl<O: Observer> Ledger<O> {
         self.map.iter_live().map(|entry| self.live_block(entry))
     }
 
-    /// A live entry of the table, with its numbers resolved.
+    /// Resolves the numbers of a live entry of the table.
     pub(crate) fn live_block(&self, entry: Entry) -> LiveBlock {
         LiveBlock {
             address: entry.address(),
@@ -82,8 +83,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Live sums by stack id, ordered by it, of the blocks allocated before `older_than_ns`
-    /// (nanoseconds since the attach), or of all.
+    /// Returns live sums by stack id, ordered by it, of the blocks allocated before `older_than_ns` (nanoseconds
+    /// since the attach), or of all.
     pub fn live_by(&self, older_than_ns: Option<u64>) -> Vec<SiteLive> {
         self.walked(SiteWalk::new(older_than_ns)).into_live()
     }
@@ -93,37 +94,37 @@ impl<O: Observer> Ledger<O> {
         walk
     }
 
-    /// Releases of known blocks by the backtrace of the release: (stack, blocks, bytes), ordered by
-    /// stack id; empty unless [`LedgerOptions::track_release_stacks`](crate::LedgerOptions).
+    /// Returns releases of known blocks by the backtrace of the release: (stack, blocks, bytes), ordered by stack
+    /// id; empty unless [`LedgerOptions::track_release_stacks`](crate::LedgerOptions).
     ///
-    /// When an address changes hands several times within one pass and its sizes differ, a size may
-    /// be counted at the release of a neighbour in time; the sums over all stacks are exact.
+    /// When an address changes hands several times within one pass and its sizes differ, a size may be counted at
+    /// the release of a neighbour in time; the sums over all stacks are exact.
     pub fn release_sites(&self) -> Vec<(u32, u64, u64)> {
         let others = self.others.iter().map(|other| &other.release_sites);
         ReleaseSites::all_of(std::iter::once(&self.release_sites).chain(others))
     }
 
-    /// The thread with an index that an [`Observer`] gets; 0 if there is none.
+    /// Returns the thread with an index that an [`Observer`] gets; 0 if there is none.
     pub fn tid_of(&self, thread: u16) -> u32 {
         self.threads.tid_of(thread)
     }
 
-    /// The observer that the ledger notifies of each block.
+    /// Returns the observer that the ledger notifies of each block.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// The observer, when nothing more will come.
+    /// Returns the observer, at the end.
     pub fn into_observer(self) -> O {
         self.observer
     }
 
-    /// The observer, to be changed.
+    /// Returns the observer, to change it.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }
 
-    /// Bytes of memory that the table of blocks takes.
+    /// Returns the bytes of memory that the table of blocks takes.
     pub fn table_bytes(&self) -> usize {
         let others = self.others.iter().map(|other| other.map.table_bytes());
         self.map.table_bytes() + others.sum::<usize>()

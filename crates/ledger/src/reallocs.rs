@@ -1,29 +1,27 @@
 //! Two-phase reallocations.
 //!
-//! The hook announces `realloc` with a release of the old block, and takes it back if the call
-//! fails: the next event of the same ring says so. So an announcement is held back until that next
-//! event, which comes in the same pass nearly always; then it is an ordinary release, or nothing.
-//! It is applied with the pass in which it arrived, not a later one.
+//! The hook announces `realloc` with a release of the old block, and takes it back if the call fails, in the next
+//! event of the same ring. So an announcement is held back until that next event, which nearly always comes in the
+//! same pass; then it is an ordinary release, or nothing. It is applied with the pass in which it arrived, not a
+//! later one.
 //!
-//! A thread may stay inside `realloc` for long, or record nothing after a `realloc(p, 0)`. After one
-//! more pass everything that happened before the announcement has arrived, and it is applied
-//! provisionally, with a note of how to undo it:
+//! A thread may stay inside `realloc` for long, or record nothing after a `realloc(p, 0)`. After one more pass
+//! everything that happened before the announcement has arrived, and it is applied provisionally, with a note of
+//! how to undo it:
 //!
-//! - It releases the latest block: if the call fails, the block lives again, unless later events of
-//!   the address have arrived before the failure did. Those include the block's true release,
-//!   which found nothing to release and lowered the balance: the balance is raised.
+//! - It releases the latest block: if the call fails, the block lives again, unless later events of the address
+//!   have arrived before the failure did. Those include the block's true release, which found nothing to release
+//!   and lowered the balance: the balance is raised.
 //! - A block was replaced before its release came (balance above 0): this is the release.
-//! - A later event of the address has arrived already. If that is a release, it may have taken the
-//!   block that belongs to this one, and its own is still to come: the balance is lowered. If the
-//!   call fails nevertheless, it failed before that later event, so the failure arrives within one
-//!   pass, while the balance stands.
-//! - Else it is a release of an unknown block.
+//! - A later event of the address has already arrived. If that is a release, it may have taken the block that
+//!   belongs to this one, and its own is still to come: the balance is lowered. If the call fails nevertheless, it
+//!   failed before that later event, so the failure arrives within one pass, while the balance stands.
+//! - Otherwise it is a release of an unknown block.
 //!
-//! Between announcement and failure nobody else can own or release the block, and whatever happens
-//! to it afterwards arrives at most one pass before the failure; so balances that the undoing needs
-//! are still there. The same bound lets evidence wait: a block that another thread got at the
-//! address while the announcement was open arrives at most one pass before the announcement, which
-//! is applied before that balance is given up.
+//! Between announcement and failure no other thread can own or release the block, and whatever happens to it
+//! afterwards arrives at most one pass before the failure; so balances that the undoing needs still exist. The
+//! same bound lets evidence wait: a block that another thread got at the address while the announcement was open
+//! arrives at most one pass before the announcement, which is applied before that balance is given up.
 
 use crate::entry::{AGED_PASSES, Entry};
 use crate::live_map::Place;
@@ -31,19 +29,19 @@ use crate::order::Release;
 use crate::{Ledger, Observer, ReleaseBy};
 use memhook_abi::{Op, RawEvent};
 
-/// Way to take back an announcement that was applied.
+/// Way to undo an applied announcement.
 pub(crate) enum Undo {
-    /// It released this block of this size in bytes.
+    /// It released this block, with its size in bytes.
     Block(Entry, u64),
     /// It lowered the address's balance.
     Balance,
-    /// It releases an unknown block, and was counted as such or not.
+    /// It released an unknown block, which may have been counted.
     Unknown { is_counted: bool },
 }
 
 struct Announced {
     release: Release,
-    /// `None`: not applied yet.
+    /// Way to undo it; `None` if it is not applied yet.
     undo: Option<Undo>,
 }
 
@@ -53,7 +51,7 @@ struct RingRealloc {
     announced: Option<Announced>,
 }
 
-/// The announced reallocations, at most one a ring.
+/// Announced reallocations, at most one per ring.
 #[derive(Default)]
 pub(crate) struct RingReallocs {
     rings: Vec<RingRealloc>,
@@ -65,7 +63,7 @@ pub(crate) struct RingReallocs {
 }
 
 impl RingReallocs {
-    /// Makes `ring` the current one. True if its last owner left an announcement behind.
+    /// Makes `ring` the current one. Returns true if its last owner left an announcement behind.
     pub fn enter(&mut self, ring: usize, tid: u32) -> bool {
         if ring >= self.rings.len() {
             self.rings.resize_with(ring + 1, RingRealloc::default);
@@ -83,7 +81,7 @@ impl RingReallocs {
         self.open_here
     }
 
-    /// The current ring announces a realloc.
+    /// Adds an announcement of the current ring.
     pub fn open(&mut self, release: Release) {
         if self.rings.is_empty() {
             self.rings.push(RingRealloc::default());
@@ -96,7 +94,7 @@ impl RingReallocs {
         self.unapplied += 1;
     }
 
-    /// Hands announcements over to the shards that `of` names for their rings and addresses; 0 is this one.
+    /// Passes announcements to the shards that `of` names for their rings and addresses; 0 is this one.
     pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(usize, u64) -> usize) {
         let all = std::mem::take(self);
         for (ring, RingRealloc { tid, announced }) in all.rings.into_iter().enumerate() {
@@ -114,7 +112,7 @@ impl RingReallocs {
         }
     }
 
-    /// Returns what was applied provisionally.
+    /// Iterates over the provisionally applied announcements.
     pub fn provisional(&self) -> impl Iterator<Item = &Undo> {
         let announced = self.rings.iter().filter_map(|ring| ring.announced.as_ref());
         announced.filter_map(|announced| announced.undo.as_ref())
@@ -129,15 +127,15 @@ impl RingReallocs {
 }
 
 impl<O: Observer> Ledger<O> {
-    /// The addresses of blocks that are in the hands of a `realloc` whose outcome is not known. Some of them still
-    /// count as live.
+    /// Iterates over the addresses of blocks in a `realloc` with an unknown outcome. Some of them still count as
+    /// live.
     pub fn blocks_in_realloc(&self) -> impl Iterator<Item = u64> + '_ {
         let others = self.others.iter().flat_map(|other| &other.reallocs.rings);
         let rings = self.reallocs.rings.iter().chain(others);
         rings.filter_map(|ring| Some(ring.announced.as_ref()?.release.address))
     }
 
-    /// The event after an announcement. True if it was its failure, and so is used up.
+    /// Takes the event after an announcement. Returns true if it was its failure, and so is used up.
     #[cold]
     pub(crate) fn end_realloc(&mut self, op: Op, words: RawEvent) -> bool {
         let event = words.unpack_as(op);
@@ -154,7 +152,7 @@ impl<O: Observer> Ledger<O> {
         failed
     }
 
-    /// The current ring's announcement was no failure.
+    /// Notes that the current ring's announced call did not fail.
     pub(crate) fn confirm_realloc(&mut self) {
         if let Some(announced) = self.reallocs.close()
             && announced.undo.is_none()
@@ -163,7 +161,7 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// At the end of a pass: applies the announcements of the passes before it.
+    /// Ends a pass: applies the announcements of the passes before it.
     pub(crate) fn age_reallocs(&mut self) {
         if self.reallocs.unapplied == 0 {
             return;
@@ -219,7 +217,7 @@ impl<O: Observer> Ledger<O> {
         let address = release.address;
         match undo {
             Undo::Unknown { is_counted } => {
-                // Since then samples may have been announced, and what was counted be forgotten.
+                // Samples may have been announced since then, and its count forgotten.
                 let counted = &mut self.totals.unknown_releases;
                 *counted = counted.saturating_sub(u64::from(is_counted));
             }
@@ -228,7 +226,7 @@ impl<O: Observer> Ledger<O> {
                 let by = release.by(self.tid_index);
                 match self.map.find(address, self.pass as u16) {
                     Place::Found(at) if !self.map.get(at).is_provisional() => {
-                        // Its true release is among those that found no block.
+                        // Its true release is among those without a block.
                         self.contests.add_block(address, self.pass);
                         let told = Some((release.sequence, by));
                         self.partners.add_block(block, size, told, self.pass);
@@ -245,8 +243,8 @@ impl<O: Observer> Ledger<O> {
                             self.release_sites.remove(release.stack, size, weight);
                         }
                         self.observer.reinstated(&block.with_size(size), by);
-                        // Its pass is still told apart only for a while; within that while, a
-                        // release that was held back may have to be compared with it.
+                        // Its pass can be distinguished only for a while; within that time, it may have to be
+                        // compared with a release that was held back.
                         let waited = self.pass.wrapping_sub(release.pass);
                         let old = waited >= AGED_PASSES as u32;
                         let block = if old { block.aged() } else { block };

@@ -1,11 +1,11 @@
 //! A piece of the table of blocks: open addressing, linear probing.
 //!
-//! Its size is no power of two: the place of a key is the upper half of a multiplication (D. Lemire,
-//! "Fast random integer generation in an interval").
+//! Its size is not a power of two: the place of a key is the upper half of a multiplication (D. Lemire, "Fast
+//! random integer generation in an interval").
 
 use crate::entry::Entry;
 
-/// Usual length of a look-up.
+/// Usual length of a lookup.
 const PLACES_AHEAD: usize = 1;
 
 #[derive(Default)]
@@ -15,8 +15,8 @@ pub(crate) struct Segment {
     room: usize,
 }
 
-/// Multiplying by the golden ratio spreads keys that follow each other at equal distances, as the blocks of
-/// an allocator do, more evenly than chance would.
+/// Returns the first place of a key. Multiplying by the golden ratio spreads keys at equal distances, such as
+/// the blocks of an allocator, more evenly than chance would.
 #[inline]
 fn home(key: u64, places: usize) -> usize {
     let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -24,7 +24,7 @@ fn home(key: u64, places: usize) -> usize {
 }
 
 impl Segment {
-    /// With so many places, of which at most `most` are used; these must be fewer.
+    /// Creates a segment with this many places, at most `most` of which, and not all, are used.
     pub fn new(places: usize, most: usize) -> Self {
         Segment {
             entries: vec![Entry::default(); places],
@@ -48,17 +48,18 @@ impl Segment {
         if next == self.entries.len() { 0 } else { next }
     }
 
-    /// All places, empty ones too.
+    /// Returns all places, including empty ones.
     pub fn places(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// All places, to be changed: what is no place any more that a look-up goes on from must not be looked up.
+    /// Returns all places, to change them: after removing an entry on the path of a lookup, that lookup must
+    /// not be made.
     pub fn places_mut(&mut self) -> &mut [Entry] {
         &mut self.entries
     }
 
-    /// All entries.
+    /// Iterates over all entries.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
         self.entries
             .iter()
@@ -66,13 +67,13 @@ impl Segment {
             .filter(|entry| !entry.is_empty())
     }
 
-    /// Returns true if more places are needed before something is put here.
+    /// Returns true if it needs more places before another entry.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.room == 0
     }
 
-    /// Prefetches the first places where a key may stand, which often lie in two lines.
+    /// Prefetches the first places where a key may be, which often span two cache lines.
     #[inline(always)]
     pub fn expect(&self, key: u64) {
         let index = home(key, self.entries.len());
@@ -84,14 +85,14 @@ impl Segment {
         }
     }
 
-    /// The entry at that place.
+    /// Returns the entry at that place.
     #[inline(always)]
     pub fn first_look(&self, key: u64) -> Entry {
         let entry = self.entries.get(home(key, self.entries.len()));
         entry.copied().unwrap_or_default()
     }
 
-    /// Where a key is, or else where it may be put. Not to be called when it is full.
+    /// Finds the place of a key, or a place where it may be put. Must not be called when it is full.
     #[inline(always)]
     pub fn find(&self, key: u64, pass: u16) -> Result<usize, usize> {
         let mut index = home(key, self.entries.len());
@@ -116,7 +117,7 @@ impl Segment {
         self.entries[index]
     }
 
-    /// Puts an entry where `find` said; returns what was there.
+    /// Puts an entry where `find` said; returns the previous one.
     #[inline(always)]
     pub fn put(&mut self, index: usize, entry: Entry) -> Entry {
         let old = std::mem::replace(&mut self.entries[index], entry);
@@ -124,7 +125,7 @@ impl Segment {
         old
     }
 
-    /// Marks all entries that are old enough; returns how many still mean something.
+    /// Marks all entries that are old enough; returns the number of those that still matter.
     pub fn age(&mut self, pass: u16) -> usize {
         let mut needed = 0;
         for entry in &mut self.entries {
@@ -134,7 +135,7 @@ impl Segment {
         needed
     }
 
-    /// Marks entries that are old enough, and drops expired tombstones: nothing can be looked up afterwards.
+    /// Marks entries that are old enough, and drops expired tombstones: lookups are impossible afterwards.
     pub fn drop_expired(&mut self, pass: u16) {
         for entry in &mut self.entries {
             let is_expired = entry.is_expired(pass);

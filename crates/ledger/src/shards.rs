@@ -1,14 +1,14 @@
 //! A ledger in shards, so that several threads can apply the events of one pass at the same time.
 //!
-//! What is known of one address is in one shard: its entry, its contest, its partners, its open `realloc`. The rule of
-//! `order` looks at one address at a time, so a shard decides as the whole ledger would, if it gets the events of its
-//! addresses in the same passes, and those of one ring in their order. Sums are kept by shard and added up when somebody
-//! asks. Two facts are about more than one address:
+//! All knowledge about an address is in one shard: its entry, its contest, its partners, its open `realloc`. The rule
+//! of `order` concerns one address at a time, so a shard decides like the whole ledger, if it gets the events of its
+//! addresses in the same passes, and those of one ring in their order. Each shard keeps its own sums, and queries add
+//! them up. Two facts concern more than one address:
 //!
-//! - An announced `realloc` is ended by the next event of its ring, which may be of another shard. [`Router`] knows
-//!   which shard waits for it, and tells that one.
+//! - An announced `realloc` ends with the next event of its ring, which may belong to another shard. [`Router`] knows
+//!   which shard waits for it, and notifies that one.
 //! - The most live bytes within a pass are known only where one ledger sees all events of it in their order. A ledger
-//!   in shards looks at the live bytes when its passes end, as an undivided one does where several rings had events.
+//!   in shards counts the live bytes when its passes end, like an undivided one does if several rings had events.
 
 use crate::Observer;
 use crate::bound::LEAST_BYTES;
@@ -18,18 +18,18 @@ use memhook_abi::{Event, MAX_RINGS, Op, RawEvent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Shards that a ledger can have.
+/// Most shards of a ledger.
 pub const MOST_SHARDS: usize = 16;
-/// Bytes of the windows that addresses are distributed by, as a power of two: those of a page. Even a heap of a few
-/// hundred kilobytes has so many of them that shards get about equal shares.
+/// Bytes of the windows by which addresses are distributed, as a power of two: a page. Even a heap of a few hundred
+/// kilobytes has so many of them that shards get about equal shares.
 const WINDOW_BITS: u32 = 12;
-/// A bucket gives back what it no longer needs when it has room for so many times what it held last, at least.
+/// Factor by which the room of a bucket must exceed its last contents for it to give memory back.
 const MUCH_TOO_LARGE: usize = 8;
-/// But keeps so many events.
+/// Events for which it always keeps room.
 const USUAL_EVENTS: usize = 1 << 14;
 
-/// The shard of an address, of so many. By other bits than those that choose the segment of its table, which would
-/// else leave most segments empty.
+/// Returns the shard of an address. It uses other bits than the choice of a segment in its table, which would otherwise
+/// leave most segments empty.
 #[inline(always)]
 pub(crate) fn shard_of(address: u64, shards: usize) -> usize {
     let window = (address >> WINDOW_BITS) as u32;
@@ -49,19 +49,19 @@ enum Mark {
     },
     Sampling(u8),
     Time(u64),
-    /// The requested size of the next event.
+    /// Requested size of the next event.
     Size(u64),
-    /// The `realloc` that this ring has announced has succeeded.
+    /// The `realloc` announced by this ring has succeeded.
     Confirm,
 }
 
-/// The events of one shard that one thread has taken from its rings.
+/// Events of one shard that one thread has taken from its rings.
 #[derive(Default)]
 struct Bucket {
     events: Vec<RawEvent>,
-    /// With the number of events before each.
+    /// Marks, with the number of events before each.
     marks: Vec<(usize, Mark)>,
-    /// The run of a ring that the last mark is of.
+    /// The run of a ring to which the last mark belongs.
     run: u64,
     level: u8,
     time_ns: u64,
@@ -78,7 +78,7 @@ impl Bucket {
             self.events = Vec::with_capacity(most / 2);
         }
         self.events.clear();
-        // Usually a few. A target can make one for each event.
+        // Usually a few, but a target can cause one for each event.
         if self.marks.capacity() > USUAL_EVENTS {
             self.marks = Vec::new();
         }
@@ -87,8 +87,8 @@ impl Bucket {
     }
 }
 
-/// For each ring, the shard that waits for the end of a `realloc` announced there, plus one; 0: none does. A ring is
-/// read by one thread in a pass, and by others in other passes.
+/// For each ring, the shard that waits for the end of a `realloc` announced there, plus one; 0 for none. One thread
+/// reads a ring in a pass, and another may do so in the next.
 #[derive(Debug)]
 pub struct OpenReallocs(Vec<AtomicU8>);
 
@@ -98,11 +98,11 @@ impl OpenReallocs {
     }
 }
 
-/// Distributes the events of some rings to the shards of their addresses. One for each thread that reads rings.
+/// Distributes the events of some rings to the shards of their addresses. Each thread that reads rings has one.
 pub struct Router {
     buckets: Vec<Bucket>,
     open: Arc<OpenReallocs>,
-    /// Counts [`Router::begin_ring`]: which buckets have heard of it.
+    /// Counter of [`Router::begin_ring`], which shows the buckets that have been notified.
     run: u64,
     ring: usize,
     tid: u32,
@@ -114,24 +114,24 @@ pub struct Router {
 }
 
 impl Router {
-    /// The events that follow were published by thread `tid` in ring `ring`.
+    /// Begins the events that thread `tid` published in ring `ring`.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.keep_waiting();
         self.run += 1;
         (self.ring, self.tid, self.level) = (ring, tid, self.always_level);
         self.waits = self.open.0.get(ring).map_or(0, |open| open.load(Relaxed));
         if let Some(shard) = self.waits.checked_sub(1) {
-            // Where the announcement is by another thread than this one, it is done.
+            // An announcement by a thread other than this one is done.
             self.tell_of_ring(usize::from(shard));
         }
     }
 
-    /// As [`Ledger::set_sampling`].
+    /// Like [`Ledger::set_sampling`].
     pub fn set_sampling(&mut self, level: u8) {
         self.level = level;
     }
 
-    /// One event, as [`Ledger::event`] takes it.
+    /// Takes an event, like [`Ledger::event`].
     #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         if event.address == 0 {
@@ -156,7 +156,7 @@ impl Router {
         bucket.events.push(event.words());
     }
 
-    /// An event follows behind an announced `realloc`.
+    /// Handles the event after an announced `realloc`.
     #[cold]
     fn end_realloc(&mut self, shard: usize) {
         let waiting = usize::from(self.waits - 1);
@@ -205,32 +205,32 @@ impl Router {
         }
     }
 
-    /// Marks that reading has ended.
+    /// Ends the reading of rings.
     pub fn end_reading(&mut self) {
         self.keep_waiting();
         self.run = 0;
     }
 
-    /// Marks that everything distributed has been applied.
+    /// Empties the buckets, once everything has been applied.
     pub fn clear(&mut self) {
         self.buckets.iter_mut().for_each(Bucket::clear);
     }
 }
 
 impl<O: Observer> Ledger<O> {
-    /// In how many shards it is; 1: it is undivided.
+    /// Returns the number of shards; 1 if it is undivided.
     pub fn shards(&self) -> usize {
         1 + self.others.len()
     }
 
-    /// Divides it, between two passes, and returns what distributes events to the shards from now on:
-    /// [`Ledger::begin_ring`], [`Ledger::set_sampling`] and [`Ledger::event`] are not for a divided one. Nothing is lost or
-    /// counted twice. `None`: it is divided already, observed, does not know everything any more, or has too little memory
-    /// for so many.
+    /// Divides the ledger between two passes, and returns the routers that distribute events to the shards from now on:
+    /// [`Ledger::begin_ring`], [`Ledger::set_sampling`] and [`Ledger::event`] are not for a divided one. Nothing is
+    /// lost or counted twice. `None` if it is already divided, observed, or bounded, or has too little memory for so
+    /// many shards.
     pub fn divide(&mut self, shards: usize) -> Option<Vec<Router>> {
         let knows_all = self.bound_reached.is_none() && !self.map.is_thinned();
         let max_bytes = self.options.max_bytes.map(|max| max / shards.max(1));
-        // For the time of the division all entries are there twice.
+        // During the division, memory holds all entries twice.
         let most = self.options.max_bytes.map_or(usize::MAX, |max| max / 2);
         let has_room =
             max_bytes.is_none_or(|max| max >= LEAST_BYTES) && self.memory_bytes() <= most;
@@ -274,8 +274,7 @@ impl<O: Observer> Ledger<O> {
         Some((0..shards).map(|_| router()).collect())
     }
 
-    /// A shard that knows the sites and threads of this one, so that entries mean the same in it, and has counted
-    /// nothing.
+    /// Creates a shard with the sites and threads of this one, so that entries mean the same in it, and without counts.
     fn empty_shard(&self) -> Ledger {
         Ledger {
             sites: self.sites.without_sums(),
@@ -287,8 +286,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Hands over the sums of events that were counted here and that a shard may take back or release, so that none of
-    /// its sums falls below zero.
+    /// Passes on sums of events counted here that a shard may undo or release, so that none of its sums falls below
+    /// zero.
     fn hand_over_sums(&mut self, other: &mut Ledger) {
         for entry in other.map.iter_live() {
             let size = other.map.size_of(entry);
@@ -326,13 +325,13 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// The other shards, to apply to them on other threads what belongs to them; given back by
-    /// [`Ledger::rejoin`] before anything is asked.
+    /// Takes the other shards, so that other threads can apply events to them; [`Ledger::rejoin`] puts them back before
+    /// any query.
     pub fn take_others(&mut self) -> Vec<Ledger> {
         std::mem::take(&mut self.others)
     }
 
-    /// Applies what the routers have for this shard. `shard`: 0 for the ledger itself, then those of
+    /// Applies the routers' events for this shard. `shard`: 0 for the ledger itself, then those of
     /// [`Ledger::take_others`] in their order.
     pub fn apply_routed<'r>(
         &mut self,
@@ -353,7 +352,7 @@ impl<O: Observer> Ledger<O> {
         let marks = bucket.marks.iter().map(|&(at, mark)| (at, Some(mark)));
         for (at, mark) in marks.chain([end]) {
             for raw in events.by_ref().take(at - next) {
-                // The two frequent kinds first, so that the compiler knows the kind of the event.
+                // The two frequent kinds come first, so that the compiler knows the kind of the event.
                 if raw.is(Op::Release) {
                     let event = raw.unpack_as(Op::Release);
                     self.event(event, u64::from(event.size), time_ns);
@@ -391,12 +390,12 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Gives back what [`Ledger::take_others`] has taken.
+    /// Puts back the shards of [`Ledger::take_others`].
     pub fn rejoin(&mut self, others: Vec<Ledger>) {
         self.others = others;
     }
 
-    /// Shares what one shard has learned at the end of a pass and all must know.
+    /// Shares knowledge that one shard has gained at the end of a pass and all need.
     pub(crate) fn agree(&mut self) {
         if self.is_sampled || self.others.iter().any(|other| other.is_sampled) {
             self.learn_of_samples();

@@ -1,4 +1,4 @@
-//! Sums by allocation site, and the small tables that entries of the live map point into.
+//! Sums by allocation site, and the small tables to which entries of the live map refer.
 
 use crate::estimate::MOST_LEVELS;
 use crate::observer::CountedSite;
@@ -6,13 +6,13 @@ use rustc_hash::FxHashMap;
 
 /// Sums of one allocation site. Live sums are the difference of allocated and released.
 ///
-/// One cache line: sites of different sums are looked at in random order.
+/// It fills one cache line: sites are accessed in random order.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct SiteSums {
     pub stack: u32,
-    /// Level of sampling of its allocations ([`crate::Ledger::set_sampling`]). Those of the same stack that were
-    /// sampled otherwise are another site.
+    /// Level of sampling of its allocations ([`crate::Ledger::set_sampling`]). Allocations of the same stack
+    /// with another level are another site.
     pub level: u8,
     pub allocated_blocks: u64,
     pub allocated_bytes: u64,
@@ -38,27 +38,27 @@ impl SiteSums {
 }
 
 const CHUNK: usize = 4096;
-/// Ways of sampling that are told apart: none, and one for each mean distance of samples.
+/// Separate ways of sampling: none, and one for each mean distance of samples.
 pub(crate) const LEVELS: usize = MOST_LEVELS as usize + 1;
 
 /// All sites, by a dense index. There are never more than stack ids, so 26 bits are enough.
 #[derive(Default)]
 pub(crate) struct SiteTable {
     sites: Vec<SiteSums>,
-    /// Index + 1 by stack id, in chunks that exist when one of their ids was seen: ids are dense,
-    /// since they are places in an arena. One for each way of sampling, which exists when it is used.
+    /// Index + 1 by stack id, in chunks that exist when one of their ids was seen: ids are dense, since they are
+    /// places in an arena. Each way of sampling has one, which exists when it is used.
     by_stack: [Vec<Option<Box<[u32; CHUNK]>>>; LEVELS],
-    /// Level of sampling of the allocations that come now.
+    /// Level of sampling of the current allocations.
     level: u8,
     /// The last stack looked up and its index: one call site often allocates many times in a row.
     last: Option<(u32, u32)>,
-    /// When there are too many sites: those that allocations of all further stacks are counted at, one for
-    /// each way of sampling, and what each had counted before.
+    /// Once there are too many sites: the ones that count allocations of all further stacks, one for each way of
+    /// sampling, and the previous count of each.
     others: Option<[Option<(u32, u64)>; LEVELS]>,
 }
 
 impl SiteTable {
-    /// Returns the same sites with nothing counted.
+    /// Returns the same sites without counts.
     pub fn without_sums(&self) -> SiteTable {
         let sites = self.sites.iter();
         SiteTable {
@@ -70,7 +70,7 @@ impl SiteTable {
         }
     }
 
-    /// Hands over the sums of a block of a site that has the same index in both.
+    /// Passes on the sums of a block of a site that has the same index in both.
     pub fn hand_over(&mut self, other: &mut SiteTable, index: u32, size: u64, is_released: bool) {
         let here = &mut self.sites[index as usize];
         let there = &mut other.sites[index as usize];
@@ -86,7 +86,7 @@ impl SiteTable {
         }
     }
 
-    /// Says how the allocations that follow are sampled.
+    /// Sets how the following allocations are sampled.
     pub fn set_sampling(&mut self, level: u8) {
         if self.level != level {
             self.level = level.min(LEVELS as u8 - 1);
@@ -99,7 +99,7 @@ impl SiteTable {
         self.sites[index as usize].level
     }
 
-    /// A site, for those who are told of it.
+    /// Returns a site in the form for observers.
     #[inline(always)]
     pub fn counted(&self, index: u32) -> CountedSite {
         let site = &self.sites[index as usize];
@@ -140,14 +140,14 @@ impl SiteTable {
         site.released_bytes += size;
     }
 
-    /// Takes back one [`SiteTable::released`].
+    /// Undoes one [`SiteTable::released`].
     pub fn reinstated(&mut self, index: u32, size: u64) {
         let site = &mut self.sites[index as usize];
         site.released_blocks -= 1;
         site.released_bytes -= size;
     }
 
-    /// From now on, stacks that were not seen before are counted together, as stack 0.
+    /// Counts stacks that were not seen before together, as stack 0, from now on.
     pub fn close(&mut self) {
         if self.others.is_none() {
             self.others = Some(std::array::from_fn(|level| {
@@ -157,13 +157,14 @@ impl SiteTable {
         }
     }
 
-    /// Allocations that were counted without their stack for that reason; `None`: it is not so.
+    /// Returns the number of allocations that were counted without their stack for that reason; `None` before
+    /// that.
     pub fn unattributed(&self) -> Option<u64> {
         let of = |(index, before): (u32, u64)| self.sites[index as usize].allocated_blocks - before;
         Some(self.others?.into_iter().flatten().map(of).sum())
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory.
     pub fn bytes(&self) -> usize {
         let chunks = self.by_stack.iter().flatten().flatten().count();
         self.sites.capacity() * size_of::<SiteSums>() + chunks * CHUNK * size_of::<u32>()
@@ -200,7 +201,7 @@ impl SiteTable {
         }
     }
 
-    /// The index of a site that was seen before.
+    /// Returns the index of a site that was seen before.
     fn known(&self, level: usize, stack: u32) -> Option<u32> {
         let chunk = self.by_stack[level].get(stack as usize / CHUNK)?;
         chunk.as_ref()?[stack as usize % CHUNK].checked_sub(1)
@@ -242,13 +243,13 @@ impl SiteTable {
 /// Blocks and bytes by the backtrace of their release.
 #[derive(Default)]
 pub(crate) struct ReleaseSites {
-    /// Whole numbers until a released block stands for others, too.
+    /// Sums, which are whole numbers until a released block stands for others, too.
     sums: FxHashMap<u32, (f64, f64)>,
     is_closed: bool,
 }
 
 impl ReleaseSites {
-    /// `weight`: how many blocks of this size the released one stands for.
+    /// Counts a release. `weight`: number of blocks of this size that the released one stands for.
     pub fn add(&mut self, stack: u32, size: u64, weight: f64) {
         let is_new = self.is_closed && !self.sums.contains_key(&stack);
         let stack = if is_new { 0 } else { stack };
@@ -257,19 +258,19 @@ impl ReleaseSites {
         *bytes += weight * size as f64;
     }
 
-    /// From now on, stacks that were not seen before are counted together, as stack 0.
+    /// Counts stacks that were not seen before together, as stack 0, from now on.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory.
     pub fn bytes(&self) -> usize {
         self.sums.capacity() * (size_of::<(u32, (f64, f64))>() + 1)
     }
 
-    /// Takes back one [`ReleaseSites::add`].
+    /// Undoes one [`ReleaseSites::add`].
     pub fn remove(&mut self, stack: u32, size: u64, weight: f64) {
-        // Below zero only in a shard: what is taken back was added where the ledger was not divided yet.
+        // Below zero only in a shard: it undoes additions from before the division.
         if !self.is_closed || self.sums.contains_key(&stack) {
             let (blocks, bytes) = self.sums.entry(stack).or_default();
             *blocks -= weight;
@@ -294,7 +295,7 @@ impl ReleaseSites {
     }
 }
 
-/// Thread ids by a 16-bit index. Index 0 is thread 0: threads beyond 65,535 different ones.
+/// Thread ids by a 16-bit index. Index 0 is thread 0, and stands for threads beyond 65,535 different ones.
 #[derive(Clone)]
 pub(crate) struct ThreadTable {
     tids: Vec<u32>,

@@ -1,50 +1,47 @@
-//! Walks over the live blocks in slices. A ledger that is kept under a lock can be released between two
-//! slices: a walk over millions of blocks takes longer than a thread of the target should wait for room
-//! in its ring.
+//! Walks over the live blocks in slices. A lock on the ledger can be released between two slices: a walk over millions
+//! of blocks takes longer than a thread of the target should wait for room in its ring.
 //!
-//! Every block that lives from the beginning of a walk to its end is seen exactly once, because a block
-//! keeps its position in the order of the walk, even if the table grows meanwhile. One that comes or goes
-//! meanwhile may be seen or not.
+//! A walk sees every block that lives from its beginning to its end exactly once, because a block keeps its position in
+//! the order of the walk, even if the table grows meanwhile. A block that comes or goes meanwhile may be seen or not.
 
 use crate::entry::Entry;
 use crate::{Ledger, LiveBlock, Observer, SampledAllocations, SiteLive, SiteTotals};
 
-/// Places of the table that one slice looks at; a single segment may have more.
+/// Places of the table in one slice; a single segment may have more.
 const SLICE_PLACES: usize = 1 << 16;
 
 /// Progress of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveWalk {
-    /// In the order that `LiveMap::live_from` describes.
+    /// Position, in the order that `LiveMap::live_from` describes.
     position: u64,
-    /// The shard that is walked over.
+    /// Current shard.
     shard: usize,
     /// Number of shards at the last slice.
     shards: usize,
-    /// Where the walk begins in each shard but the first: it had come so far when the ledger was divided.
+    /// Begin of the walk in each shard but the first: how far it had come when the ledger was divided.
     from: u64,
 }
 
-/// A walk that sums up what each site has live.
+/// A walk that sums up the live blocks of each site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteWalk {
     walk: LiveWalk,
     older_than_ns: Option<u64>,
-    /// Meaning of samples, if that is asked for.
+    /// Meaning of samples, if it is wanted.
     samples: Option<SampledAllocations>,
     has_begun: bool,
-    /// By the dense index of the site, as of the first slice; of one shard after the other.
+    /// Sites by their dense index as of the first slice, one shard after the other.
     sites: Vec<SiteTotals>,
-    /// Where those of each shard begin, and how many they are. If the ledger was divided later, indexes mean the same in
-    /// all shards.
+    /// Begin and number of each shard's sites. If the ledger was divided later, indices mean the same in all shards.
     of_shard: Vec<(usize, usize)>,
-    /// Counts of each site on the way: blocks and bytes, which are estimates if not all blocks are kept. Empty if the
-    /// sums of the first slice say it all.
+    /// Counts of each site during the walk: blocks and bytes, which are estimates if not all blocks are kept. Empty if
+    /// the sums of the first slice suffice.
     counted: Vec<(f64, f64)>,
 }
 
 impl SiteWalk {
-    /// A walk over the blocks allocated before `older_than_ns` (nanoseconds since the attach), or over all.
+    /// Creates a walk over the blocks allocated before `older_than_ns` (nanoseconds since the attach), or over all.
     pub fn new(older_than_ns: Option<u64>) -> SiteWalk {
         SiteWalk {
             older_than_ns,
@@ -52,8 +49,8 @@ impl SiteWalk {
         }
     }
 
-    /// A walk that estimates sums of all blocks where samples were recorded: their live sums without bias, what was
-    /// allocated by the mean size of the site's samples.
+    /// Creates a walk that estimates sums of all blocks where samples were recorded: live sums without bias, allocated
+    /// ones by the mean size of the site's samples.
     pub fn estimating(samples: &SampledAllocations) -> SiteWalk {
         SiteWalk {
             samples: samples.sample_bytes().map(|_| *samples),
@@ -61,7 +58,7 @@ impl SiteWalk {
         }
     }
 
-    /// Every call stack that was ever seen, ordered by its id; `bytes` and `blocks` are of the blocks walked over.
+    /// Returns every call stack seen so far, ordered by its id; `bytes` and `blocks` are those of the walked blocks.
     pub fn into_sites(self) -> Vec<SiteTotals> {
         let mut sites = self.into_sites_by_sampling();
         // Samples of a stack are sites of their own.
@@ -92,7 +89,7 @@ impl SiteWalk {
         }
         let key = |site: &SiteTotals| (site.stack, site.sampling);
         self.sites.sort_unstable_by_key(key);
-        // What several shards have counted.
+        // Counts of several shards.
         self.sites.dedup_by(|site, of_stack| {
             let is_same = key(site) == key(of_stack);
             if is_same {
@@ -103,7 +100,7 @@ impl SiteWalk {
         self.sites
     }
 
-    /// The sites that have live blocks, ordered by stack id.
+    /// Returns the sites with live blocks, ordered by stack id.
     pub fn into_live(self) -> Vec<SiteLive> {
         let sites = self.into_sites().into_iter();
         sites
@@ -119,7 +116,7 @@ impl SiteWalk {
 }
 
 impl<O: Observer> Ledger<O> {
-    /// Hands the blocks of the next slice to `each`. Returns whether there are more slices.
+    /// Passes the blocks of the next slice to `each`. Returns true if there are more slices.
     pub fn walk_blocks(&self, walk: &mut LiveWalk, mut each: impl FnMut(LiveBlock)) -> bool {
         self.choose_shard(walk);
         match walk.shard.checked_sub(1) {
@@ -132,10 +129,10 @@ impl<O: Observer> Ledger<O> {
         self.has_more(walk)
     }
 
-    /// Takes the next slice. Returns whether there are more.
+    /// Takes the next slice. Returns true if there are more.
     ///
-    /// Without an age, blocks and bytes of each site are those of one moment, that of the first slice, as long
-    /// as all blocks are kept.
+    /// Without an age, the blocks and bytes of all sites are from one moment, that of the first slice, as long as all
+    /// blocks are kept.
     pub fn walk_sites(&self, walk: &mut SiteWalk) -> bool {
         if !std::mem::replace(&mut walk.has_begun, true) {
             self.begin_sites(walk);
@@ -217,14 +214,14 @@ impl<O: Observer> Ledger<O> {
         });
     }
 
-    /// Before a slice.
+    /// Prepares a slice.
     fn choose_shard(&self, walk: &mut LiveWalk) {
         if walk.shards != self.shards() {
             (walk.shards, walk.from) = (self.shards(), walk.position);
         }
     }
 
-    /// After a slice.
+    /// Ends a slice; returns true if there are more.
     fn has_more(&self, walk: &mut LiveWalk) -> bool {
         if !is_over(walk) {
             return true;

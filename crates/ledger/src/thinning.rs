@@ -1,33 +1,32 @@
-//! Which blocks a ledger of bounded memory keeps.
+//! Choice of the blocks that a ledger of bounded memory keeps.
 //!
-//! A block of `size` bytes is kept with probability min(1, size / threshold): large blocks, which
-//! decide the sums, are all kept, and of small ones so many that each stands for about as many bytes
-//! as the others. What decides is a hash of the address and not chance, so allocation and release of
-//! one block agree, and a block that a higher threshold keeps was kept by all lower ones: a ledger
-//! can raise the threshold at any time. A kept block counts for 1 / probability blocks
-//! (D. G. Horvitz and D. J. Thompson, "A generalization of sampling without replacement from a
-//! finite universe", 1952), whose variance the readers of sums know from that weight.
+//! A block of `size` bytes is kept with probability min(1, size / threshold): all large blocks,
+//! which dominate the sums, and so many small ones that each stands for about as many bytes as the
+//! others. A hash of the address decides, not chance, so allocation and release of one block agree,
+//! and all lower thresholds also keep a block that a higher one keeps: a ledger can raise the
+//! threshold at any time. A kept block counts for 1 / probability blocks (D. G. Horvitz and D. J.
+//! Thompson, "A generalization of sampling without replacement from a finite universe", 1952), and
+//! readers of sums know the variance from that weight.
 //!
 //! Releases of blocks that are not kept leave tombstones like all others, because the size of the
-//! block is not known. Where so many come in a few passes that they alone are too much, whole
-//! addresses are left out: one in 2^`shift` remains, and what happens to the others is forgotten at
-//! once.
+//! block is unknown. If so many come in a few passes that they alone are too much, whole addresses
+//! are left out: one in 2^`shift` remains, and events of the others are forgotten at once.
 
 /// Rule for the blocks that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Thinning {
-    /// Blocks of at least so many bytes are all kept; 0: all are.
+    /// Size in bytes from which all blocks are kept; 0 keeps all.
     pub threshold: u64,
     /// Bits of the choice of addresses: one in 2^shift is kept.
     pub shift: u32,
 }
 
-/// Above every size, and far below where products with a hash would lose bits.
+/// A threshold above every size, and far below where products with a hash would lose bits.
 const MAX_THRESHOLD: u64 = 1 << 62;
 const MAX_SHIFT: u32 = 32;
 
-/// Austin Appleby's finalizer of MurmurHash3: each bit of the result depends on all of `key`. It has
-/// to be another function than the one that gives a block its place in the table.
+/// Austin Appleby's finalizer of MurmurHash3: each bit of the result depends on all of `key`. It
+/// must differ from the function that gives a block its place in the table.
 fn mix(mut key: u64) -> u64 {
     key ^= key >> 33;
     key = key.wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -37,7 +36,7 @@ fn mix(mut key: u64) -> u64 {
 }
 
 impl Thinning {
-    /// Keeps what both keep.
+    /// Keeps the blocks that both keep.
     pub fn with(self, other: Thinning) -> Thinning {
         Thinning {
             threshold: self.threshold.max(other.threshold),
@@ -49,13 +48,13 @@ impl Thinning {
         self.threshold > 0 || self.shift > 0
     }
 
-    /// Returns true if nothing is known of this address.
+    /// Returns true if this address is left out.
     pub fn excludes(self, address: u64) -> bool {
         mix(address >> 3) & ((1 << self.shift) - 1) != 0
     }
 
     pub fn keeps(self, address: u64, size: u64) -> bool {
-        // The upper bits of the hash are a number below 1, and independent of the lower ones.
+        // The upper bits of the hash form a number below 1, and are independent of the lower ones.
         let scaled = (u128::from(mix(address >> 3)) * u128::from(self.threshold)) >> 64;
         !self.excludes(address) && scaled < u128::from(size.max(1))
     }
@@ -111,7 +110,7 @@ impl Census {
     }
 }
 
-/// The live heap, estimated from what is kept.
+/// The live heap, estimated from the kept blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Estimate {
     pub kept_blocks: u64,
@@ -128,7 +127,7 @@ impl Estimate {
 
     pub fn remove(&mut self, weight: f64, size: u64) {
         self.kept_blocks = self.kept_blocks.saturating_sub(1);
-        // Rounding errors must not make nothing less than nothing.
+        // Rounding errors must not lead to negative numbers.
         self.blocks = (self.blocks - weight).max(0.0);
         self.bytes = (self.bytes - weight * size as f64).max(0.0);
     }
@@ -146,7 +145,7 @@ mod tests {
         assert_eq!((all.weight(0), all.weight(1 << 40)), (1.0, 1.0));
     }
 
-    /// Whatever is kept under a higher threshold was kept under the lower ones.
+    /// Blocks kept under a higher threshold are kept under the lower ones.
     #[test]
     fn samples_are_nested_and_as_large_as_they_say() {
         let addresses = || (1..40_000u64).map(|n| 0x7f12_3456_0010 + n * 48);

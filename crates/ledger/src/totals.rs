@@ -1,33 +1,33 @@
-//! Answers of the ledger.
+//! Results of queries to a ledger.
 
 /// Sums over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Allocations, those of successful reallocations included.
+    /// Allocations, including successful reallocations.
     pub allocations: u64,
-    /// Releases, unknown ones and those of successful reallocations included.
+    /// Releases, including unknown ones and successful reallocations.
     pub releases: u64,
     /// Bytes requested by all allocations.
     pub allocated_bytes: u64,
     /// Bytes of known blocks that were released.
     pub released_bytes: u64,
-    /// Bytes of blocks that live now.
+    /// Bytes of live blocks.
     pub live_bytes: u64,
-    /// Blocks that live now.
+    /// Number of live blocks.
     pub live_blocks: u64,
     /// Releases of blocks whose allocation was not seen: from before the attach, not recorded
     /// because of a filter, or lost.
     pub unknown_releases: u64,
-    /// Blocks whose address was handed out again although no release was seen.
+    /// Blocks whose address was reused although no release was seen.
     pub unhooked_releases: u64,
-    /// Largest `live_bytes`. Passes in which several threads recorded, and all passes of a ledger in shards, are looked
-    /// at only when they end, since their events have no common order: between two ends it may have been higher. Only up
-    /// to the moment from which on not all blocks are kept ([`Bounded`]).
+    /// Largest `live_bytes`. Passes in which several threads recorded, and all passes of a ledger in shards, are
+    /// examined only when they end, since their events have no common order: between two ends it may have been higher.
+    /// Covers only the time until some blocks were not kept ([`Bounded`]).
     pub peak_live_bytes: u64,
 }
 
 impl Totals {
-    /// Adds those of another shard. A sum of peaks is none, so the peak stays.
+    /// Adds the sums of another shard, but not its peak.
     pub(crate) fn add(&mut self, other: &Totals) {
         self.allocations += other.allocations;
         self.releases += other.releases;
@@ -45,14 +45,13 @@ impl Totals {
 pub struct SiteTotals {
     /// Stack id of the allocations.
     pub stack: u32,
-    /// Level of sampling; 0 if every one was recorded, or if these are all of the stack.
+    /// Level of sampling; 0 if every allocation was recorded, or for the whole stack.
     pub sampling: u8,
     /// Live bytes.
     pub bytes: u64,
     /// Live blocks.
     pub blocks: u64,
-    /// Time of the oldest live block's allocation, nanoseconds since the attach, to the
-    /// millisecond; 0 if none lives.
+    /// Allocation time of the oldest live block in nanoseconds since the attach, to the millisecond; 0 if none lives.
     pub oldest_ns: u64,
     /// Blocks ever allocated.
     pub allocated_blocks: u64,
@@ -69,7 +68,7 @@ pub struct SiteTotals {
 }
 
 impl SiteTotals {
-    /// Adds another site of the same stack. What forged events come to fits into one sum, not into all.
+    /// Adds another site of the same stack. The sum of forged events fits into one sum, but not into all.
     pub(crate) fn add(&mut self, other: &SiteTotals) {
         let oldest = [self.oldest_ns, other.oldest_ns].into_iter();
         self.oldest_ns = oldest.filter(|&at| at > 0).min().unwrap_or(0);
@@ -85,23 +84,23 @@ impl SiteTotals {
     }
 }
 
-/// Facts that a ledger no longer knows because it reached [`LedgerOptions::max_bytes`].
+/// Losses of a ledger that reached [`LedgerOptions::max_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounded {
     /// The bound.
     pub max_bytes: u64,
-    /// When it was reached, nanoseconds since the attach.
+    /// Time at which it was reached, in nanoseconds since the attach.
     pub since_ns: u64,
-    /// Blocks that lived then.
+    /// Blocks that were live then.
     pub live_blocks_then: u64,
-    /// Live blocks that are kept now, out of [`Totals::live_blocks`], an estimate, if `is_thinned`.
+    /// Kept live blocks, out of [`Totals::live_blocks`], which is an estimate if `is_thinned`.
     pub kept_blocks: u64,
-    /// Not all live blocks are kept: all sums of live and released blocks are estimates.
+    /// True if some live blocks are not kept: all sums of live and released blocks are estimates.
     pub is_thinned: bool,
-    /// Blocks of at least so many bytes are kept, smaller ones with a probability of their size
-    /// divided by this; 0: all sizes are kept.
+    /// Size from which all blocks are kept; smaller ones are kept with a probability of their size divided by this; 0
+    /// if all are.
     pub all_from_bytes: u64,
-    /// Number of addresses of which one is kept.
+    /// The ledger keeps one in this many addresses.
     pub one_address_in: u64,
     /// Allocations counted without their stack, because there were too many stacks before.
     pub unattributed_allocations: u64,
@@ -154,21 +153,21 @@ pub struct SiteLive {
     pub bytes: u64,
     /// Live blocks.
     pub blocks: u64,
-    /// Time of the oldest one, nanoseconds since the attach, to the millisecond.
+    /// Allocation time of the oldest one in nanoseconds since the attach, to the millisecond.
     pub oldest_ns: u64,
 }
 
 /// Options of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LedgerOptions {
-    /// Keep sums by the backtrace of the release too.
+    /// True to keep sums by the backtrace of the release, too.
     pub track_release_stacks: bool,
-    /// Do not count releases of unknown blocks: with a size filter they are the rule.
+    /// True to ignore releases of unknown blocks: with a size filter they are the rule.
     pub ignore_unknown_releases: bool,
-    /// Every recorded allocation is a sample.
+    /// True if every recorded allocation is a sample.
     pub all_are_samples: bool,
-    /// Memory that the ledger may take, in bytes, apart from what one ring holds; at least
-    /// [`LEAST_BYTES`](crate::LEAST_BYTES). When that is not enough it keeps a sample of the blocks,
-    /// see [`Ledger::bounded`](crate::Ledger::bounded).
+    /// Memory that the ledger may take, in bytes, apart from the contents of one ring; at least
+    /// [`LEAST_BYTES`](crate::LEAST_BYTES). Beyond that it keeps a sample of the blocks, see
+    /// [`Ledger::bounded`](crate::Ledger::bounded).
     pub max_bytes: Option<usize>,
 }

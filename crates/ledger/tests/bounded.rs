@@ -91,7 +91,7 @@ impl Program {
         self.event(Op::Release, address, 0, 0);
     }
 
-    /// Bytes and blocks of each stack, and the variance of the bytes that weights mean.
+    /// Bytes and blocks of each stack, and the variance of the bytes by their weights.
     fn truth(&self) -> HashMap<u32, (f64, f64, f64)> {
         let mut sums: HashMap<u32, (f64, f64, f64)> = HashMap::new();
         for &(size, stack) in self.live.values() {
@@ -138,7 +138,7 @@ fn check_exact(program: Program) {
     assert_eq!(totals.live_bytes, bytes);
 }
 
-/// While it is divided, a ledger takes twice as much memory.
+/// During the division, a ledger takes twice as much memory.
 #[test]
 fn a_ledger_that_is_half_full_is_not_divided() {
     for (blocks, is_possible) in [(20_000, true), (350_000, false)] {
@@ -147,7 +147,8 @@ fn a_ledger_that_is_half_full_is_not_divided() {
     }
 }
 
-/// The bounds are five standard errors wide; over all seeds the squared errors are what they say.
+/// The bounds are five standard errors wide; over all seeds, the squared errors match the stated
+/// ones.
 #[test]
 fn estimates_are_within_their_standard_errors_and_memory_within_the_bound() {
     check_estimates(LEAST_BYTES, 400_000, 1);
@@ -167,7 +168,7 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
             bounded.kept_blocks < program.live.len() as u64 * 3 / 4,
             "{bounded:?}"
         );
-        // What came between two looks, 10,000 events, may be above it.
+        // Events between two checks of memory, 10,000, may be above it.
         let slack = 10_000 * 48;
         assert!(
             program.largest < max_bytes + slack * shards,
@@ -203,7 +204,7 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
             totals.live_bytes.abs_diff(of_sites) <= 10,
             "{totals:?} {of_sites}"
         );
-        // Allocations are counted as ever.
+        // Allocations are counted as usual.
         let allocated: u64 = sites.iter().map(|s| s.allocated_blocks).sum();
         assert_eq!(allocated, totals.allocations);
         assert_eq!(totals.allocations, (all + all.div_ceil(5_000)) as u64);
@@ -213,7 +214,7 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
     assert!((0.2..3.0).contains(&scatter), "{scatter} over {terms}");
 }
 
-/// Blocks that a smaller sample leaves out are still in the table when it has just been made smaller.
+/// Blocks that a smaller sample leaves out are still in the table right after the change.
 #[test]
 fn walks_see_only_what_is_kept() {
     // So large that its places are not all freed at once.
@@ -235,8 +236,8 @@ fn walks_see_only_what_is_kept() {
     }
 }
 
-/// Releases find the blocks that are kept: when all are released, nothing is left, however often the
-/// sample was made smaller meanwhile.
+/// Releases find the kept blocks: when all are released, nothing is left, however often the sample
+/// became smaller meanwhile.
 #[test]
 fn every_release_matches_its_allocation() {
     let mut program = busy(LEAST_BYTES, 7, 300_000, 1);
@@ -252,12 +253,12 @@ fn every_release_matches_its_allocation() {
         program.fed.ledger.bounded().expect("bounded").kept_blocks,
         0
     );
-    // Nor is a release of a block that was not kept taken for one of a block from before the attach.
+    // Nor is a release of a dropped block mistaken for one of a block from before the attach.
     assert_eq!((totals.unknown_releases, totals.unhooked_releases), (0, 0));
 }
 
-/// An address that is handed out again ends the life of a kept block there although its release was
-/// not seen, also when the new block is not kept.
+/// Reusing an address ends the life of a kept block there although its release was not seen, even if
+/// the new block is not kept.
 #[test]
 fn a_block_that_is_not_kept_replaces_the_one_before() {
     let mut program = busy(LEAST_BYTES, 8, 300_000, 1);
@@ -278,7 +279,7 @@ fn a_block_that_is_not_kept_replaces_the_one_before() {
     assert_eq!(sum(&program, 6), 0);
 }
 
-/// A release that arrives in another ring before its allocation is still the release of that block.
+/// A release that arrives in another ring before its allocation still belongs to that block.
 #[test]
 fn events_of_two_rings_in_any_order() {
     let mut program = busy(LEAST_BYTES, 9, 300_000, 1);
@@ -301,8 +302,8 @@ fn events_of_two_rings_in_any_order() {
     assert_eq!(after.allocations, before.allocations + 1000);
 }
 
-/// Releases of blocks from before the attach alone do not make it forget blocks that it can keep, and
-/// they do not fill the memory.
+/// Releases of blocks from before the attach do not displace blocks that it can keep, and they do not
+/// fill the memory.
 #[test]
 fn a_flood_of_unknown_releases_is_bounded() {
     let mut program = Program::new(LEAST_BYTES, 10);
@@ -318,7 +319,7 @@ fn a_flood_of_unknown_releases_is_bounded() {
     assert_eq!(program.fed.ledger.totals().live_blocks, 1000);
 }
 
-/// More call stacks than there is room for: their allocations are counted together.
+/// More call stacks than fit: their allocations are counted together.
 #[test]
 fn stacks_are_bounded_too() {
     let mut program = Program::new(LEAST_BYTES, 11);

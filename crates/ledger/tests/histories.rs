@@ -1,4 +1,4 @@
-//! Random programs under the model of the hook, with passes anywhere in between.
+//! Random programs under the model of the hook, with passes at any points.
 
 mod divided;
 mod model;
@@ -15,7 +15,7 @@ enum Allowed {
     OldBlocks,
     /// Everything but releases of unknown blocks: the two counts of one address could cancel.
     Unhooked,
-    /// As the first, and pairs are folded, which means without stacks of releases.
+    /// Like `OldBlocks`, with folded pairs, so without stacks of releases.
     Folding,
 }
 
@@ -50,7 +50,7 @@ struct Setup {
     threads: usize,
     sequence: u32,
     allowed: Allowed,
-    /// Of the same ledger, divided after so many passes.
+    /// Shards of the same ledger, divided after this many passes.
     shards: usize,
     passes_before: usize,
 }
@@ -107,7 +107,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
             world.check(&ledger).map_err(TestCaseError::fail)?;
             let of_shards = world.check_sums(&divided.ledger);
             of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
-            // Nothing is fresh now, so the numbers may move on by any distance.
+            // Nothing is fresh now, so the numbers may advance by any distance.
             world.advance_sequence(u32::from(choice) << 14);
         }
     }
@@ -119,7 +119,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     divided.ledger.finish();
     let of_shards = world.check_sums(&divided.ledger);
     of_shards.map_err(|why| TestCaseError::fail(format!("in shards: {why}")))?;
-    // Where a release was not seen, another one may be taken for it, by the order of the rings.
+    // If a release was not seen, another one may be mistaken for it, by the order of the rings.
     if allowed != Allowed::Unhooked {
         prop_assert_eq!(divided.ledger.release_sites(), ledger.release_sites());
     }
@@ -131,7 +131,7 @@ fn run(setup: &Setup, actions: &[(u8, u8)], rest: usize) -> Result<(), TestCaseE
     Ok(())
 }
 
-/// Without a file of old failures: a failing case is printed, and reruns differ.
+/// No file of old failures: a failing case is printed, and reruns differ.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
@@ -240,7 +240,7 @@ proptest! {
     }
 }
 
-/// A `realloc` fails after its release was taken for that of the block, and the block's true release has arrived.
+/// A `realloc` fails after its release was assigned to the block, and the block's true release has arrived.
 #[test]
 fn a_failed_realloc_leaves_no_second_note_of_its_block() {
     let setup = Setup {
@@ -339,8 +339,8 @@ fn a_settled_release_keeps_its_block_when_that_leaves_first() {
     run(&setup, &actions, 40).expect("the release of each block is the true one");
 }
 
-/// A `realloc` of a block from before the attach fails late, after samples were announced, from when on nobody counts
-/// releases of unknown blocks.
+/// A `realloc` of a block from before the attach fails late, after the announcement of samples, which ends the
+/// counting of unknown releases.
 #[test]
 fn a_release_that_is_taken_back_may_be_forgotten() {
     for divides in [false, true] {

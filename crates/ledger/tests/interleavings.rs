@@ -22,7 +22,7 @@ struct Truth {
     totals: Totals,
 }
 
-/// Events with sequence numbers, and what the ledger must say at the end.
+/// Returns events with sequence numbers, and the final state that the ledger must report.
 fn replay(history: &[Step], start: u32) -> (Vec<(RawEvent, u64)>, Truth) {
     let mut number = start;
     let mut events = Vec::new();
@@ -94,7 +94,8 @@ fn digits(mut code: usize, base: usize, count: usize) -> Vec<usize> {
         .collect()
 }
 
-/// What happened before an event of pass k has arrived by pass k + 1; a ring keeps its order.
+/// Returns true if everything that happened before an event of pass k arrives by pass k + 1,
+/// and each ring keeps its order.
 fn is_legal(rings: &[usize], passes: &[usize], history: &[Step]) -> bool {
     (0..history.len()).all(|i| {
         (i + 1..history.len()).all(|j| passes[i] <= passes[j] + usize::from(rings[i] != rings[j]))
@@ -102,7 +103,7 @@ fn is_legal(rings: &[usize], passes: &[usize], history: &[Step]) -> bool {
     })
 }
 
-/// Runs all arrivals; returns how many there were.
+/// Runs all arrivals; returns their number.
 fn check_all(history: &[Step], ring_count: usize, pass_count: usize, start: u32) -> usize {
     let (events, truth) = replay(history, start);
     let n = history.len();

@@ -89,7 +89,7 @@ fn sums_with_many_blocks() {
         random: 88_172_645_463_325_252,
         number: 0x3f_0000,
     };
-    // Many live blocks, then few again: looking ahead is switched on and off.
+    // Many live blocks, then few again: prefetching is switched on and off.
     pair.passes(30, 600_000);
     pair.check();
     pair.passes(30, 600_000);

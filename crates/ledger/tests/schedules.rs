@@ -1,5 +1,5 @@
-//! Small programs under every schedule: all interleavings of the steps of two threads with the
-//! steps of the consumer.
+//! Small programs under every schedule: all interleavings of the steps of two threads with
+//! those of the consumer.
 
 mod model;
 
@@ -102,7 +102,7 @@ impl Explorer<'_> {
     }
 }
 
-/// Explores the programs; returns how many endings were checked.
+/// Explores the programs; returns the number of checked endings.
 fn explore(programs: [&[Step]; 2], old_block: bool, sequence: u32, passes: usize) -> usize {
     let mut explorer = Explorer {
         programs,

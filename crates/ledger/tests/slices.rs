@@ -8,7 +8,7 @@ use memhook_ledger::{Ledger, LedgerOptions, LiveWalk, SiteWalk};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCKS: u64 = 400_000;
-/// What one slice may hand out: the places that it looks at, and those of a segment more.
+/// Most blocks of a slice: its places, and those of one more segment.
 const MOST_BLOCKS: usize = 70_000;
 
 fn event(op: Op, address: u64, sequence: u32, stack: u32) -> memhook_abi::Event {
@@ -27,7 +27,7 @@ fn stack_of(block: u64) -> u32 {
 
 struct Heap {
     fed: Fed,
-    /// How far apart blocks are, as a power of two.
+    /// Distance between blocks, as a power of two.
     distance: u32,
     releases: u32,
     ms: u64,
@@ -53,7 +53,7 @@ impl Heap {
         (1 + block) << self.distance
     }
 
-    /// One pass that allocates some blocks and releases others.
+    /// Adds a pass that allocates some blocks and releases others.
     fn pass(&mut self, allocated: std::ops::Range<u64>, released: std::ops::Range<u64>) {
         self.ms += 1;
         self.fed.begin_ring(0, 7);

@@ -4,10 +4,10 @@
 //! cargo run --release -p memhook-recording --example measure -- [FILE.mhk | EVENTS [BLOCKS]]
 //! ```
 //!
-//! With a file, its events are recorded anew. Otherwise a model of a server is: four threads,
-//! 16 sizes times 250 call stacks, EVENTS events (20,000,000), BLOCKS long-lived blocks (100,000).
+//! With a file, records its events anew. Otherwise it runs a model of a server: four threads, 16
+//! sizes times 250 call stacks, EVENTS events (20,000,000), BLOCKS long-lived blocks (100,000).
 //! Each request makes a few temporaries and replaces a random long-lived block; addresses come
-//! from free lists by size, last in, first out, as malloc's thread caches give them.
+//! from free lists by size, last in, first out, like malloc's thread caches.
 
 use memhook_abi::{Event, Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
@@ -15,7 +15,7 @@ use memhook_recording::{Meta, Options, Recording, Replay, Visitor, Writer};
 use memhook_stream::Stack;
 use std::time::{Duration, Instant};
 
-/// Time on the processor, in nanoseconds.
+/// Processor time in nanoseconds.
 fn cpu_ns(file: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let first = text.split(' ').next().unwrap_or_default();
@@ -26,14 +26,14 @@ fn thread_cpu() -> u64 {
     cpu_ns("/proc/thread-self/schedstat")
 }
 
-/// Of the threads that are alive.
+/// Processor time of the live threads.
 fn process_cpu() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let files = tasks.flatten().map(|t| t.path().join("schedstat"));
     files.map(|file| cpu_ns(&file.to_string_lossy())).sum()
 }
 
-/// Of all threads, those that have ended included, in steps of 10 ms.
+/// Processor time of all threads, including ended ones, in steps of 10 ms.
 fn whole_cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = text.rsplit(')').next().unwrap_or_default();
@@ -42,7 +42,7 @@ fn whole_cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Most memory that the process had resident, in MiB.
+/// Peak resident memory of the process, in MiB.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM"));
@@ -62,7 +62,7 @@ fn find_stack(id: u32) -> Option<Stack> {
 /// Event, size in bytes, time in nanoseconds.
 type Timed = (Event, u64, u64);
 
-/// Events of one pass, to be given to the writer in one go: ring, thread, events.
+/// Events of one pass, written together: ring, thread, events.
 #[derive(Default)]
 struct Batch {
     rings: Vec<(usize, u32, Vec<Timed>)>,
@@ -72,7 +72,7 @@ struct Recorder {
     writer: Writer,
     ledger: Ledger,
     events: u64,
-    /// On the drain's thread, checkpoints included.
+    /// Processor time of the drain's thread, including checkpoints.
     writer_cpu: u64,
     longest_checkpoint: Duration,
     checkpoints: u32,
@@ -129,7 +129,7 @@ impl Visitor for Recorder {
     }
 }
 
-/// The model of a server.
+/// A model of a server.
 struct Server {
     random: u64,
     next: u64,
@@ -231,7 +231,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Recording::open(&input)?.visit(&mut recorder)?;
     }
     let events = recorder.events as f64;
-    // The other thread is alive until `finish`: wait for it without ending it.
+    // The other thread lives until `finish`: wait for it without ending it.
     let mut written = 0;
     while written != recorder.writer.written_bytes() {
         written = recorder.writer.written_bytes();

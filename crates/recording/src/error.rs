@@ -13,24 +13,24 @@ pub enum Error {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's reason for the refusal.
         cause: std::io::Error,
     },
-    /// The file cannot be made: there is one already, or a link.
+    /// The file cannot be created: there is one already, or a link.
     #[error(transparent)]
     Output(#[from] memhook_foreign::OutputError),
-    /// The file does not begin as a recording does.
+    /// The file does not begin like a recording.
     #[error("not a recording of memhook-rs (the file begins with other bytes)")]
     NotARecording,
-    /// A directory.
+    /// The path is a directory.
     #[error("a directory, not a recording: name a file in it")]
     Directory,
-    /// A pipe, a device or a socket.
+    /// The path is a pipe, a device or a socket.
     #[error(
         "not a file, but a recording is read in any order: use - and pass it on standard input"
     )]
     Stream,
-    /// There is nothing in the file.
+    /// The file is empty.
     #[error("the file is empty: nothing was recorded, or it was not copied")]
     NoBytes,
     /// The file was written by another version of the format.
@@ -40,61 +40,61 @@ pub enum Error {
     Version {
         /// The file's version.
         found: u32,
-        /// The only one that is read.
+        /// The only version that this program reads.
         expected: u32,
     },
     /// The file ends before its first complete chunk.
     #[error("the recording is empty: it ends before its first complete chunk")]
     Empty,
-    /// Bytes inside the file are not what was written.
+    /// Bytes inside the file have changed since they were written.
     #[error("the recording is damaged{}: {what}", at(*offset))]
     Damaged {
-        /// Offset of the chunk in the file, if it is known.
+        /// Offset of the chunk in the file, if known.
         offset: Option<u64>,
-        /// Part that does not fit.
+        /// Damaged part.
         what: &'static str,
     },
-    /// A time window with nothing in it.
+    /// The time window is empty.
     #[error(
         "nothing lies between {} and {}: the recording covers {} to {}",
         seconds(*from_ns), seconds(*to_ns), seconds(*start_ns), seconds(*end_ns)
     )]
     Window {
-        /// Begin asked for, nanoseconds since the attach.
+        /// Requested begin in nanoseconds since the attach.
         from_ns: u64,
-        /// End asked for.
+        /// Requested end.
         to_ns: u64,
-        /// First moment recorded.
+        /// First recorded moment.
         start_ns: u64,
-        /// Last moment recorded.
+        /// Last recorded moment.
         end_ns: u64,
     },
-    /// The recording holds intervals instead of events, or the other way round.
+    /// The recording holds intervals instead of events, or vice versa.
     #[error("the recording holds {holds}, not {wanted}")]
     Mode {
         /// Contents of the recording.
         holds: &'static str,
-        /// Contents that were asked for.
+        /// Requested contents.
         wanted: &'static str,
     },
-    /// Sites cannot be scored by what the recording holds.
+    /// The recording lacks the data for scores.
     #[error("the recording {0}")]
     NoScores(WhyNoScores),
-    /// Too little room on the disk to begin.
+    /// The disk has too little room to begin.
     #[error(
         "only {free_bytes} bytes are free on the disk of {}, {needed_bytes} are needed", path.display()
     )]
     NoSpace {
-        /// The file to be written.
+        /// The file to write.
         path: PathBuf,
         /// Bytes free.
         free_bytes: u64,
-        /// Bytes that have to be free.
+        /// Required free bytes.
         needed_bytes: u64,
     },
 }
 
-/// As people read it; the largest number is the end, wherever it is.
+/// Writes seconds for people; the largest number is the end, wherever it is.
 fn seconds(ns: u64) -> String {
     match ns {
         u64::MAX => "the end".to_owned(),
@@ -111,7 +111,7 @@ impl Error {
         Error::Damaged { offset: None, what }
     }
 
-    /// Adds the place to a damage that has none.
+    /// Adds the place to damage without one.
     pub(crate) fn in_chunk_at(self, place: u64) -> Self {
         match self {
             Error::Damaged { offset: None, what } => Error::Damaged {
@@ -126,13 +126,13 @@ impl Error {
 /// Contents that scores need and a recording lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WhyNoScores {
-    /// Blocks one by one.
+    /// It has only sums, not single blocks.
     #[error("holds sums of intervals, not the lifetime of each block")]
     Sums,
-    /// All blocks.
+    /// It has only samples, not all blocks.
     #[error("holds samples of the allocations")]
     Samples,
-    /// Reads and writes are missing.
+    /// It has no reads and writes.
     #[error("does not say which bytes are read and written")]
     NoAccesses,
 }

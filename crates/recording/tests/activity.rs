@@ -1,4 +1,4 @@
-//! What a window says of each site, against the ledger and against a count by hand.
+//! A window's numbers for each site, compared with the ledger and with a separate count.
 
 mod program;
 
@@ -100,7 +100,7 @@ fn a_whole_run_adds_up_to_the_ledgers_sums() {
         assert_eq!(sizes, sum.live.bytes);
         let last = activity.timeline.last().unwrap();
         assert_eq!((last.live, last.allocated), (sum.live, sum.allocated));
-        // The changes of the sites lead to their states at the end.
+        // The changes of the sites add up to their states at the end.
         let mut live = vec![Estimate::default(); activity.sites.len()];
         for change in &activity.changes {
             live[change.site as usize] = change.live;
@@ -138,7 +138,7 @@ fn windows_put_together_are_the_run() {
         let peak = first.peak_bytes.max(second.peak_bytes);
         assert_eq!(peak, whole.peak_bytes, "seed {seed}");
         assert_eq!(second.sum.peak.bytes as u64, second.peak_bytes);
-        // Every site that lives at the begin has its state at the first point.
+        // Every site that is live at the begin has its state at the first point.
         let mut live = vec![Estimate::default(); second.sites.len()];
         for change in &second.changes {
             live[change.site as usize] = change.live;
@@ -148,7 +148,7 @@ fn windows_put_together_are_the_run() {
     }
 }
 
-/// Of each live block that was sampled with probability p: (1 - p) / p^2 times its size squared.
+/// The sum over live blocks sampled with probability p: (1 - p) / p^2 times the squared size.
 #[test]
 fn estimates_have_a_variance() {
     const MEAN: f64 = 500.0;
@@ -177,7 +177,7 @@ fn estimates_have_a_variance() {
         "{} {variance}",
         sum.live.variance
     );
-    // What is allocated either lives or was released.
+    // Allocated blocks are either live or released.
     let both = sum.live.variance + sum.released.variance;
     assert!(sum.released.variance > 0.0);
     assert!(
@@ -189,7 +189,8 @@ fn estimates_have_a_variance() {
     assert!(close(sum.peak.variance, of_peak) && of_peak > 0.0);
 }
 
-/// Temporary by definition: released by the thread that allocated it, before its next allocation.
+/// Counts temporary blocks by definition: released by the allocating thread before its next
+/// allocation.
 fn temporary_by_hand(calls: &[Call]) -> u64 {
     let mut last = None;
     let mut announced = None;
@@ -198,7 +199,7 @@ fn temporary_by_hand(calls: &[Call]) -> u64 {
         let Call::Event(event, ..) = call else {
             continue;
         };
-        // A realloc is done when the thread's next event is not its failure.
+        // A realloc is done if the thread's next event is not its failure.
         if let Some(address) = announced.take()
             && event.op != Op::ReallocFailed
             && last == Some(address)
@@ -275,7 +276,7 @@ fn sums_of_intervals_tell_the_same_as_events() {
         }
         assert_eq!(sums.sum.peak.bytes as u64, sums.peak_bytes);
         assert!(sums.peak_bytes <= events.peak_bytes);
-        // From one end of an interval to another: those between, no other.
+        // From one end of an interval to another: those between, and no others.
         let ends: Vec<u64> = sums.timeline.iter().map(|point| point.time_ns).collect();
         let (from, to) = (ends[1], ends[ends.len() - 2]);
         let part = recording.activity(Some(from), Some(to), 10).unwrap();

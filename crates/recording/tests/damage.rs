@@ -46,7 +46,7 @@ fn small(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Reads everything that can be read. Returns the number of events, or the first error.
+/// Reads everything readable. Returns the number of events, or the first error.
 fn read_all(path: &Path) -> Result<usize, Error> {
     let recording = Recording::open(path)?;
     let (start, end) = recording.span_ns();

@@ -28,9 +28,9 @@ fn a_full_file_ends_the_recording_and_stays_readable() {
     recording.replay(LedgerOptions::default()).unwrap();
 }
 
-/// Waits until more is written than before: parts are as large as they may be only if the writer keeps up.
+/// Waits until more is written than before: parts have full size only if the writer keeps up.
 fn wait_for_bytes(writer: &Writer, before: u64) {
-    // At first there may be no full frame yet.
+    // At first there may be no full frame.
     let patience = Duration::from_millis(if before == 0 { 200 } else { 60_000 });
     let until = Instant::now() + patience;
     while writer.written_bytes() == before
@@ -56,7 +56,7 @@ fn every_part_can_be_read_alone() {
     for _ in 0..60 {
         let before = writer.written_bytes();
         record(&program.run(10, 1000), &mut writer, &mut ledger, 0);
-        // Frames are handed over once a second, or when they are full.
+        // Frames are passed on once a second, or when they are full.
         program.now_ns += 1_000_000_000;
         wait_for_bytes(&writer, before);
     }
@@ -103,7 +103,7 @@ fn nothing_is_begun_on_a_full_disk_or_over_a_file() {
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
 
-/// The parts of an earlier recording are as precious as its first file, and links are followed for none.
+/// The parts of an earlier recording are as precious as its first file, and links are never followed.
 #[test]
 fn later_parts_overwrite_nothing() {
     let dir = Dir::new("later");
@@ -121,7 +121,7 @@ fn later_parts_overwrite_nothing() {
     let error = refused.err().expect("there is a part").to_string();
     assert!(error.contains("run.3.mhk exists already"), "{error}");
     assert!(!path.exists());
-    // One that comes later ends the recording, as does a link.
+    // A part that appears later ends the recording, and so does a link.
     std::fs::remove_file(&part).unwrap();
     for put in [
         |at: &std::path::Path| std::fs::write(at, "precious").unwrap(),
@@ -159,7 +159,7 @@ fn later_parts_overwrite_nothing() {
 fn a_full_disk_ends_the_recording_not_the_program() {
     let dir = Dir::new("full");
     let inner = std::env::current_exe().unwrap();
-    // Its output goes to a pipe: the limit would end it if we write into a file that is longer.
+    // Its output goes to a pipe: the limit would end it for writing into a longer file.
     let output = Command::new("sh")
         .arg("-c")
         .arg("trap '' XFSZ; ulimit -f 100; exec \"$0\" --exact --ignored --nocapture inner_full_disk")
@@ -181,7 +181,7 @@ fn inner_full_disk() {
     };
     let path = std::path::Path::new(&dir).join("run.mhk");
     let options = Options {
-        // Whoever writes may stand still for a while.
+        // The writer may pause for a while.
         max_queued_bytes: usize::MAX,
         ..Options::default()
     };
@@ -202,7 +202,7 @@ fn inner_full_disk() {
         writer.state(),
         WriterState::Ended(RecordingEnd::Failed(_))
     ));
-    // Goes on taking events, and does nothing.
+    // Still takes events, and does nothing.
     record(&program.run(10, 300), &mut writer, &mut ledger, 3);
     assert!(matches!(writer.finish(), RecordingEnd::Failed(_)));
 }
@@ -226,7 +226,7 @@ fn a_disk_that_cannot_keep_up_ends_the_recording() {
     }
     assert_eq!(writer.state(), WriterState::Ended(RecordingEnd::TooSlow));
     assert_eq!(writer.finish(), RecordingEnd::TooSlow);
-    // What was written before is there.
+    // Earlier data is there.
     match Recording::open(&path) {
         Ok(recording) => assert_eq!(recording.end(), Some(&RecordingEnd::TooSlow)),
         Err(error) => assert!(matches!(error, Error::Empty), "{error}"),

@@ -1,4 +1,4 @@
-//! The same events to a ledger directly and through a file.
+//! The same events, to a ledger directly and through a file.
 
 mod program;
 
@@ -143,7 +143,7 @@ fn a_window_inside_is_what_happened_there() {
     assert!(recording.window(5, 5, options(false)).is_err());
 }
 
-/// Nothing happens in the window, and much later something does.
+/// Nothing happens in the window, and something does much later.
 #[test]
 fn a_window_in_a_pause_has_the_times_that_were_asked_for() {
     let dir = Dir::new("pause");

@@ -1,4 +1,4 @@
-//! Recordings of allocations that were sampled at distances that change: each sample keeps its weight, over
+//! Recordings of allocations that were sampled at changing distances: each sample keeps its weight, across
 //! checkpoints and in every part.
 
 mod program;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Mean bytes between samples of level 1.
 const FIRST: u64 = 64;
 
-/// What is known without a file.
+/// Results known without a file.
 struct Expected {
     allocated: Estimate,
     live: Estimate,
@@ -22,7 +22,7 @@ struct Expected {
     allocations: u64,
 }
 
-/// Writes the calls, each turn of a ring at the next level, with a checkpoint after so many passes.
+/// Writes the calls, each turn of a ring at the next level, with a checkpoint after every `every` passes.
 fn write(path: &Path, calls: &[Call], options: &Options, every: usize, dies: bool) -> Expected {
     let mut counts = SampledAllocations::new(Some(FIRST), false);
     let mut ledger = Ledger::new(program::options(true));
@@ -116,14 +116,14 @@ fn samples_keep_their_weights() {
         assert_eq!(whole.window_totals().allocations, expected.allocations);
         let mut of_stack: BTreeMap<u32, f64> = BTreeMap::new();
         for site in &whole.sites {
-            // The stacks of the program, not those of samples of them.
+            // The stacks of the program, not the ids of samples.
             assert_eq!(recording.stacks().sampled(site.stack), (site.stack, 0));
             *of_stack.entry(site.stack).or_default() += site.live.bytes;
         }
         for (stack, bytes) in &expected.live_of_stack {
             assert!((of_stack[stack] - bytes).abs() <= 1e-6 * bytes.max(1.0));
         }
-        // A window begins with what a checkpoint says of the samples before it.
+        // A window begins with a checkpoint's state of the samples before it.
         let end = recording.span_ns().1;
         let first = recording.activity(None, Some(end / 2), 50).unwrap();
         let second = recording.activity(Some(first.to_ns), None, 50).unwrap();

@@ -1,5 +1,5 @@
-//! Reads and writes of blocks, as the hook counts them: in ring words before a release, and in the records of the
-//! blocks that are live.
+//! Reads and writes of blocks, as counted by the hook: in ring words before a release, and in the records of live
+//! blocks.
 
 use crate::memory::tally;
 use crate::{Region, TickTime};
@@ -7,13 +7,13 @@ use memhook_abi::{ACCESS_OFFSET, ACCESS_RECORDS, AccessRecord, Accesses, Control
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Records that are ready when a program begins, and that are kept ready for it.
+/// Records that are ready when a program begins, and are kept ready for it.
 const RECORDS_AHEAD: u64 = 32 << 10;
 const RECORDS_OF_A_PAGE: u64 = 4096 / size_of::<AccessRecord>() as u64;
 /// A flag beside the number of false shares.
 const SEVERAL: u64 = 1 << 44;
 
-/// The words about one block, as they come.
+/// Words about one block, as they arrive.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AccessWords {
     words: [(u64, u64); 4],
@@ -21,7 +21,7 @@ pub(crate) struct AccessWords {
 }
 
 impl AccessWords {
-    /// Takes a word; returns all of it with the last one. Words whose begin was lost are left out.
+    /// Takes a word; returns the result with the last one. Words without a begin are skipped.
     pub fn take(&mut self, event: &Event, time: TickTime) -> Option<Accesses> {
         let index = event.access_word();
         if index != 0 && index != self.next {
@@ -60,13 +60,13 @@ impl Region {
         self.flags() & flags::ACCESSES != 0
     }
 
-    /// Blocks whose reads and writes could not be counted.
+    /// Returns the number of blocks whose reads and writes could not be counted.
     pub fn access_missed(&self) -> u64 {
         self.counted(tally!(access_missed))
     }
 
-    /// Touches records ahead of those that are in use, as far as the allowance lasts: a program that gets none goes
-    /// on, and its block is not counted.
+    /// Touches records ahead of those in use, as far as the allowance lasts. A program that gets none goes on, and
+    /// its block is not counted.
     pub(crate) fn grant_accesses(&self) {
         if !self.counts_accesses() {
             return;
@@ -78,7 +78,7 @@ impl Region {
         if limit - limit.min(used) >= RECORDS_AHEAD.max(used / 2) && limit > 0 {
             return;
         }
-        // Whole pages; and where there is no room for so many, fewer.
+        // Whole pages; and fewer, if there is no room.
         let mut more = (used + RECORDS_AHEAD.max(used) * 2).min(records);
         more = more.saturating_sub(limit) / RECORDS_OF_A_PAGE * RECORDS_OF_A_PAGE;
         while more > 0 {
@@ -86,7 +86,7 @@ impl Region {
             if self.spend_on_growth(bytes as u64) {
                 let start = ACCESS_OFFSET + limit as usize * size_of::<AccessRecord>();
                 self.memory.touch(start, bytes);
-                // Release: who finds it granted finds the pages.
+                // Release: a thread that finds it granted finds the pages.
                 self.memory.tell64(limit_word, limit + more, Release);
                 return;
             }
@@ -94,7 +94,7 @@ impl Region {
         }
     }
 
-    /// Returns the counts of the blocks that are live. `time`: what the times in it mean.
+    /// Returns the counts of the live blocks. `time`: meaning of the times in them.
     pub fn live_accesses(&self, time: TickTime) -> Vec<Accesses> {
         if !self.counts_accesses() {
             return Vec::new();

@@ -11,24 +11,24 @@ use std::sync::atomic::{
 /// State of a region that was made for a fork child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Birth {
-    /// It was not made for one.
+    /// It is not for a child.
     None,
-    /// It waits.
+    /// It waits for one.
     Offered,
     /// A child is setting itself up in it.
     Taken,
     /// The process with this number (in its own pid namespace; 0: unknown) records into it.
     Claimed(u32),
-    /// It does not wait any more.
+    /// It no longer waits.
     Closed,
 }
 
 impl Region {
-    /// Discards all contents and makes the region one for a child of the process that `parent` is for: the
-    /// same journal of slots, as they are patched in the child, and the same facts. The unwind tables are still to
-    /// be published, and then the region is offered. No process may be using it.
+    /// Discards all contents and prepares the region for a child of the process of `parent`: the same journal of
+    /// slots, as they are patched in the child, and the same facts. The caller then publishes the unwind tables
+    /// and offers the region. No process may be using it.
     pub fn conceive(&self, config: &Config, parent: &Region) -> Result<(), Error> {
-        // Nobody is inside a wrapper here any more, whatever marks the last process has left.
+        // No thread is inside a wrapper here any more, whatever marks the last process left.
         self.memory.tell64(offset_of!(Control, magic), 0, Relaxed);
         self.initialize(config)?;
         self.birth_word().store(birth::CLOSED, Relaxed);
@@ -49,7 +49,8 @@ impl Region {
         self.copy_slots(parent)
     }
 
-    /// Copies the slots; those that are not patched in the parent are not in the child, and are left out.
+    /// Copies the slots, without those that are not patched in the parent: they are not patched in the child
+    /// either.
     fn copy_slots(&self, parent: &Region) -> Result<(), Error> {
         let slots = parent.slots().into_iter();
         for slot in slots.filter(|slot| slot.state == slot_state::PATCHED) {
@@ -73,13 +74,13 @@ impl Region {
         self.memory.u32(tally!(birth))
     }
 
-    /// Lets the first child that comes take it.
+    /// Offers it to the first child that comes.
     pub fn offer(&self) {
-        // Release: who takes it finds it complete.
+        // Release: a child that takes it finds it complete.
         self.birth_word().store(birth::OFFERED, Release);
     }
 
-    /// Takes the offer back; false if there is none, because a child was faster.
+    /// Withdraws the offer; returns false if there is none, because a child was faster.
     pub fn withdraw(&self) -> bool {
         self.birth_word()
             .compare_exchange(birth::OFFERED, birth::CLOSED, AcqRel, Acquire)
@@ -97,14 +98,14 @@ impl Region {
         }
     }
 
-    /// Returns how many children of the region's process have found none to claim.
+    /// Returns the number of children of the region's process that found no region to claim.
     pub fn births_missed(&self) -> u64 {
         self.counted(tally!(births_missed))
     }
 
-    /// Notes that rings of ended threads were looked for.
+    /// Notes that a search for rings of ended threads was made.
     pub fn note_ring_sweep(&self) {
-        // Release: who sees the number finds the rings free that were freed before.
+        // Release: a thread that sees the number finds the rings that were freed before.
         let offset = offset_of!(Control, ring_sweeps);
         let sweeps = self.control64(offset);
         self.memory.tell64(offset, sweeps.wrapping_add(1), Release);
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(child.birth(), Birth::Offered);
         assert!(child.withdraw());
         assert!(!child.withdraw());
-        // What a child has counted and patched is gone when the region waits for another one.
+        // The child's counts and patches are gone when the region waits for another one.
         child.set_slot_state(0, slot_state::RESTORED);
         child.conceive(&config(3), &parent).expect("conceived");
         assert_eq!((child.owner(), child.epoch()), (3, 3));

@@ -1,14 +1,14 @@
-//! The clocks that the hook can stamp events with, as seen from here.
+//! The clocks with which the hook can stamp events, read from here.
 
-/// The processor's time stamp counter. All cores of machines with an invariant TSC count together
-/// (Intel SDM volume 3, 18.17.1), so the target's readings compare with ours.
+/// Reads the processor's time stamp counter. All cores of machines with an invariant TSC count
+/// together (Intel SDM volume 3, 18.17.1), so the target's readings compare with ours.
 #[cfg(target_arch = "x86_64")]
 pub fn time_stamp_counter() -> u64 {
     // SAFETY: rdtsc has no operands and touches no memory.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// CLOCK_MONOTONIC in nanoseconds, the same for all processes of one time namespace.
+/// Reads CLOCK_MONOTONIC in nanoseconds, the same for all processes of one time namespace.
 pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,

@@ -12,16 +12,16 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Settings of one attach, as the hook reads them.
+/// Settings of one attach for the hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Attach number, 1..=4095, another one than the last attach had.
+    /// Attach number, 1..=4095; differs from that of the last attach.
     pub epoch: u32,
-    /// Bytes of one ring's events; must be what the region was made for.
+    /// Bytes of one ring's events; must match the region.
     pub ring_bytes: u64,
     /// Frames to collect, 1..=128.
     pub depth: u32,
-    /// One of [`memhook_abi::clock_mode`].
+    /// Clock mode, one of [`memhook_abi::clock_mode`].
     pub clock_mode: u32,
     /// Bits of [`memhook_abi::flags`].
     pub flags: u32,
@@ -29,29 +29,28 @@ pub struct Config {
     pub min_size: u64,
     /// Largest recorded size in bytes.
     pub max_size: u64,
-    /// If not empty, only these sizes (bytes) are recorded; at most 16.
+    /// The only recorded sizes in bytes, unless empty; at most 16.
     pub exact_sizes: Vec<u64>,
     /// Address of the vDSO's `clock_gettime` in the target (avma), or 0.
     pub vdso_clock: u64,
-    /// Mean number of bytes between sampled allocations; needed with
-    /// [`memhook_abi::flags::SAMPLE`] and [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With
-    /// [`memhook_abi::flags::BUDGET`], the largest that will be ordered.
+    /// Mean number of bytes between sampled allocations; needed with [`memhook_abi::flags::SAMPLE`] and
+    /// [`memhook_abi::flags::ADAPT_WHEN_FULL`]. With [`memhook_abi::flags::BUDGET`], the largest that will be ordered.
     pub sample_bytes: u64,
     /// Pid of the attacher in its own namespace.
     pub attacher_pid: u32,
-    /// Which process the region is for ([`Control::owner`]); not 0.
+    /// Process of the region ([`Control::owner`]); not 0.
     pub owner: u64,
     /// Address of the C library's `dl_iterate_phdr` in the target (avma).
     pub iterate_modules: u64,
-    /// Where the stack of the target's initial thread may be (avma).
+    /// Bounds on the stack of the target's initial thread (avma).
     pub main_stack: Range<u64>,
-    /// Memory is charged when it is mapped ([`Control::charges_mappings`]).
+    /// True if memory is charged when it is mapped ([`Control::charges_mappings`]).
     pub charges_mappings: bool,
-    /// Memory that it may take.
+    /// Plan for its memory.
     pub plan: Plan,
-    /// The process's CPython interpreter, if it has one whose frames can be found.
+    /// The process's CPython interpreter, if its frames can be found.
     pub python: Option<PythonConfig>,
-    /// The functions of allocators that the user has described, by their numbers, from 0.
+    /// Functions of allocators that the user has described, by their numbers, from 0.
     pub described: Vec<(usize, DescribedFunction)>,
 }
 
@@ -65,8 +64,8 @@ impl Config {
 impl Region {
     /// Discards all contents and writes the control block of a new attach, the magic number last.
     ///
-    /// No thread of the target may be recording: the gate is closed, or the hook does not have the
-    /// region yet. Threads that are still inside a function that they called before keep their rings.
+    /// No thread of the target may be recording: the gate is closed, or the hook does not have the region yet. Threads
+    /// that are still inside an earlier call keep their rings.
     pub fn initialize(&self, config: &Config) -> Result<(), Error> {
         self.check(config)?;
         let m = &self.memory;
@@ -128,7 +127,7 @@ impl Region {
         }
         self.begin_grants(&config.plan);
         if config.flags & flags::LIVE_FILTER != 0 {
-            // Each release looks into it, and to look makes a page exist.
+            // Each release reads it, which creates the page.
             m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_PAGES);
             self.note_spent(memhook_abi::FILTER_PAGES as u64);
         }
@@ -140,7 +139,7 @@ impl Region {
             || config.flags & (flags::ADAPT_WHEN_FULL | flags::LIVE_FILTER)
                 == flags::ADAPT_WHEN_FULL
         {
-            // By us, as the rings are: the hook may need all of it at once, and its memory limit may be low.
+            // Touched here, like the rings: the hook may need all of it at once, and its memory limit may be low.
             m.touch(memhook_abi::FILTER_TABLE_OFFSET, entries as usize * 8);
             self.note_spent(entries * 8);
         }
@@ -208,7 +207,7 @@ impl Region {
         Ok(())
     }
 
-    /// Clears what was written for an earlier attach, or for an earlier child.
+    /// Clears data of an earlier attach or child.
     fn clear_guide(&self) {
         self.memory
             .tell_u64s(0, std::iter::repeat_n(0, SLOTS_OFFSET / 8));
@@ -218,34 +217,34 @@ impl Region {
         self.forget_stacks();
     }
 
-    /// The attach number in the control block.
+    /// Returns the attach number in the control block.
     pub fn epoch(&self) -> u32 {
         self.control32(offset_of!(Control, epoch))
     }
 
-    /// Pid of the attacher that initialized the region, in that attacher's namespace.
+    /// Returns the pid of the attacher that initialized the region, in that attacher's namespace.
     pub fn attacher_pid(&self) -> u32 {
         self.control32(offset_of!(Control, attacher_pid))
     }
 
-    /// Takes the attacher's name away: it is done with the process, though it may run on itself.
+    /// Clears the attacher's pid: it is done with the process, though it may keep running.
     pub fn forget_attacher(&self) {
         self.memory
             .tell32(offset_of!(Control, attacher_pid), 0, Relaxed);
     }
 
-    /// Returns how many modules the target's loader had loaded and unloaded when the hook last looked. Ask before
-    /// looking at the target's mappings, and hand it to [`Region::set_loader_count_seen`] afterwards.
+    /// Returns how many modules the target's loader had loaded and unloaded when the hook last checked. Call this
+    /// before reading the target's mappings, and pass the result to [`Region::set_loader_count_seen`] afterwards.
     pub fn loader_count_now(&self) -> u64 {
         let offset = tally!(loader_count_now);
         self.memory.u64(offset).load(Acquire)
     }
 
-    /// Says that journal and module list are those of mappings looked at when the loader had counted so
-    /// far; the hook patches only as long as that is true.
+    /// Sets the loader's count for which the journal and module list are valid; the hook patches only while the loader
+    /// has this count.
     pub fn set_loader_count_seen(&self, count: u64) {
         let offset = offset_of!(Control, loader_count_seen);
-        // Release: who reads it finds the slots and modules.
+        // Release: the hook that reads it finds the slots and modules.
         self.memory.tell64(offset, count, Release);
     }
 
@@ -254,25 +253,25 @@ impl Region {
         self.control32(offset_of!(Control, syscalls_filtered)) != 0
     }
 
-    /// Where time stamps come from ([`memhook_abi::clock_mode`]).
+    /// Returns the source of time stamps ([`memhook_abi::clock_mode`]).
     pub fn clock_mode(&self) -> u32 {
         self.control32(offset_of!(Control, clock_mode))
     }
 
-    /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a
-    /// target that waits for ring space takes a stopped clock for a dead attacher.
+    /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a target that waits for
+    /// ring space takes a stopped clock for a dead attacher.
     pub fn set_clock_ns(&self, now_ns: u64) {
         self.memory.u64(tally!(clock_ns)).store(now_ns, Relaxed);
     }
 
-    /// Advances the clock word, unless it is not `from` any more: for who looks after a target beside its drain thread, whose
-    /// later time must not be taken back.
+    /// Advances the clock word if it is still `from`: for a caller other than the drain thread, whose later time must
+    /// stand.
     pub fn advance_clock_ns(&self, from: u64, now_ns: u64) {
         let word = self.memory.u64(tally!(clock_ns));
         let _ = word.compare_exchange(from, now_ns, Relaxed, Relaxed);
     }
 
-    /// The clock word, nanoseconds since the attach.
+    /// Returns the clock word, nanoseconds since the attach.
     pub fn clock_ns(&self) -> u64 {
         self.reported64(tally!(clock_ns))
     }
@@ -282,32 +281,32 @@ impl Region {
         self.memory.u32(tally!(module_requests)).load(Acquire)
     }
 
-    /// The last request that was answered.
+    /// Returns the last request that was answered.
     pub fn module_answers(&self) -> u32 {
         self.control32(offset_of!(Control, module_answers))
     }
 
-    /// Says that all requests up to `request` are answered (their slots are in the journal), and
-    /// wakes the threads of the target that wait for it.
+    /// Answers all requests up to `request` (their slots are in the journal), and wakes the threads of the target that
+    /// wait for it.
     pub fn answer_modules(&self, request: u32) {
         let offset = offset_of!(Control, module_answers);
-        // Release: who reads the answer finds the slots.
+        // Release: a thread that reads the answer finds the slots.
         self.memory.tell32(offset, request, Release);
         self.memory.wake_all(offset);
     }
 
-    /// Returns the clock word that stood still, if the hook has switched tracing off because it took this attacher for
-    /// dead: what was recorded has that time or an earlier one.
+    /// Returns the clock word that stopped, if the hook switched tracing off because it took this attacher for dead:
+    /// everything recorded is from that time or earlier.
     pub fn abandoned_at_ns(&self) -> Option<u64> {
         // Acquire: the time was stored before.
         let abandoned = self.memory.u32(tally!(abandoned));
         (abandoned.load(Acquire) != 0).then(|| self.reported64(tally!(abandoned_ns)))
     }
 
-    /// Says that this attacher is back: the next hooked call of the target is recorded again.
+    /// Tells the hook that this attacher is back: it records the next hooked call of the target.
     pub fn resume(&self) {
         let abandoned = self.memory.u32(tally!(abandoned));
-        // Release: who finds it cleared finds modules and unwind tables as they are now.
+        // Release: a thread that finds it cleared finds the current modules and unwind tables.
         abandoned.store(0, Release);
     }
 }

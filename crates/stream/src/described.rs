@@ -1,11 +1,12 @@
-//! Blocks of described heaps: from the keys that their events have back to addresses.
+//! Blocks of described heaps: from the keys in their events back to addresses.
 
 use crate::Region;
 use memhook_abi::{HEAP_WINDOWS, WINDOWS_OFFSET, address_of_key, heap_of};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Region {
-    /// The address of a block of a described heap by its key, if the target has given the key's window an address.
+    /// Returns the address of a described heap's block by its key, if the target has assigned an address to the
+    /// key's window.
     pub fn address_of_described(&self, key: u64) -> Option<u64> {
         let heap = heap_of(key).checked_sub(1)?;
         address_of_key(key, |window| {

@@ -1,17 +1,15 @@
 //! Emptying the rings.
 //!
-//! A pass takes the heads of all rings first and then every event up to those heads. A
-//! pass never looks at a head twice: a consumer that chases the producer makes the ring's
-//! cache lines travel between the cores for every event.
+//! A pass reads the heads of all rings first and then takes every event up to those heads. It never reads a head twice:
+//! a consumer that chases the producer makes the ring's cache lines travel between the cores for every event.
 //!
-//! Of a ring that was emptied and has had no event since, a pass looks at the head and nothing else. The
-//! head must be looked at in every pass: what is in the ring may have happened before what is in another,
-//! and has to arrive one pass later at most. With a ring per thread and most threads asleep, the heads are
-//! what a pass costs.
+//! For a ring that was emptied and has had no event since, a pass reads only the head. It must do that in every pass:
+//! an event in the ring may have happened before one in another, and has to arrive at most one pass later. With a ring
+//! per thread and most threads asleep, the heads are the main cost of a pass.
 //!
-//! Where the hook folds pairs, it may change the last events of a ring as long as nobody has claimed
-//! them (its `folding.hpp` says why that is safe). A pass then takes what the pass before it has
-//! claimed, and claims what has come since.
+//! If the hook folds pairs, it may change the last events of a ring as long as they have not been claimed (its
+//! `folding.hpp` explains why that is safe). A pass then takes the events that the pass before it claimed, and claims
+//! the new ones.
 
 use crate::Region;
 use crate::part::{Part, RingState, Span};
@@ -20,53 +18,53 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// From the claim of an event until it is taken: longer than any store takes to become visible. See the
-/// hook's `folding.hpp`.
+/// Time from the claim of an event until it is taken: longer than any store takes to become visible. See the hook's
+/// `folding.hpp`.
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
-/// Heads are asked for so many rings ahead: they lie so far apart that each is in a page of its own, and so
-/// regularly that most of them share a few sets of the caches.
+/// Number of rings by which the prefetching of heads is ahead: they are so far apart that each is in a page of its own,
+/// and so regular that most of them share a few sets of the caches.
 const RINGS_AHEAD: usize = 8;
 
 /// Takes the events of one pass.
 pub trait Sink {
-    /// Events of this ring follow, published by the thread `tid` (target's pid namespace).
+    /// Begins the events of this ring, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
-    /// Mean number of bytes between the allocations of this ring that are recorded from here on; 0: all
-    /// are ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of
-    /// each ring all are. The number comes from the target.
+    /// Sets the mean number of bytes between the recorded allocations of this ring from here on; 0: all are recorded
+    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of each ring all
+    /// are. The number comes from the target.
     fn set_sampling(&mut self, _mean_bytes: u64) {}
-    /// Takes the reads and writes of the block that a release is about which follows at once on this ring.
+    /// Takes the reads and writes of the block whose release follows at once on this ring.
     fn access(&mut self, _accesses: Accesses) {}
     /// Takes the time in the allocator for an allocation of `size` bytes, whose own event follows or is lost: counts of
     /// the time stamp counter, `u32::MAX` for that many or more. The numbers come from the target.
     fn call_time(&mut self, _stack: u32, _size: u64, _counts: u32) {}
-    /// One event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the requested size in bytes with any
-    /// extension resolved; `time_ns` is the time of the ring's last tick.
+    /// Takes one event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the
+    /// requested size in bytes with any extension resolved; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
-    /// One event about a mapping. `bytes` is 0 for what was attached at the address, whatever its size.
+    /// Takes one event about a mapping. `bytes` is 0 for everything attached at the address, whatever its size.
     fn mapping(&mut self, _event: Event, _bytes: u64, _time_ns: u64) {}
-    /// All events of this pass have been handed out.
+    /// Ends the pass.
     fn end_pass(&mut self);
 }
 
 /// Result of one pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PassStats {
-    /// Events handed to the sink.
+    /// Events passed to the sink.
     pub events: u64,
     /// Rings that had events.
     pub rings: usize,
-    /// Ring entries that made no sense or were skipped because the ring's counters did not.
+    /// Damaged ring entries, and those skipped because the ring's counters were damaged.
     pub damaged: u64,
     /// Level of the fullest ring, in thousandths.
     pub fullest: u32,
-    /// Events that are there and are left for the next pass, at least.
+    /// Least number of events that are left for the next pass.
     pub left: u64,
 }
 
 impl PassStats {
-    /// With those of other rings.
+    /// Adds the result for other rings.
     pub fn and(self, other: PassStats) -> PassStats {
         PassStats {
             events: self.events + other.events,
@@ -83,14 +81,14 @@ impl PassStats {
 pub enum TickTime {
     /// Nanoseconds since the attach (the coarse clock).
     Nanoseconds,
-    /// Some other counter (TSC, CLOCK_MONOTONIC): `(tick - origin) * scale` nanoseconds.
+    /// Another counter (TSC, CLOCK_MONOTONIC): `(tick - origin) * scale` nanoseconds.
     Counter {
         /// The counter at the attach.
         origin: u64,
         /// Nanoseconds per count.
         scale: f64,
     },
-    /// Ticks are ignored; everything gets this time: nanoseconds since the attach.
+    /// Ticks are ignored; every event gets this time: nanoseconds since the attach.
     Fixed(u64),
 }
 
@@ -110,15 +108,15 @@ impl TickTime {
 pub struct Drain {
     tick_time: TickTime,
     states: Vec<RingState>,
-    /// By ring, where the head was when the ring was last found or made empty. As long as it is there, nothing
-    /// has come.
+    /// Head of each ring when it was last found or made empty. The ring has no events as long as its head stays the
+    /// same.
     emptied: Vec<Option<u64>>,
-    /// The rings freed when `emptied` was noted: in a ring that was freed since, the same head is that of other
-    /// events. `None`: one was being freed.
+    /// Number of freed rings when `emptied` was noted: in a ring that was freed since, the same head belongs to other
+    /// events. `None` if one was being freed.
     freed: Option<u64>,
     /// Spans of the rings that had events in this pass.
     spans: Vec<Span>,
-    /// When events were last claimed.
+    /// Time of the last claim of events.
     claimed_at: Option<Instant>,
 }
 
@@ -129,7 +127,7 @@ impl Default for Drain {
 }
 
 impl Drain {
-    /// A consumer for a region that was just initialized.
+    /// Creates a consumer for a region that was just initialized.
     pub fn new() -> Self {
         Self {
             tick_time: TickTime::Nanoseconds,
@@ -141,38 +139,38 @@ impl Drain {
         }
     }
 
-    /// Says what ticks mean from the next pass on.
+    /// Sets the meaning of ticks from the next pass on.
     pub fn set_tick_time(&mut self, tick_time: TickTime) {
         self.tick_time = tick_time;
     }
 
-    /// Takes everything that was published when the pass began, or, where the hook folds pairs, when the
-    /// pass before began, and moves the tails past it.
+    /// Takes everything that was published when the pass began (or, if the hook folds pairs, when the pass before
+    /// began), and moves the tails past it.
     pub fn pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
         let left = self.look(region);
         self.take(region, sink, left)
     }
 
-    /// The last pass, when no thread records any more: takes everything.
+    /// Runs the last pass, when no thread records any more: takes everything.
     pub fn last_pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
         let left = self.look_at_rest(region);
         self.take(region, sink, left)
     }
 
-    /// The rings that had events when the last pass began, and how many.
+    /// Iterates over the rings that had events when the last pass began, with their numbers.
     pub fn waiting(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let spans = self.spans.iter();
         spans.map(|span| (span.ring, span.head.wrapping_sub(span.tail)))
     }
 
-    /// Events that the pass takes.
+    /// Returns the number of events that the pass takes.
     pub fn to_take(&self) -> u64 {
         self.spans.iter().map(Span::to_take).sum()
     }
 
-    /// Begins a pass whose parts several threads take: finds out what there is ([`Drain::pass`]). All heads are
-    /// looked at here, so a part holds nothing that was published after a head of another part was looked at.
-    /// Returns the events that are left for the next pass.
+    /// Begins a pass whose parts several threads take: finds the events ([`Drain::pass`]). It reads all heads here, so
+    /// a part holds nothing that was published after a head of another part was read. Returns the events that are left
+    /// for the next pass.
     pub fn look(&mut self, region: &Region) -> u64 {
         let folds = region.flags() & flags::FOLD_PAIRS != 0;
         if let Some(rest) = self
@@ -189,8 +187,8 @@ impl Drain {
         self.look_at_heads(region, false)
     }
 
-    /// Divides what was found into at most this many parts with about the same number of events: each but the last has
-    /// more than its share of all.
+    /// Divides the events into at most this many parts of about the same size: each but the last has more than its
+    /// share of all.
     pub fn parts(&mut self, count: usize) -> impl Iterator<Item = Part<'_>> {
         let each = self.to_take() / count.max(1) as u64 + 1;
         let tick_time = self.tick_time;
@@ -211,7 +209,7 @@ impl Drain {
         })
     }
 
-    /// All parts have been taken.
+    /// Ends the pass, after all parts have been taken.
     pub fn end_parts(&mut self) {
         for span in &self.spans {
             self.states[span.ring] = span.state;
@@ -234,7 +232,7 @@ impl Drain {
         stats
     }
 
-    /// Returns the events that are there and are left for the next pass, at least.
+    /// Returns the least number of events that are left for the next pass.
     fn look_at_heads(&mut self, region: &Region, claims: bool) -> u64 {
         let used = region.rings_used();
         self.states
@@ -261,7 +259,7 @@ impl Drain {
             let mut end = head;
             if claims && head != tail {
                 end = claimed_end(region, ring, tail, head);
-                // What is more than the ring holds is damage, which is counted when it is taken.
+                // Events beyond the ring's size are damage, which is counted when it is taken.
                 left = left.saturating_add(head.wrapping_sub(end));
             }
             self.emptied[ring] = (end == head).then_some(head);
@@ -283,18 +281,18 @@ impl Drain {
     }
 }
 
-/// Tail and head of a ring, both of the same owner: a ring without events may be freed at any time.
+/// Returns the tail and head of a ring, both of the same owner: a ring without events may be freed at any time.
 fn ends(region: &Region, ring: usize) -> (u64, u64) {
-    /// A ring is not freed that often. A target that changes the tail itself gets what it asks for: what is
-    /// more than the ring holds is damage.
+    /// Most attempts: a ring is not freed that often. A target that changes the tail itself only harms its own events:
+    /// any beyond the ring's size are damage.
     const LOOKS: u32 = 100;
     let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
     let head_word = region.ring64(ring, offset_of!(RingHeader, head));
     let mut ends = (0, 0);
     for _ in 0..LOOKS {
         ends = (tail_word.load(Acquire), head_word.load(Acquire));
-        // Only we move the tail, but for freeing, which needs a ring without events, and makes the head 0
-        // before the tail.
+        // Only we move the tail, except for freeing, which needs a ring without events, and sets the head to 0 before
+        // the tail.
         if tail_word.load(Relaxed) == ends.0 {
             break;
         }
@@ -302,9 +300,9 @@ fn ends(region: &Region, ring: usize) -> (u64, u64) {
     ends
 }
 
-/// The end of what may be taken of a ring with events from `tail` to `head`; claims all of them.
+/// Returns the end of the events to take from a ring with events from `tail` to `head`; claims all of them.
 fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
-    // Before the claim: what is claimed now may still be changed.
+    // Before the claim: events claimed now may still change.
     let claimed_word = region.ring64(ring, offset_of!(RingHeader, claimed));
     let claimed = claimed_word.load(Relaxed);
     let folding = region
@@ -317,11 +315,10 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
     if claimed.wrapping_sub(tail) as i64 <= 0 {
         taken = 0;
     }
-    // An owner that has gone on since has abandoned that fold: by longjmp out of a signal handler.
+    // An owner that has gone on since then has abandoned that fold: by longjmp out of a signal handler.
     let under_way = folding != 0 && head.wrapping_add(2).wrapping_sub(folding) <= 1;
     if under_way {
-        // The allocation is the event before folding - 1; the event before it only changes if it
-        // is a pair.
+        // The allocation is the event before folding - 1; the event before it only changes if it is a pair.
         let allocation = folding.wrapping_sub(2);
         let before = allocation.wrapping_sub(1);
         let first = match region.event_op(ring, before) {
@@ -329,7 +326,7 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
             _ => allocation,
         };
         let untouched = first.wrapping_sub(tail);
-        // Not below the tail: what has been taken had been claimed.
+        // Not below the tail: events that were taken had been claimed.
         taken = taken.min(if (untouched as i64) < 0 { 0 } else { untouched });
     }
     tail.wrapping_add(taken)
@@ -339,7 +336,7 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Each ring is in a part, and there are no more parts than threads, whatever a target has written into its heads.
+    /// Each ring is in a part, and there are no more parts than threads, whatever heads a target has written.
     #[test]
     fn every_ring_is_in_a_part() {
         for ends in [[3, 0, 3, 0], [0; 4], [u64::MAX, u64::MAX / 2, 1 << 63, 5]] {

@@ -3,18 +3,18 @@
 /// Reason why a region cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// More unwind rows than the region holds.
+    /// The unwind tables have more rows than the region holds.
     #[error("{wanted} more unwind rows do not fit into a region that holds {limit}")]
     RowsFull {
-        /// Rows to be written.
+        /// Number of rows to write.
         wanted: usize,
-        /// Rows that a region can hold.
+        /// Number of rows that a region can hold.
         limit: usize,
     },
     /// The memfd could not be mapped.
     #[error("cannot map the shared region: {0}")]
     Map(std::io::Error),
-    /// Somebody could change the size of the file.
+    /// Another process could change the size of the file.
     #[error(
         "the shared memory in the process is not sealed against a change of its size: it is not ours, or of an older version"
     )]
@@ -22,10 +22,10 @@ pub enum Error {
     /// No ring size gives a region of this size.
     #[error("a shared region of {bytes} bytes is of no version this program knows")]
     Size {
-        /// Bytes of the file.
+        /// Size of the file in bytes.
         bytes: u64,
     },
-    /// The configuration asks for another ring size than the region was made for.
+    /// The configuration has another ring size than the region.
     #[error("the region has rings of {region_bytes} bytes, {config_bytes} were asked for")]
     RingSize {
         /// Bytes of a ring in the region.
@@ -40,16 +40,16 @@ pub enum Error {
         what: &'static str,
         /// Its value.
         value: u64,
-        /// The range.
+        /// Allowed range.
         allowed: &'static str,
     },
     /// The region does not begin with the magic number.
     #[error("not a memhook region (it begins with {found:#x})")]
     Magic {
-        /// Value that was found there.
+        /// Value found there.
         found: u64,
     },
-    /// The region belongs to another version.
+    /// The region has the layout of another version.
     #[error(
         "the region in the process has layout version {found}, this program has {expected}: detach with the version that attached"
     )]
@@ -88,7 +88,7 @@ pub enum Error {
         /// Entries of the list.
         limit: usize,
     },
-    /// No such function or variant.
+    /// The function or variant does not exist.
     #[error("there is no function {function} variant {variant}")]
     Function {
         /// Function id.

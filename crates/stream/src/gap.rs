@@ -1,18 +1,17 @@
 //! Times in which nothing was seen of the target.
 
-/// The target waited too long for room in a ring, and went on untraced until the attacher was back.
+/// A time in which the target went on untraced, from a long wait for room in a ring until the attacher was back.
 /// Nanoseconds since the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// Latest time of what was recorded before.
+    /// Latest recorded time before it.
     pub from_ns: u64,
-    /// Earliest time of what was recorded afterwards. A whole number of milliseconds, to which the times of live blocks
-    /// are known.
+    /// Earliest recorded time after it. A whole number of milliseconds, the resolution of the times of live blocks.
     pub to_ns: u64,
 }
 
 impl Gap {
-    /// The parts of gaps that lie in a window.
+    /// Returns the parts of gaps that lie in a window.
     pub fn within(gaps: &[Gap], from_ns: u64, to_ns: u64) -> impl Iterator<Item = Gap> + '_ {
         let clipped = gaps.iter().map(move |gap| Gap {
             from_ns: gap.from_ns.max(from_ns),
@@ -21,8 +20,8 @@ impl Gap {
         clipped.filter(|gap| gap.from_ns < gap.to_ns)
     }
 
-    /// A block that seems live at `at_ns` and was allocated before the time that this returns may have been
-    /// released in a gap. `None`: there was no gap by then.
+    /// Returns the time before which the allocation of a block must lie for it to have been released in a gap, although
+    /// it seems live at `at_ns`. `None` if there was no gap by then.
     pub fn unseen_before(gaps: &[Gap], at_ns: u64) -> Option<u64> {
         let last = gaps.iter().rfind(|gap| gap.from_ns < at_ns);
         last.map(|gap| gap.to_ns)

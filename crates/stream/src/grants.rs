@@ -1,10 +1,9 @@
-//! Who gets how much of the region, and giving it back.
+//! Granting memory of the region, and giving it back.
 //!
-//! A page of a memory file belongs to the control group of whoever touches it first (`mem_cgroup_charge`
-//! in mm/memcontrol.c, called by `shmem_alloc_and_add_folio` for the faulting process). So what the hook
-//! may use is touched from here before it is granted: it is our memory then, not the target's, and
-//! the sum stays below an allowance. Rings begin small; those that are busy get more, and the ring of a
-//! thread that has ended is emptied.
+//! A page of a memory file belongs to the control group of the process that touches it first (`mem_cgroup_charge` in
+//! mm/memcontrol.c, called by `shmem_alloc_and_add_folio` for the faulting process). So memory for the hook is touched
+//! from here before it is granted: then it is our memory, not the target's, and the sum stays below an allowance. Rings
+//! begin small; busy ones get more, and the ring of an ended thread is emptied.
 
 use crate::Region;
 use crate::memory::tally;
@@ -20,59 +19,59 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// A ring's pages that are in use from the beginning, but for events: the header with the frames that
-/// are being collected, the guides with the PC cache, remembered backtraces.
+/// A ring's pages that are in use from the beginning, apart from events: the header with the frames being collected,
+/// the guides with the PC cache, remembered backtraces.
 const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
-/// Rings that are ready for threads that come.
+/// Rings that are kept ready for new threads.
 const SPARE_RINGS: usize = 4;
 /// Rings that are made ready before the target begins.
 const MOST_AT_ONCE: usize = 256;
-/// Where the caches begin whose pages a ring does not have from the beginning.
+/// Begin of the caches whose pages a ring does not have from the beginning.
 const FIRST_CACHES: usize = MEMO_GUIDES_OFFSET + PAGE;
 /// Places that a ring is granted before it has shown that it needs them.
 const MOST_AT_FIRST: u64 = 16 << 10;
-/// The stack arena is touched so far ahead of what is in use.
+/// Bytes of the stack arena that are touched ahead of use.
 const ARENA_AHEAD: usize = 64 << 10;
-/// Backtraces that a thread has unwound when it gets room to remember more of them.
+/// Unwound backtraces after which a thread gets room to remember more of them.
 const MANY_UNWINDINGS: u64 = 128;
-/// A ring gets more when it has been seen so full, in thousandths: above what the pace of the passes
-/// aims at, so that it is more room that helps.
+/// Level, in thousandths, from which a ring gets more room: above the aim of the passes' pace, so that more room is
+/// what helps.
 const FULL: u64 = 300;
 
-/// Memory that an attach may take, in bytes.
+/// Plan for the memory of an attach, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// All together.
+    /// All memory together.
     pub allowance: u64,
-    /// Events of a ring at first, a power of two and at least [`LEAST_RING_BYTES`].
+    /// Initial size of a ring's events, a power of two and at least [`LEAST_RING_BYTES`].
     pub first_ring: u64,
-    /// The most bytes of events that a ring can grow to, at most what the region has room for.
+    /// Largest size of a ring's events, at most the room in the region.
     pub most_ring: u64,
     /// Backtraces, with their index.
     pub stacks: u64,
-    /// Threads that there are.
+    /// Number of present threads.
     pub threads: usize,
-    /// Memory that the target itself may be charged where its accesses are counted: for the index of its blocks.
+    /// Memory that the target itself may be charged if its accesses are counted: for the index of its blocks.
     pub access_index: u64,
 }
 
 impl Plan {
-    /// Returns the initial size of a ring with `first_ring` bytes of events. One page more than we touch: the kernel's,
-    /// that says where the ring's pages are.
+    /// Returns the initial size of a ring with `first_ring` bytes of events. It includes a page more than we touch: the
+    /// kernel's page table for the ring.
     pub const fn small_ring(first_ring: u64) -> u64 {
         SMALL_PREFIX_BYTES as u64 + first_ring + PAGE as u64
     }
 
-    /// Memory of any attach beside rings: control block, sequence words, a first piece of the stack table, and the
-    /// pages of the kernel that say where all this is.
+    /// Memory of any attach apart from rings: control block, sequence words, a first piece of the stack table, and the
+    /// kernel's page tables for all of it.
     pub const FIXED: u64 =
         (16 * PAGE + SEQUENCE_WORDS * 4 + INDEX_FIRST_ENTRIES * 8 + ARENA_AHEAD) as u64;
 
-    /// The best for so many threads within an allowance (bytes), with rings of at most `ring_bytes`. `None`: not even
-    /// the smallest rings fit.
+    /// Returns the best plan for this many threads within an allowance (bytes), with rings of at most `ring_bytes`.
+    /// `None` if not even the smallest rings fit.
     pub fn within(allowance: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
-        // A burst of three million events a second fits into the time between two passes over a target that
-        // was quiet; and with a quarter of it, between two passes over one that was not.
+        // A burst of three million events a second fits into the time between two passes over a target that was quiet;
+        // and with a quarter of it, between two passes over one that was not.
         const BEST: u64 = 256 << 10;
         const GOOD: u64 = 64 << 10;
         const FAIR: u64 = 16 << 10;
@@ -80,14 +79,14 @@ impl Plan {
         let least = LEAST_RING_BYTES as u64;
         let with = |first: u64| Plan::FIXED + threads * Plan::small_ring(first);
         let first_ring = match allowance {
-            // Most of it is left for what turns out to need more.
+            // Most of it is left for demand that shows later.
             b if b / 64 >= with(BEST) => BEST.min(ring_bytes),
             b if b / 8 >= with(GOOD) => GOOD.min(ring_bytes),
             b if b / 2 >= with(FAIR) => FAIR.min(ring_bytes),
             b if b >= with(least) => least,
             _ => return None,
         };
-        // A quarter for backtraces; all of the table where that is much.
+        // A quarter for backtraces, or all of the table if that is much.
         let stacks = (allowance / 4).max(Plan::FIXED / 4);
         Some(Plan {
             allowance,
@@ -101,7 +100,7 @@ impl Plan {
 }
 
 impl Default for Plan {
-    /// No bound but those of the region.
+    /// A plan limited only by the region.
     fn default() -> Plan {
         Plan {
             allowance: u64::MAX,
@@ -124,11 +123,11 @@ pub(crate) struct Accounts {
     most_ring: u64,
     /// Bytes granted, by ring.
     rings: Vec<u64>,
-    /// The most places that a ring has got.
+    /// Most places that a ring has got.
     typical: u64,
-    /// Bytes of the arena that were touched.
+    /// Touched bytes of the arena.
     arena: usize,
-    /// Entries of the index that were touched.
+    /// Touched entries of the index.
     index: usize,
 }
 
@@ -158,14 +157,15 @@ impl Accounts {
         fits
     }
 
-    /// For more than what everybody gets. A quarter is kept for threads that come.
+    /// Spends memory beyond the minimum. Keeps a quarter for new threads.
     fn spend_on_growth(&mut self, bytes: u64) -> bool {
         bytes <= self.left().saturating_sub(self.allowance / 4) && self.spend(bytes)
     }
 }
 
 impl Region {
-    /// Begins an attach with this plan: says it in the control block and touches what every attach needs.
+    /// Begins an attach with this plan: writes it into the control block and touches the memory that every attach
+    /// needs.
     pub(crate) fn begin_grants(&self, plan: &Plan) {
         let mut accounts = self.accounts();
         *accounts = Accounts::new();
@@ -173,7 +173,7 @@ impl Region {
         accounts.most_ring = plan.most_ring.min(self.ring_bytes() as u64);
         accounts.first_ring = plan.first_ring.min(accounts.most_ring);
         let share = usize::try_from(plan.stacks).unwrap_or(usize::MAX);
-        // An entry of the index for each 96 bytes of backtraces (10 frames), and half of it in use.
+        // An entry of the index for each 96 bytes of backtraces (10 frames), half of them in use.
         let mut index = INDEX_FIRST_ENTRIES;
         while index * GROWTH <= INDEX_ENTRIES && index * GROWTH * 8 <= share / 4 {
             index *= GROWTH;
@@ -202,7 +202,7 @@ impl Region {
         self.limit_rings(&accounts);
     }
 
-    /// As many rings may be claimed as the allowance has room for.
+    /// Allows as many claimed rings as the allowance has room for.
     fn limit_rings(&self, accounts: &Accounts) {
         let prepared = accounts.rings.iter().filter(|bytes| **bytes > 0).count() as u64;
         let more = accounts.left() / Plan::small_ring(accounts.first_ring);
@@ -213,18 +213,18 @@ impl Region {
         }
     }
 
-    /// Another allowance (bytes) from now on. What has been granted stays so.
+    /// Sets another allowance (bytes) from now on. Granted memory stays granted.
     pub fn set_allowance(&self, allowance: u64) {
         self.accounts().allowance = allowance;
     }
 
-    /// Bytes that the attach has taken, as far as they were granted.
+    /// Returns the granted bytes that the attach has taken.
     pub fn memory_granted(&self) -> u64 {
         self.accounts().spent
     }
 
-    /// Gives those more that need it, as long as the allowance lasts. To be called after each pass; `waiting`
-    /// says how many events were in which rings, and leaves out those that were empty.
+    /// Grants more memory where it is needed, as long as the allowance lasts. Call it after each pass; `waiting` has
+    /// the number of events in each ring, without empty rings.
     pub fn grant(&self, waiting: impl Iterator<Item = (usize, u64)>) {
         let mut accounts = self.accounts();
         let used = self.rings_used();
@@ -260,8 +260,8 @@ impl Region {
         accounts.rings[ring] = small;
         let places = (events / size_of::<RawEvent>()) as u64;
         self.places[ring].store(places, Relaxed);
-        // Where threads that were here had much to do and needed more, those that come will, too: they
-        // find it granted when they have filled what they begin with, and never wait.
+        // If earlier threads were busy and needed more, new ones will, too: they find it granted when they have filled
+        // their first places, and never wait.
         let typical = accounts.typical.min(MOST_AT_FIRST);
         if typical > places {
             self.grow_events(accounts, ring, places, typical);
@@ -278,7 +278,7 @@ impl Region {
         accounts.rings[ring] += bytes as u64;
         accounts.typical = accounts.typical.max(more);
         self.places[ring].store(more, Relaxed);
-        // Release: who finds it granted finds the pages.
+        // Release: a thread that finds it granted finds the pages.
         self.ring64(ring, offset_of!(RingHeader, granted))
             .store(more, Release);
     }
@@ -317,14 +317,14 @@ impl Region {
         }
     }
 
-    /// Touches the next piece of the stack arena, and of the index what the hook has begun to use.
+    /// Touches the next piece of the stack arena, and the part of the index that the hook has begun to use.
     fn grant_stacks(&self, accounts: &mut Accounts) {
         let next = self.reported64(tally!(arena_next)) as usize;
         let limit = self.control64(offset_of!(Control, arena_limit)) as usize;
         let wanted = next
             .saturating_mul(GRANULE_BYTES)
             .saturating_add(ARENA_AHEAD);
-        // What the hook says may be anything.
+        // The hook's number may be anything.
         let wanted = wanted.min(ARENA_BYTES).next_multiple_of(PAGE);
         let wanted = wanted.min(limit);
         // The first piece has been counted.
@@ -346,8 +346,7 @@ impl Region {
         }
     }
 
-    /// Gives the memory of a ring back that has no owner and no events: afterwards it is free, since
-    /// everything in it reads as zero.
+    /// Gives back the memory of a ring without owner and events: then it is free, since everything in it reads as zero.
     pub(crate) fn empty_ring(&self, ring: usize) -> bool {
         let mut accounts = self.accounts();
         let start = self.ring_offset(ring);
@@ -361,15 +360,15 @@ impl Region {
         true
     }
 
-    /// Gives the memory of all rings and of what only the hook reads back, after the detach and the last
-    /// pass. A thread that is still inside a wrapper keeps the page that says so; what it or one that is
-    /// about to leave one writes beyond, goes into pages that are ours to clear at the next attach.
+    /// Gives back the memory of all rings and everything that only the hook reads, after the detach and the last pass.
+    /// A thread that is still inside a wrapper keeps the page with that mark. Anything else that it, or a thread about
+    /// to leave one, writes goes into pages that the next attach clears.
     pub fn give_rings_back(&self) {
         let mut accounts = self.accounts();
         self.retire_losses();
         let (used, ring_bytes) = (self.rings_used(), RING_PREFIX_BYTES + self.ring_bytes());
         let mut still_used = 0;
-        // If the kernel refuses that, the memory stays as it is.
+        // If the kernel refuses, the memory stays as it is.
         for ring in 0..used {
             let outer = self.ring64(ring, offset_of!(RingHeader, outer));
             let kept = if outer.load(Acquire) != 0 { PAGE } else { 0 };
@@ -392,7 +391,7 @@ impl Region {
         accounts.spent = 0;
     }
 
-    /// Gives the memory of the report back, but for the tally: when no backtrace is to be read any more.
+    /// Gives back the memory of the report, except the tally, when no more backtraces will be read.
     pub fn give_all_back(&self) {
         self.give_rings_back();
         let _ = self
@@ -400,12 +399,12 @@ impl Region {
             .discard(SEQUENCE_OFFSET, RINGS_OFFSET - SEQUENCE_OFFSET);
     }
 
-    /// Notes that more of something is needed than at first (bytes); false if there is no room for it.
+    /// Charges memory (bytes) beyond the initial need; returns false if there is no room for it.
     pub(crate) fn spend_on_growth(&self, bytes: u64) -> bool {
         self.accounts().spend_on_growth(bytes)
     }
 
-    /// Notes memory that was written to from here because the target needs it (bytes).
+    /// Charges memory (bytes) that was written from here because the target needs it.
     pub(crate) fn note_spent(&self, bytes: u64) {
         self.accounts().spent += bytes;
     }
@@ -417,7 +416,7 @@ mod tests {
     use crate::sealed_file;
     use memhook_abi::region_bytes;
 
-    /// The target would be charged for pages that nobody touched before it did.
+    /// The target would be charged for pages that it touches first.
     #[test]
     fn caches_of_python_are_granted_when_an_interpreter_is_found_later() {
         const RING_BYTES: usize = 1 << 16;

@@ -1,4 +1,4 @@
-//! Marks: names for moments of a trace, set by others while it is under way.
+//! Marks: names for moments of a trace, set by other processes while it is under way.
 
 use crate::Region;
 use crate::memory::tally;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 pub struct NamedMoment {
     /// Nanoseconds since the attach.
     pub time_ns: u64,
-    /// The name.
+    /// Its name.
     pub name: String,
 }
 
@@ -20,7 +20,7 @@ fn entry(number: u64) -> usize {
 }
 
 impl Region {
-    /// Sets a mark, for the attacher to see; returns its number. Of a name that is too long, the beginning counts.
+    /// Sets a mark for the attacher; returns its number. A name that is too long is cut.
     pub fn set_mark(&self, name: &str) -> u64 {
         let mut end = name.len().min(MARK_BYTES);
         while !name.is_char_boundary(end) {
@@ -42,22 +42,22 @@ impl Region {
                 Relaxed,
             );
         }
-        // Release: who finds the number finds the name.
+        // Release: a reader that finds the number finds the name.
         word(offset_of!(MarkEntry, number)).store(number.wrapping_add(1), Release);
         number
     }
 
-    /// When the attacher has seen a mark, nanoseconds since the attach; `None`: not yet.
+    /// Returns when the attacher saw a mark, in nanoseconds since the attach; `None` if it has not yet.
     pub fn mark_seen_at(&self, number: u64) -> Option<u64> {
         let time = self
             .memory
             .u64(entry(number) + offset_of!(MarkEntry, time_ns))
             .load(Acquire);
-        // Where so many marks were set since that the place has another one, the time is that of the other.
+        // If later marks have reused the place, the time is that of another one.
         (time != 0 && time & MARK_BY_PROGRAM == 0).then_some(time)
     }
 
-    /// Takes the marks that were set since the `next`th, which has this time now. Returns them, and how many were
+    /// Takes the marks set since the `next`th, which has this time now. Returns them, and how many were
     /// overwritten by later ones.
     pub fn take_marks(&self, next: &mut u64, now_ns: u64) -> (Vec<NamedMoment>, u64) {
         let all = self.counted(tally!(marks));
@@ -68,8 +68,8 @@ impl Region {
             let at = entry(*next);
             let number = self.memory.u64(at + offset_of!(MarkEntry, number));
             if number.load(Acquire) != next.wrapping_add(1) {
-                // It is still being written, unless whoever did that is gone: a thread that a signal handler has
-                // taken elsewhere, or an earlier session's.
+                // It is still being written, unless its writer is gone: a thread that a signal handler has taken
+                // elsewhere, or an earlier session's.
                 if all - *next <= MARKS as u64 / 2 {
                     break;
                 }
@@ -91,14 +91,14 @@ impl Region {
             let time_ns = if told & MARK_BY_PROGRAM == 0 {
                 now_ns
             } else {
-                // It may have been set since the caller has looked at the time.
+                // It may have been set after the caller read the time.
                 (told & !MARK_BY_PROGRAM).min(self.clock_ns().max(now_ns))
             };
             taken.push(NamedMoment {
                 time_ns,
                 name: text.replace(|c: char| c.is_control(), " "),
             });
-            // Release: who sees the time knows that everything up to now was taken before it.
+            // Release: a process that sees the time knows that everything up to now was taken before it.
             answer.store(time_ns.max(1), Release);
             *next += 1;
         }

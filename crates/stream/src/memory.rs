@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::Rel
 
 const PAGE: usize = 4096;
 
-/// Seals that keep a file at its size: nobody can make it shorter or longer, nor take that back (memfd_create(2),
-/// fcntl(2)). Holes can be punched all the same.
+/// Seals that fix the size of a file: no process can make it shorter or longer, nor remove the seals
+/// (memfd_create(2), fcntl(2)). Punching holes remains possible.
 pub const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Makes a memory file of this size with those seals, as the target makes one for an attach.
+/// Makes a memory file of this size with those seals, like the target makes one for an attach.
 pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     // SAFETY: the name is a C string; the result is a new descriptor, or -1.
     let raw = unsafe { libc::memfd_create(c"memhook-region".as_ptr(), libc::MFD_ALLOW_SEALING) };
@@ -35,13 +35,13 @@ pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// The guide of a region: what this process tells the hook, and nobody else can write.
+/// The guide of a region: this process's messages to the hook, which no other process can write.
 pub enum Guide {
-    /// This process has mapped it, and nobody else ever can so that it could write it.
+    /// Mapped by this process; no other process can ever map it for writing.
     Mapped(MmapRaw),
-    /// The target's private memory, written through its /proc/PID/mem, and where it is (avma).
+    /// The target's private memory, written through its /proc/PID/mem, with its address (avma).
     Private(File, u64),
-    /// Copy of the beginning of a region that was found. Nothing is told any more.
+    /// Copy of the beginning of a region that was found. Nothing more is written.
     Copied(Vec<u8>),
 }
 
@@ -56,13 +56,13 @@ pub(crate) use tally;
 /// A shared mapping whose words are only ever accessed as atomics.
 pub(crate) struct Memory {
     map: MmapRaw,
-    /// Where the guide is written, too, if what is mapped is a copy.
+    /// Target's guide, which is written, too, if the mapping is a copy.
     private: Option<(File, AtomicU64)>,
 }
 
 impl Memory {
-    /// Maps the whole file. Looks first: a process that could make the file shorter could end this one,
-    /// because pages that are gone are SIGBUS (mmap(2)).
+    /// Maps the whole file, after checking it: a process that could make the file shorter could kill this one,
+    /// because missing pages raise SIGBUS (mmap(2)).
     pub(crate) fn map(fd: impl AsFd) -> Result<Self, Error> {
         let raw = fd.as_fd().as_raw_fd();
         // SAFETY: fcntl with an open descriptor touches no memory.
@@ -78,7 +78,7 @@ impl Memory {
         Ok(Self { map, private: None })
     }
 
-    /// Puts the guide in front of the report. What the file has there is not looked at any more.
+    /// Puts the guide in front of the report, in place of that part of the file.
     pub(crate) fn put_guide(&mut self, guide: Guide) -> Result<(), Error> {
         let (guide, private) = match guide {
             Guide::Mapped(guide) => (guide, None),
@@ -116,7 +116,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Tells the hook a word of the guide.
+    /// Writes a word of the guide for the hook.
     pub(crate) fn tell64(&self, offset: usize, value: u64, order: Ordering) {
         self.guide64(offset).store(value, order);
         self.tell(offset, &value.to_ne_bytes());
@@ -128,21 +128,21 @@ impl Memory {
         self.tell(offset, &value.to_ne_bytes());
     }
 
-    /// Tells the hook what was stored in the guide in a row. One that is gone needs nothing.
+    /// Writes stored bytes of the guide to the hook. A process that is gone needs nothing.
     fn tell(&self, offset: usize, bytes: &[u8]) {
         if let Some((file, address)) = &self.private {
             let _ = file.write_all_at(bytes, address.load(Relaxed) + offset as u64);
         }
     }
 
-    /// Says where the target has the guide from now on (avma), if that is its private memory.
+    /// Sets the address of the guide in the target (avma), if it is the target's private memory.
     pub(crate) fn guide_is_at(&self, address: u64) {
         if let Some((_, at)) = &self.private {
             at.store(address, Relaxed);
         }
     }
 
-    /// A word of the guide.
+    /// Returns a word of the guide.
     pub(crate) fn told64(&self, offset: usize) -> u64 {
         self.guide64(offset).load(Relaxed)
     }
@@ -152,7 +152,7 @@ impl Memory {
         self.guide32(offset).load(Relaxed)
     }
 
-    /// Tells the hook words in a row.
+    /// Writes consecutive words for the hook.
     pub(crate) fn tell_u64s(&self, offset: usize, values: impl Iterator<Item = u64>) {
         let values: Vec<u64> = values.collect();
         assert!(self.is_guide(offset, values.len(), 8));
@@ -220,10 +220,10 @@ impl Memory {
         self.map.len()
     }
 
-    /// The 32-bit word of the report at `offset`.
+    /// Returns the 32-bit word of the report at `offset`.
     ///
-    /// Panics if it lies outside or is not aligned: offsets are computed from this crate's
-    /// constants and checked indices, never taken from the region.
+    /// Panics if it lies outside or is not aligned: offsets are computed from this crate's constants and checked
+    /// indices, never taken from the region.
     #[inline]
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset >= GUIDE_BYTES);
@@ -240,7 +240,7 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
-    /// The 64-bit word of the report at `offset`; see [`Memory::u32`].
+    /// Returns the 64-bit word of the report at `offset`; see [`Memory::u32`].
     #[inline]
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset >= GUIDE_BYTES);
@@ -254,7 +254,7 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
-    /// `count` 64-bit words of the report from `offset`; see [`Memory::u32`].
+    /// Returns `count` 64-bit words of the report from `offset`; see [`Memory::u32`].
     #[inline]
     pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         assert!(offset >= GUIDE_BYTES);
@@ -272,12 +272,12 @@ impl Memory {
             .is_some_and(|end| end <= self.len())
     }
 
-    /// Gives the pages of the report back: all of it reads as zero afterwards, in every process.
+    /// Gives back the pages of the report: then all of it reads as zero, in every process.
     pub(crate) fn clear(&self) -> Result<(), Error> {
         self.discard(GUIDE_BYTES, self.map.len() - GUIDE_BYTES)
     }
 
-    /// Discards a part of it: whole pages. Of a guide that nobody else can write, the kernel gives none back.
+    /// Discards whole pages of it. If no other process can write a guide, the kernel gives none of it back.
     pub(crate) fn discard(&self, offset: usize, bytes: usize) -> Result<(), Error> {
         assert!(offset >= GUIDE_BYTES);
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
@@ -293,8 +293,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes the pages of a range exist, as memory of this process's control group where they do not yet.
-    /// Their contents stay.
+    /// Creates the missing pages of a range, as memory of this process's control group. Their contents stay.
     pub(crate) fn touch(&self, offset: usize, bytes: usize) {
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));
         for page in (offset..offset + bytes).step_by(PAGE) {

@@ -8,7 +8,7 @@ use memhook_abi::{
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// One module as the hook needs it.
+/// One module in the form for the hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModuleSpec {
     /// First mapped byte (avma).
@@ -23,9 +23,9 @@ pub struct ModuleSpec {
     pub first_row: u32,
     /// Number of its rows.
     pub row_count: u32,
-    /// Code of it that no row covers keeps frame pointers.
+    /// True if code without rows keeps frame pointers.
     pub keeps_frame_pointers: bool,
-    /// It is never unloaded.
+    /// True if it is never unloaded.
     pub is_permanent: bool,
 }
 
@@ -37,8 +37,8 @@ impl Region {
         self.memory.tell64(offset, rule, Relaxed);
     }
 
-    /// Writes unwind rows from place `first` on, which must not be in use by a published module:
-    /// code offsets (bytes from the module's base, ascending) and the number of each one's rule.
+    /// Writes unwind rows from place `first` on, which no published module may use: code offsets
+    /// (bytes from the module's base, ascending) and the number of each one's rule.
     pub fn write_rows(&self, first: usize, offsets: &[u32], rules: &[u16]) -> Result<(), Error> {
         let fits = first
             .checked_add(offsets.len())
@@ -56,7 +56,8 @@ impl Region {
         Ok(())
     }
 
-    /// Makes `modules` the module list; everything that threads remember of the old one is void.
+    /// Makes `modules` the module list, which voids everything that threads remember of the old
+    /// one.
     ///
     /// # Errors
     /// When there are more than the list can hold; the old list stays.
@@ -71,8 +72,8 @@ impl Region {
         sorted.sort_by_key(|m| m.start);
         let word = offset_of!(Control, module_list);
         let version = (self.control64(word) >> 32).wrapping_add(1) & 0xffff_ffff;
-        // The other list: threads may be reading the published one. One that still reads this list,
-        // from before the last version, finds the version changed and starts again.
+        // The other list: threads may be reading the published one. A thread that still reads this
+        // list, from before the last version, finds the version changed and starts again.
         let list = MODULES_OFFSET + (version as usize & 1) * MAX_MODULES * size_of::<ModuleEntry>();
         for (i, module) in sorted.iter().enumerate() {
             let at = list + i * size_of::<ModuleEntry>();
@@ -99,7 +100,7 @@ impl Region {
                 self.memory.tell32(at + field, value, Relaxed);
             }
         }
-        // Release: who reads the version finds list, rows and rules.
+        // Release: a thread that reads the version finds list, rows and rules.
         self.memory
             .tell64(word, version << 32 | sorted.len() as u64, Release);
         Ok(())

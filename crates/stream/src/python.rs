@@ -1,5 +1,5 @@
-//! Python functions on backtraces: the interpreter's layout for the hook, and the locations that the hook
-//! has written.
+//! Python functions on backtraces: the interpreter's layout for the hook, and the locations that the hook has
+//! written.
 
 use crate::Region;
 use memhook_abi::{
@@ -11,27 +11,27 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// A CPython interpreter, for the hook and for the merging of its frames.
+/// A CPython interpreter, for the hook and for merging its frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PythonConfig {
-    /// Facts that the hook needs.
+    /// Facts for the hook.
     pub layout: PythonLayout,
-    /// The code of the function that evaluates Python functions: its frames are replaced by theirs.
+    /// Code of the function that evaluates Python functions: their frames replace its own.
     pub evaluation: Range<u64>,
 }
 
 /// A place in a Python program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PythonLocation {
-    /// The function, with the classes and functions around it where the interpreter has them.
+    /// The function, with the enclosing classes and functions if the interpreter has them.
     pub function: String,
-    /// The file as the interpreter names it.
+    /// The file, as named by the interpreter.
     pub file: String,
     /// The line, if the instruction has one.
     pub line: Option<u32>,
 }
 
-/// The low bits of the address of a Python frame: locations are granules apart.
+/// Low bits of the address of a Python frame: locations are granules apart.
 const GRANULE_BITS: u32 = GRANULE_BYTES.trailing_zeros();
 
 /// Returns the stand-in for a location in [`Stack::frames`](crate::Stack::frames): no address of a process has this
@@ -107,10 +107,10 @@ impl Region {
         }
     }
 
-    /// Says how the hook may look for Python frames: one of [`memhook_abi::python_state`].
+    /// Sets how the hook may look for Python frames: one of [`memhook_abi::python_state`].
     pub fn set_python_state(&self, state: u32) {
         let offset = PYTHON_OFFSET + offset_of!(PythonLayout, state);
-        // Release: who finds the state finds the layout.
+        // Release: a thread that finds the state finds the layout.
         self.memory.tell32(offset, state, Release);
     }
 
@@ -120,7 +120,7 @@ impl Region {
         self.memory.told32(offset)
     }
 
-    /// The words of an entry of the stack table, with its head: function, truncated, words.
+    /// Returns the words of an entry of the stack table, with its head: function, truncated, words.
     pub(crate) fn entry(&self, id: u32) -> Option<(u8, bool, Vec<u64>)> {
         let start = (id as usize).checked_mul(GRANULE_BYTES)?;
         if id == 0 || start >= ARENA_BYTES {
@@ -137,7 +137,7 @@ impl Region {
         Some(((head >> 32) as u8, (head >> 40) & 0xff != 0, words))
     }
 
-    /// The place in a Python program that a frame of a stack stands for.
+    /// Returns the place in a Python program for a frame of a stack.
     pub fn python_location(&self, address: u64) -> Option<PythonLocation> {
         if !is_python(address) {
             return None;
@@ -150,7 +150,7 @@ impl Region {
     }
 }
 
-/// The text of a location as the hook writes it.
+/// Parses a location written by the hook.
 fn location(words: &[u64]) -> Option<PythonLocation> {
     let (&head, rest) = words.split_first()?;
     let bytes: Vec<u8> = rest.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -177,7 +177,7 @@ fn location(words: &[u64]) -> Option<PythonLocation> {
     })
 }
 
-/// Characters of one, two or four bytes each.
+/// Decodes characters of one, two or four bytes each.
 fn text(bytes: &[u8], width: usize) -> Option<String> {
     let character = |code: u32| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
     Some(match width {
@@ -198,15 +198,15 @@ fn text(bytes: &[u8], width: usize) -> Option<String> {
     })
 }
 
-/// The native backtrace that the words of an entry belong to, if it is one with Python functions.
+/// Returns the native backtrace of an entry with Python functions.
 pub(crate) fn native_of(words: &[u64]) -> Option<u32> {
     let first = words.first()?;
     (first & PYTHON_NATIVE == PYTHON_NATIVE).then_some(*first as u32)
 }
 
-/// Puts Python functions where the native frames of the evaluation function are: each call of that
-/// evaluates a run of them. Those whose call is not on the native backtrace, because it was cut short, follow
-/// behind it: they are callers of everything that is.
+/// Replaces the native frames of the evaluation function by Python functions: each call of it evaluates a run of
+/// them. If their call is missing on the native backtrace, because that was cut short, they follow it: they are
+/// callers of everything on it.
 pub(crate) fn merge(native: &[u64], python: &[u64], evaluation: &Range<u64>) -> Vec<u64> {
     let mut merged = Vec::with_capacity(native.len() + python.len());
     let mut left = python.iter();
@@ -220,7 +220,7 @@ pub(crate) fn merge(native: &[u64], python: &[u64], evaluation: &Range<u64>) -> 
         false
     };
     for &pc in native {
-        // A return address is behind its call.
+        // A return address is after its call.
         if !evaluation.contains(&pc.wrapping_sub(1)) {
             merged.push(pc);
         } else {
@@ -232,7 +232,7 @@ pub(crate) fn merge(native: &[u64], python: &[u64], evaluation: &Range<u64>) -> 
     merged
 }
 
-/// Returns true if a layout can be handed to the hook: it reads only to a limit into frames and code objects.
+/// Returns true if a layout may be passed to the hook, which reads frames and code objects only up to a limit.
 pub(crate) fn is_possible(config: &PythonLayout) -> bool {
     let in_frame = [
         config.frame_code,
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(found.function, "f.<l>");
         assert_eq!(found.file, "...a\u{3042}");
         assert_eq!(found.line, Some(7));
-        // Lengths that the words do not have, and characters of no width.
+        // Lengths beyond the words, and characters of no width.
         assert_eq!(location(&words[..2]), None);
         assert_eq!(location(&[1 << 32, 0]), None);
         assert_eq!(location(&[]), None);

@@ -14,10 +14,10 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// Until then every thread that has begun to record before the phase changed is seen to record: what a processor has
-/// stored is not on its way for milliseconds.
+/// Time after which every thread that began to record before the phase changed is seen to record: a processor's
+/// stores are visible within milliseconds.
 const STORES_ARRIVE: Duration = Duration::from_millis(10);
-/// Passes after the one that has taken the last event: what looks impossible is held back for one.
+/// Passes after the one that took the last event: apparent contradictions are held back for one.
 const PASSES_BEHIND: u32 = 3;
 
 /// Stage of a renewal.
@@ -25,14 +25,14 @@ const PASSES_BEHIND: u32 = 3;
 enum Stage {
     #[default]
     AtRest,
-    /// Other marks are set. Which rings have been seen without a recording since.
+    /// Other marks are set. Lists the rings seen without a recording since then.
     Announced {
         at: Option<Instant>,
         ended: Vec<bool>,
     },
-    /// All events below these heads are to be taken.
+    /// All events below these heads must be taken.
     Draining { heads: Vec<u64>, passes: u32 },
-    /// All blocks that are live now are entered.
+    /// All live blocks are being entered.
     Entering,
 }
 
@@ -44,12 +44,12 @@ pub struct MarkRenewal {
 }
 
 impl MarkRenewal {
-    /// Returns true if none is under way.
+    /// Returns true if no renewal is under way.
     pub fn is_at_rest(&self) -> bool {
         matches!(self.stage, Stage::AtRest)
     }
 
-    /// Begins one.
+    /// Begins a renewal.
     pub fn begin(&mut self, region: &Region) {
         self.phase += 1;
         region.mark_phase().store(self.phase, Release);
@@ -57,7 +57,7 @@ impl MarkRenewal {
         self.stage = Stage::Announced { at: None, ended };
     }
 
-    /// To be called after each pass. Whether all blocks that are live now are to be entered.
+    /// Advances the renewal; call it after each pass. Returns true if all live blocks must be entered now.
     pub fn step(&mut self, region: &Region) -> bool {
         let word = |ring, offset| region.ring64(ring, offset).load(Acquire);
         let head = |ring| word(ring, offset_of!(RingHeader, head));
@@ -67,7 +67,7 @@ impl MarkRenewal {
                 if at.get_or_insert_with(Instant::now).elapsed() < STORES_ARRIVE {
                     return false;
                 }
-                // A ring that was claimed when the phase was on its way, too: its owner may have read the one before.
+                // Including a ring claimed during the change of phase: its owner may have read the previous one.
                 ended.resize(region.rings_used().max(ended.len()), false);
                 for (ring, ended) in ended.iter_mut().enumerate() {
                     *ended |= word(ring, offset_of!(RingHeader, outer)) & 1 == 0;
@@ -81,7 +81,7 @@ impl MarkRenewal {
                 let is_taken = |(ring, &until): (usize, &u64)| {
                     let tail = word(ring, offset_of!(RingHeader, tail));
                     let head = head(ring);
-                    // A ring with a new owner begins anew; two events that make one take back one place.
+                    // A ring with a new owner begins anew; two events that become one free one place.
                     tail >= until || tail == head || head.saturating_add(2) < until
                 };
                 if *passes > 0 || heads.iter().enumerate().all(is_taken) {
@@ -110,7 +110,7 @@ impl MarkRenewal {
         }
     }
 
-    /// All live blocks are entered: the other marks are cleared.
+    /// Ends it when all live blocks are entered: clears the other marks.
     pub fn finish(&mut self, region: &Region) {
         self.phase += 1;
         region.mark_phase().store(self.phase, Release);
@@ -118,7 +118,7 @@ impl MarkRenewal {
             EACH_PAGE * marks_set_in(self.phase + 2, FIRST_ENTERED_MARK | FIRST_UNSURE_MARK);
         for word in region.page_marks() {
             if word.load(Relaxed) & others != 0 {
-                // Release: whoever finds a page without this mark finds the other one, and the table.
+                // Release: a thread that finds a page without this mark finds the other one, and the table.
                 word.fetch_and(!others, Release);
             }
         }
@@ -126,16 +126,16 @@ impl MarkRenewal {
     }
 }
 
-/// Which marks are set in a phase, of those whose first ones are given.
+/// Returns the marks that are set in a phase, among those with these first marks.
 fn marks_set_in(phase: u64, first: u8) -> u64 {
     u64::from(first) << (phase.div_ceil(2) & 1)
 }
 
 /// A word with the lowest bit of each of its eight pages.
 const EACH_PAGE: u64 = 0x0101_0101_0101_0101;
-/// Number of attempts on a word that changes at the same time. A process that means harm could change it for ever.
+/// Most attempts on a word that changes at the same time. A hostile process could change it forever.
 const MOST_TRIES: u32 = 64;
-/// A word of the table without the bits of its blocks.
+/// Bits of a table word other than those of its blocks.
 const TAG: u64 = !0 << 32;
 
 impl Region {
@@ -143,12 +143,12 @@ impl Region {
         self.memory.u64(tally!(mark_phase))
     }
 
-    /// The marks of eight pages in each word.
+    /// Returns the marks, those of eight pages in each word.
     fn page_marks(&self) -> &[AtomicU64] {
         self.memory.words(FILTER_OFFSET, FILTER_PAGES / 8)
     }
 
-    /// As the hook's function. Whether there was room for the block.
+    /// Like the hook's function. Returns true if there was room for the block.
     fn enter_table(&self, address: u64) -> bool {
         if address >> 48 != 0 {
             return false;
@@ -175,13 +175,13 @@ impl Region {
         [index, index ^ 1].iter().any(|&i| enter(&words[i]))
     }
 
-    /// Words of the table in use.
+    /// Returns the number of table words in use.
     fn table_words(&self) -> usize {
         let mask = self.control64(offset_of!(Control, table_mask)) as usize;
         (mask & (FILTER_WORDS - 1) | (LEAST_FILTER_WORDS - 1)) + 1
     }
 
-    /// As the first phase begins: until marks are renewed, nothing is known of any page.
+    /// Starts in the first phase: until marks are renewed, nothing is known about any page.
     pub(crate) fn leave_all_unsure(&self) {
         for word in self.page_marks() {
             word.store(EACH_PAGE * marks_set_in(0, FIRST_UNSURE_MARK), Relaxed);
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_hook_and_the_attacher_set_the_same_marks() {
-        // As set_marks() of the hook.
+        // Like the hook's set_marks().
         for phase in 0..20u64 {
             let second = ((phase + 1) >> 1) & 1;
             assert_eq!(marks_set_in(phase, 1), 1 << second);

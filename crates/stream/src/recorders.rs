@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 /// membarrier(2): commands of `<linux/membarrier.h>`.
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
-/// Command of membarrier(2) by which a process can be reached by [`barrier`].
+/// Command of membarrier(2) that makes a process reachable by [`barrier`].
 pub const REGISTER_GLOBAL_EXPEDITED: u64 = 1 << 2;
 
 /// Longest wait of one pass for a thread to end its recording, many times what a running thread needs.
 const RECORDING: Duration = Duration::from_micros(50);
 
-/// Way in which a thread of the target finds its id without a system call.
+/// Way for a thread of the target to find its id without a system call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadNumbers {
-    /// Where its C library keeps it, in bytes from the thread pointer.
+    /// Place in its C library's thread structure, in bytes from the thread pointer.
     pub offset: u32,
-    /// Id that is stored for another thread, or 0: see `Control::stale_number`.
+    /// Id stored there for another thread, or 0: see `Control::stale_number`.
     pub stale: u32,
     /// That thread's id.
     pub instead: u32,
@@ -33,8 +33,8 @@ fn membarrier(command: libc::c_int) -> i64 {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
 }
 
-/// Makes every running thread of every registered process pass a memory barrier. False: the kernel
-/// (before 4.16) or a seccomp filter of ours does not allow it.
+/// Makes every running thread of every registered process pass a memory barrier. Returns false if the
+/// kernel (before 4.16) or a seccomp filter of ours does not allow it.
 pub fn barrier() -> bool {
     membarrier(GLOBAL_EXPEDITED) == 0
 }
@@ -42,12 +42,12 @@ pub fn barrier() -> bool {
 /// Lets further threads record when one asks.
 #[derive(Default)]
 pub struct Admission {
-    /// A question, and the rings' heads after the barrier that was made for it.
+    /// A question, and the rings' heads after the barrier made for it.
     heads: Mutex<(u32, Vec<u64>)>,
 }
 
 impl Admission {
-    /// Called with every pass, by any thread.
+    /// Answers; called with every pass, by any thread.
     pub fn answer(&self, region: &Region) {
         let word = |offset| region.memory.u32(offset);
         let asked = word(tally!(recorders_asked)).load(SeqCst);
@@ -76,7 +76,7 @@ impl Admission {
         for ring in 0..state.1.len() {
             while !has_ended(ring) {
                 if start.elapsed() > RECORDING {
-                    // Not running at the moment, or waiting for room: at the next pass.
+                    // Not running at the moment, or waiting for room: try at the next pass.
                     return;
                 }
                 std::hint::spin_loop();
@@ -87,7 +87,7 @@ impl Admission {
 }
 
 impl Region {
-    /// Tells the hook whether a seccomp filter might take offence at system calls of its own.
+    /// Tells the hook whether a seccomp filter might punish system calls of its own.
     pub fn set_syscalls_filtered(&self, filtered: bool) {
         let offset = offset_of!(Control, syscalls_filtered);
         self.memory.tell32(offset, filtered.into(), Relaxed);

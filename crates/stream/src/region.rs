@@ -17,36 +17,35 @@ use std::sync::{Mutex, MutexGuard};
 /// The shared region, mapped into this process.
 ///
 /// All methods take `&self` and may be called from any thread, except that rings have one consumer:
-/// [`Drain::pass`](crate::Drain::pass) and [`Region::initialize`] must not run at the same time, nor may two
-/// passes. A ring may be freed while a pass is under way.
+/// [`Drain::pass`](crate::Drain::pass) and [`Region::initialize`] must not run at the same time, nor may two passes. A
+/// ring may be freed while a pass is under way.
 pub struct Region {
     pub(crate) memory: Memory,
-    /// From the file's size, so that the target cannot change it.
+    /// Size of a ring's events, from the file's size, so that the target cannot change it.
     ring_bytes: usize,
     /// Counters of rings that were freed: dropped, reentrant, truncated.
     pub(crate) retired: [AtomicU64; crate::rings::LOSS_FIELDS.len()],
-    /// Places for events that were granted, by ring; 0: those of the beginning. What the ring itself says can be
-    /// changed by the target.
+    /// Granted places for events, by ring; 0 for the initial ones. The target can change the ring's own number.
     pub(crate) places: Vec<AtomicU64>,
     accounts: Mutex<Accounts>,
-    /// Number of rings that were, or are being, given to a next owner, and of those for which this is done.
+    /// Number of rings that were, or are being, given to a next owner, and the number of those for which this is done.
     freeing: [AtomicU64; 2],
-    /// Threads that are inside of a wrapper, with a ring of the region that this one is to replace.
+    /// Threads inside a wrapper that have a ring of the region that this one is to replace.
     inside_before: Mutex<Vec<Mark>>,
-    /// Values that are not read from the region, because the target, and what it forks, can write there.
+    /// Values that are not read from the region, because the target and its forks can write there.
     own: Own,
 }
 
 /// Values that this process has written into the region, of which it trusts only its own copy.
 struct Own {
-    /// The journal of slots, but for what the hook changes.
+    /// The journal of slots, except for the parts that the hook changes.
     journal: Mutex<Vec<SlotSpec>>,
-    /// As the control block has them at first.
+    /// The owner in the initial control block.
     owner: AtomicU64,
     flags: AtomicU32,
-    /// The code that evaluates Python functions.
+    /// Code that evaluates Python functions.
     evaluation: Mutex<Range<u64>>,
-    /// Rings whose owners' stacks were told, and more: all below.
+    /// Upper bound on the rings whose owners' stacks were set.
     stacks_told: AtomicUsize,
 }
 
@@ -55,16 +54,16 @@ fn locked<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Region {
-    /// Maps the report and the guide in front of it: together they are as long as the file of the report, which has
-    /// nothing in its beginning. Else as [`Region::map`].
+    /// Maps the report and the guide in front of it: together they are as long as the file of the report, whose
+    /// beginning is empty. Otherwise like [`Region::map`].
     pub fn map_parts(report: impl AsFd, guide: Guide) -> Result<Self, Error> {
         let mut memory = Memory::map(report)?;
         memory.put_guide(guide)?;
         Self::of(memory)
     }
 
-    /// Maps the whole file, which must be sealed ([`crate::SEALS`]) and already have the size that
-    /// [`region_bytes`] gives for some ring size. The contents are not looked at: call [`Region::initialize`] for a new region,
+    /// Maps the whole file, which must be sealed ([`crate::SEALS`]) and already have the size that [`region_bytes`]
+    /// returns for some ring size. Does not check the contents: call [`Region::initialize`] for a new region,
     /// [`Region::validate`] for one that was found in a process.
     pub fn map(fd: impl AsFd) -> Result<Self, Error> {
         Self::of(Memory::map(fd)?)
@@ -94,13 +93,13 @@ impl Region {
         })
     }
 
-    /// Says where the target has the guide from now on (avma).
+    /// Sets the address of the guide in the target from now on (avma).
     pub fn guide_is_at(&self, address: u64) {
         self.memory.guide_is_at(address);
     }
 
-    /// Says that this region will be mapped in the place of an earlier one of the process, so that threads that come
-    /// back to that one find their rings. To be called before [`Region::initialize`].
+    /// Prepares this region for the place of an earlier one of the process, so that threads that return to that one
+    /// find their rings. Call it before [`Region::initialize`].
     pub fn replace(&self, earlier: &Region) {
         *locked(&self.inside_before) = if earlier.is_blank() {
             Vec::new()
@@ -129,12 +128,12 @@ impl Region {
         locked(&self.own.journal)
     }
 
-    /// Which process the region is for ([`Control::owner`]); 0: it was never initialized.
+    /// Returns the process of the region ([`Control::owner`]); 0 if it was never initialized.
     pub fn owner(&self) -> u64 {
         self.own.owner.load(Relaxed)
     }
 
-    /// Bits of [`memhook_abi::flags`].
+    /// Returns the bits of [`memhook_abi::flags`].
     pub fn flags(&self) -> u32 {
         self.own.flags.load(Relaxed)
     }
@@ -150,7 +149,7 @@ impl Region {
             .tell32(offset_of!(Control, flags), flags, Relaxed);
     }
 
-    /// Starts those copies anew, for the control block of a new attach.
+    /// Resets those copies, for the control block of a new attach.
     pub(crate) fn begin_own(&self, owner: u64, flags: u32) {
         self.journal().clear();
         self.own.owner.store(owner, Relaxed);
@@ -158,8 +157,8 @@ impl Region {
         self.set_evaluation(0..0);
     }
 
-    /// Says in the region whose it is, right before a hook gets it: one that says nothing was never used, and whoever
-    /// finds it after we were killed unmaps it.
+    /// Writes the owner into the region, right before a hook gets it: a region without an owner was never used, and a
+    /// process that finds it after we were killed unmaps it.
     pub fn tell_owner(&self) {
         self.memory
             .tell64(offset_of!(Control, owner), self.owner(), Release);
@@ -169,15 +168,15 @@ impl Region {
         locked(&self.accounts)
     }
 
-    /// Returns how many rings have been freed; `None` while one is being freed.
+    /// Returns the number of freed rings; `None` while one is being freed.
     pub(crate) fn rings_freed(&self) -> Option<u64> {
         let [begun, done] = &self.freeing;
-        // In this order: equal numbers then mean that at the second load none was under way.
+        // In this order: equal numbers then mean that none was under way at the second load.
         let done = done.load(Acquire);
         (begun.load(Acquire) == done).then_some(done)
     }
 
-    /// Runs what frees a ring, so that nobody takes the events of the next owner for those of the last.
+    /// Runs the freeing of a ring, so that events of the next owner are not mistaken for those of the last.
     pub(crate) fn freeing<T>(&self, free: impl FnOnce() -> T) -> T {
         let [begun, done] = &self.freeing;
         begun.fetch_add(1, AcqRel);
@@ -186,27 +185,27 @@ impl Region {
         result
     }
 
-    /// Bytes of the region.
+    /// Returns the bytes of the region.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Never true; here because `len` is.
+    /// Returns false; exists because `len` does.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of one ring's events, a power of two.
+    /// Returns the bytes of one ring's events, a power of two.
     pub fn ring_bytes(&self) -> usize {
         self.ring_bytes
     }
 
-    /// Returns true if it has no control block: never initialized, or not completely.
+    /// Returns true if it has no control block: never initialized, or incompletely.
     pub fn is_blank(&self) -> bool {
         self.control64(offset_of!(Control, magic)) == 0
     }
 
-    /// Checks that the region is one of this version and that its sizes agree with the file.
+    /// Checks that the region is of this version and that its sizes agree with the file.
     pub fn validate(&self) -> Result<(), Error> {
         let found = self.control64(offset_of!(Control, magic));
         if found != MAGIC {
@@ -266,9 +265,9 @@ impl Region {
         self.memory.u64(offset).load(Relaxed)
     }
 
-    /// Offset of a ring's header.
+    /// Returns the offset of a ring's header.
     ///
-    /// Panics if there is no such ring, as indexing does.
+    /// Panics if there is no such ring, like indexing.
     #[inline]
     pub(crate) fn ring_offset(&self, ring: usize) -> usize {
         assert!(ring < MAX_RINGS, "ring {ring} of {MAX_RINGS}");
@@ -276,7 +275,7 @@ impl Region {
     }
 }
 
-/// The ring size that gives a region of `bytes`.
+/// Returns the ring size for a region of `bytes`.
 fn ring_bytes_of(bytes: usize) -> Option<usize> {
     let strides = bytes.checked_sub(RINGS_OFFSET)? / MAX_RINGS;
     let ring_bytes = strides.checked_sub(ring_stride(0))?;

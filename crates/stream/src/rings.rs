@@ -11,22 +11,22 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const EVENT_BYTES: u64 = size_of::<RawEvent>() as u64;
 
-/// Losses of events, and how backtraces were made. All counts only ever grow during an attach.
+/// Losses of events, and the ways in which backtraces were made. All counts only grow during an attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Events dropped because a ring was full.
     pub dropped: u64,
-    /// Calls passed by because they came from a signal handler inside the hook.
+    /// Calls skipped because they came from a signal handler inside the hook.
     pub reentrant: u64,
     /// Backtraces cut short.
     pub truncated: u64,
     /// Events of threads that found no free ring.
     pub ringless: u64,
-    /// Backtraces that were unwound because no remembered one fitted. Not a loss.
+    /// Backtraces that were unwound because no remembered one matched. Not a loss.
     pub unwound: u64,
     /// Remembered backtraces that were unwound again to check them.
     pub memo_checked: u64,
-    /// Backtraces among them that were wrong.
+    /// Number of those that were wrong.
     pub memo_wrong: u64,
     /// Backtraces that did not fit into the stack table.
     pub stacks_dropped: u64,
@@ -39,13 +39,13 @@ pub struct RingView {
     pub index: usize,
     /// Thread id of the owner, in the target's pid namespace; 0 while it is being claimed.
     pub tid: u32,
-    /// One of [`memhook_abi::ring_state`].
+    /// State, one of [`memhook_abi::ring_state`].
     pub state: u32,
-    /// Events that wait to be taken.
+    /// Number of events to take.
     pub waiting: u64,
 }
 
-/// A thread that is inside a wrapper, as its ring says.
+/// A thread inside a wrapper, as marked in its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Number of the ring.
@@ -54,12 +54,12 @@ pub struct Mark {
     pub tid: u32,
     /// The wrapper's frame (avma).
     pub frame: u64,
-    /// It is the hook's own work that goes on there; else that of the function that it has called.
+    /// True if it runs the hook's own code there; false if it runs the called function.
     pub records: bool,
 }
 
 impl Region {
-    /// Rings that were ever claimed: 0..this.
+    /// Returns the number of rings that were ever claimed: 0..this.
     pub fn rings_used(&self) -> usize {
         let used = self.memory.u32(tally!(rings_used)).load(Acquire);
         (used as usize).min(MAX_RINGS)
@@ -71,7 +71,7 @@ impl Region {
         for ring in 0..self.rings_used() {
             let word = |field| self.ring64(ring, field);
             let tail = word(offset_of!(RingHeader, tail)).load(Relaxed);
-            // A ring that is freed meanwhile has 0 in both, the head first: then this is one look too early.
+            // A ring that is freed meanwhile has 0 in both, the head first: then this check is too early.
             if word(offset_of!(RingHeader, head)).load(Acquire) != tail {
                 return None;
             }
@@ -83,7 +83,7 @@ impl Region {
         Some(owners)
     }
 
-    /// The rings that were ever claimed.
+    /// Iterates over the rings that were ever claimed.
     pub fn rings(&self) -> impl Iterator<Item = RingView> + '_ {
         (0..self.rings_used()).map(|index| {
             let state = self
@@ -106,15 +106,15 @@ impl Region {
         })
     }
 
-    /// Tells the hook where the stack of a ring's owner lies (`low..high`, avma).
+    /// Tells the hook the bounds of the stack of a ring's owner (`low..high`, avma).
     pub fn set_stack_bounds(&self, ring: usize, low: u64, high: u64) {
         self.set_stack_of(ring, low, high, 0);
     }
 
     /// Like [`Self::set_stack_bounds`], for a thread whose id the hook compares with its own.
     pub fn set_stack_of(&self, ring: usize, low: u64, high: u64, tid: u64) {
-        // The hook reads without the kernel's help if low <= sp < high, so the pair must never
-        // look wider than it is: close the range, move one end, open it with the other.
+        // The hook reads without the kernel's help if low <= sp < high, so the pair must never look wider than it is:
+        // close the range, move one end, open it with the other.
         let at = bounds_offset(self.ring_offset(ring));
         let tell = |field: usize, value| self.memory.tell64(at + field, value, Release);
         tell(offset_of!(StackBounds, high), 0);
@@ -124,7 +124,7 @@ impl Region {
         self.stacks_told().fetch_max(ring + 1, Relaxed);
     }
 
-    /// No stack is known any more.
+    /// Forgets all stacks.
     pub(crate) fn forget_stacks(&self) {
         for ring in 0..self.stacks_told().swap(0, Relaxed) {
             self.set_stack_bounds(ring, 0, 0);
@@ -132,8 +132,8 @@ impl Region {
         self.stacks_told().store(0, Relaxed);
     }
 
-    /// Places for events of a ring, less 1, that its owner uses at this moment. To be read behind the head:
-    /// the hook's `ring.hpp` says why any later one will do. Never more than was granted.
+    /// Returns the number of places for events, less 1, that the ring's owner uses at this moment. Read it after the
+    /// head: the hook's `ring.hpp` explains why any later one will do. Never more than was granted.
     #[inline]
     pub(crate) fn ring_mask(&self, ring: usize) -> u64 {
         let first = self.control64(offset_of!(Control, first_ring_bytes)) / EVENT_BYTES;
@@ -154,7 +154,7 @@ impl Region {
         }
     }
 
-    /// Op of the event with this number, counted as heads and tails are; `None` if it is none.
+    /// Returns the op of the event with this number, counted like heads and tails; `None` if it is not an event.
     pub(crate) fn event_op(&self, ring: usize, number: u64) -> Option<Op> {
         let place = number as usize & self.ring_mask(ring) as usize;
         let offset = self.ring_offset(ring) + RING_PREFIX_BYTES + place * size_of::<RawEvent>();
@@ -162,12 +162,12 @@ impl Region {
         Op::from_code(word0 >> 45 & 7)
     }
 
-    /// Returns true if a thread is inside a wrapper, as far as that can be seen.
+    /// Returns true if a thread is inside a wrapper, as far as that is visible.
     pub fn awaits_threads(&self) -> bool {
         !self.marked_inside().is_empty()
     }
 
-    /// Rings whose owner is inside a wrapper, or was left there on a way that the hook does not see.
+    /// Returns rings whose owner is inside a wrapper, or left it in a way that the hook does not see.
     pub fn marked_inside(&self) -> Vec<Mark> {
         let outer = |ring: &RingView| self.ring64(ring.index, offset_of!(RingHeader, outer));
         let mark = |ring: RingView| {
@@ -183,9 +183,9 @@ impl Region {
         marks.filter(|m| m.frame != 0 || m.records).collect()
     }
 
-    /// In a region that was just cleared: keeps a ring for a thread that may still be inside the allocator's
-    /// function. Nobody else gets it, and the thread itself finds no room in it, nor waits for any, since
-    /// this is another attach than that of its ring.
+    /// Keeps a ring, in a region that was just cleared, for a thread that may still be inside the allocator's function.
+    /// No other thread gets it, and the thread itself finds no room in it, nor waits for any, since this attach is not
+    /// that of its ring.
     pub(crate) fn retain(&self, mark: &Mark) {
         let state = self.ring32(mark.ring, offset_of!(RingHeader, state));
         state.store(ring_state::CLAIMED, Relaxed);
@@ -198,34 +198,35 @@ impl Region {
             .fetch_max(mark.ring as u32 + 1, Release);
     }
 
-    /// Takes such a mark away: its owner is known not to be inside.
+    /// Clears such a mark: its owner is known not to be inside.
     pub fn clear_mark(&self, ring: usize) {
         self.ring64(ring, offset_of!(RingHeader, outer))
             .store(0, Release);
     }
 
-    /// Stack pointer of the owner when it claimed the ring (avma); 0 if nobody has.
+    /// Returns the stack pointer of the owner when it claimed the ring (avma); 0 if unclaimed.
     pub fn first_sp(&self, ring: usize) -> u64 {
         self.ring64(ring, offset_of!(RingHeader, first_sp))
             .load(Acquire)
     }
 
-    /// Thread pointer (fs base, avma) of the owner; 0 if nobody has claimed the ring.
+    /// Returns the thread pointer (fs base, avma) of the owner; 0 if the ring is unclaimed.
     pub fn thread_pointer(&self, ring: usize) -> u64 {
         self.ring64(ring, offset_of!(RingHeader, thread_pointer))
             .load(Acquire)
     }
 
-    /// End of the stack that the hook was told for this ring (avma); 0 if none.
+    /// Returns the end of the stack that the hook was told for this ring (avma); 0 if none.
     pub fn stack_high(&self, ring: usize) -> u64 {
         let at = bounds_offset(self.ring_offset(ring));
         self.memory.told64(at + offset_of!(StackBounds, high))
     }
 
-    /// Makes a ring claimable again, after its owner is gone. False, and nothing done, if the ring
-    /// is free already or events still wait in it: drain first.
+    /// Makes a ring claimable again, after its owner is gone. Returns false, and does nothing, if the ring is already
+    /// free or still has events: drain first.
     ///
-    /// Its memory is given back. Its loss counters go into a total of this `Region`, so that [`Region::losses`] never falls.
+    /// Gives its memory back. Adds its loss counters to a total of this `Region`, so that [`Region::losses`] never
+    /// falls.
     pub fn free_ring(&self, ring: usize) -> bool {
         let word = |field| self.ring64(ring, field);
         let state = self.ring32(ring, offset_of!(RingHeader, state));
@@ -240,7 +241,7 @@ impl Region {
         true
     }
 
-    /// Makes everything in a ring as it was before its first owner.
+    /// Restores the state of a ring from before its first owner.
     fn put_back(&self, ring: usize) {
         let word = |field| self.ring64(ring, field);
         let state = self.ring32(ring, offset_of!(RingHeader, state));
@@ -249,8 +250,8 @@ impl Region {
         if self.empty_ring(ring) {
             return;
         }
-        // The pages stay: their words are put back one by one. A pass may look on, which must not find
-        // the new tail with the old head.
+        // The pages stay: their words are reset one by one. A concurrent pass must not find the new tail with the old
+        // head.
         word(offset_of!(RingHeader, head)).store(0, Relaxed);
         word(offset_of!(RingHeader, tail)).store(0, Release);
         for field in [
@@ -268,7 +269,7 @@ impl Region {
         }
         self.ring32(ring, offset_of!(RingHeader, tid))
             .store(0, Relaxed);
-        // Release: the next owner, who claims with acquire, finds an empty ring.
+        // Release: the next owner, which claims with acquire, finds an empty ring.
         state.store(ring_state::FREE, Release);
     }
 
@@ -286,7 +287,7 @@ impl Region {
         }
     }
 
-    /// Returns what was lost since the attach.
+    /// Returns the losses since the attach.
     pub fn losses(&self) -> Losses {
         let mut sums = [0u64; LOSS_FIELDS.len()];
         for (i, sum) in sums.iter_mut().enumerate() {
@@ -308,7 +309,7 @@ impl Region {
         }
     }
 
-    /// A counter of the region.
+    /// Returns a counter of the region.
     pub(crate) fn counted(&self, offset: usize) -> u64 {
         believable(self.reported64(offset))
     }
@@ -324,19 +325,19 @@ impl Region {
     }
 }
 
-/// Where the bounds of the stack of a ring's owner are, of a ring that is here in the region.
+/// Returns the offset of the bounds of the owner's stack, for a ring at this offset.
 pub(crate) const fn bounds_offset(ring_offset: usize) -> usize {
     BOUNDS_OFFSET + (ring_offset >> BOUNDS_SHIFT) * size_of::<StackBounds>()
 }
 
-/// Returns a count from the target, limited to what is possible, so that a sum of such counts, even over thousands of
-/// processes, never overflows.
+/// Returns a count from the target, limited so that a sum of such counts, even over thousands of processes, never
+/// overflows.
 fn believable(count: u64) -> u64 {
     const MOST: u64 = 1 << 48;
     count.min(MOST)
 }
 
-/// The loss counters of a ring, in the order of `Region::retired`.
+/// Loss counters of a ring, in the order of `Region::retired`.
 pub(crate) const LOSS_FIELDS: [usize; 6] = [
     offset_of!(RingHeader, dropped),
     offset_of!(RingHeader, reentrant),

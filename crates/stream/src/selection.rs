@@ -1,16 +1,17 @@
-//! Values that the hook needs when it does not record every allocation.
+//! Values that the hook needs if it does not record every allocation.
 
 use crate::Region;
 use memhook_abi::{FILTER_WORDS, LEAST_FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
 
-/// Entries of the table of recorded, or of passed, blocks: a small part of what the attach may take (bytes).
+/// Returns the entries of the table of recorded, or of passed, blocks: a small part of the attach's
+/// allowance (bytes).
 pub(crate) fn table_entries(allowance: u64) -> u64 {
     let affordable = (allowance / 16 / 8).clamp(LEAST_FILTER_WORDS as u64, FILTER_WORDS as u64);
     1 << affordable.ilog2()
 }
 
 impl Region {
-    /// Writes the quantiles that the hook draws its sampling intervals from.
+    /// Writes the quantiles from which the hook draws its sampling intervals.
     pub(crate) fn write_sample_intervals(&self, mean_bytes: u64) {
         let quantiles = exponential_quantiles().into_iter();
         let intervals = quantiles.map(|quantile| (quantile * mean_bytes as f64) as u64);
@@ -18,8 +19,8 @@ impl Region {
     }
 }
 
-/// Quantiles of the exponential distribution of mean 1, for linear interpolation between
-/// neighbours. The last one, which should be infinite, is what makes the mean exact.
+/// Returns quantiles of the exponential distribution of mean 1, for linear interpolation between neighbours.
+/// The last one, which should be infinite, makes the mean exact.
 fn exponential_quantiles() -> Vec<f64> {
     let n = SAMPLE_QUANTILES;
     let mut quantiles: Vec<f64> = (0..n).map(|i| -(1.0 - i as f64 / n as f64).ln()).collect();

@@ -1,5 +1,5 @@
-//! The journal of GOT slots. What is in the region is for the hook: this process takes nothing from there but which
-//! slots are patched, because whatever writes the region would choose what is written into the target's memory.
+//! The journal of GOT slots. The copy in the region is for the hook. This process reads nothing from it except which
+//! slots are patched, because otherwise any writer of the region could choose what is written into the target's memory.
 
 use crate::{Error, Region};
 use memhook_abi::{
@@ -10,14 +10,14 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// A slot to be patched.
+/// A slot to patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotSpec {
     /// Address of the slot (avma).
     pub address: u64,
-    /// Address of the function that the wrapper calls and the detach puts back (avma).
+    /// Address of the function that the wrapper calls and the detach restores (avma).
     pub original: u64,
-    /// Present value of the slot: `original`, or the PLT stub that lazy binding starts from.
+    /// Present value of the slot: `original`, or the PLT stub from which lazy binding starts.
     pub expected: u64,
     /// Base of the slot's module (avma).
     pub module_base: u64,
@@ -27,16 +27,16 @@ pub struct SlotSpec {
     pub variant: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
-    /// The hook leaves it alone, because it is exchanged with all threads held.
+    /// True if the hook leaves it alone, because it is exchanged with all threads held.
     pub by_force: bool,
-    /// Its module is never unloaded.
+    /// True if its module is never unloaded.
     pub is_permanent: bool,
 }
 
-/// A slot as the journal has it.
+/// A slot in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
-    /// Place in the journal.
+    /// Index in the journal.
     pub index: usize,
     /// Address of the slot (avma).
     pub address: u64,
@@ -50,11 +50,11 @@ pub struct SlotView {
     pub function: u32,
     /// Variant of the original.
     pub variant: u32,
-    /// One of [`memhook_abi::slot_state`].
+    /// State, one of [`memhook_abi::slot_state`].
     pub state: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
-    /// Its module is never unloaded.
+    /// True if its module is never unloaded.
     pub is_permanent: bool,
 }
 
@@ -64,13 +64,13 @@ fn slot_offset(index: usize) -> usize {
 }
 
 impl Region {
-    /// Slots in the journal, unused ones included.
+    /// Returns the number of slots in the journal, including unused ones.
     pub fn slot_count(&self) -> usize {
         self.journal().len()
     }
 
-    /// Writes a pending slot (a refused one, if it is to be exchanged by force) into the journal and returns its place. Entries that were set to
-    /// `UNUSED` are taken again when the journal is full. One thread at a time.
+    /// Writes a pending slot (a refused one, if it is to be exchanged by force) into the journal and returns its index.
+    /// Reuses `UNUSED` entries when the journal is full. Only one thread may call it at a time.
     pub fn push_slot(&self, spec: SlotSpec) -> Result<usize, Error> {
         let (function, variant) = (spec.function, spec.variant);
         if function as usize >= FIRST_DESCRIBED + MAX_DESCRIBED || variant as usize >= MAX_VARIANTS
@@ -94,7 +94,7 @@ impl Region {
             None => journal.push(spec),
         }
         drop(journal);
-        // An entry that is written anew is nobody's meanwhile.
+        // Meanwhile the rewritten entry is not wanted.
         self.want_slot(index, false);
         let at = slot_offset(index);
         let m = &self.memory;
@@ -122,8 +122,7 @@ impl Region {
         } else {
             slot_state::PENDING
         };
-        // Release, state before count: a patcher in the target that runs at this moment sees either
-        // no entry or a complete one.
+        // Release, state before count: a concurrent patcher in the target sees either no entry or a complete one.
         self.set_slot_state(index, state);
         if index == count {
             m.tell32(offset_of!(Control, slot_count), count as u32 + 1, Release);
@@ -131,14 +130,14 @@ impl Region {
         Ok(index)
     }
 
-    /// All entries of the journal whose state is not `UNUSED`.
+    /// Returns all entries of the journal whose state is not `UNUSED`.
     pub fn slots(&self) -> Vec<SlotView> {
         (0..self.slot_count())
             .filter_map(|index| self.slot(index))
             .collect()
     }
 
-    /// One entry of the journal; `None` past its end or if the entry is not in use.
+    /// Returns one entry of the journal; `None` past its end or if the entry is not in use.
     pub fn slot(&self, index: usize) -> Option<SlotView> {
         let spec = *self.journal().get(index)?;
         let state = self.slot_state(index);
@@ -159,8 +158,8 @@ impl Region {
         })
     }
 
-    /// Tells the hook which operators new, by function and variant, only call an allocation function
-    /// that is hooked too.
+    /// Tells the hook which operators new, by function and variant, only call an allocation function that is hooked,
+    /// too.
     pub fn set_forwarding_operators(&self, operators: impl Iterator<Item = (u32, u32)>) {
         let first = function_by_name("_Znwm").unwrap_or_default() as u32;
         let bits = operators
@@ -182,8 +181,8 @@ impl Region {
         self.slot_state_word(index).load(Acquire)
     }
 
-    /// Sets a slot's state; panics past the end of the journal, as indexing does. The hook patches it only if it is
-    /// pending for us: what the region says of that, others may have written.
+    /// Sets a slot's state; panics past the end of the journal, like indexing. The hook patches it only if it is
+    /// pending in our own copy: other processes may have written the region's.
     pub fn set_slot_state(&self, index: usize, state: u32) {
         self.want_slot(index, state == slot_state::PENDING);
         self.slot_state_word(index).store(state, Release);

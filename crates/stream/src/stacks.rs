@@ -10,8 +10,8 @@ pub struct Stack {
     pub function: u8,
     /// True if the walk ended before the outermost frame.
     pub truncated: bool,
-    /// Return addresses (avma), innermost first; for a Python function what [`Region::python_location`]
-    /// knows ([`is_python`](crate::is_python)).
+    /// Return addresses (avma), innermost first; for a Python function, a stand-in that
+    /// [`Region::python_location`] resolves ([`is_python`](crate::is_python)).
     pub frames: Vec<u64>,
 }
 
@@ -22,8 +22,8 @@ const _: () = assert!(std::mem::offset_of!(StackEntry, truncated) == 5);
 const _: () = assert!(std::mem::offset_of!(StackEntry, depth) == 6);
 
 impl Region {
-    /// The backtrace with this id, as carried by an event; `None` if there is none, or none that
-    /// makes sense.
+    /// Returns the backtrace with this id, as carried by an event; `None` if it does not exist or is
+    /// damaged.
     pub fn stack(&self, id: u32) -> Option<Stack> {
         let (function, truncated, frames) = self.entry(id)?;
         if function == PYTHON_LOCATION {

@@ -1,8 +1,8 @@
 // Random stacks through the hook's own unwinding, in the region of descriptor argv[1], with the seed argv[2],
-// argv[3] times: words of a stack change here and there, as calls and returns change them, and each backtrace
-// that the hook finds with what it remembers is compared with one that is unwound from scratch. So many are
-// different that the index of the stack table grows several times; none may be lost. Prints for some of them
-// "ID FUNCTION TRUNCATED FRAMES...", for the reader to compare what it finds in the region.
+// argv[3] times. Words of a stack change here and there, like through calls and returns, and each backtrace
+// that the hook finds with its memory is compared with one that is unwound from scratch. So many are
+// different that the index of the stack table grows several times; none may be lost. Prints "ID FUNCTION
+// TRUNCATED FRAMES..." for some of them, which the reader compares with the region.
 #include "backtrace.hpp"
 #include "budget.hpp"
 
@@ -25,7 +25,7 @@ uint64_t waiting[waiting_count];
 
 using namespace memhook;
 
-// What the attacher would tell the hook.
+// Values that the attacher would write for the hook.
 template <typename T>
 static T* tells(uint64_t offset) {
   return const_cast<T*>(in_guide<T>(offset));
@@ -50,7 +50,7 @@ static uint64_t rule(uint64_t kind, uint64_t offset, uint64_t rbp_kind, int64_t 
   return kind | rbp_kind << 8 | static_cast<uint64_t>(static_cast<uint16_t>(rbp_offset)) << 16 | offset << 32;
 }
 
-// A rule for each call site: mostly those that compilers make, rarely what ends a backtrace.
+// A rule for each call site: mostly those of compilers, rarely one that ends a backtrace.
 static void write_rules() {
   auto* offsets = tells<uint32_t>(row_offsets_offset);
   auto* numbers = tells<uint16_t>(row_rules_offset);
@@ -78,8 +78,8 @@ static void write_rules() {
 
 static uint64_t return_address() { return code + below(sites) * site_bytes + 1 + below(site_bytes - 1); }
 
-// A word of the stack. Frames begin at every fourth word, above what the step before it reads: the CFA in a
-// realigned frame, the caller's rbp, the return address. Now and then it is anything else.
+// A word of the stack. Frames begin at every fourth word, above the words that the step before reads: the CFA
+// in a realigned frame, the caller's rbp, the return address. Now and then it is anything else.
 static uint64_t any_word(uint64_t at) {
   uint64_t choice = below(1'000);
   if (choice == 0) return draw() >> 8;  // no frame has the bits that say what else an entry is
@@ -91,12 +91,12 @@ static uint64_t any_word(uint64_t at) {
 
 static void change_modules() {
   uint64_t list = control()->module_list;
-  // Another table under the next version, for both lists: whichever it is, the rules are these.
+  // Another table under the next version, for both lists: they have the same rules.
   write_rules();
   tells<Control>(0)->module_list = (((list >> 32) + 1) << 32) | 1;
 }
 
-// Whether an entry of the stack table is this backtrace.
+// Returns true if an entry of the stack table is this backtrace.
 static bool is_entry_of(uint32_t id, uint32_t function, const uint64_t* pcs, uint32_t count, bool truncated) {
   auto* entry = in_report<StackEntry>(arena_offset + uint64_t{id} * granule_bytes);
   if (entry->function != function || entry->truncated != truncated || entry->depth != count) return false;
@@ -146,13 +146,13 @@ int main(int, char** argv) {
       g.memo_mask = memos_in(ring_prefix_bytes - memo_offset) - 1;
       g.first_memo_mask = memos_in(memo_first_bytes) - 1;
       memset(in_ring(ring, memo_offset), 0, ring_prefix_bytes - memo_offset);
-      // Another owner, and as much room as there can be.
+      // Another owner, and all possible room.
       use_caches(ring, true);
       change_modules();
       for (uint64_t i = 0; i < words; i++) stack[i] = any_word(i);
     }
     if (below(5'000) == 0) change_modules();
-    // The upper end: words of bounds that have moved must not count.
+    // The upper end: words outside of moved bounds must not count.
     if (below(2'000) == 0)
       bounds->high = reinterpret_cast<uint64_t>(&stack[words - below(4) * 8]);
     uint64_t at = 2 + 4 * (below(4) == 0 ? below(words / 4 - 50) : 75 + below(4));
@@ -164,7 +164,7 @@ int main(int, char** argv) {
         if (below(8) == 0) stack[at + 1] = return_address();
     Frame frame = &stack[at];
     uint32_t function = static_cast<uint32_t>(below(3));
-    // Other events in between, so that unwindings do not seem too many to be worth remembering.
+    // Other events in between, so that unwindings seem rare enough to be worth remembering.
     ring->head += 32;
     uint32_t id = capture_stack(ring, function, frame);
     uint64_t pcs[max_depth];

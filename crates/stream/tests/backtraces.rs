@@ -1,4 +1,5 @@
-//! Backtraces that the hook finds with what it remembers, against unwinding from scratch, on random stacks; and the stack table that it writes, as this crate reads it.
+//! Backtraces that the hook finds with its memory, compared with unwinding from scratch, on random stacks; and the
+//! stack table that it writes, as read by this crate.
 
 mod hook_program;
 

@@ -1,5 +1,5 @@
-//! The hook's ring code, compiled as it is, against this crate's drain: another process, several
-//! threads, rings so small that they are full most of the time and change hands often.
+//! The hook's ring code, compiled unchanged, with this crate's drain: another process, several threads, rings so
+//! small that they are full most of the time and change hands often.
 
 mod hook_program;
 
@@ -19,12 +19,12 @@ const SAMPLE_BYTES: u64 = 4096;
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    // These tests drain the rings on a thread that may stand still for seconds, and no event may be lost by that.
+    // These tests drain the rings on a thread that may pause for seconds, which must not lose an event.
     let patience = "-DMEMHOOK_TEST_PATIENCE_NS=60000000000";
     PROGRAM.get_or_init(|| compile("producer.cc", "memhook-producer", &[patience]))
 }
 
-/// Where glibc's `struct pthread` has the thread's number.
+/// Offset of the thread's number in glibc's `struct pthread`.
 const TID_OFFSET: u32 = 720;
 
 /// A region for one attach with these flags, and its file. Rings begin with a page of events.
@@ -52,7 +52,7 @@ fn new_region(flags: u32, ring_bytes: usize) -> (OwnedFd, Region) {
     (file, region)
 }
 
-/// What event `i` of thread `t` is: sequence, size, stack.
+/// Returns event `i` of thread `t`: sequence, size, stack.
 fn expected(t: u64, i: u64) -> (u32, u64, u32) {
     let size = if i % 1000 == 999 {
         (1 << 32) + i
@@ -69,7 +69,7 @@ fn expected(t: u64, i: u64) -> (u32, u64, u32) {
 #[derive(Default)]
 struct Check {
     here: (usize, u32),
-    /// By thread: place and owner it was seen under, events, time of the last one.
+    /// By thread: the ring and owner under which it was seen, events, time of the last one.
     threads: BTreeMap<u64, ((usize, u32), u64, u64)>,
     now: u64,
 }
@@ -111,7 +111,7 @@ struct Blocks {
     live: BTreeMap<u64, u64>,
     allocations: u64,
     releases: u64,
-    /// Pair events, and what they stand for.
+    /// Pair events, and the events that they stand for.
     pairs: (u64, u64),
 }
 
@@ -163,7 +163,7 @@ fn run_folding(threads: u64, events: u64, ring_bytes: usize) -> Blocks {
     let mut passes = 0;
     loop {
         let ended = child.try_wait().unwrap();
-        // Not with each pass: what a tick stands before is not folded.
+        // Not with each pass: an event after a tick is not folded.
         region.set_clock_ns(start.elapsed().as_millis() as u64 + 1);
         admission.answer(&region);
         assert_eq!(drain.pass(&region, &mut blocks).damaged, 0);
@@ -181,7 +181,7 @@ fn run_folding(threads: u64, events: u64, ring_bytes: usize) -> Blocks {
     blocks
 }
 
-/// What [`run_folding`]'s thread `t` allocates.
+/// Returns the allocations of [`run_folding`]'s thread `t`.
 fn allocated(t: u64, events: u64) -> u64 {
     let mut random = t + 1;
     let mut allocations = 0;
@@ -213,7 +213,7 @@ fn check_folding(threads: u64, events: u64, ring_bytes: usize) {
     assert!(pairs * 2 < folded, "{pairs} pairs for {folded}");
 }
 
-/// What threads that take samples while their rings are nearly full have recorded.
+/// Records of threads that take samples while their rings are nearly full.
 #[derive(Default)]
 struct Adapted {
     mean_bytes: u64,
@@ -254,7 +254,7 @@ impl Sink for Adapted {
                     self.bytes += bytes;
                 }
             }
-            // One that is not known was not recorded.
+            // An unknown block was not recorded.
             Op::Release => drop(self.live.remove(&event.address)),
             op => panic!("{op:?}"),
         }
@@ -263,7 +263,7 @@ impl Sink for Adapted {
     fn end_pass(&mut self) {}
 }
 
-/// Three threads that take samples. `each_pass` is called with the number of the pass.
+/// Runs three threads that take samples. `each_pass` is called with the number of the pass.
 fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     let (threads, events) = (3, 400_000);
     let (file, region) = new_region(flags, RING_BYTES);
@@ -279,7 +279,7 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     let start = Instant::now();
     for pass in 0.. {
         let ended = child.try_wait().unwrap();
-        // A thousand times too fast, so that there are many changes.
+        // A thousand times too fast, to cause many changes.
         region.set_clock_ns(start.elapsed().as_micros() as u64 * 1_000_000);
         admission.answer(&region);
         each_pass(&region, pass);
@@ -307,20 +307,20 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     assert!(found.changes > 10, "only {} changes", found.changes);
     assert!(found.exact > 1_000 && found.samples > 100);
     let truth: u64 = (0..threads).map(|t| allocated_bytes(t, events)).sum();
-    // The numbers of the hook begin with the time, so each run is another one.
+    // The hook's random numbers begin with the time, so each run is different.
     let deviations = (found.bytes - truth as f64) / found.variance.sqrt();
     assert!(deviations.abs() < 6.0, "{deviations} standard errors");
     found
 }
 
-/// Each change of the sampling is at its place in the ring, every recorded block's release comes, and the
-/// sum of all sizes is estimated without bias.
+/// Each change of the sampling is at its place in the ring, every recorded block's release comes, and the sum of
+/// all sizes is estimated without bias.
 #[test]
 fn rings_that_are_nearly_full_take_samples() {
     adapted(memhook_abi::flags::ADAPT_WHEN_FULL, |_, _| {});
 }
 
-/// The same where the attacher orders the samples, at distances that change all the time.
+/// Likewise where the attacher orders the samples, at distances that change all the time.
 #[test]
 fn samples_are_taken_as_ordered() {
     adapted(
@@ -336,7 +336,7 @@ fn samples_are_taken_as_ordered() {
     );
 }
 
-/// Short waits are no reason to take samples, and neither are those of long ago.
+/// Short waits do not lead to samples, and neither do those of long ago.
 #[test]
 fn a_thread_waits_for_a_while_before_it_takes_samples() {
     let (file, _region) = new_region(memhook_abi::flags::ADAPT_WHEN_FULL, RING_BYTES);
@@ -348,7 +348,7 @@ fn a_thread_waits_for_a_while_before_it_takes_samples() {
     assert!(status.success(), "{status}");
 }
 
-/// What thread `t` of that run allocates.
+/// Returns the allocations of thread `t` in that run.
 fn allocated_bytes(t: u64, events: u64) -> u64 {
     let mut random = t + 1;
     let mut sum = 0;
@@ -364,11 +364,11 @@ fn allocated_bytes(t: u64, events: u64) -> u64 {
 /// One run of the producer, drained to its end.
 struct Run {
     check: Check,
-    /// How often a ring was seen nearly full.
+    /// Number of times that a ring was seen nearly full.
     full: usize,
-    /// Rings that changed hands.
+    /// Number of rings that changed hands.
     freed: usize,
-    /// The most events that were seen in a ring.
+    /// Most events that were seen in a ring.
     most: u64,
 }
 
@@ -432,12 +432,12 @@ fn threads_never_take_another_ones_ring() {
     let Run { full, freed, .. } = run(40, 3, 20_000, RING_BYTES);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
-    // So short that most have ended before anybody has seen them, and as many as there are rings.
+    // So short that most end before they are seen, and as many as there are rings.
     run(120, 8, 20, RING_BYTES);
 }
 
-/// Rings that begin with 256 places and are full all the time take what they are granted, while events are
-/// written and taken.
+/// Rings that begin with 256 places and are full all the time use their grants, while events are written and
+/// taken.
 #[test]
 fn rings_grow_and_lose_nothing() {
     let Run { freed, most, .. } = run(8, 3, 200_000, 256 * RING_BYTES);

@@ -12,15 +12,14 @@ use loom::sync::atomic::AtomicUsize;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
 
-/// With at most so many forced thread switches: every bug that needs no more is found.
+/// Explores with at most this many forced thread switches: finds every bug that needs no more.
 fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
     builder.check(model);
 }
 
-/// A ring that grows from two places to four: the places of four are there from the beginning, as those of
-/// the shared memory are.
+/// A ring that grows from two places to four: all four exist from the beginning, like those in shared memory.
 struct Growing {
     head: AtomicUsize,
     tail: AtomicUsize,
@@ -30,7 +29,7 @@ struct Growing {
 }
 
 impl Growing {
-    /// Whether there is room for one event; takes what is granted where that leaves all in its place.
+    /// Returns true if there is room for one event; uses a grant if that leaves everything in its place.
     fn look(&self) -> bool {
         let head = self.head.load(Relaxed);
         let capacity = self.mask.load(Relaxed) + 1;

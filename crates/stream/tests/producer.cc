@@ -1,8 +1,7 @@
-// Writes known events through the hook's own ring code into the region of descriptor argv[1]:
-// argv[2] waves of argv[3] threads, argv[4] events each. The reader knows what event i of thread t
-// must look like (see `expected` in cxx_producer.rs). With a fifth argument "fold" the threads allocate
-// and release, and fold what can be folded; with "adapt" they take samples while a ring is nearly full, or as ordered.
-// "waits" checks for how long a thread waits before it does.
+// Writes known events through the hook's own ring code into the region of descriptor argv[1]: argv[2] waves of argv[3]
+// threads, argv[4] events each. The reader knows event i of thread t (see `expected` in cxx_producer.rs). With a fifth
+// argument "fold" the threads allocate and release, and fold what can be folded; with "adapt" they take samples while
+// a ring is nearly full, or as ordered. "waits" checks how long a thread waits before it does.
 #include "budget.hpp"
 #include "folding.hpp"
 
@@ -35,7 +34,7 @@ static void produce(uint64_t t, uint64_t events) {
     uint32_t epoch = epoch_now();
     RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
     if (!ring || !reserve(ring)) abort();
-    // Every thread releases a block of the same page, as record_release does.
+    // Every thread releases a block of the same page, like record_release.
     ring->outer = 1;
     asm volatile("" ::: "memory");
     next_release(shared_page);
@@ -48,7 +47,7 @@ static void produce(uint64_t t, uint64_t events) {
   }
 }
 
-// As record_release: folds if it can.
+// Like record_release: folds if it can.
 static void release(RingHeader* ring, uint64_t address) {
   ring->outer = 1;
   asm volatile("" ::: "memory");
@@ -60,8 +59,8 @@ static void release(RingHeader* ring, uint64_t address) {
   ring->outer = 0;
 }
 
-// Half of the blocks are released at once, some of them several times in a row the same; the others
-// when 16 more have been allocated. Address and size tell the block.
+// Half of the blocks are released at once, some of them several times in a row; the others after 16 more allocations.
+// Address and size identify the block.
 static void allocate_and_release(uint64_t t, uint64_t events) {
   constexpr uint64_t held = 16;
   uint64_t kept[held] = {}, random = t + 1;
@@ -89,7 +88,7 @@ static void allocate_and_release(uint64_t t, uint64_t events) {
     if (address) release(ring, address);
 }
 
-// Whether the wrappers would record an allocation; as is_sample() of record.hpp.
+// Returns true if the wrappers would record an allocation; like is_sample() of record.hpp.
 static bool is_sample(RingHeader* ring, uint64_t size) {
   if (ring->sampling == records_all) return true;
   ring->sample_left -= size;
@@ -97,8 +96,8 @@ static bool is_sample(RingHeader* ring, uint64_t size) {
   return gate().flags & flag_budget ? decide_by_order(ring, size) != is_passed : decide_sample(ring, size);
 }
 
-// Replaces random ones of 64 blocks, and at last releases all. A released address is the next to be handed
-// out. An allocation's stack says whether the thread takes samples.
+// Replaces random ones of 64 blocks, and at last releases all. A released address is the next to be reused. An
+// allocation's stack shows if the thread takes samples.
 static void adapt(uint64_t t, uint64_t events) {
   constexpr uint64_t held = 64;
   uint64_t kept[held] = {}, random = t + 1, unused = (t + 1) << 32;
@@ -107,7 +106,7 @@ static void adapt(uint64_t t, uint64_t events) {
   if (!ring) abort();
   auto release_block = [ring](uint64_t address) {
     auto* block = reinterpret_cast<void*>(address);
-    // As release_counts() of calls.hpp.
+    // Like release_counts() of calls.hpp.
     if (gate().flags & flag_live_filter ? !leave_recorded(address) : was_passed(block)) return;
     if (!reserve(ring)) abort();
     commit(ring, op_release, address, next_release(address), 0, 0);
@@ -124,10 +123,10 @@ static void adapt(uint64_t t, uint64_t events) {
       bool exact = ring->sampling != records_samples && ring->sampling != wants_all &&
                    ring->sampling != wants_other_order;
       if (!reserve(ring)) abort();
-      // The change that reserve() may have asked for comes with the next allocation.
+      // The change that reserve() may have requested comes with the next allocation.
       ring->outer = 1;
       asm volatile("" ::: "memory");
-      // As record_allocation() and record_allocation_slowly().
+      // Like record_allocation() and record_allocation_slowly().
       if ((gate().flags & flag_budget) && ring->sampling != records_all)
         enter_recorded(address);
       else
@@ -143,7 +142,7 @@ static void adapt(uint64_t t, uint64_t events) {
     if (address) release_block(address);
 }
 
-// What counts as too long a wait, with a clock of our own.
+// Checks which waits count as too long, with a clock of our own.
 static bool counts_waits() {
   uint32_t epoch = epoch_now();
   RingHeader* ring = ring_of(epoch, reinterpret_cast<uint64_t>(&epoch));
@@ -157,7 +156,7 @@ static bool counts_waits() {
     return ring->waited_ns >= static_cast<uint64_t>(wait_allowance_ns);
   };
   constexpr uint64_t ms = 1'000'000;
-  // So much at once.
+  // This much at once.
   bool right = !enough(0, wait_allowance_ns - ms) && enough(0, ms);
   // Then a share of the time.
   for (int i = 0; i < 100; i++)
@@ -165,7 +164,7 @@ static bool counts_waits() {
   // However long one wait was, it is forgotten after a while, and not before.
   right = right && enough(0, 10'000 * ms) && enough(wait_share * (most_waited_ns - wait_allowance_ns), 0);
   right = right && !enough(wait_share, 0);
-  // It waits where a quarter of its ring is left, but not for long at once, and then takes samples.
+  // It waits when a quarter of its ring is left, but not for long at once, and then takes samples.
   enough(10'000 * ms, 0);
   uint64_t nearly_full = (mask_of(ring) + 1) / 4 * 3, tail = ring->tail;
   right = right && ring->sampling == records_all;

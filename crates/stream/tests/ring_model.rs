@@ -9,14 +9,14 @@
 //! | `Ring::commit` | `commit`: plain stores of the event, then head with release |
 //! | `Ring::drain` | `Drain::pass`: head with acquire, the events, then tail with release |
 //! | `Ring::free` | `Region::free_ring`: fields relaxed, `tail` with release behind `head`, then `state` with release |
-//! | `Freed::pass`, `Freed::free` | `Drain::pass`, which passes by rings that are still empty; `Region::freeing` |
+//! | `Freed::pass`, `Freed::free` | `Drain::pass`, which skips rings that are still empty; `Region::freeing` |
 //! | `Folding::release`, `Folding::pass` | `fold` (folding.hpp), `Drain::pass` where pairs are folded |
 //! | threads of the third test | `record_release`, `record_allocation` (record.hpp) |
 //! | `Gate` | `memhook_attach`, `memhook_detach`, `ring_of`: gate epoch and `thread_word` |
 //!
-//! Event places are loom's `UnsafeCell`: any access that is not ordered with the other side's is an
-//! error, which is stricter than the real consumer needs (it reads them atomically, so a
-//! misbehaving target cannot cause a data race in the attacher).
+//! Event places are loom's `UnsafeCell`: any access that is not ordered with the other side's is an error, which is
+//! stricter than the real consumer needs (it reads them atomically, so a misbehaving target cannot cause a data race in
+//! the attacher).
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -90,7 +90,7 @@ impl Ring {
         self.head.store(head + 1, Release);
     }
 
-    /// Everything below `head`, with the tid of the owner.
+    /// Returns everything below `head`, with the tid of the owner.
     fn drain(&self, head: usize) -> Vec<(u32, u32)> {
         self.take(self.tail.load(Relaxed), head)
     }
@@ -123,7 +123,7 @@ impl Ring {
     }
 }
 
-/// With at most so many forced thread switches: every bug that needs no more is found.
+/// Explores with at most this many forced thread switches: finds every bug that needs no more.
 fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
@@ -204,7 +204,7 @@ fn a_ring_changes_hands() {
     });
 }
 
-/// A ring, and how often it was freed.
+/// A ring, and the number of times that it was freed.
 struct Freed {
     ring: Ring,
     begun: AtomicUsize,
@@ -246,8 +246,8 @@ impl Freed {
     }
 }
 
-/// The next owner of a ring publishes as many events as the last one did: whatever passes looked at
-/// meanwhile, the first one that begins afterwards takes them.
+/// The next owner of a ring publishes as many events as the last one did: whatever passes saw meanwhile, the first one
+/// that begins afterwards takes them.
 #[test]
 fn events_of_the_next_owner_are_not_passed_by() {
     explore(2, || {
@@ -287,13 +287,13 @@ fn events_of_the_next_owner_are_not_passed_by() {
     });
 }
 
-/// Numbers of one address across threads, and the promise of the two passes.
+/// Numbers of one address across threads, and the guarantee of the two passes.
 #[test]
 fn the_next_owner_reads_the_number_of_the_release() {
     explore(3, || {
         let sequence = Arc::new(AtomicU32::new(0));
-        // The allocator: the block is on its free list. Its own synchronization, whatever it is,
-        // orders a free before the malloc that returns the same address.
+        // The allocator: the block is on its free list. Its own synchronization, whatever it is, orders a free before
+        // the malloc that returns the same address.
         let on_free_list = Arc::new(AtomicBool::new(false));
         let rings = [Arc::new(Ring::new(4)), Arc::new(Ring::new(4))];
         let releaser = {
@@ -349,8 +349,8 @@ fn the_next_owner_reads_the_number_of_the_release() {
     });
 }
 
-/// Two attaches after one another. A call that begins when the gate is open for the second sees the
-/// settings of the second, and claims a ring anew, whatever its thread's word says.
+/// Two attaches, one after the other. A call that begins when the gate is open for the second sees the settings of the
+/// second, and claims a new ring, whatever its thread's word is.
 #[test]
 fn a_thread_of_the_last_attach_claims_anew() {
     struct Gate {
@@ -403,8 +403,8 @@ const ALLOCATION: u32 = 1;
 const RELEASE: u32 = 2;
 const PAIR: u32 = 3;
 
-/// A ring in which pairs are folded. The two fences stand for the time between a claim and the taking,
-/// within which a store becomes visible, or its thread is interrupted, which makes it so too.
+/// A ring in which pairs are folded. The two fences stand for the time between a claim and the taking, within which a
+/// store becomes visible, or its thread is interrupted, which also makes it visible.
 struct Folding {
     ring: Ring,
     claimed: AtomicUsize,
@@ -412,7 +412,7 @@ struct Folding {
 }
 
 impl Folding {
-    /// The release of the block that the last event allocates.
+    /// Releases the block that the last event allocates.
     fn release(&self) {
         let head = self.ring.head.load(Relaxed);
         self.folding.store(head + 1, Relaxed);
@@ -430,7 +430,7 @@ impl Folding {
         }
     }
 
-    /// What a pass takes.
+    /// Returns the events that a pass takes.
     fn pass(&self) -> Vec<u32> {
         let head = self.ring.head.load(Acquire);
         let folding = self.folding.load(Acquire);

@@ -1,4 +1,5 @@
-// The weights of emitted allocations beside the formula in floating point. Prints nothing if all are right.
+// The weights of emitted allocations, compared with the formula in floating point. Prints nothing if all
+// are right.
 #include <cmath>
 #include <cstdio>
 #include <initializer_list>
@@ -18,7 +19,7 @@ Seat seats[seat_count];
 uint64_t waiting[waiting_count];
 uint64_t passed_frames[max_rings];
 Passage memhook_passage;
-// Its bounds are asked for.
+// Its bounds are used.
 [[gnu::used, gnu::section("memhook_fork")]] static void no_fork() {}
 }  // namespace memhook
 uint32_t memhook_listeners;
@@ -31,14 +32,14 @@ int main() {
       auto size = static_cast<uint64_t>(mean * x) + 1;
       double exact = static_cast<double>(size) / -std::expm1(-static_cast<double>(size) / mean);
       double found = static_cast<double>(weighted_bytes(size, static_cast<uint64_t>(mean)));
-      // Half a byte, and what the fixed point leaves out.
+      // Half a byte, and the error of the fixed point.
       if (std::abs(found - exact) > 0.51 + 3e-7 * exact) {
         printf("size %lu, mean %.0f: %.0f, not %.3f\n", size, mean, found, exact);
         wrong++;
       }
     }
   }
-  // All are drawn, and the largest sizes that a program can ask for.
+  // All are drawn, and the largest sizes that a program can request.
   for (uint64_t size : {0ul, 1ul, 4096ul, ~0ul}) wrong += weighted_bytes(size, 0) != size;
   wrong += weighted_bytes(~0ul, 1ul << 30) != ~0ul;
   return wrong != 0;

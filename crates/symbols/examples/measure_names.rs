@@ -1,11 +1,11 @@
-//! Time and memory that it takes to look up functions of a large file:
-//! `measure_names FILE FUNCTIONS [CACHE-FOLDER]`.
+//! Time and memory of looking up functions in a large file: `measure_names FILE
+//! FUNCTIONS [CACHE-FOLDER]`.
 
 use memhook_symbols::{ModuleFile, SearchPath, Source, SymbolCache, Symbolizer};
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::{path::PathBuf, time::Duration, time::Instant};
 
-/// A line of /proc/self/status in MB.
+/// Returns a line of /proc/self/status in MB.
 fn status_mb(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status.lines().find_map(|line| line.strip_prefix(name));

@@ -1,7 +1,7 @@
-//! Names that were looked up on the machine that has the files, for one that does not.
+//! Names that were looked up on the machine with the files, for one without them.
 //!
 //! A bundle is eight bytes of magic and a zstd frame of JSON, which has, for each module, its build-id and
-//! the frames at each address that was asked for.
+//! the frames at each requested address.
 
 use crate::{Frame, ModuleFile, Source, file::hex};
 use memhook_foreign::{OutputError, OutputFile};
@@ -11,9 +11,9 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// The last byte is the version.
+/// First bytes of a file; the last of them is the version.
 const MAGIC: [u8; 8] = *b"MHKSYMS1";
-/// The most memory that a sound bundle takes.
+/// Upper bound on the memory of a sound bundle.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Reason why a bundle cannot be written or read.
@@ -22,14 +22,14 @@ pub enum BundleError {
     /// The operating system refused it.
     #[error("cannot {action} {}: {error}", path.display())]
     Io {
-        /// "read" or "write".
+        /// Attempted action: "read" or "write".
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// errno.
+        /// Error from the system.
         error: std::io::Error,
     },
-    /// Its file cannot be made: there is one already, or a link.
+    /// The file cannot be created: there is one already, or a link.
     #[error(transparent)]
     Output(#[from] OutputError),
     /// It is another kind of file.
@@ -44,24 +44,24 @@ pub enum BundleError {
         /// The file.
         path: PathBuf,
     },
-    /// Its contents are not what they should be.
+    /// Its contents are damaged.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Reason why it does not fit.
+        /// Description of the damage.
         reason: String,
     },
 }
 
-/// The names of one module.
+/// Names of one module.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BundledModule {
     pub path: String,
-    /// In hexadecimal digits; `None` if the module has none and is known by its path.
+    /// Build-id in hexadecimal digits; `None` if the module has none and is known by its path.
     pub build_id: Option<String>,
     pub source: Source,
-    /// By svma, in order.
+    /// Frames by svma, in order.
     pub frames: Vec<(u64, Vec<Frame>)>,
 }
 
@@ -90,20 +90,20 @@ impl Bundle {
         }
     }
 
-    /// A bundle of one module.
+    /// Creates a bundle of one module.
     pub(crate) fn of_one(module: BundledModule) -> Bundle {
         Bundle {
             modules: vec![module],
         }
     }
 
-    /// The module of a bundle that has just one module, with this build-id.
+    /// Returns the module of a bundle that has just one, with this build-id.
     pub(crate) fn into_only(self, id: &[u8]) -> Option<BundledModule> {
         let [module] = <[BundledModule; 1]>::try_from(self.modules).ok()?;
         (module.build_id.as_deref() == Some(&hex(id))).then_some(module)
     }
 
-    /// Makes one bundle of several. A module that is in more than one has the names of all.
+    /// Merges bundles. A module that is in several has the names of all.
     pub fn merged(bundles: impl IntoIterator<Item = Bundle>) -> Bundle {
         let mut merged = Bundle::default();
         for module in bundles.into_iter().flat_map(|bundle| bundle.modules) {
@@ -131,7 +131,7 @@ impl Bundle {
         (named.count(), all().count())
     }
 
-    /// The names of a module with the same build-id; if it has none, with the same path.
+    /// Returns the names of a module with the same build-id; without one, with the same path.
     pub(crate) fn of(&self, file: &ModuleFile) -> Option<&BundledModule> {
         let id = file.build_id.as_deref().map(hex);
         let same = |module: &&BundledModule| {
@@ -140,7 +140,7 @@ impl Bundle {
         self.modules.iter().find(same)
     }
 
-    /// Writes the bundle; an existing file is refused unless `overwrite`.
+    /// Writes the bundle; refuses an existing file unless `overwrite`.
     pub fn write(&self, path: &Path, overwrite: bool) -> Result<(), BundleError> {
         let failed = |error| BundleError::Io {
             action: "write",

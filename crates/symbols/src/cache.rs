@@ -1,13 +1,13 @@
 //! Names that were looked up once, kept for the next run.
 //!
 //! A file of the cache is a [`Bundle`] of one module. Only names from DWARF are kept: a symbol table is
-//! read quickly, and a debug file that is installed later would give better names. A file is found by
-//! the build-id and by the contents of the files that the names come from
-//! ([`Fingerprint`](crate::fingerprint::Fingerprint)): any file can claim any build-id, and one made to lie
+//! read quickly, and a debug file that is installed later would give better names. The key of a file is the
+//! build-id and the contents of the files with the names
+//! ([`Fingerprint`](crate::fingerprint::Fingerprint)): any file can claim any build-id, and a forged one
 //! would otherwise name the functions of another one in all later runs.
 //!
-//! Several processes may write at once: each writes a file of its own and renames it, so a reader sees
-//! one writer's file or another's. A file that cannot be read, or is damaged, counts as absent.
+//! Several processes may write at once: each writes a file of its own and renames it, so a reader sees one
+//! writer's file or another's. A file that cannot be read, or is damaged, counts as absent.
 
 use crate::bundle::{Bundle, BundledModule};
 use crate::fingerprint::Fingerprint;
@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Increase it when the same file gives other names than before.
+/// Version of the names; increase it when the same file yields different names than before.
 const NAMES_VERSION: u32 = 3;
 /// Bytes that all files of names may take.
 const MAX_NAMES_BYTES: u64 = 256 << 20;
@@ -32,12 +32,12 @@ pub struct SymbolCache {
 }
 
 impl SymbolCache {
-    /// `memhook-rs` in the user's cache directory, if there is one of the user's own.
+    /// Returns `memhook-rs` in the user's cache directory, if the user has one.
     pub fn of_user() -> Option<SymbolCache> {
         Some(SymbolCache::at(user_caches()?))
     }
 
-    /// A cache in this directory, which is made when something is kept.
+    /// Returns a cache in this directory, which is created when the first name is kept.
     pub fn at(directory: PathBuf) -> SymbolCache {
         SymbolCache {
             directory,
@@ -49,7 +49,7 @@ impl SymbolCache {
         format!("names-{NAMES_VERSION}")
     }
 
-    /// All names that are kept for these files.
+    /// Returns all names that are kept for these files.
     pub(crate) fn names(&self, id: &[u8], files: &Fingerprint) -> Option<BundledModule> {
         let place = CacheDirectory {
             caches: &self.directory,
@@ -61,7 +61,7 @@ impl SymbolCache {
         Some(module)
     }
 
-    /// Adds names to those that are kept for these files, if the cache can be written to.
+    /// Adds names to those that are kept for these files, if the cache is writable.
     pub(crate) fn keep_names(
         &self,
         id: &[u8],
@@ -93,13 +93,13 @@ impl SymbolCache {
         }
     }
 
-    /// Where downloaded files are kept.
+    /// Returns the place of downloaded files.
     pub(crate) fn debug_files(&self) -> (PathBuf, &'static str) {
         (self.directory.clone(), "debuginfod")
     }
 }
 
-/// The name of a file of names. A build-id may have any length.
+/// Returns the name of a file of names. A build-id may have any length.
 fn file_name(id: &[u8], files: &Fingerprint) -> String {
     format!("{}-{}", hex(&id[..id.len().min(32)]), files.hex())
 }

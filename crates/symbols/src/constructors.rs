@@ -1,10 +1,10 @@
-//! Which constructor the code behind a call of an allocator calls on what the allocator returned: that of the class
-//! of the block.
+//! Search for the constructor that the code after an allocator call runs on the result: it names the class of the
+//! block.
 //!
-//! The instructions behind the call are followed in their order, with the registers and stack slots that hold the
-//! result, until a function is called with it as the first argument (System V psABI, "Parameter Passing"; a constructor
-//! has the object there: Itanium C++ ABI, "Constructor Return Values" and its neighbours). Nothing is guessed: where
-//! the code jumps away, or calls through a pointer, the class is not known.
+//! The instructions after the call are followed in order, with the registers and stack slots that hold the result,
+//! until a function is called with it as the first argument (System V psABI, "Parameter Passing"; a constructor has the
+//! object there: Itanium C++ ABI, "Constructor Return Values" and its neighbours). Nothing is guessed: if the code
+//! jumps away, or calls through a pointer, the class is unknown.
 
 use crate::file::{Elf, image, parse};
 use crate::{SearchPath, Symbolizer, demangle, functions};
@@ -16,11 +16,11 @@ use object::{Object, ObjectSegment};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// This much code is followed.
+/// Bytes of code that are followed.
 const MOST_BYTES: usize = 256;
 const MOST_INSTRUCTIONS: usize = 64;
 
-/// Finds the classes of blocks by constructors. Modules are read when they are first asked for.
+/// Finds the classes of blocks by constructors. Reads modules when they are first needed.
 pub struct Constructors<'a> {
     symbols: &'a Symbolizer,
     modules: RefCell<HashMap<usize, Option<ModuleCode>>>,
@@ -33,13 +33,13 @@ struct ModuleCode {
 }
 
 impl<'a> Constructors<'a> {
-    /// Constructors of these modules.
+    /// Creates a search in these modules.
     pub fn new(symbols: &'a Symbolizer) -> Self {
         let modules = RefCell::default();
         Constructors { symbols, modules }
     }
 
-    /// The class whose constructor is called on what the call that returns to this address has returned.
+    /// Returns the class whose constructor runs on the result of the call that returns to this address.
     pub fn class(&self, return_address: u64) -> Option<String> {
         let (number, module, before) = self.symbols.module_of(return_address)?;
         let svma = before + 1;
@@ -70,7 +70,7 @@ impl ModuleCode {
         })
     }
 
-    /// The code at an address, as far as it is followed.
+    /// Returns the code at an address, as far as it is followed.
     fn behind(&self, svma: u64) -> Option<&[u8]> {
         self.segments.iter().find_map(|(start, bytes)| {
             let at = usize::try_from(svma.checked_sub(*start)?).ok()?;
@@ -91,7 +91,7 @@ fn code_of(elf: &Elf<'_>, data: &crate::file::Image) -> Vec<(u64, Vec<u8>)> {
     read.collect()
 }
 
-/// The class that a demangled function is a constructor of: `ns::Foo` for `ns::Foo::Foo(int)`.
+/// Returns the class of a demangled constructor: `ns::Foo` for `ns::Foo::Foo(int)`.
 pub fn class_of_constructor(function: &str) -> Option<String> {
     let mut depth = 0u32;
     let mut separators = Vec::new();
@@ -120,7 +120,7 @@ pub fn class_of_constructor(function: &str) -> Option<String> {
 #[derive(Default)]
 struct Holders {
     registers: Vec<Register>,
-    /// Base register and displacement.
+    /// Stack slots, by base register and displacement.
     slots: Vec<(Register, u64)>,
 }
 
@@ -128,7 +128,7 @@ impl Holders {
     fn forget(&mut self, register: Register) {
         let full = register.full_register();
         self.registers.retain(|one| *one != full);
-        // What was said relative to it is somewhere else now.
+        // Slots relative to it are somewhere else now.
         self.slots.retain(|(base, _)| *base != full);
     }
 
@@ -160,7 +160,7 @@ const CLOBBERED: [Register; 9] = [
     Register::R11,
 ];
 
-/// The function (address) that is called first with the result of the call before this code as its first argument.
+/// Returns the function (address) that first gets the result of the call before this code as its first argument.
 fn first_use(code: &[u8], address: u64) -> Option<u64> {
     let mut holders = Holders {
         registers: vec![Register::RAX],
@@ -174,7 +174,7 @@ fn first_use(code: &[u8], address: u64) -> Option<u64> {
         }
         let instruction = decoder.decode();
         match instruction.flow_control() {
-            // A conditional jump goes over what is done with a block that is there.
+            // A conditional jump skips the code for an existing block.
             FlowControl::Next | FlowControl::ConditionalBranch => {}
             FlowControl::Call | FlowControl::IndirectCall => {
                 if holders.registers.contains(&Register::RDI) {
@@ -194,7 +194,7 @@ fn first_use(code: &[u8], address: u64) -> Option<u64> {
     None
 }
 
-/// The stack slot that an instruction's memory operand is.
+/// Returns the stack slot of an instruction's memory operand.
 fn slot(instruction: &Instruction) -> Option<(Register, u64)> {
     let base = instruction.memory_base();
     let is_stack = matches!(base, Register::RSP | Register::RBP);
@@ -271,7 +271,7 @@ mod tests {
         ];
         code.extend((0x3000i32 - 0x1010).to_le_bytes());
         assert_eq!(first_use(&code, 0x1000), Some(0x3000));
-        // The slot has something else by then: mov [rbp-8], rax; mov qword [rbp-8], 1; ...
+        // The slot has changed by then: mov [rbp-8], rax; mov qword [rbp-8], 1; ...
         let mut code = vec![
             0x48, 0x89, 0x45, 0xf8, 0x48, 0xc7, 0x45, 0xf8, 1, 0, 0, 0, 0x48, 0x8b, 0x7d, 0xf8,
             0xe8,
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(first_use(&code, 0x1000), None);
         // It is returned: ret.
         assert_eq!(first_use(&[0xc3], 0x1000), None);
-        // The callee is not known: mov rdi, rax; call [rip]; call 0x3000
+        // The callee is unknown: mov rdi, rax; call [rip]; call 0x3000
         assert_eq!(
             first_use(
                 &[0x48, 0x89, 0xc7, 0xff, 0x15, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0],

@@ -11,23 +11,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// An absolute path below another root.
+/// Returns an absolute path below another root.
 pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Where debug files and names are looked for.
+/// Places to search for debug files and names.
 #[derive(Clone, Debug, Default)]
 pub struct SearchPath {
-    /// Roots of file systems: an absolute path is looked for below each of them.
+    /// Roots of file systems: an absolute path is searched below each of them.
     pub roots: Vec<PathBuf>,
-    /// Directories of debug files, laid out as `/usr/lib/debug` is. They are searched first.
+    /// Directories of debug files, with the layout of `/usr/lib/debug`. They are searched first.
     pub debug_directories: Vec<PathBuf>,
-    /// Where names are kept from one run to the next.
+    /// Store of names from one run to the next.
     pub cache: Option<SymbolCache>,
-    /// Servers, asked last.
+    /// Servers, which are asked last.
     pub debuginfod: Option<Debuginfod>,
-    /// Who reads the files for all symbolizers that have the same one; without it, each reads for itself.
+    /// Shared readers of files for several symbolizers; without them, each reads for itself.
     pub readers: Option<SharedReaders>,
 }
 
@@ -42,7 +42,7 @@ impl From<Vec<PathBuf>> for SearchPath {
 }
 
 impl SearchPath {
-    /// The directories of debug files, including those of the roots.
+    /// Iterates over the directories of debug files, including those of the roots.
     fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let of_roots = self
             .roots
@@ -51,14 +51,14 @@ impl SearchPath {
         self.debug_directories.iter().cloned().chain(of_roots)
     }
 
-    /// Where each directory would have the file with this build-id.
+    /// Iterates over the paths for this build-id in all directories.
     fn by_build_id<'a>(&'a self, id: &'a [u8]) -> impl Iterator<Item = PathBuf> + 'a {
         self.directories()
             .filter_map(|directory| by_build_id(&directory, id))
     }
 
-    /// Where a file that a module names may be: beside the module, in `.debug/` beside it, and below the
-    /// directories of debug files.
+    /// Returns possible paths of a file that a module names: next to the module, in `.debug/` next to it,
+    /// and below the directories of debug files.
     fn by_link(&self, module: &Path, name: &Path) -> Vec<PathBuf> {
         let directory = module.parent().unwrap_or(Path::new("/"));
         let mut paths = Vec::new();
@@ -74,7 +74,7 @@ impl SearchPath {
     }
 }
 
-/// `.build-id/ab/cdef.debug` in a directory of debug files.
+/// Returns `.build-id/ab/cdef.debug` in a directory of debug files.
 fn by_build_id(directory: &Path, id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = id.split_first()?;
     let rest = hex(rest);
@@ -87,8 +87,7 @@ pub(crate) struct DebugFile {
     pub data: Image,
 }
 
-/// Finds the separate debug file of a module. Files that are there but are not the right ones become
-/// problems.
+/// Finds the separate debug file of a module. Existing but wrong files become problems.
 pub(crate) fn find(
     module: &Path,
     elf: &Elf<'_>,
@@ -116,7 +115,7 @@ fn download(id: &[u8], search: &SearchPath, problems: &mut Vec<SymbolError>) -> 
     search.debuginfod.as_ref()?.find(id, problems)
 }
 
-/// Finds the separate debug file of a module whose own file is not at hand.
+/// Finds the separate debug file of a module whose own file is not available.
 pub(crate) fn find_alone(
     id: &[u8],
     search: &SearchPath,
@@ -134,7 +133,7 @@ fn find_by_build_id(
     paths.find_map(|path| accept(path, &search.roots, Some(id), None, problems))
 }
 
-/// Opens a file if it is there and is the one meant.
+/// Opens a file if it exists and is the right one.
 fn accept(
     path: PathBuf,
     roots: &[PathBuf],
@@ -149,7 +148,7 @@ fn accept(
     match checked {
         Ok(data) => Some(DebugFile { path, data }),
         Err(problem) => {
-            // Most places have none.
+            // Most places have no file.
             let is_there = |error: &std::io::Error| {
                 !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
             };
@@ -167,7 +166,7 @@ fn check(
     checksum: Option<u32>,
 ) -> Result<(), SymbolError> {
     let elf = parse(path, data)?;
-    // The build-id settles it and is cheap to read; without one, the checksum of the whole file has to.
+    // The build-id decides it and is cheap to read; without one, the checksum of the whole file must.
     if id.is_some() {
         return check_build_id(path, &elf, id);
     }
@@ -188,7 +187,7 @@ fn check(
     })
 }
 
-/// Finds the supplementary file that `dwz -m` moved common DWARF into.
+/// Finds the supplementary file into which `dwz -m` moved common DWARF.
 pub(crate) fn find_supplementary(
     debug_path: &Path,
     elf: &Elf<'_>,

@@ -1,7 +1,7 @@
 //! Debug files from debuginfod servers (debuginfod(8), "WEBAPI").
 //!
-//! A file is downloaded into a directory beside the cached names, and used from there the next time. It is
-//! the caller who decides whether servers are asked: see [`Debuginfod::from_environment`].
+//! A file is downloaded into a directory next to the cached names, and used from there the next time. The
+//! caller decides whether servers are asked: see [`Debuginfod::from_environment`].
 
 use crate::debug_files::DebugFile;
 use crate::file::{hex, open_checked};
@@ -19,17 +19,17 @@ use ureq::{Agent, unversioned::transport::DefaultConnector};
 
 /// Bytes that all downloaded files may take; the last one stays, however large it is.
 const MAX_FILES_BYTES: u64 = 8 << 30;
-/// No debug file is larger.
+/// Upper bound on the size of a debug file.
 const MAX_FILE_BYTES: u64 = 16 << 30;
-/// For how long it is remembered that no server has a file.
+/// Time for which the absence of a file on all servers is remembered.
 const ABSENCE: Duration = Duration::from_secs(600);
 
 /// Time limits for servers.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeLimits {
-    /// To look up the name, to connect, and between two pieces of an answer.
+    /// Limit for the name lookup, the connection, and the time between two pieces of an answer.
     pub silence: Duration,
-    /// For a whole file, in all.
+    /// Limit for a whole file.
     pub total: Duration,
 }
 
@@ -42,24 +42,24 @@ impl Default for TimeLimits {
     }
 }
 
-/// Servers that are asked for debug files.
+/// Servers of debug files.
 #[derive(Clone, Debug)]
 pub struct Debuginfod {
     servers: Vec<String>,
-    /// The directory of all caches, and the name of the one of files.
+    /// Directory of all caches, and the name of the one for files.
     directory: (PathBuf, &'static str),
     agent: Agent,
-    /// Servers that did not answer as they should: each is reported once and not asked again.
+    /// Servers that failed: each is reported once and not asked again.
     failed: Arc<Mutex<Vec<bool>>>,
 }
 
 /// Reason why a server gave no file.
 enum Refusal {
-    /// It has none.
+    /// The server has no such file.
     Absent,
-    /// Something is wrong with it, or with the way to it.
+    /// The server, or the way to it, failed.
     Failed(String),
-    /// It gave a file that is not the one meant.
+    /// The server sent a wrong file.
     Wrong(SymbolError),
 }
 
@@ -70,21 +70,21 @@ impl From<std::io::Error> for Refusal {
 }
 
 impl Debuginfod {
-    /// The servers that `DEBUGINFOD_URLS` names, separated by spaces; `None` if there are none.
+    /// Returns the servers in `DEBUGINFOD_URLS`, separated by spaces; `None` without any.
     pub fn from_environment(cache: &SymbolCache) -> Option<Debuginfod> {
         let urls = std::env::var("DEBUGINFOD_URLS").ok()?;
         Debuginfod::new(&urls, cache, TimeLimits::default())
     }
 
-    /// The servers of a list separated by spaces.
+    /// Parses a list of servers separated by spaces.
     pub fn new(urls: &str, cache: &SymbolCache, limits: TimeLimits) -> Option<Debuginfod> {
         let servers: Vec<String> = urls
             .split_whitespace()
-            // The list of newer clients has words about signatures too.
+            // Lists for newer clients also have words about signatures.
             .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
             .map(|url| url.trim_end_matches('/').to_owned())
             .collect();
-        // The certificates of the system, because a company may sign its own server's.
+        // The system's certificates, because a company may sign its own server's.
         let certificates = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
         let config = Agent::config_builder()
             .tls_config(certificates.build())
@@ -106,7 +106,7 @@ impl Debuginfod {
     /// Finds the debug file of a build.
     pub(crate) fn find(&self, id: &[u8], problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
         let name = hex(id);
-        // It is made for the first download, unless there is a link or a directory of another user.
+        // Created for the first download, unless there is a link or a directory of another user.
         let directory = self.place().make().ok()?;
         let path = directory.join(&name);
         if let Ok(data) = open_checked(&path, &[], Some(id)) {
@@ -157,7 +157,7 @@ impl Debuginfod {
         let name = hex(id);
         let path = self.place().write_whole(&name, |file, path| {
             std::io::copy(&mut body, file)?;
-            // It gets the name of the build only if it belongs to it.
+            // The file gets the name of the build only if it belongs to it.
             let right = open_checked(path, &[], Some(id));
             right
                 .map(drop)
@@ -194,6 +194,6 @@ impl Debuginfod {
 
 fn is_recent(path: &Path) -> bool {
     let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
-    // A time in the future comes from a wrong clock and says nothing.
+    // A time in the future comes from a wrong clock and means nothing.
     modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < ABSENCE))
 }

@@ -10,7 +10,7 @@ pub enum SymbolError {
     Read {
         /// The file.
         path: PathBuf,
-        /// errno.
+        /// Error from the system.
         error: std::io::Error,
     },
     /// It is not the kind of file that belongs at its path.
@@ -21,17 +21,17 @@ pub enum SymbolError {
         /// Reason.
         reason: String,
     },
-    /// It belongs to another build than the mapped one.
+    /// It belongs to a different build than the mapped one.
     #[error("{} is of another build: build-id {found}, mapped is {expected}", path.display())]
     BuildId {
         /// The file.
         path: PathBuf,
         /// Its build-id, hexadecimal, or "none".
         found: String,
-        /// The mapped one's.
+        /// Build-id of the mapped file.
         expected: String,
     },
-    /// Its contents do not have the checksum that `.gnu_debuglink` states.
+    /// Its contents do not match the checksum in `.gnu_debuglink`.
     #[error("{} is not the debug file meant: checksum {found:08x}, wanted {expected:08x}", path.display())]
     Checksum {
         /// The file.
@@ -44,7 +44,7 @@ pub enum SymbolError {
     /// A server did not deliver it.
     #[error("{url}: {reason}")]
     Download {
-        /// The address that was asked for.
+        /// Requested address.
         url: String,
         /// Reason.
         reason: String,
@@ -58,7 +58,7 @@ impl SymbolError {
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
 
-    /// Returns the error about a file that the user knows by another name.
+    /// Returns the error with the user's name for the file.
     pub(crate) fn about(mut self, place: &str) -> SymbolError {
         match &mut self {
             SymbolError::Read { path, .. }

@@ -1,4 +1,4 @@
-//! Reading symbol files: only the parts that are needed, and only of the right files.
+//! Reading symbol files: only the necessary parts, and only of the right files.
 
 use crate::{ModuleFile, SymbolError};
 use memhook_foreign::{Extent, is_regular, open_below, open_regular};
@@ -14,10 +14,10 @@ use std::{
 
 /// A file's contents.
 pub(crate) enum Image {
-    /// All of them, in memory.
+    /// All contents, in memory.
     Bytes(Arc<Vec<u8>>),
-    /// Parts, read when they are asked for: most of a large file never is. The cache keeps what it has read, so
-    /// large sections are read from the file directly.
+    /// Parts, read on demand: most of a large file is never needed. The cache keeps its contents, so large sections
+    /// are read from the file directly.
     Parts {
         cache: ReadCache<File>,
         file: File,
@@ -28,9 +28,9 @@ pub(crate) enum Image {
     },
 }
 
-/// Smaller parts are not counted, because headers are read more than once.
+/// Size from which parts count: headers are read more than once.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Longer names are cut off.
+/// Length at which names are cut off.
 const LONGEST_STRING: u64 = 64 << 10;
 
 impl<'a> ReadRef<'a> for &'a Image {
@@ -61,8 +61,8 @@ impl<'a> ReadRef<'a> for &'a Image {
 }
 
 impl Image {
-    /// Opens a file for reading in parts. Anything but a regular file is refused: a pipe in the file system of
-    /// a target would hang us. Links below one of these roots stay inside it.
+    /// Opens a file for reading in parts. Refuses anything but a regular file: a pipe in the file system of a target
+    /// would hang us. Links below one of these roots stay inside it.
     pub fn open(path: &Path, roots: &[PathBuf]) -> Result<Image, SymbolError> {
         let refused = |error: std::io::Error| {
             if is_regular(&error) {
@@ -81,7 +81,7 @@ impl Image {
         Image::of(file).map_err(refused)
     }
 
-    /// An open file, for reading in parts.
+    /// Prepares an open file for reading in parts.
     pub fn of(file: File) -> std::io::Result<Image> {
         let extent = Extent::of(&file)?;
         let cache = ReadCache::new(file.try_clone()?);
@@ -93,7 +93,7 @@ impl Image {
         })
     }
 
-    /// Returns the open file with nothing read of it.
+    /// Returns the open file without its read parts.
     pub fn unread(self) -> std::io::Result<Image> {
         match self {
             Image::Bytes(bytes) => Ok(Image::Bytes(bytes)),
@@ -101,7 +101,7 @@ impl Image {
         }
     }
 
-    /// `Some` if so many bytes may be read there; they count as read then.
+    /// Reserves this many bytes; `None` if they may not be read.
     fn take(&self, offset: u64, size: u64) -> Option<()> {
         let Image::Parts { extent, left, .. } = self else {
             return Some(());
@@ -115,7 +115,7 @@ impl Image {
         Some(())
     }
 
-    /// The checksum of the file as `.gnu_debuglink` states it.
+    /// Returns the checksum of the file in the sense of `.gnu_debuglink`.
     pub fn checksum(&self) -> std::io::Result<u32> {
         let (file, extent) = match self {
             Image::Bytes(bytes) => return Ok(crc32fast::hash(bytes)),
@@ -140,12 +140,12 @@ impl Image {
         Ok(hasher.finalize())
     }
 
-    /// A large part, which is freed when the caller drops it; `None` if the file is shorter.
+    /// Returns a large part, which is freed when the caller drops it; `None` if the file is shorter.
     pub fn part(&self, offset: u64, size: u64) -> Option<std::borrow::Cow<'_, [u8]>> {
         match self {
             Image::Bytes(_) => Some(self.read_bytes_at(offset, size).ok()?.into()),
             Image::Parts { file, .. } => {
-                // First, because a damaged header may ask for any amount of memory.
+                // First, because a damaged header may request any amount of memory.
                 self.take(offset, size)?;
                 let mut bytes = vec![0; usize::try_from(size).ok()?];
                 file.read_exact_at(&mut bytes, offset).ok()?;
@@ -158,7 +158,7 @@ impl Image {
 /// A 64-bit ELF file.
 pub(crate) type Elf<'d> = ElfFile64<'d, Endianness, &'d Image>;
 
-/// The error for a file that could not be read.
+/// Returns the error for a file that could not be read.
 pub(crate) fn read_error(path: &Path, error: std::io::Error) -> SymbolError {
     SymbolError::Read {
         path: path.to_owned(),
@@ -166,7 +166,7 @@ pub(crate) fn read_error(path: &Path, error: std::io::Error) -> SymbolError {
     }
 }
 
-/// The error for a file with the wrong contents.
+/// Returns the error for a file with the wrong contents.
 pub(crate) fn format_error(path: &Path, reason: impl ToString) -> SymbolError {
     SymbolError::Format {
         path: path.to_owned(),
@@ -178,7 +178,7 @@ pub(crate) fn parse<'d>(path: &Path, data: &'d Image) -> Result<Elf<'d>, SymbolE
     ElfFile64::parse(data).map_err(|e| format_error(path, e))
 }
 
-/// A build-id in hexadecimal digits.
+/// Writes a build-id in hexadecimal digits.
 pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -210,8 +210,8 @@ pub(crate) fn image(
 ) -> Option<(PathBuf, Image)> {
     let given = module.image.clone();
     let given = given.map(|bytes| (PathBuf::from(&module.path), Image::Bytes(bytes)));
-    // Only the mapped parts of a very large file are at hand, and they have no names. Without a build-id it is
-    // unknown whether another file is the same.
+    // A very large file is available only in its mapped parts, without names. Without a build-id it is unknown
+    // whether another file is the same.
     let has_names = |image: &Image| {
         parse(Path::new(""), image).is_ok_and(|elf| elf.elf_section_table().iter().len() > 1)
     };

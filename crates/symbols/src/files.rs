@@ -1,6 +1,6 @@
-//! The files that the names of one module come from, and looking up addresses in them.
+//! The files with the names of one module, and lookups of addresses in them.
 //!
-//! Parsed forms borrow from the files' bytes, so what is made of them lives as long as a call of [`Files::read`].
+//! Parsed forms borrow from the files' bytes, so they live only during a call of [`Files::read`].
 
 use crate::debug_files::{DebugFile, SearchPath, find, find_alone, find_supplementary};
 use crate::file::{Elf, Image, format_error, image, parse};
@@ -16,29 +16,29 @@ use object::elf::ProgramHeader64;
 use object::{Endianness, Object, ObjectSection};
 use std::path::{Path, PathBuf};
 
-/// The files of a module, open.
+/// The open files of a module.
 pub(crate) struct Files {
     own: Option<(PathBuf, Image)>,
     separate: Option<DebugFile>,
     supplementary: Option<DebugFile>,
-    /// What `.gnu_debugdata` of the module's own file holds.
+    /// Contents of `.gnu_debugdata` in the module's own file.
     mini: Option<Image>,
-    /// Where files of split DWARF are looked for.
+    /// Roots for the search for files of split DWARF.
     roots: Vec<PathBuf>,
 }
 
-/// How a module was read.
+/// Result of reading a module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Read {
     pub source: Source,
-    /// No file that may be installed later would give better names.
+    /// True if no file that may be installed later would give better names.
     pub is_final: bool,
-    /// The file with debug information that was not used, and why.
+    /// Unused file with debug information, with the reason.
     pub unused: Option<(PathBuf, String)>,
 }
 
 impl Read {
-    /// The same once names have been looked up.
+    /// Updates the result after a lookup.
     pub fn by(self, lookup: &Lookup<'_>) -> Read {
         Read {
             is_final: self.is_final && !lookup.lacks_files(),
@@ -53,7 +53,7 @@ impl Read {
 }
 
 impl Files {
-    /// Opens them, and reads only what tells whether they are the right ones.
+    /// Opens them, reading only enough to check that they are the right ones.
     pub fn open(
         module: &ModuleFile,
         search: &SearchPath,
@@ -93,12 +93,12 @@ impl Files {
         files
     }
 
-    /// The separate debug file.
+    /// Returns the separate debug file.
     pub fn debug_file(&self) -> Option<&PathBuf> {
         self.separate.as_ref().map(|file| &file.path)
     }
 
-    /// The contents: of the module's own file, the separate debug file, and the one that this refers to.
+    /// Returns the contents of the module's own file, the separate debug file, and the one to which that refers.
     pub fn images(&self) -> [Option<&Image>; 3] {
         [
             self.own.as_ref().map(|(_, image)| image),
@@ -107,7 +107,7 @@ impl Files {
         ]
     }
 
-    /// The same open files, with nothing read of them.
+    /// Returns the same open files, without their read parts.
     pub fn unread(self) -> std::io::Result<Files> {
         let of_debug = |file: DebugFile| -> std::io::Result<DebugFile> {
             Ok(DebugFile {
@@ -128,7 +128,7 @@ impl Files {
         })
     }
 
-    /// The program headers of the module's own file, or else of its debug file, and whether they are those of the
+    /// Passes on the program headers of the module's own file, or else of its debug file, with a flag for the
     /// former.
     pub fn with_segments<R>(
         &self,
@@ -164,17 +164,17 @@ impl Files {
         parse(Path::new(""), image).ok()
     }
 
-    /// Whether there is debug information.
+    /// Returns true if they have debug information.
     pub fn has_types(&self) -> bool {
         self.parsed(|parsed| parsed.with_dwarf.is_some())
     }
 
-    /// How many bytes [`Files::type_sections`] takes.
+    /// Returns the bytes that [`Files::type_sections`] takes.
     pub fn type_bytes(&self) -> u64 {
         self.parsed(|parsed| parsed.with_dwarf.map_or(0, |(_, elf, _)| type_bytes(elf)))
     }
 
-    /// The sections that describe variables and types.
+    /// Returns the sections that describe variables and types.
     pub fn type_sections(&self) -> Option<Sections<'_>> {
         self.parsed(|parsed| {
             let (_, elf, image) = parsed.with_dwarf?;
@@ -182,7 +182,7 @@ impl Files {
         })
     }
 
-    /// An estimate of what reading them takes: of the symbols, and of the debug information.
+    /// Estimates the memory for reading them: for symbols, and for debug information.
     pub fn bytes(&self) -> (u64, u64) {
         let supplementary = self.supplementary.as_ref();
         let supplementary = supplementary.and_then(|file| parse(&file.path, &file.data).ok());
@@ -198,7 +198,7 @@ impl Files {
         })
     }
 
-    /// Reads them, for as long as the call takes. Debug information that takes more than so many bytes is left out.
+    /// Reads them for the duration of the call, without debug information that takes more than this many bytes.
     pub fn read<R>(&self, most_bytes: u64, then: impl FnOnce(&Lookup<'_>, Read) -> R) -> R {
         let supplementary = self.supplementary.as_ref();
         let supplementary_elf = supplementary.and_then(|file| parse(&file.path, &file.data).ok());
@@ -254,19 +254,19 @@ impl Files {
     }
 }
 
-/// What is made of debug information takes about as much again as its sections: abbreviations, and the functions and
-/// lines of the units that addresses lie in.
+/// Parsed debug information takes about as much again as its sections: abbreviations, and the functions and lines of
+/// the units that contain addresses.
 const PARSED_TIMES: u64 = 2;
 
-/// Files, parsed.
+/// Parsed files.
 struct Parsed<'p, 'd> {
     own: Option<&'p Elf<'d>>,
     separate: Option<&'p Elf<'d>>,
-    /// The one of them that has debug information.
+    /// The file with debug information.
     with_dwarf: Option<(&'p Path, &'p Elf<'d>, &'d Image)>,
 }
 
-/// Symbols and their names; an entry of our table is as large as one of the file's, and both are there.
+/// Estimates symbols and their names; an entry of our table is as large as one in the file, and memory holds both.
 fn symbol_bytes(elf: &Elf<'_>) -> u64 {
     [".symtab", ".strtab", ".dynsym", ".dynstr"]
         .iter()

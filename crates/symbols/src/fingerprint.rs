@@ -4,16 +4,16 @@ use crate::file::Image;
 use ring::digest::{Context, SHA256};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Smaller files are read whole for it, which takes less time than reading their debug information.
+/// Largest file that is read completely for it, which takes less time than reading its debug information.
 const MOST_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The fingerprint of all files that the names of a module come from.
+/// Fingerprint of all files with the names of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
-    /// The fingerprint of these files in this order; `None` if one cannot be read.
+    /// Computes the fingerprint of these files in this order; `None` if one cannot be read.
     pub fn of<'a>(files: impl IntoIterator<Item = &'a Image>) -> Option<Fingerprint> {
         let mut all = Context::new(&SHA256);
         for file in files {
@@ -28,8 +28,8 @@ impl Fingerprint {
     }
 }
 
-/// A digest of the contents; of a large file, of which file it is and when it was last changed. A writer cannot
-/// set the time of the change (inode(7), `st_ctime`).
+/// Returns a digest of the contents; for a large file, its identity and the time of its last change. A writer
+/// cannot set the time of the change (inode(7), `st_ctime`).
 fn one(image: &Image) -> Option<[u8; 32]> {
     let mut digest = Context::new(&SHA256);
     match image {

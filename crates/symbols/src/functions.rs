@@ -5,23 +5,23 @@ use crate::{ModuleFile, SearchPath, debug_files};
 use object::{Object, ObjectSymbol, SymbolFlags, elf::STT_FUNC, elf::STT_GNU_IFUNC};
 use std::collections::HashSet;
 
-/// More symbols are not looked at.
+/// Most symbols that are examined.
 const MOST_SYMBOLS: usize = 1 << 24;
 
 /// A function's symbol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionSymbol {
-    /// The name as it is in the file.
+    /// Name as in the file.
     pub name: String,
-    /// Address (svma).
+    /// Begin (svma).
     pub start: u64,
-    /// Number of bytes of code that it names; 0 if that is not stated.
+    /// Bytes of its code; 0 if not stated.
     pub bytes: u64,
-    /// Not the function itself, but what chooses one when the program is loaded (STT_GNU_IFUNC).
+    /// True if it is not the function itself, but a resolver that chooses one at load time (STT_GNU_IFUNC).
     pub is_indirect: bool,
 }
 
-/// The functions that the symbol tables of a module, or of its separate debug file, name; each once, by address.
+/// Returns the functions in the symbol tables of a module, or of its separate debug file; each once, by address.
 pub fn functions(module: &ModuleFile, search: &SearchPath) -> Vec<FunctionSymbol> {
     let mut problems = Vec::new();
     let mut seen = HashSet::new();

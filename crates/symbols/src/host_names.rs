@@ -1,8 +1,8 @@
 //! Host names to addresses, through `getent`.
 //!
-//! The C library's getaddrinfo(3) loads the plug-ins that /etc/nsswitch.conf names, which a static
-//! program can do safely only with the C library that it was built with. `getent` is part of every
-//! glibc, and answers as all programs of the machine do.
+//! The C library's getaddrinfo(3) loads the plug-ins in /etc/nsswitch.conf, which a static program
+//! can do safely only with the C library that it was built with. `getent` is part of every glibc,
+//! and answers like all programs of the machine.
 
 use crossbeam_channel::bounded;
 use std::{
@@ -21,7 +21,7 @@ use ureq::{
     },
 };
 
-/// The resolver for ureq.
+/// Resolver for ureq.
 #[derive(Debug)]
 pub struct Getent;
 
@@ -58,7 +58,7 @@ fn found_for(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
     }
 }
 
-/// The most addresses that ureq takes.
+/// Most addresses that ureq takes.
 const MAX_ADDRESSES: usize = 16;
 
 fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
@@ -91,7 +91,7 @@ fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
     }
 }
 
-/// Each address once: `ahosts` prints a line for each kind of socket.
+/// Parses addresses without duplicates: `ahosts` prints a line for each kind of socket.
 fn parsed(text: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for line in text.lines() {
@@ -113,7 +113,7 @@ mod tests {
             "::1  STREAM localhost\n::1  DGRAM\n127.0.0.1 STREAM\n127.0.0.1 RAW\nfe80::1%2 RAW\n";
         let expected: [IpAddr; 2] = ["::1".parse().unwrap(), "127.0.0.1".parse().unwrap()];
         assert_eq!(parsed(text), expected);
-        // A name would take an /etc/hosts, which not every container has.
+        // A name would need an /etc/hosts, which not every container has.
         let found = ask("127.0.0.1", Duration::from_secs(60)).unwrap();
         assert!(found.iter().all(IpAddr::is_loopback), "{found:?}");
         assert!(ask("no-such-host.invalid", Duration::from_secs(60)).is_err());

@@ -1,4 +1,4 @@
-//! Where a function was inlined, which no symbol tells: for messages about names that no function has.
+//! Places where a function was inlined, which no symbol shows: for messages about names without a function.
 
 use crate::file::{Elf, Image, image, parse};
 use crate::lookup::{has_dwarf, sections};
@@ -13,8 +13,8 @@ use std::collections::HashSet;
 
 type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
-/// The places where a module's debug information says that calls of this function were inlined: `file:line`, each once,
-/// at most so many. The name may be mangled or not, and is without parameters.
+/// Returns places where, by a module's debug information, calls of this function were inlined: `file:line`, without
+/// duplicates, at most `most`. The name may be mangled or not, and is without parameters.
 pub fn inlined_at(
     module: &ModuleFile,
     search: &SearchPath,
@@ -42,7 +42,7 @@ pub fn inlined_at(
 
 fn in_file(elf: &Elf<'_>, data: &Image, name: &str, most: usize) -> Vec<String> {
     let sections = sections(elf, data);
-    // Most files do not know the name at all.
+    // Most files do not contain the name at all.
     let mut wanted = last_part(name).as_bytes().to_vec();
     wanted.push(0);
     let dwarf = sections.borrow(|data: &Cow<'_, [u8]>| EndianSlice::new(&data[..], LittleEndian));
@@ -64,7 +64,7 @@ fn in_file(elf: &Elf<'_>, data: &Image, name: &str, most: usize) -> Vec<String> 
     found
 }
 
-/// `take` of `pool::take`.
+/// Returns `take` for `pool::take`.
 fn last_part(name: &str) -> &str {
     name.rsplit("::").next().unwrap_or(name)
 }
@@ -134,7 +134,7 @@ fn is_called<'s>(
     !name.contains("::") && text(gimli::DW_AT_name).as_deref() == Some(name)
 }
 
-/// Where the call was.
+/// Returns the place of the call.
 fn place<'s>(
     dwarf: &Dwarf<Slice<'s>>,
     unit: &Unit<Slice<'s>>,

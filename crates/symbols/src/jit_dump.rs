@@ -1,17 +1,17 @@
 //! Names of code that a compiler makes at run time, in the file that it writes for `perf inject --jit`
-//! (tools/perf/Documentation/jitdump-specification.txt): records, of which some say where a piece of code is and what
-//! it is called.
+//! (tools/perf/Documentation/jitdump-specification.txt): records, some of which have the place and name of a piece of
+//! code.
 //!
-//! The file grows while the program runs, so it is read on from where the last reading ended. What a record has beside
-//! that is passed over: the code itself, its unwind tables, and its lines, whose addresses V8 shifts by the
-//! size of a header that perf adds.
+//! The file grows while the program runs, so each reading continues at the end of the last one. The rest of a record
+//! is skipped: the code itself, its unwind tables, and its lines, whose addresses V8 shifts by the size of a header
+//! that perf adds.
 
 use crate::PerfMap;
 use memhook_foreign::Extent;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The first word of a file of this byte order: "JiTD".
+/// First word of a file of this byte order: "JiTD".
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
 const HEADER_BYTES: u64 = 40;
@@ -19,40 +19,40 @@ const PREFIX_BYTES: u64 = 16;
 const CODE_LOAD: u32 = 0;
 const CODE_MOVE: u32 = 1;
 const CODE_CLOSE: u32 = 3;
-/// Behind the prefix: of a record that says where code is, up to its name; of one that says where it went.
+/// Bytes after the prefix: up to the name in a load record, and in a move record.
 const LOAD_BYTES: u64 = 40;
 const MOVE_BYTES: u64 = 48;
-/// Bytes of a name.
+/// Most bytes of a name.
 const LONGEST_NAME: u64 = 1024;
-/// A file that has more records is read no further.
+/// Most records that are read of a file.
 const MOST_RECORDS: u64 = 4_000_000;
 
-/// Contents that were read of such a file.
+/// Contents read so far.
 #[derive(Clone, Debug, Default)]
 pub struct JitDump {
     names: PerfMap,
-    /// Where the next record begins; 0 before the header.
+    /// Offset of the next record; 0 before the header.
     at: u64,
     records: u64,
-    /// Nothing that follows is to be believed, or the program has ended the file.
+    /// True if the rest cannot be trusted, or the program has ended the file.
     has_ended: bool,
 }
 
-/// Fills a buffer from an offset on; `false` if there is not as much.
+/// Fills a buffer from an offset on; returns `false` if there is not enough.
 type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> bool;
 
 impl JitDump {
-    /// Reads what a file has beyond what was read before. Whether there was something.
+    /// Reads the new part of a file. Returns true if there was one.
     ///
     /// # Errors
-    /// Those of stat(2).
+    /// Errors of stat(2).
     pub fn read_on(&mut self, file: &File) -> std::io::Result<bool> {
         let bytes = Extent::of(file)?.believable_bytes();
         let read = |at: u64, into: &mut [u8]| file.read_exact_at(into, at).is_ok();
         Ok(self.read_up_to(bytes, &read))
     }
 
-    /// The names in the contents of a file.
+    /// Parses the contents of a file.
     pub fn parse(bytes: &[u8]) -> JitDump {
         let mut dump = JitDump::default();
         let read = |at: u64, into: &mut [u8]| {
@@ -67,7 +67,7 @@ impl JitDump {
         dump
     }
 
-    /// The names.
+    /// Returns the names.
     pub fn names(&self) -> &PerfMap {
         &self.names
     }
@@ -85,7 +85,7 @@ impl JitDump {
         self.at > before
     }
 
-    /// Reads one record; `None` if it is not whole yet, or if there are no more.
+    /// Reads one record; `None` if it is incomplete, or if there are no more.
     fn step(&mut self, end: u64, read: Read<'_>) -> Option<()> {
         let mut prefix = [0; PREFIX_BYTES as usize];
         let behind = self.at.checked_add(PREFIX_BYTES)?;
@@ -111,7 +111,7 @@ impl JitDump {
         Some(())
     }
 
-    /// A piece of code is there. Of a record that makes no sense, nothing is taken.
+    /// Takes a load record; ignores a nonsensical one.
     fn load(&mut self, at: u64, end: u64, read: Read<'_>) -> Option<()> {
         let mut fields = [0; LOAD_BYTES as usize];
         let name_at = at.checked_add(LOAD_BYTES).filter(|&name| name <= end)?;
@@ -129,7 +129,7 @@ impl JitDump {
         Some(())
     }
 
-    /// A piece of code is somewhere else.
+    /// Takes a move record.
     fn moved(&mut self, at: u64, end: u64, read: Read<'_>) -> Option<()> {
         let mut fields = [0; MOVE_BYTES as usize];
         at.checked_add(MOVE_BYTES).filter(|&behind| behind <= end)?;
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(names.name(0x2010), Some("second"));
         assert_eq!(names.name(0x3010), Some("first"));
         assert_eq!(names.name(0x4010), None);
-        // One of the other byte order is none.
+        // A header of the other byte order does not count.
         bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
         assert!(JitDump::parse(&bytes).names().is_empty());
     }

@@ -1,5 +1,5 @@
-//! Name of a lambda's function. GCC gives it no linkage name, so that its debug information says only `operator()`; the
-//! function that it is written in is found by where its entry is.
+//! Name of a lambda's function. GCC gives it no linkage name, so its debug information has only `operator()`; the
+//! enclosing function follows from the place of its entry.
 
 use crate::demangle;
 use gimli::{AttributeValue, DebuggingInformationEntry, DwAt, EndianSlice, LittleEndian};
@@ -8,10 +8,10 @@ use gimli::{UnitOffset, UnitRef};
 type Slice<'s> = EndianSlice<'s, LittleEndian>;
 type Entry<'s> = DebuggingInformationEntry<Slice<'s>>;
 
-/// A function refers to its abstract one, that to its declaration.
+/// Most references: a function refers to its abstract one, and that to its declaration.
 const MOST_REFERENCES: usize = 4;
 
-/// No name is longer: a damaged file may nest scopes without end, all of one long name.
+/// Longest name: a damaged file may nest scopes without end, all with a long name.
 const LONGEST: usize = 1 << 16;
 
 /// Returns true if a name in debug information could be that of any function object.
@@ -19,7 +19,8 @@ pub(crate) fn says_nothing(name: &str) -> bool {
     name == "operator()" || name.starts_with("operator()<")
 }
 
-/// `shop::serve()::{lambda#2}::operator()` for the entry of a function in a unit; `None` if it is no lambda's.
+/// Returns `shop::serve()::{lambda#2}::operator()` for the entry of a function in a unit; `None` if it is not a
+/// lambda's.
 pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset) -> Option<String> {
     let declared = declaration(unit, function);
     let way = way_to(unit, declared).ok().flatten()?;
@@ -50,7 +51,7 @@ pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset)
             gimli::DW_TAG_subprogram => {
                 let function = declaration(unit, entry.offset);
                 if let Some(linked) = text(unit, function, gimli::DW_AT_linkage_name) {
-                    // It has all of its scopes.
+                    // It includes all of its scopes.
                     name.clear();
                     demangle(&linked)
                 } else {
@@ -75,13 +76,13 @@ pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset)
     has_lambda.then(|| format!("{name}::{own}"))
 }
 
-/// An entry on the way from a unit to a function.
+/// An entry on the path from a unit to a function.
 struct Outer {
     offset: UnitOffset,
     tag: gimli::DwTag,
 }
 
-/// Entries from the outermost to this one.
+/// Returns the entries from the outermost to this one.
 fn way_to(unit: UnitRef<'_, Slice<'_>>, wanted: UnitOffset) -> gimli::Result<Option<Vec<Outer>>> {
     let mut way: Vec<(isize, Outer)> = Vec::new();
     let mut entries = unit.entries();
@@ -98,7 +99,7 @@ fn way_to(unit: UnitRef<'_, Slice<'_>>, wanted: UnitOffset) -> gimli::Result<Opt
     Ok(None)
 }
 
-/// Which of the classes without a name in a function this one is, in the order of the source; the first is 1.
+/// Returns the number of this class among the unnamed ones in a function, in the order of the source; the first is 1.
 fn number(unit: UnitRef<'_, Slice<'_>>, root: UnitOffset, class: UnitOffset) -> Option<usize> {
     let place = |entry: &Entry<'_>| {
         let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());
@@ -130,7 +131,7 @@ fn number(unit: UnitRef<'_, Slice<'_>>, root: UnitOffset, class: UnitOffset) -> 
         .map(|at| at + 1)
 }
 
-/// The entry that has the name of a function, by way of its abstract one.
+/// Returns the entry with the name of a function, through its abstract one.
 fn declaration(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset) -> UnitOffset {
     let mut at = function;
     for _ in 0..MOST_REFERENCES {

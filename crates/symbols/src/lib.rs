@@ -1,24 +1,24 @@
 //! Address to module, function, file:line and inlined frames.
 //!
-//! The caller provides the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either the
-//! file's bytes or paths to read it from) and, for separate debug files, the file system roots to
-//! search. No process is needed, so a recording is resolved on another machine in the same way. With
-//! [`Debuginfod`] in [`SearchPath`], debug files that are not there are downloaded.
+//! The caller provides the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either the file's bytes or
+//! paths to read it from) and, for separate debug files, the file system roots to search. No process is needed, so a
+//! recording is resolved on another machine in the same way. With [`Debuginfod`] in [`SearchPath`], missing debug files
+//! are downloaded.
 //!
-//! The sources of a module's names, best first, are: DWARF in the file; DWARF in a separate debug file,
-//! found by build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with the
-//! supplementary file that `dwz` makes; `.symtab` of either, or of the file in `.gnu_debugdata`; `.dynsym`. A file that is not the
-//! mapped one, or is not its debug file, is refused ([`SymbolError`]); its names are never guesses.
+//! The sources of a module's names, best first, are: DWARF in the file; DWARF in a separate debug file, found by
+//! build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with the supplementary file that `dwz`
+//! makes; `.symtab` of either, or of the file in `.gnu_debugdata`; `.dynsym`. A file that is not the mapped one, or is
+//! not its debug file, is refused ([`SymbolError`]); its names are never guesses.
 //!
-//! Only the addresses that are asked for are looked up. Each module has a thread of its own, which
-//! starts with the module's first address and keeps what it has parsed: modules are worked on in
-//! parallel, and the next report is cheap. [`Symbolizer::request`] does not wait.
+//! Only requested addresses are looked up. Each module has a thread of its own, which starts with the module's first
+//! address and keeps its parsed data: modules are processed in parallel, and the next report is cheap.
+//! [`Symbolizer::request`] does not wait.
 //!
-//! Resolved names can be taken elsewhere as a [`Bundle`], and are kept for the next run in a
-//! [`SymbolCache`].
+//! Resolved names can be taken elsewhere as a [`Bundle`], and are kept for the next run in a [`SymbolCache`].
 //!
-//! Of split DWARF, units are read as they are needed, from a package beside the program (`.dwp`) or from the `.dwo` files
-//! that it names. Where they are gone, such code gets function names from the symbol table and lines from the skeletons.
+//! Units of split DWARF are read as they are needed, from a package next to the program (`.dwp`) or from the `.dwo`
+//! files that it names. If they are gone, such code gets function names from the symbol table and lines from the
+//! skeletons.
 
 mod bundle;
 mod cache;
@@ -69,18 +69,18 @@ pub use symbolizer::Symbolizer;
 use serde::{Deserialize, Serialize};
 use std::{fs::File, path::PathBuf, sync::Arc};
 
-/// A loaded module to look into.
+/// A loaded module.
 #[derive(Clone, Default)]
 pub struct ModuleFile {
     /// Path as the target sees it.
     pub path: String,
-    /// The bytes of the mapped file, if they are at hand: the path may lead to another file by now.
+    /// Bytes of the mapped file, if available: the path may lead to another file by now.
     pub image: Option<Arc<Vec<u8>>>,
     /// The mapped file, if it is open.
     pub opened: Option<Arc<File>>,
-    /// Where else to read it; the first file with the right build-id is used.
+    /// Other places of the file; the first one with the right build-id is used.
     pub candidates: Vec<PathBuf>,
-    /// GNU build-id of what is mapped.
+    /// GNU build-id of the mapped file.
     pub build_id: Option<Vec<u8>>,
     /// Load bias: avma = base + svma.
     pub base: u64,
@@ -88,13 +88,13 @@ pub struct ModuleFile {
     pub start: u64,
     /// Past the last address (avma).
     pub end: u64,
-    /// It is no file: who made the code, or what stands for it, has names for it.
+    /// Source of names if it is not a file: the maker of the code, or its stand-in.
     pub named_by: Option<Arc<dyn NamedCode>>,
 }
 
-/// Names of what is in no file: functions of an interpreter, or code that was made at run time.
+/// Names of code outside files: functions of an interpreter, or code made at run time.
 pub trait NamedCode: Send + Sync {
-    /// What is known of a return address.
+    /// Returns the known facts about a return address.
     fn location(&self, return_address: u64) -> Option<Location>;
 }
 
@@ -107,11 +107,11 @@ pub struct Frame {
     pub file: Option<String>,
     /// Line.
     pub line: Option<u32>,
-    /// Whether it was inlined into the frame that follows.
+    /// True if it was inlined into the following frame.
     pub inlined: bool,
 }
 
-/// What is known of an address.
+/// Known facts about an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// File name of the module.
@@ -122,30 +122,30 @@ pub struct Location {
     pub frames: Vec<Frame>,
 }
 
-/// Where a module's names come from.
+/// Source of a module's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Nothing could be read.
     #[default]
     Nothing,
-    /// The names that other modules bind to (`.dynsym`).
+    /// Names to which other modules bind (`.dynsym`).
     DynamicSymbols,
     /// A full symbol table (`.symtab`).
     Symbols,
-    /// DWARF: files, lines and inlined functions too.
+    /// DWARF, which also has files, lines and inlined functions.
     DebugInfo,
 }
 
-/// How a module was read.
+/// Result of reading a module.
 #[derive(Debug, Default)]
 pub struct ModuleSymbols {
     /// Path as the target sees it.
     pub path: String,
-    /// What was found.
+    /// Best source of names.
     pub source: Source,
-    /// The separate debug file in use.
+    /// Separate debug file in use.
     pub debug_file: Option<PathBuf>,
-    /// Why files could not be read or were refused.
+    /// Reasons why files could not be read or were refused.
     pub problems: Vec<SymbolError>,
 }

@@ -1,4 +1,4 @@
-//! Looking up addresses in one module, once its files are open.
+//! Lookups of addresses in one module, once its files are open.
 
 use crate::file::{Elf, Image};
 use crate::lambdas::{name_of_lambda, says_nothing};
@@ -17,15 +17,15 @@ pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
 
 /// Bytes that the decompressed sections of a file may take.
 pub(crate) const MOST_INFLATED_BYTES: u64 = 4 << 30;
-/// The most functions inlined into each other at one address.
+/// Most functions inlined into each other at one address.
 const MOST_FRAMES: usize = 256;
 
-/// The DWARF sections of a file that describe functions and lines; missing ones are empty.
+/// Returns the DWARF sections of a file that describe functions and lines; missing ones are empty.
 pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     chosen_sections(elf, image, is_needed)
 }
 
-/// Those that describe variables and types.
+/// Returns those that describe variables and types.
 pub(crate) fn type_sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     chosen_sections(elf, image, is_of_types)
 }
@@ -49,7 +49,8 @@ fn chosen_sections<'d>(
     }
 }
 
-/// Locations of variables, macros, and types in sections of their own are a good part of a large debug file.
+/// Returns true for sections that are needed: locations of variables, macros, and types in sections of their
+/// own are a good part of a large debug file.
 fn is_needed(id: SectionId) -> bool {
     !matches!(
         id,
@@ -73,12 +74,12 @@ fn is_of_types(id: SectionId) -> bool {
     )
 }
 
-/// How many bytes [`sections`] takes, as the headers of the file have it.
+/// Returns the bytes that [`sections`] takes, by the headers of the file.
 pub(crate) fn inflated_bytes(elf: &Elf<'_>) -> u64 {
     chosen_bytes(elf, is_needed)
 }
 
-/// How many bytes [`type_sections`] takes.
+/// Returns the bytes that [`type_sections`] takes.
 pub(crate) fn type_bytes(elf: &Elf<'_>) -> u64 {
     chosen_bytes(elf, is_of_types)
 }
@@ -99,7 +100,7 @@ fn chosen_bytes(elf: &Elf<'_>, is_chosen: fn(SectionId) -> bool) -> u64 {
     }
 }
 
-/// A section as the linker saw it. The compressed form is freed when this returns.
+/// Returns a section in its original form. The compressed form is freed before that.
 pub(crate) fn contents<'d>(
     section: &impl ObjectSection<'d>,
     image: &'d Image,
@@ -117,7 +118,7 @@ pub(crate) fn contents<'d>(
     inflate(&stored, compression, range.uncompressed_size).map(Cow::Owned)
 }
 
-/// Whether a file has DWARF.
+/// Returns true if a file has DWARF.
 pub(crate) fn has_dwarf(elf: &Elf<'_>) -> bool {
     elf.section_by_name(".debug_info")
         .is_some_and(|section| section.size() > 0)
@@ -125,7 +126,7 @@ pub(crate) fn has_dwarf(elf: &Elf<'_>) -> bool {
 
 pub(crate) type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
-/// Everything that is known about a module's code.
+/// All knowledge about a module's code.
 pub(crate) struct Lookup<'s> {
     pub dwarf: Option<Context<Slice<'s>>>,
     pub symbols: SymbolTable<'s>,
@@ -134,7 +135,7 @@ pub(crate) struct Lookup<'s> {
     lambdas: RefCell<HashMap<(u64, usize), Option<String>>>,
 }
 
-/// The DWARF context over sections; `None` if it makes no sense.
+/// Creates the DWARF context over sections; `None` if they are damaged.
 pub(crate) fn context<'s>(
     sections: &'s Sections<'_>,
     supplementary: Option<&'s Sections<'_>>,
@@ -162,7 +163,7 @@ impl<'s> Lookup<'s> {
         }
     }
 
-    /// The name of a lambda's function, with the function that it is written in.
+    /// Returns the name of a lambda's function, with the enclosing function.
     fn of_lambda(
         &self,
         context: &Context<Slice<'s>>,
@@ -179,7 +180,7 @@ impl<'s> Lookup<'s> {
             .clone()
     }
 
-    /// The best source of names that there is.
+    /// Returns the best available source of names.
     pub fn source(&self) -> Source {
         match (&self.dwarf, self.symbols.is_full, self.symbols.is_empty()) {
             (Some(_), _, _) => Source::DebugInfo,
@@ -189,12 +190,12 @@ impl<'s> Lookup<'s> {
         }
     }
 
-    /// Returns true if some names would be better if files were there that are not.
+    /// Returns true if some names would be better with missing files.
     pub fn lacks_files(&self) -> bool {
         self.split.lacks_any()
     }
 
-    /// The frames at an address (svma), innermost first.
+    /// Returns the frames at an address (svma), innermost first.
     pub fn frames(&self, svma: u64) -> Vec<Frame> {
         let mut found = Vec::new();
         if let Some(context) = &self.dwarf
@@ -223,7 +224,7 @@ impl<'s> Lookup<'s> {
             }
         }
         found.retain(|frame| frame.function.is_some() || frame.file.is_some());
-        // Lines without a function, or no DWARF for this code: ask the symbol table.
+        // Lines without a function, or no DWARF for this code: use the symbol table.
         if found.iter().all(|frame| frame.function.is_none())
             && let Some(name) = self.symbols.function_at(svma)
         {

@@ -1,7 +1,7 @@
-//! MiniDebugInfo: `.gnu_debugdata`, an ELF file with the symbols of all functions, compressed by xz, in a stripped one.
-//! All of Fedora's and Red Hat's packages have it (gdb's manual, "MiniDebugInfo").
+//! MiniDebugInfo: `.gnu_debugdata`, an xz-compressed ELF file with the symbols of all functions inside a stripped one.
+//! All packages of Fedora and Red Hat have it (gdb's manual, "MiniDebugInfo").
 //!
-//! Of the container ("The .xz File Format", 1.2.0), only what `xz` makes by default is read: one stream of blocks with
+//! Of the container ("The .xz File Format", 1.2.0), only the default output of `xz` is read: one stream of blocks with
 //! the one filter LZMA2. Its checksums are not compared: a damaged file is damaged elsewhere, too.
 
 use crate::file::{Elf, Image};
@@ -11,13 +11,13 @@ use std::io::Read;
 use std::sync::Arc;
 
 const SECTION: &str = ".gnu_debugdata";
-/// A section is refused that takes more, and one that becomes more: it is foreign.
+/// Largest stored and unpacked sizes of a section, which is foreign.
 const MOST_STORED_BYTES: u64 = 64 << 20;
 const MOST_BYTES: u64 = 512 << 20;
-/// Its window is memory of ours, too. `xz -9` takes so much.
+/// Largest window, which takes our memory, too: that of `xz -9`.
 const MOST_WINDOW_BYTES: u64 = 64 << 20;
 
-/// The ELF file with the symbols, if the file has one that can be read.
+/// Returns the ELF file with the symbols, if the file has a readable one.
 pub(crate) fn mini_symbols(elf: &Elf<'_>, image: &Image) -> Option<Image> {
     let section = elf.section_by_name(SECTION)?;
     let (offset, size) = section.file_range()?;
@@ -26,7 +26,7 @@ pub(crate) fn mini_symbols(elf: &Elf<'_>, image: &Image) -> Option<Image> {
     Some(Image::Bytes(Arc::new(bytes)))
 }
 
-/// The contents of an xz stream.
+/// Unpacks an xz stream.
 fn unpacked(stored: &[u8]) -> Option<Vec<u8>> {
     const MAGIC: &[u8] = b"\xfd7zXZ\0";
     const HEADER_BYTES: usize = 12;
@@ -37,7 +37,7 @@ fn unpacked(stored: &[u8]) -> Option<Vec<u8>> {
     };
     let mut bytes = Vec::new();
     let mut at = HEADER_BYTES;
-    // A zero begins the index, behind the last block.
+    // A zero begins the index, after the last block.
     while *stored.get(at)? != 0 {
         let block = Block::of(stored.get(at..)?)?;
         let data = stored.get(at + block.header_bytes..)?;
@@ -66,7 +66,7 @@ impl Block {
         let header_bytes = (usize::from(*bytes.first()?) + 1) * 4;
         let flags = *bytes.get(1)?;
         let mut rest = bytes.get(2..header_bytes)?;
-        // One filter, and nothing that is reserved.
+        // One filter, and no reserved bits.
         if flags & 0x3f != 0 {
             return None;
         }
@@ -90,7 +90,7 @@ impl Block {
     }
 }
 
-/// A number of seven bits a byte, the lowest first.
+/// Reads a number of seven bits a byte, the lowest first.
 fn number(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..63).step_by(7) {
@@ -110,7 +110,7 @@ mod tests {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    /// What xz makes of these bytes; `None` where it is not installed.
+    /// Returns the output of xz for these bytes; `None` if it is not installed.
     fn xz(arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
         let mut command = Command::new("xz");
         command.args(arguments).arg("-c");
@@ -164,7 +164,7 @@ mod tests {
                 let _ = unpacked(&damaged);
             }
         }
-        // A window of 4 GiB is asked for.
+        // A window of 4 GiB is requested.
         let mut greedy = stored;
         let at = greedy
             .iter()

@@ -1,4 +1,4 @@
-//! Code that is in no file, as modules and frames of call stacks: Python functions, and code that was made at run time.
+//! Code outside files, as modules and frames of call stacks: Python functions, and code made at run time.
 
 use crate::{Frame, Location, ModuleFile, NamedCode};
 use memhook_abi::PYTHON_FRAME;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Pseudo-module for Python functions.
 pub const PYTHON: &str = "python";
 
-/// Pseudo-module for Python frames.
+/// Returns the pseudo-module for Python frames.
 pub fn python_module(names: Arc<dyn NamedCode>) -> ModuleFile {
     ModuleFile {
         path: PYTHON.to_owned(),
@@ -18,7 +18,7 @@ pub fn python_module(names: Arc<dyn NamedCode>) -> ModuleFile {
     }
 }
 
-/// All addresses that are in no other module. The last of the modules, because the first one counts.
+/// Returns the pseudo-module of all addresses outside other modules. Put it last, because the first match counts.
 pub fn made_module(names: Arc<dyn NamedCode>) -> ModuleFile {
     ModuleFile {
         path: "made at run time".to_owned(),
@@ -28,7 +28,7 @@ pub fn made_module(names: Arc<dyn NamedCode>) -> ModuleFile {
     }
 }
 
-/// A Python function as a frame.
+/// Returns a Python function as a frame.
 pub fn python_frame(function: String, file: String, line: Option<u32>) -> Location {
     Location {
         module: Some(PYTHON.to_owned()),

@@ -10,17 +10,17 @@ use std::fs::File;
 
 /// Pseudo-module for such code.
 pub const MADE_CODE: &str = "[jit]";
-/// Bytes of a file that are read.
+/// Most bytes of a file that are read.
 const MOST_BYTES: u64 = 256 << 20;
-/// Bytes of a name.
+/// Most bytes of a name.
 const LONGEST_NAME: usize = 1024;
-/// No piece of code is larger, in bytes.
+/// Largest piece of code, in bytes.
 const LARGEST_CODE: u64 = 64 << 20;
 
 /// The names in such a file.
 #[derive(Clone, Debug, Default)]
 pub struct PerfMap {
-    /// By their first addresses (avma): past the last one, and the name.
+    /// Code by its first address (avma): past the last one, and the name.
     code: BTreeMap<u64, (u64, String)>,
 }
 
@@ -28,13 +28,13 @@ impl PerfMap {
     /// Reads a file.
     ///
     /// # Errors
-    /// Those of stat(2) and read(2).
+    /// Errors of stat(2) and read(2).
     pub fn read(file: &File) -> std::io::Result<PerfMap> {
         let bytes = Extent::of(file)?.believable_bytes().min(MOST_BYTES);
         Ok(PerfMap::parse(&read_exactly(file, bytes)?))
     }
 
-    /// The names in the contents of a file; lines that make no sense are left out.
+    /// Parses the contents of a file, skipping nonsensical lines.
     pub fn parse(bytes: &[u8]) -> PerfMap {
         let mut map = PerfMap::default();
         for line in bytes.split(|&byte| byte == b'\n') {
@@ -54,7 +54,7 @@ impl PerfMap {
     }
 
     fn add(&mut self, start: u64, end: u64, name: String) {
-        // What is new covers what was there before.
+        // New code replaces earlier code.
         let before = self.code.range(..start).next_back();
         if let Some((&first, (last, _))) = before
             && *last > start
@@ -79,7 +79,7 @@ impl PerfMap {
         self.code.is_empty()
     }
 
-    /// The name of the code that a call returns to.
+    /// Returns the name of the code to which a call returns.
     pub fn name(&self, return_address: u64) -> Option<&str> {
         let address = return_address.checked_sub(1)?;
         let (_, (end, name)) = self.code.range(..=address).next_back()?;
@@ -99,7 +99,7 @@ fn entry(line: &[u8]) -> Option<(u64, u64, String)> {
     Some((start, size, String::from_utf8_lossy(name).trim().to_owned()))
 }
 
-/// Made code as a frame.
+/// Returns made code as a frame.
 pub fn made_frame(name: &str) -> Location {
     Location {
         module: Some(MADE_CODE.to_owned()),
@@ -128,7 +128,7 @@ mod tests {
             b"1000 100 first\n0x1100 10 LazyCompile:*f /a b.js:3:9\nnonsense\n1080 100 second\n\
                      5000 0 empty\nffffffffffffffff 10 over\n6000 10\n";
         let map = PerfMap::parse(text);
-        // A return address is behind its call.
+        // A return address is after its call.
         assert_eq!(map.name(0x1000), None);
         assert_eq!(map.name(0x1001), Some("first"));
         assert_eq!(map.name(0x1080), Some("first"));
@@ -157,7 +157,7 @@ mod tests {
             let map = PerfMap::parse(text.as_bytes());
             for (at, expected) in last.iter().enumerate() {
                 let name = expected.map(|n| format!("n{n}"));
-                // Of a piece that is cut in two, only the first part keeps its name: never a wrong one.
+                // Only the first part of a piece that is cut in two keeps its name: never a wrong one.
                 let found = map.name(at as u64 + 1).map(str::to_owned);
                 prop_assert!(found == name || found.is_none());
             }

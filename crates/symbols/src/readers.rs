@@ -1,12 +1,12 @@
 //! Names for many symbolizers at once, each of which looks into the modules of another process.
 //!
-//! What is read of a module takes ten times as much memory as all else that is kept of a process, and the processes of a
-//! host run the same few programs and libraries. So a file is read once for all of them, by a thread of its own; and all
-//! that is read at one time is bounded: a reader that nobody waits for just now gives back what it has read as soon as
-//! another one needs the room.
+//! The data read from a module takes ten times as much memory as everything else that is kept of a process, and the
+//! processes of a host run the same few programs and libraries. So a file is read once for all of them, by a thread of
+//! its own; and all data read at one time is bounded: an idle reader gives back its data as soon as another one needs
+//! the room.
 //!
-//! Files are the same ones if they are found to be when they are open: by device, inode, size and times of change. No
-//! process can make files of its own the same as another's, whatever build-id and path they claim.
+//! Files are the same if their open descriptors say so: by device, inode, size and times of change. No process can make
+//! files of its own the same as another's, whatever build-id and path they claim.
 
 use crate::Frame;
 use crate::file::Image;
@@ -22,18 +22,18 @@ use std::{
     time::Duration,
 };
 
-/// Readers of files, shared by all that have a clone.
+/// Readers of files, shared by all clones.
 #[derive(Clone, Debug)]
 pub struct SharedReaders {
     room: Arc<Room>,
     known: Arc<Mutex<HashMap<Identity, Weak<Reader>>>>,
 }
 
-/// Which files they are: for the module's own, the separate debug file, and the one that this refers to.
+/// Identity of the module's own file, the separate debug file, and the one to which that refers.
 type Identity = [Option<[u64; 7]>; 3];
 
-/// The identity of an open file. A writer cannot set the time of the change (inode(7), `st_ctime`). `None` for bytes that
-/// came from the memory of one process.
+/// Returns the identity of open files. A writer cannot set the time of the change (inode(7), `st_ctime`). `None` for
+/// bytes that came from the memory of one process.
 fn identity(files: &Files) -> Option<Identity> {
     let mut all = [None; 3];
     for (to, image) in all.iter_mut().zip(files.images()) {
@@ -62,8 +62,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedReaders {
-    /// Readers that take at most so many bytes together, as far as files tell it. Debug information that takes more by
-    /// itself is not read: names come from symbol tables then.
+    /// Creates readers that take at most this many bytes together, by the sizes in the files. Debug information beyond
+    /// that is not read: then names come from symbol tables.
     pub fn within(most_bytes: u64) -> SharedReaders {
         SharedReaders {
             room: Arc::new(Room {
@@ -77,18 +77,18 @@ impl SharedReaders {
         }
     }
 
-    /// Sets another limit, for what is read from now on.
+    /// Sets another limit for further reading.
     pub fn set_limit(&self, most_bytes: u64) {
         self.room.most.store(most_bytes, Relaxed);
     }
 
-    /// How many readers there are, whether they have read anything or not.
+    /// Returns the number of readers, including those that have not read anything.
     pub fn count(&self) -> usize {
         let known = lock(&self.known);
         known.values().filter(|r| r.strong_count() > 0).count()
     }
 
-    /// The reader of these files. It ends with the last owner.
+    /// Returns the reader of these files. It ends with its last owner.
     pub(crate) fn reader(&self, files: Files) -> Arc<Reader> {
         let Some(identity) = identity(&files) else {
             return Arc::new(Reader::start(files, Arc::clone(&self.room)));
@@ -104,17 +104,17 @@ impl SharedReaders {
     }
 }
 
-/// A request: addresses (svma), and where the answer goes.
+/// A request: addresses (svma), and a channel for the answer.
 type Request = (Vec<u64>, Sender<Named>);
 
-/// The answer to a request.
+/// Answer to a request.
 pub(crate) struct Named {
-    /// By svma.
+    /// Frames by svma.
     pub frames: Vec<(u64, Vec<Frame>)>,
     pub read: Read,
 }
 
-/// The thread that reads some files, for as long as it is owned.
+/// A thread that reads some files, for as long as it has an owner.
 #[derive(Debug)]
 pub(crate) struct Reader {
     requests: Sender<Request>,
@@ -130,7 +130,7 @@ impl Reader {
         Reader { requests }
     }
 
-    /// Names of addresses; `None` if there are none to be had, because damaged files have made the thread panic.
+    /// Returns names of addresses; `None` if damaged files have made the thread panic.
     pub fn names(&self, svmas: Vec<u64>) -> Option<Named> {
         let (to, answer) = bounded(1);
         self.requests.send((svmas, to)).ok()?;
@@ -148,7 +148,7 @@ fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
             let mut next = Some(first);
             while let Some((svmas, to)) = next {
                 let frames = svmas.into_iter().map(|svma| (svma, lookup.frames(svma)));
-                // Who asked may be gone.
+                // The asking thread may be gone.
                 let frames = frames.collect();
                 let read = read.clone().by(lookup);
                 let _ = to.send(Named { frames, read });
@@ -160,7 +160,7 @@ fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
                 });
             }
         });
-        // Before the room is free: what was read through the cache of a file stays until then.
+        // Before the room is free: the cache of a file keeps its contents until then.
         let Ok(unread) = files.unread() else {
             return;
         };
@@ -169,36 +169,36 @@ fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
     }
 }
 
-/// How much all readers may read.
+/// Memory that all readers may use.
 #[derive(Debug)]
 struct Room {
     most: AtomicU64,
     used: Mutex<u64>,
     freed: Condvar,
-    /// Held by the one that waits for room: the others wait behind it, however little they need.
+    /// Held by the reader that waits for room: the others wait behind it, however little they need.
     turn: Mutex<()>,
-    /// Somebody waits for room. One reader that has nothing to do takes the message and gives back what it has read.
+    /// Messages that a reader waits for room. One idle reader takes the message and gives back its data.
     asks: (Sender<()>, Receiver<()>),
 }
 
-/// A part of it, until it is dropped.
+/// A part of the room, until it is dropped.
 struct Place<'r> {
     room: &'r Room,
     bytes: u64,
 }
 
 impl Room {
-    /// Waits for a place. What is larger than the whole room gets it alone.
+    /// Waits for a place. A request beyond the whole room gets it alone.
     fn take(&self, bytes: u64) -> Place<'_> {
         let _turn = lock(&self.turn);
         let mut used = lock(&self.used);
         while *used != 0 && used.saturating_add(bytes) > self.most.load(Relaxed) {
-            // All may be at work now; the message waits for the first that is not.
+            // All may be busy now; the message waits for the first that is not.
             let _ = self.asks.0.try_send(());
             let waited = self.freed.wait_timeout(used, Duration::from_secs(1));
             used = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        // What was asked for is here.
+        // The requested room is here.
         let _ = self.asks.1.try_recv();
         *used = used.saturating_add(bytes);
         Place { room: self, bytes }
@@ -242,12 +242,12 @@ mod tests {
         let first = room.take(60);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| drop(room.take(60)));
-            // A reader with nothing to do.
+            // An idle reader.
             room.asks.1.recv().expect("it asks");
             assert!(!waiting.is_finished());
             drop(first);
         });
-        // What was not asked for is not given back.
+        // Without a request, nothing is given back.
         let _third = room.take(10);
         assert!(room.asks.1.is_empty());
     }

@@ -1,4 +1,4 @@
-//! Which addresses of a file a mapping holds, if only the offset and the length of the mapping are known.
+//! File addresses in a mapping, if only its offset and length are known.
 
 use crate::files::Files;
 use crate::{ModuleFile, SearchPath};
@@ -11,9 +11,9 @@ const PAGE: u64 = 4096;
 struct Segment {
     offset: u64,
     svma: u64,
-    /// In the file.
+    /// Bytes in the file.
     bytes: u64,
-    /// In memory.
+    /// Bytes in memory.
     memory_bytes: u64,
     is_code: bool,
 }
@@ -34,7 +34,7 @@ impl Segment {
         self.svma & !(PAGE - 1)
     }
 
-    /// The address of a byte of the file, if the segment were as long as that takes.
+    /// Returns the address of a byte of the file, if the segment were long enough.
     fn svma_of(&self, offset: u64) -> u64 {
         self.svma.wrapping_sub(self.offset).wrapping_add(offset)
     }
@@ -47,15 +47,15 @@ impl Segment {
     }
 }
 
-/// The address in its file (svma) of the first byte of a mapping that begins at `offset` of the file of `module`, whose
-/// `start` and `end` are those of the mapping. A mapping of offset 0 may be that of the whole module.
+/// Returns the address in its file (svma) of the first byte of a mapping that begins at `offset` of the file of
+/// `module`, whose `start` and `end` are those of the mapping. A mapping of offset 0 may be that of the whole module.
 pub(crate) fn first_svma(module: &ModuleFile, search: &SearchPath, offset: u64) -> Option<u64> {
     let files = Files::open(module, search, &mut Vec::new());
     let bytes = module.end.saturating_sub(module.start);
     files.with_segments(|headers, is_own| {
         let segments: Vec<Segment> = headers.iter().filter_map(Segment::of).collect();
         if !is_own {
-            // What strips the code from a file gives its segments other offsets.
+            // A tool that strips the code from a file gives its segments other offsets.
             let first = segments.iter().map(Segment::page).min();
             let code = segments.iter().find(|segment| segment.is_code);
             let code = code.map(Segment::page);
@@ -99,7 +99,7 @@ mod tests {
         }
     }
 
-    /// As LLD lays them out: each segment is a page further in memory than in the file.
+    /// LLD's layout: each segment is a page further in memory than in the file.
     #[test]
     fn addresses_of_mappings() {
         let segments = [
@@ -107,7 +107,7 @@ mod tests {
             segment(0x1800, 0x2800, 0x3000, true),
             segment(0x4800, 0x6800, 0x100, false),
         ];
-        // The whole module, its code as the loader maps it, the second half of its code.
+        // The whole module; its code as the loader maps it; the second half of its code.
         for (offset, bytes, svma) in [
             (0, 0x7000, 0),
             (0x1000, 0x4000, 0x2000),

@@ -1,5 +1,5 @@
 //! Split DWARF: with `-gsplit-dwarf`, functions and their names are in `.dwo` files that the compiler has left, or in
-//! one package (`.dwp`) beside the program. The program has skeletons of the units, which name them.
+//! one package (`.dwp`) next to the program. The program has skeletons of the units, which name them.
 
 use crate::debug_files::below;
 use crate::file::{Image, parse};
@@ -16,10 +16,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Units of a module that are read: each is a file of its own.
+/// Most units of a module that are read: each is a file of its own.
 const MOST_UNITS: usize = 2048;
 
-/// A list that only grows, so what is on it may be borrowed.
+/// A list that only grows, so its items may be borrowed.
 struct Shelf<T>(OnceCell<Box<(T, Shelf<T>)>>);
 
 impl<T> Shelf<T> {
@@ -37,7 +37,7 @@ impl<T> Shelf<T> {
 type Units = DwarfSections<Cow<'static, [u8]>>;
 type Package = DwarfPackageSections<Cow<'static, [u8]>>;
 
-/// Where the split units of a module are looked for, and those that were read.
+/// Places of the split units of a module, and the units read so far.
 pub(crate) struct SplitDwarf<'p> {
     /// The file with the skeletons.
     path: Option<&'p Path>,
@@ -51,7 +51,7 @@ pub(crate) struct SplitDwarf<'p> {
 }
 
 impl<'p> SplitDwarf<'p> {
-    /// Nothing read yet; `most_bytes` may be.
+    /// Creates it with no units read and a limit of `most_bytes`.
     pub fn new(path: Option<&'p Path>, search: &'p [PathBuf], most_bytes: u64) -> SplitDwarf<'p> {
         SplitDwarf {
             path,
@@ -69,7 +69,7 @@ impl<'p> SplitDwarf<'p> {
         self.lacks_any.get()
     }
 
-    /// The outcome of a look-up, with the split units that it needs.
+    /// Completes a lookup with the split units that it needs.
     pub fn complete<'s, L>(&'s self, mut found: LookupResult<L>) -> L::Output
     where
         L: LookupContinuation<Buf = Slice<'s>>,
@@ -109,7 +109,7 @@ impl<'p> SplitDwarf<'p> {
         Some(Arc::new(unit))
     }
 
-    /// Where a file that a skeleton names may be: below each root, or beside the program.
+    /// Returns possible paths of a file that a skeleton names: below each root, or next to the program.
     fn places(&self, named: &Path) -> Vec<PathBuf> {
         let roots = self.roots.iter().filter(|_| named.is_absolute());
         let beside = self.path.and_then(Path::parent).zip(named.file_name());
@@ -119,7 +119,7 @@ impl<'p> SplitDwarf<'p> {
             .collect()
     }
 
-    /// Its sections, if it has the unit with this id.
+    /// Returns its sections, if it has the unit with this id.
     fn read_unit(&self, path: &Path, id: DwoId) -> Option<Units> {
         let image = Image::open(path, self.roots).ok()?;
         let units = DwarfSections::load(|section| self.section(path, &image, section)).ok()?;
@@ -139,7 +139,7 @@ impl<'p> SplitDwarf<'p> {
         .ok()
     }
 
-    /// A section of such a file; an empty one if it has none.
+    /// Returns a section of such a file; an empty one if it is missing.
     fn section(
         &self,
         path: &Path,

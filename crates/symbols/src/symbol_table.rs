@@ -10,7 +10,7 @@ struct Function<'d> {
     name: &'d str,
 }
 
-/// The largest programs have some million functions, and a handful of sections with code.
+/// Most functions: the largest programs have some million, and a handful of sections with code.
 const MOST_FUNCTIONS: usize = 1 << 24;
 const MOST_CODE_SECTIONS: usize = 256;
 
@@ -18,7 +18,7 @@ const MOST_CODE_SECTIONS: usize = 256;
 #[derive(Default)]
 pub(crate) struct SymbolTable<'d> {
     functions: Vec<Function<'d>>,
-    /// Whether a `.symtab` was among the sources.
+    /// True if a `.symtab` was among the sources.
     pub is_full: bool,
 }
 
@@ -50,7 +50,7 @@ impl<'d> SymbolTable<'d> {
         self.is_full |= self.functions.len() > before;
     }
 
-    /// Sorts what was added. Of several names of one address, the plainest comes first.
+    /// Sorts the functions. Of several names of one address, the plainest comes first.
     pub fn finish(&mut self) {
         let rank = |name: &str| (name.starts_with('_') && !name.starts_with("_Z"), name.len());
         self.functions
@@ -69,13 +69,13 @@ impl<'d> SymbolTable<'d> {
         }
     }
 
-    /// Whether there are no names.
+    /// Returns true if there are no names.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()
     }
 
-    /// The function whose code contains this address. The nearest name below is not enough: in a stripped
-    /// file it is nearly always wrong.
+    /// Returns the function whose code contains this address. The nearest name below is not enough: in a
+    /// stripped file it is nearly always wrong.
     pub fn function_at(&self, svma: u64) -> Option<&'d str> {
         let after = self
             .functions
@@ -90,7 +90,7 @@ impl<'d> SymbolTable<'d> {
     }
 }
 
-/// Where the code of a file lies.
+/// Returns the code ranges of a file.
 fn code_of(elf: &Elf<'_>) -> Vec<(u64, u64)> {
     let sections = elf.sections();
     let sections = sections.filter(|section| section.kind() == SectionKind::Text);

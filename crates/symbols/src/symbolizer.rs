@@ -1,4 +1,4 @@
-//! Which addresses belong to which module, and the names that are known already.
+//! Addresses of each module, and the names known so far.
 
 use crate::SymbolError;
 use crate::segments::first_svma;
@@ -11,16 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A module that was ever seen. It stays the same one when it is mapped twice, or again.
+/// A module seen at some time. It stays the same one if it is mapped twice, or again.
 struct Known {
     file: ModuleFile,
     /// Requests to its thread; `None` before its first address, and after its files were closed.
     requests: Option<Sender<Vec<u64>>>,
-    /// When the last one was sent.
+    /// Time of the last request.
     requested: Instant,
     frames: HashMap<u64, Vec<Frame>>,
     symbols: Option<ModuleSymbols>,
-    /// Number of requests that its thread has not answered.
+    /// Number of requests without an answer.
     pending: usize,
     /// True if its files have made the thread panic: then there are no more names.
     dead: bool,
@@ -43,7 +43,7 @@ fn is_same<T: ?Sized>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     }
 }
 
-/// Where a module is mapped now.
+/// Present mapping of a module.
 struct Mapped {
     start: u64,
     end: u64,
@@ -63,7 +63,7 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// A symbolizer that looks for separate debug files there: in a search path, or below roots of file
+    /// Creates a symbolizer that searches there for separate debug files: in a search path, or below roots of file
     /// systems, which are those of `memhook_process::TargetRoot::search_order` for a process.
     pub fn new(search: impl Into<SearchPath>) -> Self {
         Symbolizer {
@@ -76,7 +76,7 @@ impl Symbolizer {
         }
     }
 
-    /// A symbolizer that opens no file: it names only code that is in none ([`NamedCode`](crate::NamedCode)).
+    /// Creates a symbolizer that opens no file: it names only code outside files ([`NamedCode`](crate::NamedCode)).
     pub fn without_files() -> Self {
         Symbolizer {
             reads_files: false,
@@ -89,13 +89,12 @@ impl Symbolizer {
         self.reads_files
     }
 
-    /// Uses the names of a bundle for modules with the same build-id. To be called before the modules are
-    /// set.
+    /// Uses the names of a bundle for modules with the same build-id. Call it before setting the modules.
     pub fn add_bundle(&mut self, bundle: Bundle) {
         self.bundles.push(bundle);
     }
 
-    /// All known names, to be taken elsewhere.
+    /// Returns all known names, to be taken elsewhere.
     pub fn to_bundle(&self) -> Bundle {
         let modules = self.modules.iter().filter(|known| !known.frames.is_empty());
         Bundle::new(modules.map(|known| {
@@ -104,8 +103,7 @@ impl Symbolizer {
         }))
     }
 
-    /// Sets the modules as they are mapped now; the names of files that were known before stay. Where
-    /// ranges overlap, the first one counts.
+    /// Sets the modules as they are mapped now; names of known files stay. If ranges overlap, the first one counts.
     pub fn set_modules(&mut self, modules: Vec<ModuleFile>) {
         self.mapped.clear();
         for file in modules {
@@ -136,7 +134,7 @@ impl Symbolizer {
         }
     }
 
-    /// Returns what the bundles have about a module.
+    /// Returns the bundles' names for a module.
     fn bundled(&self, file: &ModuleFile) -> (HashMap<u64, Vec<Frame>>, Option<ModuleSymbols>) {
         let mut frames = HashMap::new();
         let mut source = None;
@@ -152,8 +150,8 @@ impl Symbolizer {
         (frames, symbols)
     }
 
-    /// Module and svma of the call that returns to this address. The byte before it belongs to the call;
-    /// the byte at the address may belong to the next line or function.
+    /// Returns module and svma of the call that returns to this address. The byte before it belongs to the call; the
+    /// byte at the address may belong to the next line or function.
     fn place(&self, return_address: u64) -> Option<(usize, u64)> {
         let address = return_address.wrapping_sub(1);
         let inside = |m: &&Mapped| (m.start..m.end).contains(&address);
@@ -161,24 +159,25 @@ impl Symbolizer {
         Some((mapped.module, address.wrapping_sub(mapped.base)))
     }
 
-    /// The number of the module that a return address is in, its file, and the address of the byte before it (svma).
+    /// Returns the number of the module that contains a return address, its file, and the address of the byte before
+    /// it (svma).
     pub(crate) fn module_of(&self, return_address: u64) -> Option<(usize, &ModuleFile, u64)> {
         let (number, svma) = self.place(return_address)?;
         Some((number, &self.modules[number].file, svma))
     }
 
-    /// The address in its file (svma) of the first byte of a mapping that begins at `offset` of the module's file, and
-    /// has the module's bounds. `None` if no file of the module is there.
+    /// Returns the address in its file (svma) of the first byte of a mapping that begins at `offset` of the module's
+    /// file, and has the module's bounds. `None` if no file of the module is available.
     pub fn first_svma(&self, module: &ModuleFile, offset: u64) -> Option<u64> {
         first_svma(module, &self.search, offset)
     }
 
-    /// Where symbol files are looked for.
+    /// Returns the places to search for symbol files.
     pub(crate) fn search(&self) -> &SearchPath {
         &self.search
     }
 
-    /// Has these return addresses looked up in the background.
+    /// Starts to look up these return addresses in the background.
     pub fn request(&mut self, return_addresses: impl IntoIterator<Item = u64>) {
         if !self.reads_files {
             return;
@@ -202,7 +201,7 @@ impl Symbolizer {
                 None => self.start(number),
             };
             let module = &mut self.modules[number];
-            // An address that was asked for is not asked for again.
+            // Each address is requested only once.
             for &svma in &svmas {
                 module.frames.entry(svma).or_default();
             }
@@ -214,11 +213,11 @@ impl Symbolizer {
         }
     }
 
-    /// Closes the files of modules of which no new address was asked for in this time, and gives back what was read of
-    /// them. Names that are known stay; the next address that is not known opens them again.
+    /// Closes the files of modules without a request for a new address in this time, and frees their data. Known names
+    /// stay; the next unknown address opens them again.
     pub fn close_unused(&mut self, time: Duration) {
         for module in &mut self.modules {
-            // A thread that has nothing to answer loses no answer.
+            // A thread without outstanding requests loses no answer.
             if module.pending == 0 && module.requested.elapsed() >= time {
                 module.requests = None;
             }
@@ -233,8 +232,8 @@ impl Symbolizer {
         let _ = std::thread::Builder::new()
             .name("symbols".into())
             .spawn(move || {
-                // Damaged files may cost names, but never the caller. The inbox is dropped with the panic,
-                // so that no request is accepted after it.
+                // Damaged files may cost names, but never the caller. The inbox is dropped with the panic, so that no
+                // request is accepted after it.
                 let to = answers.clone();
                 let serve = move || {
                     let desk = Desk {
@@ -253,7 +252,7 @@ impl Symbolizer {
         requests
     }
 
-    /// Takes the answers that have come, and waits for more for at most `wait`. `true` when no request is
+    /// Takes the answers that have come, and waits for more for at most `wait`. Returns `true` when no request is
     /// outstanding.
     pub fn is_ready(&mut self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
@@ -286,7 +285,7 @@ impl Symbolizer {
         }
     }
 
-    /// Returns what is known about a return address. Does not wait: see [`Symbolizer::request`].
+    /// Returns the known facts about a return address. Does not wait: see [`Symbolizer::request`].
     pub fn location(&self, return_address: u64) -> Location {
         let Some((number, svma)) = self.place(return_address) else {
             return Location::default();
@@ -309,13 +308,13 @@ impl Symbolizer {
         self.location(return_address)
     }
 
-    /// Returns why existing files were not used; missing ones are no news.
+    /// Returns why existing files were not used; missing ones are not reported.
     pub fn refused(&self) -> impl Iterator<Item = &SymbolError> {
         let problems = self.sources().flat_map(|module| &module.problems);
         problems.filter(|problem| !problem.is_of_missing_file())
     }
 
-    /// Returns how the modules were read whose addresses were asked for.
+    /// Returns how modules with requested addresses were read.
     pub fn sources(&self) -> impl Iterator<Item = &ModuleSymbols> {
         self.modules.iter().filter_map(|m| m.symbols.as_ref())
     }

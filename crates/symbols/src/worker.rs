@@ -1,7 +1,6 @@
-//! The thread of one module: it answers from the cache as long as that suffices, then from the debug
-//! information.
+//! The thread of one module: it answers from the cache as long as that suffices, then from the debug information.
 //!
-//! It reads that itself, or has it read by the one who reads for all ([`SharedReaders`](crate::SharedReaders)).
+//! It reads that itself, or through the shared readers ([`SharedReaders`](crate::SharedReaders)).
 
 use crate::debug_files::SearchPath;
 use crate::file::Image;
@@ -12,15 +11,15 @@ use crate::{Frame, ModuleFile, ModuleSymbols, Source, SymbolCache};
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::HashMap;
 
-/// What the thread of a module reports.
+/// Report of a module's thread.
 pub(crate) enum Answer {
-    /// The answer to one request.
+    /// Answer to one request.
     Frames {
         /// The symbolizer's number of the module.
         module: usize,
-        /// By svma.
+        /// Frames by svma.
         frames: Vec<(u64, Vec<Frame>)>,
-        /// How the module was read. It comes with the first answer, and with the first one from the files.
+        /// Result of reading the module. It comes with the first answer, and with the first one from the files.
         symbols: Option<ModuleSymbols>,
     },
     /// The thread has panicked: there will be no more answers.
@@ -41,10 +40,10 @@ pub(crate) struct Desk<'a> {
     pub answers: &'a Sender<Answer>,
 }
 
-/// Names of one module by svma, which are known without its debug information.
+/// Names of one module by svma that are known without its debug information.
 type Kept = HashMap<u64, Vec<Frame>>;
 
-/// What the cache has about a module.
+/// The cache's names for a module.
 struct Cached<'a> {
     cache: &'a SymbolCache,
     id: &'a [u8],
@@ -60,7 +59,7 @@ impl Desk<'_> {
         }
     }
 
-    /// What the cache has; nothing for a module without a build-id, or if its files cannot be read.
+    /// Returns the cache's names; `None` for a module without a build-id, or if its files cannot be read.
     fn cached(&self, files: [Option<&Image>; 3]) -> Option<Cached<'_>> {
         let cache = self.search.cache.as_ref()?;
         let id = self.module.build_id.as_deref()?;
@@ -86,8 +85,8 @@ impl Desk<'_> {
         self.answers.send(answer).is_ok()
     }
 
-    /// Opens the files for the first request, and serves it and all others. Large parts of the files are read
-    /// for the first address that the cache does not have.
+    /// Opens the files for the first request, and serves it and all others. Reads large parts of the files for the
+    /// first address that the cache lacks.
     fn open_files(&self, first: Vec<u64>) {
         let (module, search) = (self.module, self.search);
         let mut report = ModuleSymbols {
@@ -121,8 +120,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Answers as long as the cache suffices. Returns the first request that the cache cannot answer; `None`
-    /// when no more requests come.
+    /// Answers as long as the cache suffices. Returns the first request that the cache cannot answer; `None` when
+    /// no more requests come.
     fn answer_from(
         &self,
         cached: Option<&Cached<'_>>,
@@ -152,8 +151,8 @@ impl Desk<'_> {
         None
     }
 
-    /// Answers all requests that come. `cached` is where names are kept, unless a file that may be installed later
-    /// would give better ones.
+    /// Answers all further requests. `cached` stores the names, unless a file that may be installed later would
+    /// give better ones.
     fn answer_all(
         &self,
         first: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Variables and types of a program, from debug information that is whole, and from such that is damaged.
+//! Variables and types of a program, from whole and from damaged debug information.
 
 use memhook_symbols::{
     DeclaredFiles, DeclaredKind, DeclaredTypes, ModuleFile, SearchPath, TypeId, TypeRef,
@@ -54,7 +54,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(3600)
 }
 
-/// The type of a field.
+/// Returns the type of a field.
 fn of_field(types: &mut DeclaredTypes, of: TypeId, number: usize) -> (u64, TypeId) {
     let DeclaredKind::Structure(fields) = types.get(of).kind.clone() else {
         panic!("{} is no structure", types.get(of).name);
@@ -145,7 +145,7 @@ fn variables_have_their_types() {
             types.get(numbers).kind,
             DeclaredKind::Array(_, Some(15))
         ));
-        // By the name that a demangler has for a class.
+        // By a demangler's name for a class.
         assert_eq!(types.by_name("app::Holder<app::Point>"), Some(holder));
         assert_eq!(types.by_name("app::Nothing"), None);
         let bases: Vec<bool> = [base, node].map(|t| types.is_beginning(t)).to_vec();
@@ -170,7 +170,7 @@ fn what_takes_too_much_is_left_out_and_said() {
     assert!(late.unread().is_some() || !late.variables().is_empty());
 }
 
-/// Reads all that variables lead to.
+/// Reads everything to which variables lead.
 fn read_all(bytes: Vec<u8>) {
     let files = files(bytes);
     let sections = files.read(u64::MAX);

@@ -1,4 +1,4 @@
-//! A ledger that may be divided, fed as by one thread before and by several afterwards.
+//! A ledger that may be divided, fed by one thread before and by several afterwards.
 
 use memhook_abi::Event;
 use memhook_ledger::{Ledger, Router};
@@ -6,7 +6,7 @@ use memhook_ledger::{Ledger, Router};
 pub struct Fed {
     pub ledger: Ledger,
     routers: Vec<Router>,
-    /// The router of the ring that events come from.
+    /// Router of the ring whose events follow.
     current: usize,
     passes: usize,
 }
@@ -22,7 +22,7 @@ impl Fed {
         }
     }
 
-    /// Whether it could be divided.
+    /// Divides it; returns true if that was possible.
     pub fn divide(&mut self, shards: usize) -> bool {
         self.routers = self.ledger.divide(shards).unwrap_or_default();
         !self.routers.is_empty()
@@ -36,7 +36,7 @@ impl Fed {
         if self.routers.is_empty() {
             return self.ledger.begin_ring(ring, tid);
         }
-        // A ring is not taken by the same thread in each pass.
+        // Different threads read a ring in different passes.
         self.current = (ring + self.passes) % self.routers.len();
         self.routers[self.current].begin_ring(ring, tid);
     }

@@ -9,30 +9,29 @@
 //! | `fold` in `begin` | `fold` (folding.hpp), which the claims make one step for the consumer |
 //! | `Ended` | a thread is gone; its ring is freed once it is empty, and claimed by the next |
 //!
-//! All addresses share one sequence word, as the blocks of a page do. Between any two steps of a
-//! thread, other threads and the consumer may do anything. The consumer takes one head a step; with
-//! the last one the pass has its events, whatever is published afterwards.
+//! All addresses share one sequence word, like the blocks of a page. Between any two steps of a thread, other
+//! threads and the consumer may do anything. The consumer takes one head per step; with the last one the pass has
+//! its events, whatever is published afterwards.
 
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{BlockOf, Ledger, Observer, ReleaseBy};
 use std::collections::BTreeMap;
 
 const BASE: u64 = 0x7f00_0000_0000;
-/// So far apart that a ledger in shards has them in several.
+/// Distance between addresses, so large that a ledger in shards spreads them.
 const APART: u64 = 1 << 16;
-/// Stacks of releases are above those of allocations.
+/// First stack of releases, above those of allocations.
 const FIRST_RELEASE: u32 = 1000;
 const SEQUENCE_MASK: u32 = 0x3f_ffff;
 
-/// A recorded block: size in bytes and the ring it is recorded in. Unrecorded ones are from before
-/// the attach.
+/// A recorded block: size in bytes and the ring that records it. Unrecorded ones are from before the attach.
 type Block = Option<(u64, usize)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Address {
     Free,
     Owned(Block),
-    /// In the middle of some thread's call.
+    /// In some thread's call.
     Busy,
 }
 
@@ -60,12 +59,12 @@ enum Then {
 /// Call that a thread may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// Releases the address if it is owned, else allocates it.
+    /// Release the address if it is owned, otherwise allocate it.
     Toggle,
     Realloc,
     /// A resize in place.
     Resize,
-    /// A release that no hook sees.
+    /// A release that the hook does not see.
     Unhooked,
     /// The thread ends.
     End,
@@ -75,9 +74,9 @@ pub enum Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Fails,
-    /// `realloc(p, 0)`, or the new size is not wanted by the filter.
+    /// `realloc(p, 0)`, or a new size that the filter excludes.
     Unrecorded,
-    /// The new block stands at this address, or at the old one if it is not free.
+    /// The new block is at this address, or at the old one if that is not free.
     NewBlock(usize),
 }
 
@@ -103,7 +102,7 @@ pub struct Sums {
     unhooked: u64,
 }
 
-/// Hears which release was that of which block: stacks of releases by sizes of blocks, which no two blocks share.
+/// Collects matches: stacks of releases by sizes of blocks, which no two blocks share.
 #[derive(Default)]
 pub struct Told(BTreeMap<u64, u32>);
 
@@ -138,15 +137,15 @@ pub struct World {
     sequence: u32,
     next_size: u64,
     rings: Vec<Vec<Published>>,
-    /// By ring, if pairs are folded: events that the consumer has claimed in the last pass.
+    /// Events that the consumer claimed in the last pass, by ring, if pairs are folded.
     claimed: Option<Vec<usize>>,
     taken: Vec<usize>,
     heads: Vec<usize>,
     pub passes: Vec<Vec<Batch>>,
-    /// Recorded blocks whose release no hook saw, until the address is handed out again.
+    /// Recorded blocks whose release the hook did not see, until the address is reused.
     ghosts: BTreeMap<usize, (u64, usize)>,
     pub sums: Sums,
-    /// The stacks of their releases by the sizes of blocks, and the last such stack.
+    /// Stacks of their releases by the sizes of blocks, and the last such stack.
     released_by: BTreeMap<u64, u32>,
     last_release: u32,
     has_unhooked: bool,
@@ -178,8 +177,8 @@ impl World {
         }
     }
 
-    /// The same where the hook folds pairs. Unhooked releases are not possible then: a pair of another
-    /// thread does not always show them.
+    /// Makes the hook fold pairs. This excludes unhooked releases: another thread's pair does not always reveal
+    /// them.
     pub fn with_folding(mut self) -> Self {
         self.claimed = Some(vec![0; self.rings.len()]);
         self
@@ -219,7 +218,7 @@ impl World {
         self.addresses[address] == Address::Free
     }
 
-    /// Releases elsewhere in the page group.
+    /// Advances the sequence word, like releases elsewhere in the page group.
     pub fn advance_sequence(&mut self, by: u32) -> u32 {
         self.sequence = self.sequence.wrapping_add(by) & SEQUENCE_MASK;
         self.sequence
@@ -257,7 +256,7 @@ impl World {
         }
     }
 
-    /// First step of a call by an idle thread. False if the call is not possible now.
+    /// Takes the first step of a call by an idle thread. Returns false if the call is not possible now.
     pub fn begin(&mut self, thread: usize, call: Call, address: usize) -> bool {
         assert!(self.is_idle(thread));
         let next = match (self.addresses[address], call) {
@@ -274,8 +273,7 @@ impl World {
                 }
             }
             (Address::Owned(block), Call::Unhooked) => {
-                // Some other block of the page is released too: allocations with one number have
-                // no order.
+                // Some other block of the page is released, too: allocations with one number have no order.
                 self.advance_sequence(1);
                 self.has_unhooked = true;
                 self.addresses[address] = Address::Free;
@@ -298,7 +296,7 @@ impl World {
         true
     }
 
-    /// Ends the real `realloc` that this thread is in.
+    /// Ends the real `realloc` in which this thread is.
     pub fn return_from_realloc(&mut self, thread: usize, outcome: Outcome) {
         let Todo::InRealloc(address, block) = self.threads[thread] else {
             panic!("not in a realloc");
@@ -320,7 +318,7 @@ impl World {
         };
     }
 
-    /// The next step of a call that has no choice left.
+    /// Takes the next step of a call that has no choice left.
     pub fn step(&mut self, thread: usize) {
         use Todo::*;
         self.threads[thread] = match self.threads[thread] {
@@ -363,8 +361,8 @@ impl World {
         };
     }
 
-    /// Takes one head more; with the last one the pass is complete. `order` picks the order of the
-    /// rings in it: rotations, forwards or backwards.
+    /// Takes one more head; with the last one the pass is complete. `order` selects the order of the rings in it:
+    /// rotations, forwards or backwards.
     pub fn consumer_step(&mut self, order: usize) {
         let ring = self.heads.len();
         let mut end = self.rings[ring].len();
@@ -401,8 +399,7 @@ impl World {
         self.passes.push(pass);
     }
 
-    /// Ends every call that is under way, except reallocs, which may take for ever, and lets the
-    /// consumer see all of it.
+    /// Ends every call under way, except reallocs, which may take forever, and lets the consumer see all of it.
     pub fn come_to_rest(&mut self) {
         for thread in 0..self.threads.len() {
             for _ in 0..4 {
@@ -417,7 +414,7 @@ impl World {
         }
     }
 
-    /// Live blocks: address, size, stack.
+    /// Returns the live blocks: address, size, stack.
     fn live(&self) -> Vec<(u64, u64, u32)> {
         let block = |(a, state): (usize, &Address)| {
             let block = match state {
@@ -433,10 +430,10 @@ impl World {
             .collect()
     }
 
-    /// Compares a ledger that was given all passes. pre: nothing is under way but reallocs.
+    /// Compares a ledger that was given all passes. Only reallocs may be under way.
     pub fn check(&self, ledger: &Ledger<Told>) -> Result<(), String> {
         self.check_sums(ledger)?;
-        // Of folded pairs no release is known, and where one was not seen, another one may be taken for it.
+        // Releases of folded pairs are unknown, and where one was not seen, another may be mistaken for it.
         let is_exact = self.claimed.is_none() && !self.has_unhooked;
         if is_exact && ledger.observer().0 != self.released_by {
             return Err(format!(
@@ -448,7 +445,7 @@ impl World {
         Ok(())
     }
 
-    /// The same, but for who released which block.
+    /// Compares all but the matching of releases and blocks.
     pub fn check_sums<O: Observer>(&self, ledger: &Ledger<O>) -> Result<(), String> {
         let live = self.live();
         let mut found: Vec<_> = ledger

@@ -1,49 +1,49 @@
-//! Which blocks live where, at a few moments of a run: cells of one or several pages, and what lives in each of which
-//! site.
+//! Addresses of blocks at a few moments of a run: cells of one or several pages, and the live blocks of each site in
+//! them.
 //!
-//! However many blocks live, a moment has a bounded number of cells: where there are too many, each covers twice as much.
-//! Of very many sites, the bound is so many cells for each: however large cells are, every site is in one of them.
-//! A block that reaches over many cells is one entry for those that it covers whole.
+//! However many blocks live, a moment has a bounded number of cells: if there are too many, each becomes twice as
+//! large. With very many sites, the bound is a number of cells for each: however large cells are, every site is in at
+//! least one. A block that spans many cells is one entry for those that it covers completely.
 
 use memhook_ledger::LiveBlock;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Cells are never smaller: a page of x86-64, as a power of two.
+/// Smallest cell: a page of x86-64, as a power of two.
 const PAGE_SHIFT: u32 = 12;
-/// Cells are never larger.
+/// Largest cell, as a power of two.
 const LARGEST_SHIFT: u32 = 47;
-/// No process has memory beyond this address; a damaged file may hold any number.
+/// Bound on a process's addresses; a damaged file may hold any number.
 const LAST_ADDRESS: u64 = 1 << 57;
 /// Cells for each site, if a map has more sites than it should have cells.
 const CELLS_OF_SITE: usize = 2;
-/// A block that covers so many cells whole is an entry of its own.
+/// Number of completely covered cells from which a block has an entry of its own.
 const LEAST_RUN: u64 = 2;
 
 /// Live blocks of a site in a cell, or in several of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressCell {
-    /// The number of the cell: its first address over the size of a cell.
+    /// Number of the cell: its first address divided by the size of a cell.
     pub start: u64,
-    /// So many cells behind it are covered by the same block, too.
+    /// Number of further cells that the same block covers.
     pub more: u64,
     /// Index of the site.
     pub site: u32,
     /// Blocks that begin here.
     pub blocks: u64,
-    /// Their bytes as asked for, and those of blocks that begin before, as far as they lie here.
+    /// Their requested bytes, and those of earlier blocks that lie here.
     pub bytes: u64,
-    /// When the oldest of them was allocated, in nanoseconds since the attach.
+    /// Allocation time of the oldest of them in nanoseconds since the attach.
     pub oldest_ns: u64,
 }
 
-/// Where what lives at a moment lies.
+/// Addresses of live blocks at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap {
     /// The moment, in nanoseconds since the attach.
     pub at_ns: u64,
-    /// The size of a cell is this power of two.
+    /// Size of a cell, as a power of two.
     pub shift: u32,
-    /// Live blocks, ordered by cell and site. Cells in which nothing does are left out.
+    /// Live blocks, ordered by cell and site. Cells without any are left out.
     pub cells: Vec<AddressCell>,
 }
 
@@ -63,7 +63,7 @@ struct Large {
     time_ns: u64,
 }
 
-/// A map while blocks are put into it.
+/// A map under construction.
 struct Drawing {
     shift: u32,
     most: usize,
@@ -94,13 +94,13 @@ impl Drawing {
             self.put_bytes(&block);
         }
         let most = self.most.max(CELLS_OF_SITE * self.sites.len());
-        // Of a large block there is an entry for each end and one for what is between.
+        // A large block has an entry for each end and one for the middle.
         while self.held.len() + 3 * self.large.len() > most && self.shift < LARGEST_SHIFT {
             self.coarsen();
         }
     }
 
-    /// The cells that a large block covers whole: the first one, and one past the last.
+    /// Returns the cells that a large block covers completely: the first one, and one past the last.
     fn covered(&self, block: &Large) -> Option<(u64, u64)> {
         let size = 1u64 << self.shift;
         let first = block.address.div_ceil(size);
@@ -108,7 +108,7 @@ impl Drawing {
         (end.saturating_sub(first) >= LEAST_RUN).then_some((first, end))
     }
 
-    /// Puts a block that reaches over a few cells into each of them.
+    /// Adds a block that spans a few cells to each of them.
     fn put_bytes(&mut self, block: &Large) {
         let end = block.address.saturating_add(block.size);
         let (mut at, mut blocks) = (block.address, 1);
@@ -135,7 +135,7 @@ impl Drawing {
         held.oldest_ns = held.oldest_ns.min(block.time_ns);
     }
 
-    /// Makes cells twice as large.
+    /// Doubles the size of cells.
     #[cold]
     fn coarsen(&mut self) {
         self.shift += 1;
@@ -205,20 +205,20 @@ impl Drawing {
     }
 }
 
-/// Maps of a run as it is replayed. The sites are numbered by this, until their places are known.
+/// Maps of a run during its replay. They number the sites until their indices are known.
 #[derive(Default)]
 pub(crate) struct AddressMaps {
-    /// When maps are due, the next one last.
+    /// Times at which maps are due, the next one last.
     due_ns: Vec<u64>,
     most: usize,
     maps: Vec<AddressMap>,
-    /// By stack and thread.
+    /// Numbers by stack and thread.
     sites: FxHashMap<(u32, u32), u32>,
 }
 
 impl AddressMaps {
-    /// So many moments of a run from `from_ns` to `to_ns`, the end among them, with about `most` cells in all; of these,
-    /// the end has a third. None of no moments.
+    /// Plans this many moments of a run from `from_ns` to `to_ns`, including the end, with about `most` cells in all, a
+    /// third of them for the end. Without moments, there are no maps.
     pub fn new((from_ns, to_ns): (u64, u64), moments: usize, most: usize) -> AddressMaps {
         let steps = moments as u64;
         let step_ns = to_ns.saturating_sub(from_ns) / steps.max(1);
@@ -229,13 +229,13 @@ impl AddressMaps {
         }
     }
 
-    /// Returns true if one has to be drawn now.
+    /// Returns true if a map is due.
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
         self.due_ns.last().is_some_and(|&due_ns| now_ns >= due_ns)
     }
 
-    /// Draws what lives at a moment that is due.
+    /// Draws the live blocks at a moment that is due.
     #[cold]
     pub fn draw(&mut self, now_ns: u64, blocks: impl Iterator<Item = LiveBlock>) {
         self.due_ns.retain(|&due_ns| due_ns > now_ns);
@@ -258,7 +258,7 @@ impl AddressMaps {
         self.maps.push(drawing.finish(at_ns));
     }
 
-    /// The maps, with that of the end. `site_of`: the index of a stack on a thread.
+    /// Returns the maps, including that of the end. `site_of`: index of a stack on a thread.
     pub fn finish(
         mut self,
         to_ns: u64,
@@ -324,7 +324,7 @@ mod tests {
             block(0x10_0ff0, 0x20, 0),
             block(0x10_0000, 16, 0),
             block(0x10_0010, 0, 1),
-            // Three pages whole, and a piece of one before and one behind.
+            // Three complete pages, and a piece of one before and one behind.
             block(0x20_0f00, 0x100 + 0x3000 + 0x10, 2),
             block(0x30_0000, 0x2000, 3),
         ];
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(map.cells[0].oldest_ns, 0);
     }
 
-    /// Ten million blocks here and there have as many entries as is asked for, and none of their bytes is lost.
+    /// Ten million scattered blocks take no more entries than requested, and none of their bytes is lost.
     #[test]
     fn however_many_blocks_live_the_entries_are_bounded() {
         const COUNT: u64 = 10_000_000;
@@ -384,7 +384,7 @@ mod tests {
                 drawn.push(now);
             }
         }
-        // What was due at 40 was seen at 55.
+        // The one due at 40 was drawn at 55.
         assert_eq!(drawn, [20, 55, 62]);
         let maps = maps.finish(80, std::iter::empty(), |_, _| None);
         let at: Vec<u64> = maps.iter().map(|map| map.at_ns).collect();

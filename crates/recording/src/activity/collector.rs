@@ -1,9 +1,9 @@
-//! Watches a ledger and sums up what each site does on each thread.
+//! Watches a ledger and sums up the activity of each site on each thread.
 //!
 //! The state at the peak is kept without copying all sites at each new one: the first change of a site
-//! since the peak saves what the site was. Within a pass it is not known yet whether
-//! its maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that is saved apart, as
-//! a candidate.
+//! since the peak saves its previous state. Within a pass it is not yet known whether its maximum
+//! counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that state is saved separately, as a
+//! candidate.
 
 use crate::activity::Activity;
 use crate::activity::flows::Flows;
@@ -24,7 +24,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// The stack of an id, and how its blocks were sampled.
+    /// Returns the stack of an id, and the level of its samples.
     #[inline]
     pub fn of(&self, id: u32) -> (u32, u8) {
         if self.of_id.is_empty() {
@@ -58,12 +58,12 @@ pub(crate) struct Collector {
     track_flows: bool,
     now_ns: u64,
     sites: Vec<Sums>,
-    /// By the ledger's site: the last thread there and its index in `sites`.
+    /// The last thread at each of the ledger's sites, and its index in `sites`.
     last_of_site: Vec<(u16, u32)>,
     index: FxHashMap<(u32, u16), u32>,
-    /// By thread: its last allocation, until that is released.
+    /// The last allocation of each thread, until it is released.
     last_of_thread: Vec<Last>,
-    /// By bucket.
+    /// Live blocks by bucket.
     sizes: Vec<Estimate>,
     lifetimes: Vec<Estimate>,
     flows: Flows,
@@ -71,7 +71,7 @@ pub(crate) struct Collector {
     released: Estimate,
     temporary: Estimate,
     before: Estimate,
-    /// Changes whenever something wants to know the sites that change from now on.
+    /// Number that changes whenever a new record of changed sites begins.
     stamp: u32,
     peak_number: u32,
     peak_bytes: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Collector {
     changed_since_point: Vec<u32>,
     /// Allocations in the window that were recorded as samples of changing distances.
     sampled_allocations: u64,
-    /// If sites are to be scored.
+    /// Scorer, if sites are scored.
     scorer: Option<Box<Scorer>>,
 }
 
@@ -110,7 +110,7 @@ impl Collector {
         }
     }
 
-    /// The window begins: what was counted until now is what was there before.
+    /// Begins the window: earlier counts become the state before it.
     pub fn begin(&mut self, now_ns: u64) {
         for site in &mut self.sites {
             site.before = site.live;
@@ -127,7 +127,7 @@ impl Collector {
         self.released = Estimate::default();
         self.temporary = Estimate::default();
         self.peak_number += 1;
-        // If allocations are sampled, the end of the first pass sets it.
+        // With sampling, the end of the first pass sets it.
         self.peak_bytes = match self.samples.are_all_known() {
             true => self.live.bytes as u64,
             false => 0,
@@ -137,7 +137,7 @@ impl Collector {
         self.has_candidate = false;
         self.changed_since_candidate.clear();
         self.timeline.clear();
-        // What lives from before belongs to the first point.
+        // Blocks that are live from before belong to the first point.
         self.changed_since_point.clear();
         for (index, site) in self.sites.iter_mut().enumerate() {
             site.point = 0;
@@ -184,7 +184,7 @@ impl Collector {
         self.samples.block(self.sites[index as usize].stack, size)
     }
 
-    /// Before every change of what lives of a site.
+    /// Prepares a change of a site's live blocks.
     #[inline]
     fn touch(&mut self, index: u32) {
         if self.sites[index as usize].stamp != self.stamp {
@@ -211,7 +211,7 @@ impl Collector {
         }
     }
 
-    /// The peak is at the candidate, or now.
+    /// Sets the peak to the candidate, or to now.
     fn take_peak(&mut self, within: bool, now_ns: u64) {
         self.peak_number += 1;
         self.stamp += 1;
@@ -238,7 +238,7 @@ impl Collector {
         self.timeline
             .push(now_ns, self.live, allocated, self.temporary, changed);
         self.stamp += 1;
-        // A thinned timeline has given its points new numbers.
+        // Thinning the timeline has renumbered its points.
         if self.timeline.was_thinned() {
             self.sites.iter_mut().for_each(|site| site.point = NEVER);
         }
@@ -280,7 +280,7 @@ impl Collector {
         let site = &mut self.sites[index as usize];
         site.live -= amount;
         site.released += amount;
-        // The time of the allocation is known to the millisecond only.
+        // The time of the allocation is known only to the millisecond.
         let milliseconds = (self.now_ns / 1_000_000).saturating_sub(block.time_ns / 1_000_000);
         let bucket = bucket_of(milliseconds * 1_000_000);
         site.lifetimes.count(bucket, amount.blocks);
@@ -309,7 +309,7 @@ impl Collector {
         &self.samples
     }
 
-    /// The numbers; `tid_of` knows the thread of an index.
+    /// Returns the results; `tid_of` knows the thread of an index.
     pub fn finish(mut self, to_ns: u64, tid_of: impl Fn(u16) -> u32) -> Activity {
         if self.timeline.last_ns() != Some(to_ns) || !self.changed_since_point.is_empty() {
             self.take_point(to_ns);

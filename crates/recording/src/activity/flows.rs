@@ -1,20 +1,20 @@
-//! Who released what, in bounded memory.
+//! Releases by allocating and releasing stack, in bounded memory.
 
 use crate::activity::ReleaseFlow;
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
-/// Most pairs of stacks that are kept (about 70 MB). Thousands of stacks that release what thousands of others
-/// allocated make millions of pairs.
+/// Most pairs of stacks that are kept (about 70 MB). Thousands of stacks that release the blocks of thousands
+/// of others make millions of pairs.
 const MAX_PAIRS: usize = 1 << 20;
 
 /// Releases by allocating and by releasing stack.
 pub(crate) struct Flows {
     max_pairs: usize,
     pairs: FxHashMap<(u32, u32), Estimate>,
-    /// By allocating stack: the sum of the pairs that are not kept.
+    /// Sums of the pairs that are not kept, by allocating stack.
     others: FxHashMap<u32, Estimate>,
-    /// By releasing stack: all of them.
+    /// All releases, by releasing stack.
     releases: FxHashMap<u32, Estimate>,
 }
 
@@ -46,7 +46,7 @@ impl Flows {
         }
     }
 
-    /// A release that was not one.
+    /// Undoes a release.
     pub fn take_back(&mut self, allocated_by: u32, released_by: u32, amount: Estimate) {
         let known = self.pairs.get_mut(&(allocated_by, released_by));
         let sum = known.unwrap_or_else(|| self.others.entry(allocated_by).or_default());
@@ -69,7 +69,7 @@ impl Flows {
         });
     }
 
-    /// The pairs, ordered, and the releases by releasing stack, ordered.
+    /// Returns the pairs, ordered, and the releases by releasing stack, ordered.
     pub fn finish(self) -> (Vec<ReleaseFlow>, Vec<(u32, Estimate)>) {
         let others = self.others.into_iter();
         let others = others.map(|(by, amount)| ((by, ReleaseFlow::OTHERS), amount));

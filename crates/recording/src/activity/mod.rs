@@ -21,8 +21,8 @@ use memhook_ledger::{Estimate, LedgerOptions, SampledAllocations, Totals};
 use memhook_stream::Gap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The note of [`Meta`](crate::Meta) that names the modules which told of their reads and writes: load biases in
-/// hexadecimal digits, with spaces in between.
+/// Note of [`Meta`](crate::Meta) with the modules that report their reads and writes: load biases in hexadecimal,
+/// separated by spaces.
 pub const ACCESS_NOTE: &str = "access_modules";
 
 /// Activity of one allocation site on one thread.
@@ -32,22 +32,22 @@ pub struct SiteActivity {
     pub stack: u32,
     /// Allocating thread; 0 if threads were not recorded.
     pub tid: u32,
-    /// Live at the begin.
+    /// Memory live at the begin.
     pub before: Estimate,
-    /// Live at the end.
+    /// Memory live at the end.
     pub live: Estimate,
-    /// Blocks among those that were allocated before a gap and not released since: they may have been released in it.
+    /// Live blocks that were allocated before a gap: they may have been released in it.
     pub unseen: Estimate,
-    /// Live when most bytes were live.
+    /// Memory live when the most bytes were.
     pub peak: Estimate,
-    /// Allocated in the window.
+    /// Memory allocated in the window.
     pub allocated: Estimate,
-    /// Its blocks that were released in the window.
+    /// Memory of the site that was released in the window.
     pub released: Estimate,
-    /// Blocks among them that the allocating thread released before its next allocation.
+    /// Part of it that the allocating thread released before its next allocation.
     pub temporary: Estimate,
-    /// Time of the oldest live block's allocation, nanoseconds since the attach, to the
-    /// millisecond; `u64::MAX` if none lives.
+    /// Allocation time of the oldest live block in nanoseconds since the attach, to the millisecond; `u64::MAX` if
+    /// none lives.
     pub oldest_ns: u64,
     /// Allocations by size in bytes: (bucket, blocks), ordered; see
     /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
@@ -61,14 +61,14 @@ pub struct SiteActivity {
 pub struct ReleaseFlow {
     /// Stack id of the allocations.
     pub allocated_by: u32,
-    /// Stack id of the releases; 0 if it is not known.
+    /// Stack id of the releases; 0 if unknown.
     pub released_by: u32,
-    /// Amount.
+    /// Blocks and bytes.
     pub amount: Estimate,
 }
 
 impl ReleaseFlow {
-    /// Stands for many releasing stacks, where there are too many pairs to tell all apart.
+    /// Number that stands for many releasing stacks, where there are too many pairs to list.
     pub const OTHERS: u32 = u32::MAX;
 }
 
@@ -77,24 +77,24 @@ impl ReleaseFlow {
 pub struct HeapAt {
     /// Nanoseconds since the attach.
     pub time_ns: u64,
-    /// Live then.
+    /// Live memory then.
     pub live: Estimate,
-    /// Allocated since the begin of the window.
+    /// Memory allocated since the begin of the window.
     pub allocated: Estimate,
     /// Temporary allocations since then.
     pub temporary: Estimate,
 }
 
-/// A site over time: what changed at which point of the [`Activity::timeline`].
+/// A change of a site over time, at a point of the [`Activity::timeline`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SiteChange {
     /// Index of the point.
     pub point: u32,
     /// Index of the site.
     pub site: u32,
-    /// Live then.
+    /// Live memory then.
     pub live: Estimate,
-    /// Allocated since the begin of the window.
+    /// Memory allocated since the begin of the window.
     pub allocated: Estimate,
 }
 
@@ -105,26 +105,26 @@ pub struct Activity {
     pub from_ns: u64,
     /// End.
     pub to_ns: u64,
-    /// When most bytes were live, nanoseconds since the attach.
+    /// Time at which the most bytes were live, in nanoseconds since the attach.
     pub peak_ns: u64,
     /// Most live bytes in the window; 0 if allocations were sampled.
     pub peak_bytes: u64,
-    /// Allocations in the window that were recorded as samples, where others were all recorded.
+    /// Allocations in the window that were recorded as samples, while others were recorded one by one.
     pub sampled_allocations: u64,
-    /// Sums of the run until the begin, as recorded: not estimates.
+    /// Recorded sums of the run up to the begin, without estimates.
     pub totals_before: Totals,
-    /// Sums of the run until the end, as recorded.
+    /// Recorded sums of the run up to the end.
     pub totals: Totals,
-    /// Sums over the sites, estimates if sampled: live at the begin and the end, allocated,
-    /// released, temporary in the window.
+    /// Sums over the sites, estimated with sampling: live at the begin and the end; allocated, released and temporary
+    /// in the window.
     pub sum: SiteActivity,
-    /// Every site that was ever seen until the end, in no order.
+    /// Every site seen up to the end, in no order.
     pub sites: Vec<SiteActivity>,
-    /// Who released what; empty unless release stacks were recorded.
+    /// Releases by allocating and releasing stack; empty unless release stacks were recorded.
     pub flows: Vec<ReleaseFlow>,
-    /// Releases by stack id, ordered; 0 if it is not known. Empty unless release stacks were recorded.
+    /// Releases by stack id, ordered; 0 if unknown. Empty unless release stacks were recorded.
     pub releases: Vec<(u32, Estimate)>,
-    /// Live blocks at the end by size in bytes, ordered by it.
+    /// Live blocks at the end by size in bytes, in ascending order.
     pub live_sizes: Vec<(u64, Estimate)>,
     /// Allocations by size in bytes: (bucket, amount), ordered; see
     /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
@@ -135,9 +135,9 @@ pub struct Activity {
     pub timeline: Vec<HeapAt>,
     /// The sites over time, ordered by point.
     pub changes: Vec<SiteChange>,
-    /// Scores of the sites; `None` unless they were asked for.
+    /// Scores of the sites; `None` unless requested.
     pub scored: Option<ScoredRun>,
-    /// Where what lives lies, at the moments that were asked for; the last one is the end. Sites are those of
+    /// Addresses of live blocks at the requested moments; the last one is the end. Sites are those of
     /// [`Activity::sites`]. Where allocations were sampled, these are the samples themselves.
     pub addresses: Vec<AddressMap>,
 }
@@ -145,18 +145,18 @@ pub struct Activity {
 /// Request about a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ActivityOptions {
-    /// Approximate number of points of the timeline, at most.
+    /// Approximate upper bound on the points of the timeline.
     pub points: usize,
     /// Options of scores; `None` for no scores.
     pub scores: Option<ScoreOptions>,
-    /// At how many moments it is told where blocks live; the last one is the end.
+    /// Number of moments with the addresses of blocks; the last one is the end.
     pub moments: usize,
-    /// About how many cells these have together at most.
+    /// Approximate upper bound on the cells of all of them.
     pub max_cells: usize,
 }
 
 impl Activity {
-    /// Returns what was recorded in the window: sums minus those before, live blocks and peak as they are.
+    /// Returns the recorded sums of the window: sums minus those before, with live blocks and peak unchanged.
     pub fn window_totals(&self) -> Totals {
         let (now, before) = (&self.totals, &self.totals_before);
         let delta = |field: fn(&Totals) -> u64| field(now).saturating_sub(field(before));
@@ -173,7 +173,7 @@ impl Activity {
         }
     }
 
-    /// Sums over the sites.
+    /// Adds up the sites.
     pub(crate) fn add_up(&mut self) {
         let mut sum = SiteActivity {
             oldest_ns: u64::MAX,
@@ -193,7 +193,7 @@ impl Activity {
     }
 }
 
-/// Begins to count at the begin, and draws maps.
+/// Starts the counts at the begin, and draws maps.
 struct Count {
     maps: AddressMaps,
 }
@@ -221,7 +221,7 @@ impl Recording {
     pub fn ledger_options(&self) -> LedgerOptions {
         LedgerOptions {
             track_release_stacks: self.has_release_stacks(),
-            // Some of blocks that were passed by are recorded, too.
+            // Blocks that the filter skipped may be recorded, too.
             ignore_unknown_releases: self.meta().flags & flags::LIVE_FILTER != 0
                 || self.sample_bytes().is_some(),
             ..LedgerOptions::default()
@@ -233,12 +233,12 @@ impl Recording {
         self.meta().flags & flags::RELEASE_STACKS != 0
     }
 
-    /// Mean bytes between samples, if allocations were sampled: the largest that there was.
+    /// Returns the largest mean distance of samples in bytes, if allocations were sampled.
     pub fn sample_bytes(&self) -> Option<u64> {
         self.samples().sample_bytes()
     }
 
-    /// Knows what recorded blocks stand for.
+    /// Returns the meaning of recorded blocks.
     pub fn samples(&self) -> SampledAllocations {
         let always = self.meta().sample_bytes;
         if always > 0 {
@@ -262,7 +262,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Fails if it is not known what was read and written.
+    /// Fails if reads and writes are unknown.
     pub fn check_accesses(&self) -> Result<(), Error> {
         match self.telling_modules() {
             Some(_) => Ok(()),
@@ -270,7 +270,7 @@ impl Recording {
         }
     }
 
-    /// Load biases of the modules that tell of their reads and writes; `None`: nothing of that was recorded.
+    /// Returns the load biases of the modules that report their reads and writes; `None` if none were recorded.
     pub fn telling_modules(&self) -> Option<Vec<u64>> {
         let notes = &self.meta().notes;
         let (_, bases) = notes.iter().find(|(name, _)| name == ACCESS_NOTE)?;
@@ -298,7 +298,7 @@ impl Recording {
         }
     }
 
-    /// Stacks of calls of functions whose kind has this word in it.
+    /// Returns the stacks of calls of functions whose kind contains this word.
     fn stacks_of(&self, kind: &str) -> FxHashSet<u32> {
         let stacks = self.stacks();
         let is_of_kind = |id: &u32| {
@@ -309,11 +309,11 @@ impl Recording {
         stacks.ids().filter(is_of_kind).collect()
     }
 
-    /// Returns what happened from `from_ns` (or the beginning) to `to_ns` (or the end), nanoseconds since the attach.
-    /// `points`: how many points the timeline has at most, about.
+    /// Returns the activity from `from_ns` (or the beginning) to `to_ns` (or the end), in nanoseconds since the
+    /// attach. `points`: approximate upper bound on the points of the timeline.
     ///
-    /// In a recording of sums the ends are moved to those of intervals. Fails if the window has no length or
-    /// lies outside of what the file covers, and at damage.
+    /// In a recording of sums the ends move to those of intervals. Fails if the window has no length or lies outside
+    /// the recorded time, and at damage.
     pub fn activity(
         &self,
         from_ns: Option<u64>,
@@ -323,10 +323,9 @@ impl Recording {
         self.scored_activity(from_ns, to_ns, points, None)
     }
 
-    /// Like [`Recording::activity`], with scores if `scores` are asked for.
+    /// Like [`Recording::activity`], with scores if `scores` are requested.
     ///
-    /// Fails also if scores are asked for of a recording that does not have every allocation; see
-    /// [`Recording::check_scores`].
+    /// Also fails if scores are requested for a recording without every allocation; see [`Recording::check_scores`].
     pub fn scored_activity(
         &self,
         from_ns: Option<u64>,
@@ -342,9 +341,9 @@ impl Recording {
         self.activity_with(from_ns, to_ns, &options)
     }
 
-    /// Like [`Recording::activity`], with everything that can be asked for. A recording of sums has no addresses.
+    /// Like [`Recording::activity`], with all options. A recording of sums has no addresses.
     ///
-    /// Fails as [`Recording::scored_activity`] does.
+    /// Fails like [`Recording::scored_activity`].
     pub fn activity_with(
         &self,
         from_ns: Option<u64>,
@@ -397,12 +396,12 @@ impl Recording {
         };
         let mut stretch = Stretch::new(replay, from_ns.unwrap_or(0), to_ns, count);
         if from_ns.is_none() && !is_restored {
-            // From the very begin: there is nothing before.
+            // At the very begin, there is nothing before.
             stretch.begin = Some((0, Totals::default()));
         }
         stretch.run(self, start)?;
         if stretch.replay.now_ns() >= end_ns {
-            // Nothing more will come; elsewhere, what is held back is decided by what follows.
+            // Nothing follows; elsewhere, later events decide about those that are held back.
             stretch.replay.ledger.finish();
         }
         self.meter().end();
@@ -464,7 +463,7 @@ fn finish(
         let of_site = of_sites.remove(&(site.stack, site.tid)).unwrap_or_default();
         site.oldest_ns = of_site.oldest_ns.unwrap_or(u64::MAX);
         site.unseen = of_site.unseen;
-        // From here on, samples of a stack are what they stand for.
+        // From here on, samples of a stack become the amounts that they stand for.
         site.stack = samples.of(site.stack).0;
     }
     activity.live_sizes = sizes.into_iter().collect();

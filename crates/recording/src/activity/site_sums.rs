@@ -3,14 +3,14 @@
 use crate::activity::SiteActivity;
 use memhook_ledger::Estimate;
 
-/// A number that no site carries.
+/// A number that no site has.
 pub(crate) const NEVER: u32 = u32::MAX;
 
-/// Counters of one site on one thread. What every block changes is in the first cache line.
+/// Counters of one site on one thread. Those that every block changes are in the first cache line.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Sums {
-    /// The collector's when the site was last saved.
+    /// The collector's number when the site was last saved.
     pub stamp: u32,
     pub stack: u32,
     pub live: Estimate,
@@ -28,7 +28,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Live blocks come from before or were allocated.
+    /// Returns the allocations in the window, from the live blocks, the releases and the blocks before.
     pub fn allocated(&self) -> Estimate {
         let mut allocated = self.live;
         allocated += self.released;
@@ -36,7 +36,8 @@ impl Sums {
         allocated
     }
 
-    /// The numbers. A site that has not changed since the peak with this number still is what it was then.
+    /// Returns the results. A site that has not changed since the peak with this number still has the
+    /// state of then.
     pub fn finish(self, peak_number: u32, tid_of: impl Fn(u16) -> u32) -> SiteActivity {
         SiteActivity {
             stack: self.stack,
@@ -59,7 +60,7 @@ impl Sums {
     }
 }
 
-/// Blocks by bucket, from the first to the last one that has any.
+/// Blocks by bucket, from the first to the last non-empty one.
 #[derive(Default)]
 pub(crate) struct Histogram {
     first: u8,
@@ -96,7 +97,7 @@ impl Histogram {
         self.blocks[at] += blocks;
     }
 
-    /// The buckets that have blocks, ordered.
+    /// Returns the non-empty buckets, in order.
     fn counted(&self) -> Vec<(u8, f64)> {
         let buckets = (self.first..).zip(self.blocks.iter().copied());
         buckets.filter(|(_, blocks)| *blocks > 0.0).collect()

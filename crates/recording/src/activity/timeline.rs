@@ -1,10 +1,10 @@
-//! The heap over time, with the sites that change, in bounded memory.
+//! The heap over time, with the changes of sites, in bounded memory.
 
 use crate::activity::{HeapAt, SiteChange};
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
-/// Changes of sites kept (about 48 MB); with more, every second point is given up.
+/// Most changes of sites (about 48 MB); beyond that, every second point is dropped.
 const MAX_CHANGES: usize = 1 << 20;
 
 /// Points at equal distances of time, each at the end of a pass.
@@ -18,7 +18,8 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// A timeline of a run from `from_ns` to `to_ns`, with about `points` points at most.
+    /// Creates a timeline of a run from `from_ns` to `to_ns`, with about `points` points
+    /// at most.
     pub fn new((from_ns, to_ns): (u64, u64), points: usize) -> Self {
         let step_ns = to_ns.saturating_sub(from_ns) / points.max(1) as u64;
         Self {
@@ -70,7 +71,7 @@ impl Timeline {
                 live,
                 allocated,
             }));
-        // A recording may say any time.
+        // A recording may claim any time.
         let steps = (time_ns / self.step_ns).saturating_add(1);
         self.next_ns = steps.saturating_mul(self.step_ns);
         if self.changes.len() > MAX_CHANGES && self.points.len() > 2 {
@@ -78,7 +79,7 @@ impl Timeline {
         }
     }
 
-    /// Keeps every second point, the last one included.
+    /// Keeps every second point, including the last one.
     fn thin_out(&mut self) {
         self.thinned = true;
         self.step_ns = self.step_ns.saturating_mul(2);
@@ -110,7 +111,7 @@ impl Timeline {
         self.changes = kept;
     }
 
-    /// Returns true if points got new numbers since the last call.
+    /// Returns true if points were renumbered since the last call.
     pub fn was_thinned(&mut self) -> bool {
         std::mem::take(&mut self.thinned)
     }

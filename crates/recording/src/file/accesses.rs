@@ -1,4 +1,4 @@
-//! Reads and writes of blocks: behind the columns of a frame.
+//! Reads and writes of blocks, after the columns of a frame.
 
 use crate::Error;
 use crate::file::decode::Visitor;
@@ -35,7 +35,7 @@ impl AccessWriter {
         self.released.len() + self.live.len()
     }
 
-    /// A block is released, with what was read and written of it if that is known.
+    /// Adds a released block, with its reads and writes if they are known.
     #[inline]
     pub fn release(&mut self, accesses: Option<Accesses>) {
         match accesses {
@@ -47,7 +47,7 @@ impl AccessWriter {
         }
     }
 
-    /// A block is live at the end of the run.
+    /// Adds a block that is live at the end of the run.
     pub fn live(&mut self, accesses: &Accesses) {
         let granule = accesses.address >> 3;
         let delta = granule.wrapping_sub(self.last_granule) as i64;
@@ -112,17 +112,17 @@ fn read_entry(cursor: &mut Cursor<'_>, last_ns: &mut u64) -> Result<Accesses, Er
     Ok(accesses)
 }
 
-/// The entries of a frame that is being read.
+/// Entries of a frame that is being read.
 pub(crate) struct AccessReader<'a> {
     released: Cursor<'a>,
     live: Cursor<'a>,
-    /// Releases without an entry before the next one; `None`: there are no more entries.
+    /// Releases without an entry before the next one; `None` if there are no more entries.
     without: Option<u64>,
     last_ns: u64,
 }
 
 impl<'a> AccessReader<'a> {
-    /// Reads what is behind the columns; nothing in most frames.
+    /// Reads the part after the columns, which most frames lack.
     pub fn of(mut rest: Cursor<'a>) -> Result<Self, Error> {
         let mut of_length = [Cursor::new(&[]), Cursor::new(&[])];
         if !rest.is_empty() {
@@ -151,7 +151,7 @@ impl<'a> AccessReader<'a> {
         Ok(())
     }
 
-    /// The next release is of this block; tells what is known of it.
+    /// Takes the next release, of this block, and reports its reads and writes if they are known.
     #[inline]
     pub fn release(&mut self, address: u64, visitor: &mut impl Visitor) -> Result<(), Error> {
         match &mut self.without {
@@ -169,7 +169,7 @@ impl<'a> AccessReader<'a> {
         }
     }
 
-    /// Tells of the blocks that are live at the end.
+    /// Reports the blocks that are live at the end.
     pub fn live(&mut self, visitor: &mut impl Visitor) -> Result<(), Error> {
         let (mut granule, mut last_ns) = (0u64, 0);
         while !self.live.is_empty() {
@@ -252,7 +252,7 @@ mod tests {
             prop_assert_eq!(told.1, live);
         }
 
-        /// Whatever is there, it is read or refused.
+        /// Any bytes are read or refused.
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut told = Told::default();

@@ -1,7 +1,7 @@
 //! The live heap at one moment.
 //!
-//! The drain thread only copies ([`Checkpoint::take`]); sorting, coding and compressing is done by
-//! the thread that writes.
+//! The drain thread only copies ([`Checkpoint::take`]); the thread that writes does the sorting,
+//! coding and compressing.
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};
@@ -10,14 +10,14 @@ use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 /// Blocks in one chunk.
 pub(crate) const PART_BLOCKS: usize = 1 << 18;
 
-/// Knowledge of a ledger at the end of a pass.
+/// State of a ledger at the end of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     pub time_ns: u64,
     pub totals: Totals,
-    /// Ordered by stack.
+    /// Sums by site, ordered by stack.
     pub sites: Vec<SiteTotals>,
-    /// Stack, blocks, bytes; ordered by stack.
+    /// Stack, blocks and bytes of releases; ordered by stack.
     pub release_sites: Vec<(u32, u64, u64)>,
     pub blocks: Vec<LiveBlock>,
 }
@@ -52,7 +52,8 @@ impl Checkpoint {
         }
     }
 
-    /// Payloads of the chunks, with the number of blocks in each; the first has the sums.
+    /// Passes on the payloads of the chunks, with the number of blocks in each; the first one
+    /// has the sums.
     pub fn write(&mut self, mut chunk: impl FnMut(Vec<u8>, usize)) {
         self.blocks.sort_unstable_by_key(|block| block.address);
         let parts = self.blocks.len().div_ceil(PART_BLOCKS).max(1);
@@ -97,7 +98,7 @@ impl Checkpoint {
         }
     }
 
-    /// Reads one chunk into `self`. Returns whether more parts follow.
+    /// Reads one chunk into `self`. Returns true if more parts follow.
     pub fn read(&mut self, payload: &[u8], part: u64) -> Result<bool, Error> {
         let mut cursor = Cursor::new(payload);
         let (found, parts) = (cursor.varint()?, cursor.varint()?);
@@ -178,7 +179,8 @@ pub(crate) fn read_totals(cursor: &mut Cursor<'_>) -> Result<Totals, Error> {
     })
 }
 
-/// Five columns: address, stack, size, time, thread, each as difference to the block before.
+/// Writes five columns: address, stack, size, time, thread, each as the difference from the
+/// block before.
 fn write_blocks(blocks: &[LiveBlock], out: &mut Vec<u8>) {
     put(out, blocks.len() as u64);
     let mut column = |value: &dyn Fn(&LiveBlock) -> u64| {

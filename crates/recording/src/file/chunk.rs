@@ -5,7 +5,8 @@ use crate::file::format::{
     CHUNK_HEADER_BYTES, CHUNK_MAGIC, FILE_HEADER_BYTES, Kind, MAGIC, MAX_CHUNK_BYTES, VERSION,
 };
 
-/// The lowest level: the next ones hardly make files smaller (docs/measurements.md).
+/// The lowest compression level: the next ones hardly make files smaller
+/// (docs/measurements.md).
 const ZSTD_LEVEL: i32 = 1;
 
 /// Contents of a chunk header.
@@ -16,11 +17,11 @@ pub(crate) struct ChunkHeader {
     pub stored_bytes: u32,
     /// Bytes of the payload.
     pub raw_bytes: u32,
-    /// First moment that the chunk is about, nanoseconds since the attach.
+    /// First moment in the chunk, in nanoseconds since the attach.
     pub from_ns: u64,
-    /// Last moment.
+    /// Last moment in the chunk.
     pub to_ns: u64,
-    /// Events, blocks, stacks, ...
+    /// Number of its events, blocks, stacks, ...
     pub items: u32,
     pub payload_checksum: u32,
 }
@@ -41,7 +42,7 @@ impl ChunkHeader {
         out
     }
 
-    /// `None` if these are not the bytes of a chunk header.
+    /// Parses a header; `None` if these bytes are not one.
     pub fn parse(bytes: &[u8; CHUNK_HEADER_BYTES]) -> Option<ChunkHeader> {
         let whole = bytes[0..4] == CHUNK_MAGIC
             && crc32fast::hash(&bytes[..40]) == u32_at(bytes, 40)
@@ -60,7 +61,7 @@ impl ChunkHeader {
         })
     }
 
-    /// Bytes of header and payload in the file.
+    /// Returns the bytes of header and payload in the file.
     pub fn file_bytes(&self) -> u64 {
         CHUNK_HEADER_BYTES as u64 + u64::from(self.stored_bytes)
     }
@@ -76,7 +77,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     word.map_or(0, u64::from_le_bytes)
 }
 
-/// The begin of part number `part` of a recording.
+/// Returns the begin of part number `part` of a recording.
 pub(crate) fn file_header(part: u32) -> [u8; FILE_HEADER_BYTES] {
     let mut out = [0; FILE_HEADER_BYTES];
     out[0..8].copy_from_slice(&MAGIC);
@@ -120,7 +121,7 @@ impl Packer {
         Ok(Self { compressor })
     }
 
-    /// Header and compressed payload.
+    /// Returns header and compressed payload.
     pub fn pack(
         &mut self,
         kind: Kind,
@@ -174,7 +175,7 @@ pub(crate) fn unpack(
 mod tests {
     use super::*;
 
-    /// The fields of a layout, as numbers.
+    /// Returns the fields of a layout, as numbers.
     fn fields<'a>(layout: &'a [crate::file::format::Field], bytes: &[u8]) -> Vec<(&'a str, u64)> {
         let number = |at: usize, len: usize| {
             let all = bytes[at..at + len].iter().rev();

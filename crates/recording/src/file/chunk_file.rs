@@ -1,4 +1,4 @@
-//! Finding the chunks of a file.
+//! Search for the chunks of a file.
 
 use crate::Error;
 use crate::file::chunk::{ChunkHeader, check_file_header, u64_at, unpack};
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A chunk that the file has.
+/// A chunk in the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkRef {
     pub kind: Kind,
@@ -30,7 +30,8 @@ pub(crate) struct ChunkFile {
     pub meter: Meter,
     pub part: u32,
     pub chunks: Vec<ChunkRef>,
-    /// From the index; `None` if there is none, because the recorder died.
+    /// End of the recording, from the index; `None` if there is no index,
+    /// because the recorder died.
     pub end: Option<RecordingEnd>,
 }
 
@@ -43,7 +44,7 @@ impl ChunkFile {
                 cause,
             }
         };
-        // Before it is opened: that would wait for a pipe's writer.
+        // Before opening it, which would wait for a pipe's writer.
         let kind = std::fs::metadata(path).map_err(failed("open"))?.file_type();
         if kind.is_dir() {
             return Err(Error::Directory);
@@ -54,7 +55,7 @@ impl ChunkFile {
         ChunkFile::of(File::open(path).map_err(failed("open"))?, path)
     }
 
-    /// Reads a file that is open. `path`: what it is called in errors.
+    /// Reads an open file. `path`: its name in errors.
     pub fn of(file: File, path: &Path) -> Result<Self, Error> {
         let failed = |action| {
             move |cause| Error::Io {
@@ -96,7 +97,7 @@ impl ChunkFile {
     }
 
     fn read_at(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, Error> {
-        // Before anything is allocated: a forged length must not cost memory.
+        // Before any allocation: a forged length must not cost memory.
         if offset
             .checked_add(bytes as u64)
             .is_none_or(|end| end > self.len)
@@ -128,7 +129,7 @@ impl ChunkFile {
         unpack(header, &stored, &mut decompressor)
     }
 
-    /// The payload of a chunk, checked.
+    /// Returns the checked payload of a chunk.
     pub fn payload(&self, chunk: &ChunkRef) -> Result<Vec<u8>, Error> {
         self.meter.set(chunk.offset);
         let damaged = || Error::damaged("the header of a chunk").in_chunk_at(chunk.offset);

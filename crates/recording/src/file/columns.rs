@@ -2,7 +2,8 @@
 
 /// Events in a full frame.
 pub(crate) const FRAME_EVENTS: usize = 1 << 18;
-/// More events or blocks than this in one frame are damage: they bound what a decoder allocates.
+/// Upper bound on events or blocks of a frame: it limits the memory of a decoder, and more are
+/// damage.
 pub(crate) const MAX_FRAME_EVENTS: usize = 1 << 20;
 
 /// Names of the columns, in the order in which a frame holds them.
@@ -30,29 +31,29 @@ pub(crate) const SIZES: usize = 7;
 pub(crate) const SEQUENCES: usize = 8;
 pub(crate) const CONTROL: usize = 9;
 
-/// Bits 0..2 of a tag: what it is.
+/// Bits 0..2 of a tag: its kind.
 pub mod kind {
-    /// An allocation. Bits 2..5: where its address is, see [`super::place`]; bit 5: the stack, bit
-    /// 6: the size, bit 7: the sequence number is as expected.
+    /// An allocation. Bits 2..5: location of its address, see [`super::place`]; set if as
+    /// expected: bit 5, the stack; bit 6, the size; bit 7, the sequence number.
     pub const ALLOCATION: u8 = 0;
-    /// A release. Bits 2..6: how many allocations ago its block was made, or see [`super::age`];
-    /// bit 6: the stack, bit 7: the sequence number is as expected.
+    /// A release. Bits 2..6: its block, by the number of allocations since, or see [`super::age`];
+    /// set if as expected: bit 6, the stack; bit 7, the sequence number.
     pub const RELEASE: u8 = 1;
     /// The release that announces a `realloc`; bits as for a release.
     pub const REALLOC_RELEASE: u8 = 2;
-    /// Not an event, or one more thing about the next one. Bits 2..8: see [`super::control`].
+    /// Not an event, or a supplement to the next one. Bits 2..8: see [`super::control`].
     pub const CONTROL: u8 = 3;
 }
 
-/// Bits 2..5 of an allocation's tag.
+/// Bits 2..5 of an allocation's tag: the location of its address.
 pub mod place {
     /// 0, 1, 2, 3: the last, second last, ... released block of the size class.
     pub const RELEASED: u8 = 0;
     /// The last released block that is older than the frame.
     pub const STRANGER: u8 = 4;
-    /// The last released block of all.
+    /// The last released block.
     pub const LAST_RELEASED: u8 = 5;
-    /// Right behind the block allocated last.
+    /// Right behind the last allocated block.
     pub const BEHIND: u8 = 6;
     /// In the column `addresses`.
     pub const EXPLICIT: u8 = 7;
@@ -68,19 +69,19 @@ pub mod age {
 
 /// Bits 2..8 of a control tag.
 pub mod control {
-    /// Events of a ring follow: ring, thread id.
+    /// Begin of a ring's events: ring, thread id.
     pub const RING: u8 = 0;
-    /// Events of a ring that this frame has named before, with the same thread: ring.
+    /// Begin of the events of a ring that this frame has named before, with the same thread: ring.
     pub const RING_AGAIN: u8 = 1;
-    /// The pass is over: nanoseconds since the end of the last one (signed).
+    /// End of a pass: nanoseconds since the end of the last one (signed).
     pub const PASS: u8 = 2;
     /// Passes without events: nanoseconds (signed), number.
     pub const EMPTY_PASSES: u8 = 3;
-    /// The time of what follows: nanoseconds since the last time (signed).
+    /// Time of the following events: nanoseconds since the last time (signed).
     pub const TIME: u8 = 4;
-    /// The next tag is written as a release, but says that the `realloc` announced before failed.
+    /// The next tag has the form of a release, but means that the announced `realloc` failed.
     pub const REALLOC_FAILED: u8 = 5;
-    /// The next tag is written as an allocation, but means pairs: their number.
+    /// The next tag has the form of an allocation, but means pairs: their number.
     pub const PAIRS: u8 = 6;
 }
 

@@ -9,25 +9,22 @@ use crate::file::reader::MAX_TOTAL_BYTES;
 use crate::file::varint::{Cursor, RUNS_PAST_THE_END, Short};
 use memhook_abi::{Accesses, Event, MAX_RINGS, Op, RawEvent, sequence_before};
 
-/// Greatest count of a pair event.
+/// Largest count of a pair event.
 const MAX_PAIRS: u32 = 0xffff;
-/// No request above the user half of the address space can have been granted.
+/// Upper bound on sizes: no request above the user half of the address space can have been granted.
 const MAX_SIZE: u64 = 1 << 47;
 
-/// Takes events in the order in which they were recorded, which is that of
-/// [`memhook_stream::Sink`].
+/// Takes events in the order in which they were recorded, which is that of [`memhook_stream::Sink`].
 pub trait Visitor {
-    /// Events of this ring follow, published by the thread `tid` (target's pid namespace).
+    /// Begins the events of this ring, which the thread `tid` (target's pid namespace) published.
     fn begin_ring(&mut self, ring: usize, tid: u32);
     /// Reports the reads and writes of the block that the next event releases.
     fn access(&mut self, _accesses: &Accesses) {}
     /// Reports the reads and writes of a block that is live at the end.
     fn live_access(&mut self, _accesses: &Accesses) {}
-    /// One event. `size` is the requested size in bytes, 0 for a release; `time_ns` nanoseconds
-    /// since the attach.
+    /// Takes one event. `size` is the requested size in bytes, 0 for a release; `time_ns` nanoseconds since the attach.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
-    /// A pass is over at `now_ns`, nanoseconds since the attach; `passes` is above 1 for several
-    /// in a row without events.
+    /// Ends a pass at `now_ns`, nanoseconds since the attach; `passes` is above 1 for several in a row without events.
     fn end_pass(&mut self, now_ns: u64, passes: u64);
 }
 
@@ -75,9 +72,9 @@ impl Decoder {
         }
     }
 
-    /// Hands out a frame. Returns the bytes that its allocations asked for, together.
+    /// Decodes a frame. Returns the total bytes that its allocations requested.
     ///
-    /// Fails at the first thing that makes no sense; what comes before it has been handed out.
+    /// Fails at the first contradiction; the visitor has got everything before it.
     pub fn frame(&mut self, payload: &[u8], visitor: &mut impl Visitor) -> Result<u64, Error> {
         let mut head = Cursor::new(payload);
         let events = usize::try_from(head.varint()?).unwrap_or(usize::MAX);

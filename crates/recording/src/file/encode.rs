@@ -10,25 +10,25 @@ use rustc_hash::FxHashMap;
 /// Places in the table of recent blocks, a power of two.
 const RECENT: usize = 1 << 17;
 
-/// Difference of two sequence numbers, signed.
+/// Returns the difference of two sequence numbers, signed.
 #[inline]
 pub(crate) fn sequence_difference(a: u32, b: u32) -> i64 {
     let shift = 32 - SEQUENCE_BITS;
     i64::from((a.wrapping_sub(b) << shift) as i32 >> shift)
 }
 
-/// One frame, as columns that are not compressed yet.
+/// One frame, as uncompressed columns.
 #[derive(Default)]
 pub(crate) struct Frame {
     pub columns: [Vec<u8>; COLUMNS.len()],
     pub events: usize,
-    /// Passes that end in it.
+    /// Number of passes that end in it.
     pub passes: u64,
     /// Index of the class bias.
     pub bias: usize,
     /// Time of the first event or pass, nanoseconds since the attach.
     pub from_ns: u64,
-    /// The latest time in it.
+    /// Latest time in it.
     pub to_ns: u64,
     /// Ring and thread, if the frame begins in the middle of a ring's events.
     pub continued: Option<(u64, u32)>,
@@ -37,7 +37,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Bytes of all columns.
+    /// Returns the bytes of all columns.
     pub fn len(&self) -> usize {
         let columns: usize = self.columns.iter().map(Vec::len).sum();
         columns + self.accesses.len()
@@ -62,7 +62,7 @@ impl Frame {
         for column in &self.columns {
             out.extend_from_slice(column);
         }
-        // Readers that know nothing of it do not look behind the columns.
+        // Readers without support for them stop after the columns.
         self.accesses.write(out);
     }
 }
@@ -104,23 +104,23 @@ impl Encoder {
         }
     }
 
-    /// Events in the frame under way.
+    /// Returns the number of events in the current frame.
     pub fn events(&self) -> usize {
         self.frame.events
     }
 
-    /// Nothing to be written, not even passes.
+    /// Returns true if there is nothing to write, not even passes.
     pub fn is_empty(&self) -> bool {
         !self.started && self.empty_passes == 0
     }
 
-    /// Time of the first thing in the frame under way.
+    /// Returns the first time in the current frame.
     pub fn began_ns(&self) -> Option<u64> {
         self.started.then_some(self.frame.from_ns)
     }
 
     fn start(&mut self, time_ns: u64) {
-        // The first two frames try both ways of making size classes.
+        // The first two frames try both ways of forming size classes.
         let bias = match self.frames {
             0 | 1 => self.frames,
             _ => usize::from(self.misses[1] < self.misses[0]),
@@ -165,7 +165,7 @@ impl Encoder {
         }
     }
 
-    /// `was_empty`: no ring had events.
+    /// Ends a pass. `was_empty`: no ring had events.
     pub fn end_pass(&mut self, now_ns: u64, was_empty: bool) {
         if was_empty {
             self.empty_passes += 1;
@@ -202,7 +202,7 @@ impl Encoder {
         self.frame.to_ns = self.frame.to_ns.max(now_ns);
     }
 
-    /// Ends the frame and hands it out; `spare` is reused for the next one.
+    /// Ends the frame and returns it; reuses `spare` for the next one.
     pub fn finish(&mut self, spare: Frame) -> Frame {
         self.flush_empty_passes();
         let tried = self.frame.bias;
@@ -235,8 +235,8 @@ impl Encoder {
         self.frame.accesses.live(accesses);
     }
 
-    /// Where it is called with an event whose kind is known, what is done for other kinds is left out, and the
-    /// event stays in registers.
+    /// Records an event. Inlined: where its kind is known, the code for other kinds is left out, and the event
+    /// stays in registers.
     #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         if !self.started || time_ns != self.model.time_ns {
@@ -254,7 +254,7 @@ impl Encoder {
         }
     }
 
-    /// An event that is neither an allocation nor a release.
+    /// Records an event that is neither an allocation nor a release.
     #[inline(never)]
     fn rare_event(&mut self, event: Event, granule: u64, size: u64) {
         let Event {
@@ -270,12 +270,12 @@ impl Encoder {
                 self.release(kind::RELEASE, granule, sequence, stack);
             }
             Op::Pair => self.pairs(&event, granule, size),
-            // What is not about blocks.
+            // Events that are not about blocks.
             _ => self.frame.events -= 1,
         }
     }
 
-    /// The next event has this time.
+    /// Sets the time of the next event.
     #[inline(never)]
     fn go_on_at(&mut self, time_ns: u64) {
         if !self.started {

@@ -1,4 +1,5 @@
-//! Payloads with right checksums and wrong contents: anyone who can write a file can make checksums.
+//! Payloads with right checksums and wrong contents: anyone who can write a file can compute
+//! checksums.
 
 use crate::file::checkpoint::Checkpoint;
 use crate::file::decode::{Decoder, Visitor};

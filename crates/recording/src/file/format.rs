@@ -1,19 +1,19 @@
-//! Numbers and layouts of the file. `FORMAT.md` tells the same; a test compares the two.
+//! Numbers and layouts of the file. `FORMAT.md` states the same; a test compares the two.
 
-/// First bytes of a file. As in PNG: the high bit, line ends and end-of-file mark show a transfer
-/// that took the file for text.
+/// First bytes of a file. Like PNG's: the high bit, line ends and end-of-file mark reveal a
+/// transfer as text.
 pub const MAGIC: [u8; 8] = *b"\x89MHK\r\n\x1a\n";
-/// Changes with every change of the layout or of the coding of events.
+/// Format version: any change of the layout or of the coding of events raises it.
 pub const VERSION: u32 = 2;
-/// Last bytes of a file that was finished.
+/// Last bytes of a finished file.
 pub const END_MAGIC: [u8; 8] = *b"MHK-END\n";
 /// First bytes of a chunk.
 pub const CHUNK_MAGIC: [u8; 4] = *b"MHKc";
-/// No chunk is larger than this before compression, in bytes.
+/// Largest chunk before compression, in bytes.
 pub const MAX_CHUNK_BYTES: usize = 1 << 26;
 
-/// A field of a fixed layout: name, offset and bytes. The page is compared with these tables, and
-/// what `chunk` writes is taken apart by them.
+/// A field of a fixed layout: name, offset and bytes. Tests compare FORMAT.md with these tables,
+/// and parse the output of `chunk` by them.
 #[cfg(test)]
 pub(crate) type Field = (&'static str, usize, usize);
 
@@ -66,9 +66,9 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// About the run: see [`crate::Meta`].
+    /// Facts about the run: see [`crate::Meta`].
     Meta = 1,
-    /// Modules that came or went.
+    /// Modules that were loaded or unloaded.
     Modules = 2,
     /// Backtraces.
     Stacks = 3,
@@ -78,17 +78,17 @@ kinds! {
     Checkpoint = 5,
     /// Thread names.
     Threads = 6,
-    /// Counters of what was not recorded.
+    /// Counters of events that were not recorded.
     Losses = 7,
-    /// Sums of an interval, instead of events.
+    /// Sums of an interval, in place of events.
     Summary = 8,
     /// Points of the target's clock and the time of day.
     Clock = 9,
-    /// Where the chunks are.
+    /// Offsets of the chunks.
     Index = 10,
-    /// The last events before the first checkpoint of a later part, which are in the part before.
+    /// Last events before the first checkpoint of a later part, repeated from the previous part.
     LeadIn = 11,
-    /// Names of frames that no file has.
+    /// Names of frames that are in no file.
     Names = 12,
 }
 
@@ -106,7 +106,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../FORMAT.md");
 
-    /// Cells of the table under the heading `title`, without its two head rows.
+    /// Returns the cells of the table under the heading `title`, without its two head rows.
     fn table(title: &str) -> Vec<Vec<String>> {
         let section = PAGE
             .split("\n## ")

@@ -1,13 +1,13 @@
-//! The times in which nothing was seen, as a note of [`Meta`](crate::Meta): readers that do not know it lose
+//! Times in which nothing was seen, as a note of [`Meta`](crate::Meta): readers that do not know it lose
 //! nothing else.
 
 use crate::Error;
 use memhook_stream::Gap;
 
-/// The name of the note.
+/// Name of the note.
 pub const GAPS_NOTE: &str = "gaps";
 
-/// The value of the note: `FROM-TO` in nanoseconds since the attach, with spaces in between.
+/// Returns the value of the note: `FROM-TO` in nanoseconds since the attach, separated by spaces.
 pub fn gaps_text(gaps: &[Gap]) -> String {
     let texts = gaps
         .iter()
@@ -15,7 +15,7 @@ pub fn gaps_text(gaps: &[Gap]) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// The gaps of such a value: in order, none of them empty.
+/// Parses such a value into gaps: in order, none of them empty.
 pub(crate) fn gaps_of(text: &str) -> Result<Vec<Gap>, Error> {
     let mut gaps: Vec<Gap> = Vec::new();
     for one in text.split_ascii_whitespace() {

@@ -2,10 +2,11 @@
 
 /// Name of the heap.
 pub const HEAP_NOTE: &str = "heap";
-/// Its functions: a line for each, its number on call stacks, a space, and its name.
+/// Its functions: for each, a line with its number on call stacks, a space, and its
+/// name.
 pub const FUNCTIONS_NOTE: &str = "functions";
 
-/// The name of a function, in the note about them.
+/// Finds the name of a function in the note about them.
 pub fn function_in(note: &str, number: u8) -> Option<&str> {
     let mut lines = note.lines().filter_map(|line| line.split_once(' '));
     lines.find_map(|(n, name)| (n.parse() == Ok(number)).then_some(name))

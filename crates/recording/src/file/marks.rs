@@ -3,10 +3,11 @@
 use crate::Error;
 use memhook_stream::NamedMoment;
 
-/// The name of the note.
+/// Name of the note.
 pub const MARKS_NOTE: &str = "marks";
 
-/// The value of the note: a line for each mark, its time in nanoseconds since the attach, a space and its name.
+/// Returns the value of the note: for each mark, a line with its time in nanoseconds since the attach, a space
+/// and its name.
 pub fn marks_text(marks: &[NamedMoment]) -> String {
     let lines = marks.iter().map(|mark| {
         let name = mark.name.replace(|c: char| c.is_control(), " ");
@@ -15,7 +16,7 @@ pub fn marks_text(marks: &[NamedMoment]) -> String {
     lines.collect()
 }
 
-/// The marks of such a value, in order.
+/// Parses such a value into marks, in order.
 pub(crate) fn marks_of(text: &str) -> Result<Vec<NamedMoment>, Error> {
     let mark = |line: &str| {
         let (time, name) = line.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! Progress of reading a recording, for those who wait for it.
+//! Progress of reading a recording, for users who wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -15,24 +15,25 @@ struct State {
 }
 
 impl Meter {
-    /// Meter for a file of this size.
+    /// Creates a meter for a file of this size.
     pub(crate) fn of(bytes: u64) -> Meter {
         let meter = Meter::default();
         meter.0.bytes.store(bytes, Relaxed);
         meter
     }
 
-    /// This part of the file has been read.
+    /// Sets how much of the file has been read.
     pub(crate) fn set(&self, position: u64) {
         self.0.position.store(position, Relaxed);
     }
 
-    /// Nothing more is read for what was asked.
+    /// Notes that the request has been read.
     pub(crate) fn end(&self) {
         self.0.is_read.store(true, Relaxed);
     }
 
-    /// Bytes up to where the file has been read, and all of them; `None` when what was asked has been read.
+    /// Returns how many bytes have been read, and how many there are; `None` once the request has been
+    /// read.
     pub fn position(&self) -> Option<(u64, u64)> {
         let State {
             position,

@@ -3,12 +3,12 @@
 //! Encoder and decoder run the same model over the same events, so a prediction that comes true
 //! needs no bytes of its own. Every frame starts with an empty model: frames can be read alone.
 //!
-//! - *Releases* name their block by how many allocations ago it was made.
+//! - *Releases* name their block by the number of allocations since.
 //! - *Allocations* are expected where a block of the same size class was just released, as
 //!   allocators do, or behind the previous allocation.
-//! - *Stacks* are expected to follow each other as they did the last time; a stack is expected to
-//!   ask for the size it asked for before.
-//! - *Sequence numbers* are expected to be what the target's table of sequence words must hold.
+//! - *Stacks* are expected to follow each other as they did the last time, and a stack to request
+//!   the same size as before.
+//! - *Sequence numbers* are expected to match the target's table of sequence words.
 
 use memhook_abi::{SEQUENCE_BITS, SEQUENCE_WORDS};
 use rustc_hash::FxHashMap;
@@ -21,7 +21,7 @@ pub(crate) const CLASSES: usize = 256;
 pub(crate) const SEQUENCE_MASK: u32 = (1 << SEQUENCE_BITS) - 1;
 /// Mask of an address in granules of 8 bytes.
 pub(crate) const GRANULE_MASK: u64 = (1 << 45) - 1;
-/// Bytes added to a size before it is rounded down to 16 to get its class: 15 for allocators whose
+/// Bytes added to a size before it is rounded down to 16 for its class: 15 for allocators whose
 /// blocks hold exactly the size class, 7 for those that put an 8-byte word before the block.
 pub(crate) const CLASS_BIASES: [u64; 2] = [7, 15];
 
@@ -36,10 +36,10 @@ impl Released {
         self.0 = [granule, a, b, c];
     }
 
-    /// Takes the one at `rank` out.
+    /// Removes the one at `rank`.
     #[inline]
     pub fn remove(&mut self, rank: usize) -> u64 {
-        // Moved one by one: a copy of a length that is not known before is a call.
+        // Moved one by one: a copy whose length is unknown at compile time is a call.
         let [a, b, c, d] = self.0;
         let granule;
         (granule, self.0) = match rank {
@@ -56,7 +56,7 @@ impl Released {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Class {
     pub released: Released,
-    /// The last block allocated, in granules.
+    /// Last allocated block, in granules.
     pub last: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Block {
 #[derive(Clone, Copy)]
 pub(crate) struct KnownStack {
     pub id: u32,
-    /// Local number of the stack that followed the last time.
+    /// Local number of the stack that followed it the last time.
     pub next: u32,
     /// Size of its last allocation in bytes.
     pub size: u64,
@@ -85,13 +85,13 @@ pub(crate) struct Model {
     pub bias: u64,
     pub blocks: Vec<Block>,
     pub classes: Box<[Class; CLASSES]>,
-    /// Released blocks from before this frame, whose class is not known.
+    /// Released blocks from before this frame, whose class is unknown.
     pub strangers: Released,
-    /// The last block released, in granules.
+    /// Last released block, in granules.
     pub last_released: u64,
-    /// The last block released that is from before this frame.
+    /// Last released block from before this frame.
     pub last_stranger: u64,
-    /// Where the next block would be if the last one were cut from a larger piece of memory.
+    /// Address of the next block if the last one was cut from a larger piece of memory.
     pub bump: u64,
     /// Stacks by local number. Number 0 is "no stack".
     pub stacks: Vec<KnownStack>,
@@ -127,7 +127,7 @@ impl Model {
         model
     }
 
-    /// Forgets everything: a new frame begins.
+    /// Forgets everything, for a new frame.
     pub fn reset(&mut self, bias: u64, time_ns: u64) {
         self.bias = bias;
         self.blocks.clear();
@@ -166,14 +166,16 @@ impl Model {
         (64 + (log - 9) * 4 + quarter as u32).min(CLASSES as u32 - 1) as u8
     }
 
-    /// The sequence word of a block: one word for a page's worth of addresses, as in the hook.
+    /// Returns the sequence word of a block: one word for the addresses of a page, like in the
+    /// hook.
     #[inline]
     pub fn word_of(granule: u64) -> usize {
         let page = granule >> 9;
         (page ^ (page >> 14)) as usize & (SEQUENCE_WORDS - 1)
     }
 
-    /// The sequence number that the next event at this address should carry; a release counts up.
+    /// Returns the expected sequence number of the next event at this address; a release counts
+    /// up.
     #[inline]
     pub fn expected_sequence(&self, word: usize, is_release: bool) -> u32 {
         (self.sequences[word] + u32::from(is_release)) & SEQUENCE_MASK
@@ -195,7 +197,7 @@ impl Model {
         self.last_stack = stack;
     }
 
-    /// Notes the release of the block allocated last.
+    /// Notes the release of the last allocated block.
     pub fn released_last(&mut self) {
         if let Some(block) = self.blocks.last().copied() {
             self.released(block.granule, Some(block.class));

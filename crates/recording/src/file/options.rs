@@ -23,15 +23,15 @@ pub struct Options {
     pub mode: Mode,
     /// Largest size of a file in bytes.
     pub max_file_bytes: Option<u64>,
-    /// Files kept. When one is full the next is begun (`run.mhk`, `run.1.mhk`, ...), each of which
-    /// can be read alone, and the oldest is deleted; with 1, the recording ends instead. A part ends
-    /// at three quarters of the size; it grows beyond the size only while the disk lags behind.
+    /// Number of files to keep. When one is full, the next one begins (`run.mhk`, `run.1.mhk`, ...), each of
+    /// which can be read alone, and the oldest is deleted; with 1, the recording ends instead. A part ends
+    /// at three quarters of the size, and grows beyond the size only while the disk lags behind.
     pub max_parts: u32,
-    /// The recording ends, or does not begin, when less than this is free on its disk, in bytes.
+    /// Free bytes on the disk below which the recording ends, or does not begin.
     pub min_free_bytes: u64,
-    /// The recording ends when more than this waits to be written, in bytes of memory.
+    /// Bytes of memory waiting to be written beyond which the recording ends.
     pub max_queued_bytes: usize,
-    /// Replace files that exist.
+    /// True to replace existing files.
     pub overwrite: bool,
 }
 
@@ -48,12 +48,13 @@ impl Default for Options {
     }
 }
 
-/// Where the recording of a run's mappings is, beside that of its heap: `run.mappings.mhk` beside `run.mhk`.
+/// Returns the path of the recording of a run's mappings, next to that of its heap: `run.mappings.mhk` next
+/// to `run.mhk`.
 pub fn path_of_mappings(of_heap: &Path) -> PathBuf {
     beside(of_heap, "mappings")
 }
 
-/// Where the recording of the heap of a described allocator is: `run.pool.mhk` beside `run.mhk`.
+/// Returns the path of the recording of a described allocator's heap: `run.pool.mhk` next to `run.mhk`.
 pub fn path_of_heap(of_heap: &Path, name: &str) -> PathBuf {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let plain = |c: char| if is_plain(c) { c } else { '_' };

@@ -12,15 +12,15 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// Bytes written between two looks at the disk's free space.
+/// Bytes written between two checks of the disk's free space.
 const LOOK_BYTES: u64 = 4 << 20;
-/// Room kept for the index, per chunk and once.
+/// Room reserved for the index, per chunk and once.
 const INDEX_ENTRY_BYTES: u64 = 40;
 
-/// In place of a path: the recording goes to standard output, which is a pipe or a socket.
+/// Path that stands for standard output, which is a pipe or a socket.
 pub const STREAM: &str = "-";
 
-/// Reason why no more can be written.
+/// Reason to stop writing.
 pub(crate) enum Stop {
     SizeLimit,
     LowDisk(u64),
@@ -43,8 +43,8 @@ impl From<std::io::Error> for Stop {
     }
 }
 
-/// The file of a part: the path itself, then with the number before the extension
-/// (`run.mhk`, `run.1.mhk`, `run.2.mhk`).
+/// Returns the file of a part: the path itself, then with the number before the extension (`run.mhk`,
+/// `run.1.mhk`, `run.2.mhk`).
 pub(crate) fn path_of(path: &Path, part: u32) -> PathBuf {
     if part == 0 {
         return path.to_owned();
@@ -58,8 +58,7 @@ pub(crate) fn path_of(path: &Path, part: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// A later part of an earlier recording that is there already: each would be in the way when its
-/// number comes.
+/// Finds an existing later part of an earlier recording, which would be in the way when its number comes.
 pub(crate) fn first_in_the_way(path: &Path) -> Option<PathBuf> {
     let folder = path
         .parent()
@@ -113,7 +112,7 @@ impl PartFile {
             && let Some(free_bytes) = free_bytes(output.file())
             && free_bytes < options.min_free_bytes
         {
-            // Nothing was recorded: nothing is left behind.
+            // Nothing was recorded, so nothing is left behind.
             return Err(Error::NoSpace {
                 path,
                 free_bytes,
@@ -141,7 +140,7 @@ impl PartFile {
             last: (0, 0),
             max_bytes: match options.max_parts {
                 0 | 1 => options.max_file_bytes.unwrap_or(u64::MAX),
-                // The next part is asked for in time; what is queued until it comes still fits.
+                // The next part is requested in time; the queue until then still fits.
                 _ => options.max_file_bytes.unwrap_or(u64::MAX).saturating_mul(2),
             },
             min_free_bytes: options.min_free_bytes,
@@ -153,7 +152,7 @@ impl PartFile {
         self.number
     }
 
-    /// Bytes written, complete chunks only.
+    /// Returns the bytes written, in complete chunks only.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -175,7 +174,7 @@ impl PartFile {
             }
         }
         if let Err(error) = self.file.write_all(&packed) {
-            // Readers stop before an incomplete chunk anyway; this only gives the space back.
+            // Readers stop before an incomplete chunk anyway; this only frees the space.
             let _ = self.file.set_len(self.bytes);
             return Err(error.into());
         }
@@ -191,7 +190,7 @@ impl PartFile {
         Ok(())
     }
 
-    /// Writes the index. Without it the file is readable too, after a walk over its chunks.
+    /// Writes the index. Without it the file is readable, too, by walking over its chunks.
     pub fn close(&mut self, end: &RecordingEnd) -> Result<(), Stop> {
         let mut payload = Vec::new();
         end.write(&mut payload);
@@ -225,7 +224,7 @@ impl PartFile {
     }
 }
 
-/// Bytes that an ordinary user can still write; `None` if the file system does not say.
+/// Returns the bytes that an ordinary user can still write; `None` if the file system does not report them.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     let stat = nix::sys::statvfs::fstatvfs(file).ok()?;
     if stat.blocks() == 0 {

@@ -20,10 +20,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes that all allocations of a recording may ask for together: sums stay far from overflow.
+/// Upper bound on the bytes of all allocations in a recording: sums stay far from overflow.
 pub(crate) const MAX_TOTAL_BYTES: u64 = 1 << 62;
 
-/// A copy of a stream, in a file that goes away when it is closed.
+/// Copies a stream into a file that vanishes when it is closed.
 fn copied(stream: impl Read) -> std::io::Result<File> {
     let mut file = unnamed_file()?;
     let most = free_bytes(&file).map_or(u64::MAX, |free| free / 2);
@@ -64,10 +64,10 @@ impl Recording {
         Recording::of(ChunkFile::open(path.as_ref())?)
     }
 
-    /// Reads a stream to its end, as [`Recording::open`] does a file. `name` is what the stream is called in
+    /// Reads a stream to its end, like [`Recording::open`] reads a file. `name` is the stream's name in
     /// errors.
     ///
-    /// Chunks are read in any order, so the stream is copied into a file without a name in the directory for
+    /// Chunks are read in any order, so the stream is copied into an unnamed file in the directory for
     /// temporary files. A stream that would take more than half of the free room there is refused.
     pub fn read(name: &str, stream: impl Read) -> Result<Self, Error> {
         let name = Path::new(name);
@@ -108,7 +108,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Says how far it has been read.
+    /// Returns the meter of its reading.
     pub fn meter(&self) -> Meter {
         self.file.meter.clone()
     }
@@ -146,17 +146,17 @@ impl Recording {
         Ok(())
     }
 
-    /// About the run.
+    /// Returns facts about the run.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Every module that was ever there, in the order of appearance.
+    /// Returns every module that was ever loaded, in the order of appearance.
     pub fn modules(&self) -> &[Module] {
         &self.modules
     }
 
-    /// The module that an address (avma) belonged to at a time (nanoseconds since the attach).
+    /// Returns the module of an address (avma) at a time (nanoseconds since the attach).
     pub fn module_at(&self, address: u64, time_ns: u64) -> Option<&Module> {
         self.modules.iter().rev().find(|module| {
             (module.start..module.end).contains(&address)
@@ -170,7 +170,7 @@ impl Recording {
         &self.stacks
     }
 
-    /// The marks that were set while it was recorded, in order.
+    /// Returns the marks set during the recording, in order.
     pub fn marks(&self) -> &[NamedMoment] {
         &self.marks
     }
@@ -190,17 +190,17 @@ impl Recording {
         &self.clock
     }
 
-    /// Returns what was not recorded, as last counted.
+    /// Returns the last counts of events that were not recorded.
     pub fn losses(&self) -> &Losses {
         &self.losses
     }
 
-    /// Losses as counted at several times (nanoseconds since the attach).
+    /// Returns losses as counted at several times (nanoseconds since the attach).
     pub fn losses_over_time(&self) -> &[(u64, Losses)] {
         &self.losses_over_time
     }
 
-    /// The times in which the target went on untraced, in order.
+    /// Returns the times in which the target went on untraced, in order.
     pub fn gaps(&self) -> &[Gap] {
         &self.gaps
     }
@@ -245,9 +245,9 @@ impl Recording {
         first.map(|at| self.file.chunks[at].from_ns).collect()
     }
 
-    /// Hands out all events of the file, in the order in which they were recorded.
+    /// Passes all events of the file on, in the order in which they were recorded.
     ///
-    /// Fails at the first damaged chunk; the events before it have been handed out.
+    /// Fails at the first damaged chunk; the visitor has got the events before it.
     pub fn visit(&self, visitor: &mut impl Visitor) -> Result<(), Error> {
         let mut decoder = Decoder::new();
         let mut bytes = 0u64;
@@ -277,12 +277,12 @@ impl Recording {
         let chunks = &self.file.chunks;
         (0..chunks.len()).filter(move |&at| {
             let is = |at: usize| chunks[at].kind == Kind::Checkpoint;
-            // Parts of one checkpoint follow each other; there are events between two checkpoints.
+            // Parts of one checkpoint are adjacent; there are events between two checkpoints.
             is(at) && !(at > 0 && is(at - 1) && chunks[at - 1].from_ns == chunks[at].from_ns)
         })
     }
 
-    /// The checkpoint that begins with chunk `at`, or `None` if its parts are not all there.
+    /// Returns the checkpoint that begins with chunk `at`, or `None` if some of its parts are missing.
     pub(crate) fn read_checkpoint(&self, at: usize) -> Result<Option<Checkpoint>, Error> {
         let mut checkpoint = Checkpoint {
             time_ns: self.file.chunks[at].from_ns,

@@ -1,10 +1,10 @@
-//! The small records: about the run, modules, threads, losses, clock.
+//! The small records: the run, modules, threads, losses, clock.
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, put_bytes};
 use memhook_stream::Losses;
 
-/// About the run.
+/// Facts about the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Pid of the target in the recorder's namespace.
@@ -17,13 +17,13 @@ pub struct Meta {
     pub host: String,
     /// Name and version of the recorder.
     pub recorder: String,
-    /// One of [`memhook_abi::clock_mode`].
+    /// Clock mode, one of [`memhook_abi::clock_mode`].
     pub clock_mode: u32,
     /// Bits of [`memhook_abi::flags`].
     pub flags: u32,
-    /// Mean bytes between samples; 0: every allocation is recorded.
+    /// Mean bytes between samples; 0 if every allocation is recorded.
     pub sample_bytes: u64,
-    /// Anything else that a later reader may want, as name and value.
+    /// Further facts for later readers, as name and value.
     pub notes: Vec<(String, String)>,
 }
 
@@ -76,13 +76,14 @@ pub struct Module {
     pub start: u64,
     /// Past the last byte (avma).
     pub end: u64,
-    /// When it was first seen, nanoseconds since the attach; 0 for those there at the attach.
+    /// Time at which it was first seen, in nanoseconds since the attach; 0 for modules loaded
+    /// before that.
     pub loaded_ns: u64,
-    /// When it was found gone; `None` if it stayed.
+    /// Time at which it was found gone; `None` if it stayed.
     pub unloaded_ns: Option<u64>,
 }
 
-/// Change of modules: one came, or the one at a base went.
+/// Change of modules: one was loaded, or the one at a base unloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModuleChange {
     Loaded(Module),
@@ -144,7 +145,7 @@ pub(crate) fn apply_change(modules: &mut Vec<Module>, change: ModuleChange) {
     }
 }
 
-/// The name of a frame that is in no module: a function of an interpreter.
+/// Name of a frame outside all modules: a function of an interpreter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedFrame {
     /// Address that stands for it in backtraces.
@@ -153,7 +154,7 @@ pub struct NamedFrame {
     pub function: String,
     /// The file.
     pub file: String,
-    /// The line, if it is known.
+    /// The line, if known.
     pub line: Option<u32>,
 }
 
@@ -175,14 +176,14 @@ impl NamedFrame {
     }
 }
 
-/// The name of a thread from some moment on.
+/// Name of a thread from some moment on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadName {
     /// Thread id, in the target's pid namespace.
     pub tid: u32,
     /// Name.
     pub name: String,
-    /// When it was read, nanoseconds since the attach.
+    /// Time at which it was read, in nanoseconds since the attach.
     pub time_ns: u64,
 }
 
@@ -209,9 +210,9 @@ pub struct ClockPoint {
     pub time_ns: u64,
     /// Nanoseconds since 1970 (UTC).
     pub unix_ns: u64,
-    /// Time stamp counter, 0 if it was not read.
+    /// Time stamp counter; 0 if it was not read.
     pub tsc: u64,
-    /// Nanoseconds per count of the time stamp counter as calibrated until now, 0 if not known.
+    /// Nanoseconds per count of the time stamp counter, as calibrated so far; 0 if unknown.
     pub tsc_scale: f64,
 }
 
@@ -271,16 +272,16 @@ pub(crate) fn read_losses(cursor: &mut Cursor<'_>) -> Result<Losses, Error> {
 pub enum RecordingEnd {
     /// It was finished.
     Finished,
-    /// It went on in the next part.
+    /// It continues in the next part.
     NextPart,
     /// The file reached the allowed size.
     SizeLimit,
-    /// Less than the wanted space was left on the disk.
+    /// The disk had less than the required space left.
     LowDisk {
         /// Bytes that were free.
         free_bytes: u64,
     },
-    /// The disk could not keep up: more than the allowed bytes waited to be written.
+    /// The disk was too slow: more than the allowed bytes waited to be written.
     TooSlow,
     /// The system refused to write.
     Failed(String),

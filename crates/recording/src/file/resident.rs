@@ -1,21 +1,21 @@
-//! What was resident of the process over time, as a note of [`Meta`](crate::Meta): readers that do not know it lose
+//! Resident memory of the process over time, as a note of [`Meta`](crate::Meta): readers that do not know it lose
 //! nothing else.
 
-/// The name of the note with what tracing within a budget cost and recorded, as the last report's JSON has it.
+/// Name of the note with the cost and rate of tracing within a budget, as in the last report's JSON.
 pub const OVERHEAD_NOTE: &str = "overhead";
-/// The name of the note with what nobody touched: a report `memhook-rs/stale/1`.
+/// Name of the note with untouched memory: a report `memhook-rs/stale/1`.
 pub const STALE_NOTE: &str = "stale";
-/// The name of the note with what nothing reached at the end, as JSON.
+/// Name of the note with unreachable blocks at the end, as JSON.
 pub const UNREACHABLE_NOTE: &str = "unreachable";
-/// The name of the note with what calls of the allocator took, as JSON.
+/// Name of the note with the time of allocator calls, as JSON.
 pub const CALL_TIMES_NOTE: &str = "call_times";
-/// The name of the note with what was resident at the end: a report `memhook-rs/rss/1`.
+/// Name of the note with resident memory at the end: a report `memhook-rs/rss/1`.
 pub const ACCOUNT_NOTE: &str = "account";
 /// Name of the note with the allocator's own count at the end of the run, beside that of the trace.
 pub const HEAP_COMPARISON_NOTE: &str = "heap_comparison";
-/// The name of the note with what was resident at the begin, and what lives more at the end, as JSON.
+/// Name of the note with resident memory at the begin and growth up to the end, as JSON.
 pub const TWO_LOOKS_NOTE: &str = "two_looks";
-/// The name of the note.
+/// Name of the note.
 pub const RESIDENT_NOTE: &str = "resident";
 
 /// The memory of the process at a moment, as the kernel counts it.
@@ -33,7 +33,7 @@ pub struct ResidentSample {
     pub swap_bytes: u64,
 }
 
-/// The value of the note: `MS,ANONYMOUS,FILE,SHARED,SWAP`, in milliseconds and KiB, with spaces in between.
+/// Returns the value of the note: `MS,ANONYMOUS,FILE,SHARED,SWAP`, in milliseconds and KiB, separated by spaces.
 pub fn resident_text(samples: &[ResidentSample]) -> String {
     let texts = samples.iter().map(|sample| {
         let kib = |bytes: u64| bytes >> 10;
@@ -49,7 +49,7 @@ pub fn resident_text(samples: &[ResidentSample]) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// The samples of such a value, in the order of time; what is none is left out.
+/// Parses such a value into samples, in chronological order; leaves out anything else.
 pub fn resident_of(text: &str) -> Vec<ResidentSample> {
     let sample = |one: &str| {
         let mut numbers = one.split(',').map(|number| number.parse::<u64>().ok());

@@ -1,25 +1,25 @@
 //! Stack ids of samples.
 //!
-//! Where the distance between samples changes during a run, what a block stands for depends on when it was allocated.
+//! If the distance between samples changes during a run, the weight of a block depends on the time of its allocation.
 //! So samples have stack ids of their own in a file, one for each call stack and distance, which `Stacks` chunks
-//! explain. Then everything that is kept by stack id, checkpoints above all, tells the distance, too.
+//! explain. Then everything that is kept by stack id, checkpoints above all, includes the distance, too.
 
 use memhook_ledger::MOST_LEVELS;
 use rustc_hash::FxHashMap;
 
-/// The highest stack id, from which on ids of samples are given downwards. The target's own ids count up with the size
-/// of its stack table, from 0.
+/// Highest stack id, from which ids of samples count down. The target's own ids count up from 0 with the size of its
+/// stack table.
 const HIGHEST: u32 = (1 << 26) - 1;
 
-/// The ids of samples that a writer has given.
+/// Ids of samples that a writer has assigned.
 #[derive(Default)]
 pub(crate) struct SampledStacks {
-    /// Level of sampling of the allocations that come; 0 for none.
+    /// Level of sampling of the following allocations; 0 for none.
     level: u8,
     by_stack: FxHashMap<(u32, u8), u32>,
     /// Stack and level, by `HIGHEST` minus the id.
     given: Vec<(u32, u8)>,
-    /// The highest id of the target's.
+    /// The target's highest id.
     highest_seen: u32,
 }
 
@@ -28,18 +28,18 @@ impl SampledStacks {
         self.level = level.min(MOST_LEVELS);
     }
 
-    /// Returns true if the allocations that come are samples.
+    /// Returns true if the following allocations are samples.
     #[inline]
     pub fn are_next(&self) -> bool {
         self.level != 0
     }
 
-    /// The id for an allocation of now.
+    /// Returns the id for an allocation at the current level.
     pub fn id_now(&mut self, stack: u32) -> u32 {
         self.id_of(stack, self.level)
     }
 
-    /// The id for a stack whose blocks were sampled at this level.
+    /// Returns the id for a stack whose blocks were sampled at this level.
     pub fn id_of(&mut self, stack: u32, level: u8) -> u32 {
         self.highest_seen = self.highest_seen.max(stack);
         if level == 0 {
@@ -48,7 +48,7 @@ impl SampledStacks {
         if let Some(&id) = self.by_stack.get(&(stack, level)) {
             return id;
         }
-        // Room for the samples of each level whose stack is not told, so that no sample ever goes without its weight.
+        // Keeps room for an id of each level without a stack, so that no sample ever lacks its weight.
         let kept_free = if stack == 0 {
             0
         } else {
@@ -67,14 +67,14 @@ impl SampledStacks {
         next
     }
 
-    /// Where an id is among those that were given.
+    /// Returns the index of an assigned id.
     #[inline]
     pub fn index_of(&self, id: u32) -> Option<usize> {
         let index = HIGHEST.wrapping_sub(id) as usize;
         (index < self.given.len()).then_some(index)
     }
 
-    /// The stack and the level of an id that was given.
+    /// Returns the stack and the level of an assigned id.
     pub fn of_id(&self, id: u32) -> Option<(u32, u8)> {
         Some(self.given[self.index_of(id)?])
     }
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(stacks.of_id(7), None);
     }
 
-    /// Where the target's table leaves no room, weights are kept and stacks are not.
+    /// If the target's table leaves no room, weights are kept and stacks are not.
     #[test]
     fn without_room_samples_keep_their_level() {
         let mut stacks = SampledStacks::default();

@@ -2,17 +2,17 @@
 
 use memhook_ledger::{MOST_LEVELS, SampledAllocations};
 
-/// The name of the note: the mean distance of samples of level 1 in bytes, a space, and the largest that there was; 0:
-/// there were no samples.
+/// Name of the note: the mean distance of samples of level 1 in bytes, a space, and the largest distance; 0 without
+/// samples.
 pub const SAMPLES_NOTE: &str = "samples";
 
-/// The value of the note.
+/// Returns the value of the note.
 pub fn samples_text(counts: &SampledAllocations) -> String {
     let first = counts.estimator.sample_bytes.unwrap_or(0);
     format!("{first} {}", counts.sample_bytes().unwrap_or(0))
 }
 
-/// Returns the meaning of the samples in such a value. `levels`: those that the file has samples of.
+/// Returns the meaning of the samples in such a value. `levels`: those of the file's samples.
 pub(crate) fn samples_of(text: &str, levels: impl Iterator<Item = u8>) -> SampledAllocations {
     let number = |text: &str| text.parse().ok().filter(|&bytes: &u64| bytes > 0);
     let mut numbers = text.split(' ').map(number);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering:
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Passes whose events a later part repeats in front of its first checkpoint.
+/// Passes whose events a later part repeats before its first checkpoint.
 const LEAD_IN_PASSES: u64 = 4;
 
 /// Work for the thread.
@@ -45,12 +45,12 @@ impl Job {
     }
 }
 
-/// Seen by both threads.
+/// State shared by both threads.
 #[derive(Default)]
 struct Shared {
     queued_bytes: AtomicUsize,
     written_bytes: AtomicU64,
-    /// Number of the part that is full, plus 1.
+    /// Number of the full part, plus 1.
     full_part: AtomicU32,
     ended: AtomicBool,
     end: Mutex<Option<RecordingEnd>>,
@@ -115,14 +115,14 @@ impl Spool {
         })
     }
 
-    /// Hands work over; never waits.
+    /// Passes work on; never waits.
     pub fn send(&self, job: Job) {
         if self.has_ended() {
             return;
         }
         let bytes = job.bytes();
         let queued = self.shared.queued_bytes.fetch_add(bytes, Relaxed);
-        // A single large job is always taken: a checkpoint of a large heap.
+        // A single large job is always accepted: a checkpoint of a large heap.
         if queued > self.max_queued_bytes {
             self.shared.end(RecordingEnd::TooSlow);
             return;
@@ -141,7 +141,7 @@ impl Spool {
         self.shared.end(end);
     }
 
-    /// A frame to fill again, if one came back.
+    /// Returns a used frame to fill again, if one came back.
     pub fn spare(&self) -> Frame {
         self.spare.try_recv().unwrap_or_default()
     }
@@ -183,9 +183,9 @@ struct Worker {
     options: Options,
     shared: Arc<Shared>,
     returned: Sender<Frame>,
-    /// Chunks with which every part begins.
+    /// Chunks at the begin of every part.
     lasting: Vec<ChunkJob>,
-    /// Frames of the last passes: how many passes, and a copy of the payload.
+    /// Frames of the last passes: number of passes, and a copy of the payload.
     lead_in: Vec<(u64, ChunkJob)>,
     payload: Vec<u8>,
     earlier_bytes: u64,
@@ -215,7 +215,7 @@ impl Worker {
         let bytes = self.earlier_bytes + self.part.bytes();
         self.shared.written_bytes.store(bytes, Relaxed);
         let limit = self.options.max_file_bytes.unwrap_or(u64::MAX);
-        // The rest of the part takes what comes until the drain has made a checkpoint.
+        // The rest of the part is for data until the drain has made a checkpoint.
         if self.part.bytes() > limit / 4 * 3 {
             self.shared.full_part.store(self.part.number() + 1, Relaxed);
         }
@@ -258,7 +258,7 @@ impl Worker {
         result
     }
 
-    /// Keeps as many frames as hold the last passes.
+    /// Keeps the frames of the last passes.
     fn remember(&mut self, passes: u64, mut chunk: ChunkJob) {
         chunk.kind = Kind::LeadIn;
         self.lead_in.push((passes, chunk));
@@ -296,7 +296,7 @@ impl Worker {
         let next = PartFile::create(&self.path, number, &self.options);
         self.part = next.map_err(|error| Stop::Failed(error.to_string()))?;
         if let Some(old) = number.checked_sub(self.options.max_parts) {
-            // If it cannot be removed, somebody has moved it away: nothing to do.
+            // If it cannot be removed, someone has moved it away: nothing to do.
             let _ = std::fs::remove_file(crate::file::part::path_of(&self.path, old));
         }
         for chunk in &self.lasting {

@@ -1,7 +1,7 @@
-//! Backtraces: the coding, and the table that a reader keeps.
+//! Backtraces: their coding, and the table that a reader keeps.
 //!
-//! Neighbours in time often share their outer frames. So frames are written from the outermost
-//! inwards: how many are as in the stack before, then the others as differences.
+//! Neighbours in time often share their outer frames. So frames are written from the outermost inwards: the number
+//! shared with the previous stack, then the others as differences.
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};
@@ -13,8 +13,8 @@ use rustc_hash::FxHashMap;
 /// Payload bytes after which a chunk of stacks is full.
 pub(crate) const FULL_BYTES: usize = 1 << 20;
 
-/// In the place of a depth, with a level added: samples of that level of another stack. Readers that do not know of
-/// them find a stack that is too deep, and refuse the file, because their sums would be wrong.
+/// Value in place of a depth, plus a level: samples of that level of another stack. Readers that do not know it find
+/// the stack too deep and refuse the file, because their sums would be wrong.
 pub(crate) const SAMPLES: u64 = 1 << 16;
 
 /// Collects the stacks of one chunk.
@@ -22,7 +22,7 @@ pub(crate) const SAMPLES: u64 = 1 << 16;
 pub(crate) struct StackWriter {
     pub payload: Vec<u8>,
     pub count: usize,
-    /// Outermost first.
+    /// Frames of the last stack, outermost first.
     last: Vec<u64>,
     last_id: u32,
 }
@@ -57,7 +57,7 @@ impl StackWriter {
         self.count += 1;
     }
 
-    /// Samples of this level of `stack` have this id.
+    /// Adds the id of samples of this level of `stack`.
     pub fn push_samples(&mut self, id: u32, stack: u32, level: u8) {
         let out = &mut self.payload;
         put(out, zigzag(i64::from(id) - i64::from(self.last_id)));
@@ -68,7 +68,7 @@ impl StackWriter {
         self.count += 1;
     }
 
-    /// The payload so far; an empty chunk begins.
+    /// Takes the payload so far, and begins an empty chunk.
     pub fn take(&mut self) -> (Vec<u8>, usize) {
         let done = std::mem::take(self);
         (done.payload, done.count)
@@ -104,7 +104,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// The backtrace with this id, as events carry it.
+    /// Returns the backtrace with this id, as events carry it.
     pub fn get(&self, id: u32) -> Option<StackView<'_>> {
         let (stack, _) = self.sampled(id);
         let entry = self.by_id.get(&stack)?;
@@ -116,13 +116,14 @@ impl Stacks {
         })
     }
 
-    /// Returns the meaning of an id of an event: a stack, and how allocations with this id were sampled, as a level of
-    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); 0 if they were not, and the id is that of the stack.
+    /// Returns the meaning of an event's id: a stack, and the level of its allocations' sampling in
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); 0 if they were not sampled, and the id is that of
+    /// the stack.
     pub fn sampled(&self, id: u32) -> (u32, u8) {
         self.samples.get(&id).copied().unwrap_or((id, 0))
     }
 
-    /// Stack and level by the ids of samples.
+    /// Returns stack and level by the ids of samples.
     pub(crate) fn samples(&self) -> &FxHashMap<u32, (u32, u8)> {
         &self.samples
     }
@@ -132,12 +133,12 @@ impl Stacks {
         self.by_id.len()
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no backtraces.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// All ids but those of samples, in no order.
+    /// Iterates over all ids except those of samples, in no order.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.by_id.keys().copied()
     }

@@ -6,8 +6,8 @@ use crate::file::varint::{Cursor, put, zigzag};
 use memhook_ledger::{Ledger, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Buckets of a histogram: bucket *n* counts sizes of *n* significant bits, so 0, 1, 2..4, 4..8,
-/// ... bytes.
+/// Number of buckets of a histogram: bucket *n* counts sizes of *n* significant bits, so 0, 1,
+/// 2..4, 4..8, ... bytes.
 pub const HISTOGRAM_BUCKETS: usize = 65;
 
 /// Activity of one allocation site in an interval.
@@ -21,7 +21,7 @@ pub struct SiteInterval {
     pub allocated_bytes: u64,
     /// Blocks of this site released.
     pub released_blocks: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub released_bytes: u64,
     /// Allocations by size: (bucket, blocks), see [`HISTOGRAM_BUCKETS`]; ordered by bucket.
     pub sizes: Vec<(u8, u64)>,
@@ -34,13 +34,13 @@ pub struct Interval {
     pub from_ns: u64,
     /// End.
     pub to_ns: u64,
-    /// Sums of the whole run until the end of the interval.
+    /// Sums of the whole run up to the end of the interval.
     pub totals: Totals,
-    /// The sites that did something, ordered by stack id.
+    /// Active sites, ordered by stack id.
     pub sites: Vec<SiteInterval>,
 }
 
-/// Makes intervals out of a ledger's sums and the sizes of the events.
+/// Makes intervals from a ledger's sums and the sizes of the events.
 #[derive(Default)]
 pub(crate) struct Summarizer {
     /// Blocks by stack id and bucket.
@@ -50,7 +50,7 @@ pub(crate) struct Summarizer {
     from_ns: u64,
 }
 
-/// The bucket of a size in bytes.
+/// Returns the bucket of a size in bytes.
 pub fn bucket_of(size: u64) -> u8 {
     (u64::BITS - size.leading_zeros()) as u8
 }
@@ -61,7 +61,7 @@ impl Summarizer {
         *self.sizes.entry((stack, bucket_of(size))).or_default() += 1;
     }
 
-    /// When the interval under way began.
+    /// Returns the begin of the current interval.
     pub fn began_ns(&self) -> u64 {
         self.from_ns
     }

@@ -1,4 +1,5 @@
-//! Variable-length integers: seven bits a byte, low bits first, the top bit says "more".
+//! Variable-length integers: seven bits a byte, low bits first; the top bit means that more
+//! follow.
 
 use crate::Error;
 
@@ -33,7 +34,7 @@ pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// Reads foreign bytes from front to back. Every method fails, and none panics, at the end.
+/// Reads foreign bytes from front to back. At the end, every method fails, and none panics.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -61,7 +62,7 @@ impl<'a> Cursor<'a> {
         self.bytes.is_empty()
     }
 
-    /// Bytes left.
+    /// Returns the number of bytes left.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -105,18 +106,18 @@ impl<'a> Cursor<'a> {
         Ok(head)
     }
 
-    /// Reads what [`put_bytes`] wrote.
+    /// Reads bytes written by [`put_bytes`].
     pub fn bytes(&mut self) -> Result<&'a [u8], Short> {
         let len = usize::try_from(self.varint()?).map_err(|_| Short)?;
         self.take(len)
     }
 
-    /// Text; what is not UTF-8 is replaced.
+    /// Reads a text, replacing anything that is not UTF-8.
     pub fn text(&mut self) -> Result<String, Short> {
         Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
     }
 
-    /// A number of items of which each takes at least `item_bytes`: never more than can be there.
+    /// Reads the number of items of at least `item_bytes` each: never more than can follow.
     pub fn count(&mut self, item_bytes: usize) -> Result<usize, Short> {
         let count = usize::try_from(self.varint()?).map_err(|_| Short)?;
         match count.checked_mul(item_bytes) {
@@ -125,7 +126,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A `u32`.
+    /// Reads a `u32`.
     pub fn u32(&mut self) -> Result<u32, Short> {
         u32::try_from(self.varint()?).map_err(|_| Short)
     }

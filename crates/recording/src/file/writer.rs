@@ -15,47 +15,47 @@ use memhook_ledger::{Ledger, Observer};
 use memhook_stream::{Losses, Stack};
 use std::path::PathBuf;
 
-/// At least this many events lie between two checkpoints: a reader replays them without a noticeable wait.
+/// Least number of events between two checkpoints: a reader replays them without a noticeable wait.
 const CHECKPOINT_EVENTS: u64 = 1 << 20;
-/// And at least this many times the blocks that live: a checkpoint takes about as many bytes as
+/// Least number of events between two checkpoints for each live block: a checkpoint takes about as many bytes as
 /// five to ten events for each of them.
 const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
-/// Live blocks whose accesses one frame tells of: it stays far below the largest size of a chunk.
+/// Live blocks whose accesses fit into one frame: it stays far below the largest size of a chunk.
 const LIVE_OF_A_FRAME: usize = 1 << 17;
-/// Nothing waits longer than this for its frame to fill up.
+/// Longest wait for a frame to fill up.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
 
 /// State of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterState {
-    /// Events are taken.
+    /// It takes events.
     Running,
-    /// No more is written, for this reason; what is in the file stays readable.
+    /// It has stopped writing, for this reason; the file stays readable.
     Ended(RecordingEnd),
 }
 
-/// Writes a recording. Give it what the drain gives, pass by pass:
-/// [`begin_ring`](Writer::begin_ring), [`event`](Writer::event), [`end_pass`](Writer::end_pass).
+/// Writes a recording. Pass it the drain's output, pass by pass: [`begin_ring`](Writer::begin_ring),
+/// [`event`](Writer::event), [`end_pass`](Writer::end_pass).
 ///
-/// No method waits for the disk but [`finish`](Writer::finish), and none fails: when the disk is
-/// full or the size limit is reached, the recording ends, [`state`](Writer::state) says why, and
-/// all methods do nothing from then on.
+/// Only [`finish`](Writer::finish) waits for the disk, and no method fails: when the disk is full or the size
+/// limit is reached, the recording ends, [`state`](Writer::state) returns the reason, and all methods do nothing
+/// from then on.
 ///
-/// A writer that is dropped finishes the file.
+/// Dropping a writer finishes the file.
 pub struct Writer {
     spool: Spool,
     encoder: Encoder,
     mode: Mode,
     max_parts: u32,
     part: u32,
-    /// Stack ids that the file has, a bit each.
+    /// Stack ids in the file, a bit each.
     known_stacks: Vec<u64>,
-    /// Ids of samples that are known, by their index.
+    /// Known ids of samples, by their index.
     known_samples: Vec<bool>,
     sampled_stacks: SampledStacks,
-    /// All allocations are samples of one distance, which [`Meta`] tells.
+    /// True if all allocations are samples of one distance, which is in [`Meta`].
     all_are_samples: bool,
-    /// Stack ids used in this pass that it has not.
+    /// Stack ids of this pass that the file lacks.
     new_stacks: Vec<u32>,
     last_stack: u32,
     stacks: StackWriter,
@@ -71,10 +71,10 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates the file at `path` and writes what is known about the run.
+    /// Creates the file at `path` and writes the known facts about the run.
     ///
-    /// Fails if the file exists (unless [`Options::overwrite`]) or cannot be created, or if too
-    /// little of the disk is free.
+    /// Fails if the file exists (unless [`Options::overwrite`]) or cannot be created, or if the disk has too
+    /// little room.
     pub fn create(path: impl Into<PathBuf>, meta: &Meta, options: &Options) -> Result<Self, Error> {
         let writer = Self {
             spool: Spool::start(path.into(), options)?,
@@ -102,7 +102,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Writes what is known about the run by now; readers take the last.
+    /// Writes the facts about the run known by now; readers take the last.
     pub fn meta(&self, meta: &Meta) {
         let mut payload = Vec::new();
         meta.write(&mut payload);
@@ -118,29 +118,29 @@ impl Writer {
         }));
     }
 
-    /// A module is there from `module.loaded_ns` on. Modules there at the attach should come before
-    /// the first pass.
+    /// Writes a module that is loaded from `module.loaded_ns` on. Modules loaded before the attach should come
+    /// before the first pass.
     pub fn module_loaded(&mut self, module: &Module) {
         let mut payload = Vec::new();
         ModuleChange::Loaded(module.clone()).write(&mut payload);
         self.lasting(Kind::Modules, module.loaded_ns, payload);
     }
 
-    /// The module with this load bias is gone since `time_ns` (nanoseconds since the attach).
+    /// Writes that the module with this load bias is gone since `time_ns` (nanoseconds since the attach).
     pub fn module_unloaded(&mut self, base: u64, time_ns: u64) {
         let mut payload = Vec::new();
         ModuleChange::Unloaded { base, time_ns }.write(&mut payload);
         self.lasting(Kind::Modules, time_ns, payload);
     }
 
-    /// A thread has this name from now on.
+    /// Writes the name of a thread from now on.
     pub fn thread_name(&mut self, name: &ThreadName) {
         let mut payload = Vec::new();
         name.write(&mut payload);
         self.lasting(Kind::Threads, name.time_ns, payload);
     }
 
-    /// These frames of backtraces, which are in no module, have these names.
+    /// Writes names of backtraces' frames that are in no module.
     pub fn named_frames(&mut self, frames: &[NamedFrame]) {
         if frames.is_empty() {
             return;
@@ -155,14 +155,14 @@ impl Writer {
         }));
     }
 
-    /// Clock and time of day, read together; now and then.
+    /// Writes clock and time of day, read together; for occasional calls.
     pub fn clock(&mut self, point: &ClockPoint) {
         let mut payload = Vec::new();
         point.write(&mut payload);
         self.lasting(Kind::Clock, point.time_ns, payload);
     }
 
-    /// Writes what was lost since the attach, as counted now. Written only if it has changed.
+    /// Writes the current counts of losses since the attach, if they have changed.
     pub fn losses(&mut self, losses: &Losses, now_ns: u64) {
         if self.last_losses == Some(*losses) {
             return;
@@ -173,7 +173,7 @@ impl Writer {
         self.send(Kind::Losses, (now_ns, now_ns), 1, payload);
     }
 
-    /// The events that follow were published by thread `tid` in ring `ring`.
+    /// Begins the events that thread `tid` published in ring `ring`.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.pass_is_empty = false;
         self.sampled_stacks.set_level(0);
@@ -183,8 +183,8 @@ impl Writer {
     }
 
     /// Sets how the following allocations of this ring are sampled: a level of
-    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); at the beginning of a ring they are not. What a
-    /// level means is said by the note [`SAMPLES_NOTE`](crate::SAMPLES_NOTE).
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); at the beginning of a ring they are not. The
+    /// note [`SAMPLES_NOTE`](crate::SAMPLES_NOTE) explains the levels.
     pub fn set_sampling(&mut self, level: u8) {
         if !self.all_are_samples {
             self.sampled_stacks.set_level(level);
@@ -211,7 +211,7 @@ impl Writer {
         }
     }
 
-    /// One event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
+    /// Records one event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
     #[inline(always)]
     pub fn event(&mut self, mut event: Event, size: u64, time_ns: u64) {
         if !self.active {
@@ -291,8 +291,8 @@ impl Writer {
         self.new_stacks.push(id);
     }
 
-    /// All events of this pass have been given. `now_ns` is the time, nanoseconds since the
-    /// attach; `stack` finds the backtrace of an id, as `Region::stack` does.
+    /// Ends the pass. `now_ns` is the time in nanoseconds since the attach; `stack` finds the backtrace of an id,
+    /// like `Region::stack`.
     pub fn end_pass(&mut self, now_ns: u64, stack: impl FnMut(u32) -> Option<Stack>) {
         self.now_ns = now_ns;
         if !self.active {
@@ -346,7 +346,7 @@ impl Writer {
         }));
     }
 
-    /// Hands over the frames whose stacks are resolved now, after those stacks.
+    /// Passes on the frames whose stacks are now resolved, after those stacks.
     fn release_frames(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -357,7 +357,7 @@ impl Writer {
         }
     }
 
-    /// Ends the frame under way. Only at the end of a pass, when all stacks are resolved.
+    /// Ends the current frame; only at the end of a pass, when all stacks are resolved.
     fn cut_frame(&mut self) {
         if !self.encoder.is_empty() {
             self.end_frame();
@@ -389,10 +389,10 @@ impl Writer {
         self.max_parts > 1 && self.spool.is_full(self.part)
     }
 
-    /// Writes the state of the ledger that was given the same passes, between two passes: the live
-    /// heap, or the sums of the interval that ends. `stack` as for [`end_pass`](Writer::end_pass).
+    /// Writes the state of the ledger that was given the same passes, between two passes: the live heap, or the
+    /// sums of the interval that ends. `stack` as for [`end_pass`](Writer::end_pass).
     ///
-    /// Only the copy of the live blocks is made here; everything else is done by another thread.
+    /// This only copies the live blocks; another thread does the rest.
     pub fn checkpoint(
         &mut self,
         ledger: &Ledger<impl Observer>,
@@ -411,7 +411,7 @@ impl Writer {
             checkpoint.tell_samples(ledger, |stack, level| {
                 self.sampled_stacks.id_of(stack, level)
             });
-            // Also of a stack whose samples were all released: their sums are told.
+            // Including stacks whose samples were all released: their sums are written.
             for site in &checkpoint.sites {
                 self.use_stack(site.stack);
             }
@@ -420,7 +420,7 @@ impl Writer {
         if self.wants_next_part() {
             self.part += 1;
             self.spool.send(Job::NextPart);
-            // The next part has to be readable alone.
+            // The next part must be readable alone.
             self.known_stacks.clear();
             self.known_samples.clear();
             for site in &checkpoint.sites {
@@ -437,9 +437,9 @@ impl Writer {
         self.events_at_checkpoint = self.events;
     }
 
-    /// Instead of a checkpoint when the ledger is not exact: readers would take what it says for the
-    /// truth. Events go on, and are read from the checkpoint before; a recording of sums, and one that has
-    /// to begin another part, end here.
+    /// Replaces a checkpoint when the ledger is not exact, because readers would take it for the truth. Events go
+    /// on, and are read from the checkpoint before; a recording of sums, and one that has to begin another part,
+    /// end here.
     pub fn go_on_without_ledger(&mut self) {
         if !self.active {
             return;
@@ -463,7 +463,7 @@ impl Writer {
         );
     }
 
-    /// Returns whether events are still taken.
+    /// Returns true while events are taken, or the reason for the end.
     pub fn state(&self) -> WriterState {
         match self.spool.end() {
             None => WriterState::Running,
@@ -476,7 +476,7 @@ impl Writer {
         self.spool.written_bytes()
     }
 
-    /// Events recorded until now; 0 if only sums are.
+    /// Returns the number of events recorded so far; 0 if only sums are.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -486,14 +486,14 @@ impl Writer {
         self.mode != Mode::Events
     }
 
-    /// As [`finish`](Writer::finish); also the bytes in all files together.
+    /// Like [`finish`](Writer::finish); also returns the total bytes of all files.
     pub fn finish_counted(mut self) -> (RecordingEnd, u64) {
         let end = self.close();
         (end, self.written_bytes())
     }
 
-    /// Writes everything that is left and the index, waiting for the disk. In summary mode, call
-    /// [`checkpoint`](Writer::checkpoint) before, for the last interval.
+    /// Writes the rest and the index, and waits for the disk. In summary mode, call
+    /// [`checkpoint`](Writer::checkpoint) before it, for the last interval.
     pub fn finish(mut self) -> RecordingEnd {
         self.close()
     }

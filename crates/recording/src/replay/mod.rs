@@ -16,21 +16,21 @@ use memhook_abi::{Accesses, Event};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Passes without events that are replayed of a run of them: after as many, a ledger has nothing
-/// left that waits (its longest memory is 16 passes).
+/// Passes of a run without events that are replayed: after that many, a ledger has nothing left that waits (its
+/// longest memory is 16 passes).
 const MAX_EMPTY_PASSES: u64 = 32;
 
-/// A ledger that was fed from a recording, from its begin or from a checkpoint.
+/// A ledger fed from a recording, from its begin or from a checkpoint.
 ///
-/// The ledger may tell an observer of each block; see [`Observer`].
+/// The ledger may report each block to an observer; see [`Observer`].
 pub struct Replay<O = ()> {
     pub(crate) ledger: Ledger<O>,
     options: LedgerOptions,
     restored: Option<Restored>,
     now_ns: u64,
-    /// Accesses of the block that the next event releases, if they are known.
+    /// Accesses of the block that the next event releases, if known.
     accesses: Option<Accesses>,
-    /// The last number that such knowledge was given.
+    /// Last number assigned to known accesses.
     access_number: u32,
 }
 
@@ -46,8 +46,8 @@ impl<O: Observer> Replay<O> {
         }
     }
 
-    /// The ledger, for questions about live blocks. Its totals and sites count from the checkpoint
-    /// that the replay began with; ask [`Replay::totals`] and [`Replay::sites`] for the whole run.
+    /// Returns the ledger, for queries about live blocks. Its totals and sites count from the checkpoint at which
+    /// the replay began; [`Replay::totals`] and [`Replay::sites`] cover the whole run.
     pub fn ledger(&self) -> &Ledger<O> {
         &self.ledger
     }
@@ -56,15 +56,15 @@ impl<O: Observer> Replay<O> {
         self.restored.is_some()
     }
 
-    /// End of the last pass replayed, nanoseconds since the attach.
+    /// Returns the end of the last replayed pass in nanoseconds since the attach.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Sums over the run until now, as a ledger gives them that saw all of it.
+    /// Returns sums over the run so far, like those of a ledger that saw all of it.
     ///
-    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may be exchanged
-    /// one for one where an address had both just before the checkpoint.
+    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may be exchanged one for one
+    /// if an address had both just before the checkpoint.
     pub fn totals(&self) -> Totals {
         let now = self.ledger.totals();
         match &self.restored {
@@ -73,7 +73,7 @@ impl<O: Observer> Replay<O> {
         }
     }
 
-    /// Sums of every allocation site over the run until now, ordered by stack id.
+    /// Returns sums of every allocation site over the run so far, ordered by stack id.
     pub fn sites(&self) -> Vec<SiteTotals> {
         let now = self.ledger.sites();
         match &self.restored {
@@ -82,7 +82,7 @@ impl<O: Observer> Replay<O> {
         }
     }
 
-    /// Releases by the backtrace of the release: (stack, blocks, bytes), ordered by stack id.
+    /// Returns releases by the backtrace of the release: (stack, blocks, bytes), ordered by stack id.
     pub fn release_sites(&self) -> Vec<(u32, u64, u64)> {
         let now = self.ledger.release_sites();
         match &self.restored {
@@ -98,11 +98,11 @@ impl<O: Observer> Replay<O> {
         self.restored.as_ref().is_some_and(Restored::is_fresh)
     }
 
-    /// An event of whose block accesses are known, or one that comes soon after a checkpoint.
+    /// Takes an event with known accesses, or one soon after a checkpoint.
     #[inline(never)]
     fn rare_event(&mut self, mut event: Event, size: u64, time_ns: u64) {
         if let Some(accesses) = self.accesses.take() {
-            // 0 says that nothing is known.
+            // 0 means unknown.
             self.access_number = self.access_number.checked_add(1).unwrap_or(1);
             event.size = self.access_number;
             let number = self.access_number;
@@ -147,34 +147,33 @@ impl<O: Observer> Visitor for Replay<O> {
 }
 
 impl<O: Observer> Replay<O> {
-    /// Sums are those of this time, within a pass.
+    /// Makes the sums those of this time, within a pass.
     fn cut_pass(&mut self, now_ns: u64) {
         self.ledger.apply_batch();
-        // A window without an end has no time at which it is cut.
+        // A window without an end has no time at which to cut.
         if now_ns != u64::MAX {
             self.now_ns = now_ns.max(self.now_ns);
         }
     }
 }
 
-/// A time window: the state at its end, and what happened in it. Each of its ends is that of the last pass at or
-/// before the time asked for.
+/// A time window: the state at its end, and the activity in it. Each end is that of the last pass at or before
+/// the requested time.
 pub struct Window {
     /// Begin, nanoseconds since the attach.
     pub from_ns: u64,
     /// End.
     pub to_ns: u64,
-    /// Sums of the run until the begin.
+    /// Sums of the run up to the begin.
     pub totals_before: Totals,
-    /// Sites until the begin, ordered by stack id.
+    /// Sites up to the begin, ordered by stack id.
     pub sites_before: Vec<SiteTotals>,
-    /// The state at the end.
+    /// State at the end.
     pub replay: Replay,
 }
 
 impl Window {
-    /// Returns the activity of each site in the window, ordered by stack id; sites that did nothing are left out,
-    /// `sizes` is empty.
+    /// Returns the activity of each site in the window, ordered by stack id; leaves out idle sites and `sizes`.
     pub fn sites(&self) -> Vec<SiteInterval> {
         let before: FxHashMap<u32, &SiteTotals> =
             self.sites_before.iter().map(|s| (s.stack, s)).collect();
@@ -198,7 +197,7 @@ impl Window {
     }
 }
 
-/// Tells after each pass, and keeps the sums at the begin.
+/// Calls back after each pass, and keeps the sums at the begin.
 struct EachPass<'a>(&'a mut dyn FnMut(&Replay));
 
 impl Watch<()> for EachPass<'_> {
@@ -228,10 +227,10 @@ impl Recording {
         Ok(self.stretch(0, u64::MAX, options, observer)?.replay)
     }
 
-    /// Replays a window, beginning at the last checkpoint before it. Times are nanoseconds since
-    /// the attach; `to_ns` may lie behind the end.
+    /// Replays a window, beginning at the last checkpoint before it. Times are nanoseconds since the attach;
+    /// `to_ns` may be after the end.
     ///
-    /// Fails if the window has no length, or lies outside of what the file covers.
+    /// Fails if the window has no length, or lies outside the recorded time.
     pub fn window(
         &self,
         from_ns: u64,
@@ -272,8 +271,8 @@ impl Recording {
         Ok(stretch)
     }
 
-    /// The state at the last usable checkpoint at or before `from_ns`, and the chunk behind it; or
-    /// an empty ledger and the first chunk.
+    /// Returns the state at the last usable checkpoint at or before `from_ns`, and the chunk after it; or an
+    /// empty ledger and the first chunk.
     pub(crate) fn start_before<O: Observer>(
         &self,
         from_ns: u64,
@@ -282,7 +281,7 @@ impl Recording {
     ) -> Result<(Replay<O>, usize), Error> {
         let mut starts: Vec<usize> = self.checkpoint_starts().collect();
         let chunks = &self.file.chunks;
-        // The events before a later part are not there: it always begins with a checkpoint.
+        // A later part lacks the events before it: it always begins with a checkpoint.
         let needs_one = self.part() > 0;
         let first = starts.first().copied();
         starts.retain(|&at| chunks[at].from_ns <= from_ns || (needs_one && Some(at) == first));
@@ -316,7 +315,7 @@ impl Recording {
         Ok(Some(replay))
     }
 
-    /// The last two passes before chunk `at`.
+    /// Returns the last two passes before chunk `at`.
     fn passes_before(&self, at: usize) -> Result<LastPasses, Error> {
         let before = self.file.chunks[..at].iter();
         let of_events = [Kind::Events, Kind::LeadIn];

@@ -1,8 +1,7 @@
 //! Reads and decodes on one thread while another one consumes.
 //!
-//! Every byte that is handed over travels from one processor's cache to the other's, and the consumer waits for it. So
-//! events are packed as in a ring: 16 bytes each, with the time and sizes above 32 bits as events of
-//! their own.
+//! Every byte that is passed on travels between the processors' caches, and the consumer waits for it. So events are
+//! packed as in a ring: 16 bytes each, with the time and sizes above 32 bits as events of their own.
 
 use crate::Error;
 use crate::file::chunk_file::{ChunkFile, ChunkRef};
@@ -12,11 +11,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memhook_abi::{Accesses, Event, Op, RawEvent};
 use std::ops::ControlFlow;
 
-/// Events handed over at a time: few enough to stay in a core's cache.
+/// Events passed on at a time: few enough to stay in a core's cache.
 const BATCH_EVENTS: usize = 4096;
 /// Batches under way.
 const BATCHES: usize = 8;
-/// So many events before it is needed, an event is asked for: the processor's own prefetching ends at each page.
+/// Distance in events at which one is prefetched: the processor's own prefetching ends at each page.
 const AHEAD: usize = 32;
 
 /// A call of a [`Visitor`] that is not about an event.
@@ -32,11 +31,11 @@ enum Mark {
 #[derive(Default)]
 struct Batch {
     events: Vec<RawEvent>,
-    /// Each with the number of events that come before it.
+    /// Marks, each with the number of events before it.
     marks: Vec<(usize, Mark)>,
 }
 
-/// A visitor that can have enough. It is asked after each pass.
+/// A visitor that can stop the reading. It is asked after each pass.
 pub(crate) trait Consumer: Visitor {
     fn wants_more(&self) -> bool;
 }
@@ -153,7 +152,7 @@ pub(crate) fn run(
     })
 }
 
-/// Facts from earlier events about the next one.
+/// Facts from earlier events that the next one needs.
 #[derive(Default)]
 struct Unpacker {
     time_ns: u64,
@@ -189,8 +188,8 @@ impl Unpacker {
             if let Some(later) = events.get(index + AHEAD) {
                 memhook_abi::prefetch(later);
             }
-            // As in the drain: nearly all events are of these two kinds, and each is handed over at a place of
-            // its own, where the compiler knows its kind.
+            // Like in the drain: nearly all events are of these two kinds, and each has a call of its own, where the
+            // compiler knows its kind.
             if raw.is(Op::Release) {
                 let event = raw.unpack_as(Op::Release);
                 consumer.event(event, self.size_of(event), self.time_ns);

@@ -1,7 +1,7 @@
 //! The events of the last two passes before a checkpoint.
 //!
 //! A ledger compares an arriving event with younger ones by their sequence numbers. A checkpoint
-//! does not hold those; they are in the events before it.
+//! does not hold those; the events before it do.
 
 use crate::file::decode::Visitor;
 use memhook_abi::{Event, Op, sequence_before};
@@ -14,7 +14,7 @@ pub(crate) struct Latest {
     pub is_release: bool,
     /// True if it is of the last pass, not of the one before.
     pub of_last_pass: bool,
-    /// Stack of the event.
+    /// Collects passes and keeps the last two complete ones.
     pub stack: u32,
 }
 
@@ -23,7 +23,7 @@ struct Pass {
     events: Vec<(usize, u32, Event)>,
 }
 
-/// Collects passes and keeps the last two that were completed.
+/// Number of complete passes.
 #[derive(Default)]
 pub(crate) struct LastPasses {
     under_way: Pass,
@@ -51,7 +51,7 @@ impl Visitor for LastPasses {
     }
 }
 
-/// Remains of those passes.
+/// Contents of those passes.
 #[derive(Default)]
 pub(crate) struct Recent {
     pub latest: FxHashMap<u64, Latest>,
@@ -62,7 +62,7 @@ pub(crate) struct Recent {
 impl LastPasses {
     pub fn evaluate(self) -> Recent {
         let mut recent = Recent::default();
-        // By ring: thread, announcement, whether it is of the last pass.
+        // By ring: thread, announcement, and true if it is of the last pass.
         let mut open: FxHashMap<usize, (u32, Event, bool)> = FxHashMap::default();
         for (pass, is_last) in [(self.before_last, false), (self.last, true)] {
             for (ring, tid, event) in pass.events {
@@ -103,7 +103,7 @@ impl Recent {
             stack: event.stack,
         };
         let latest = self.latest.entry(event.address).or_insert(new);
-        // The same rule as the ledger's: an allocation comes after the release with its number.
+        // The ledger's rule: an allocation comes after the release with its number.
         let is_later = if new.is_release {
             sequence_before(latest.sequence, new.sequence)
         } else {

@@ -3,8 +3,8 @@
 //! The live blocks are fed as allocations, the old ones some passes before the others. The latest
 //! events of addresses that changed in the last two passes before the checkpoint are fed with their
 //! sequence numbers, because older events of these addresses may still arrive: a live block as it
-//! is, a release together with an allocation that it releases. What was fed so is subtracted from
-//! the ledger's sums, and the sums of the checkpoint are added.
+//! is, a release together with an allocation that it releases. The fed events are then subtracted
+//! from the ledger's sums, and the sums of the checkpoint are added.
 
 use crate::Error;
 use crate::file::checkpoint::Checkpoint;
@@ -14,13 +14,13 @@ use memhook_abi::{Event, Op, SEQUENCE_BITS, sequence_before};
 use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Passes after which what arrives is younger than everything before the checkpoint.
+/// Passes after which new events are younger than everything before the checkpoint.
 const FRESH_PASSES: u64 = 2;
 
 /// Corrections of the ledger's sums.
 pub(crate) struct Restored {
     base: Checkpoint,
-    /// Totals of the ledger right after the feeding.
+    /// Totals of the ledger right after feeding.
     fed: Totals,
     fed_sites: FxHashMap<u32, SiteTotals>,
     fed_releases: FxHashMap<u32, (u64, u64)>,
@@ -91,14 +91,14 @@ impl Restored {
         for _ in 0..=FRESH_PASSES {
             feeder.ledger.end_pass(base.time_ns);
         }
-        // Their passes tell a pair of another thread whether they were there before it.
+        // Their passes show another thread's pair whether they came before it.
         let [before_last, last] = young;
         for (block, sequence) in &before_last {
             feeder.block(block, *sequence);
         }
         feeder.ledger.end_pass(base.time_ns);
-        // With more than one ring only what lives at the end of a pass counts for the peak, and not
-        // the blocks of the releases below.
+        // With more than one ring only the live blocks at the end of a pass count for the peak, and
+        // not the blocks of the releases below.
         for _ in 0..2 {
             feeder.ledger.begin_ring(0, feeder.tid.unwrap_or(0));
         }
@@ -106,7 +106,7 @@ impl Restored {
             feeder.block(block, *sequence);
         }
         latest.retain(|_, event| event.is_release);
-        // Pairs of a site that is there already, so that they leave no trace.
+        // Pairs of an existing site leave no trace.
         let (stack, size) = base.sites.first().map_or((0, 0), |s| (s.stack, s.min_size));
         if size.saturating_mul(latest.len() as u64) > MAX_TOTAL_BYTES {
             return Err(Error::damaged("a size that no allocator grants"));
@@ -155,8 +155,9 @@ impl Restored {
         self.passes = self.passes.saturating_add(passes);
     }
 
-    /// An allocation that was released before the checkpoint: its release was counted there as one
-    /// of an unknown block, but was fed with a block of its own. Now it gets this one.
+    /// Handles an allocation that was released before the checkpoint: the checkpoint counted its
+    /// release as one of an unknown block, but it was fed with a block of its own. Now it gets this
+    /// one.
     #[cold]
     pub fn after<O: Observer>(&mut self, event: &Event, ledger: &mut Ledger<O>) {
         if event.op != Op::Allocation {
@@ -182,8 +183,8 @@ impl Restored {
         let sum = |field: fn(&Totals) -> u64| corrected(field(base), field(now), field(fed));
         let releases = sum(|t| t.releases).saturating_sub(self.extra_releases);
         let unhooked = sum(|t| t.unhooked_releases);
-        // Every release is one of a released block or of an unknown one; every released block has
-        // its release or an unhooked one.
+        // Every release belongs to a released block or an unknown one; every released block has its
+        // release or an unhooked one.
         let released_blocks: u64 = self.released_blocks_of(now);
         let unknown = (releases.saturating_add(unhooked)).saturating_sub(released_blocks);
         Totals {
@@ -199,7 +200,7 @@ impl Restored {
         }
     }
 
-    /// Blocks released over the whole run: those allocated that do not live.
+    /// Returns the blocks released over the whole run: allocated blocks that do not live.
     fn released_blocks_of(&self, now: &Totals) -> u64 {
         corrected(
             self.base.totals.allocations,
@@ -212,7 +213,7 @@ impl Restored {
     pub fn sites(&self, now: &[SiteTotals]) -> Vec<SiteTotals> {
         let mut sites: FxHashMap<u32, SiteTotals> = FxHashMap::default();
         for site in &self.base.sites {
-            // Nothing of it lives, unless the ledger says so below.
+            // None of it lives, unless the ledger says so below.
             let released = SiteTotals {
                 bytes: 0,
                 blocks: 0,
@@ -271,7 +272,7 @@ impl Restored {
     }
 }
 
-/// A sum over the whole run.
+/// Returns a sum over the whole run.
 fn corrected(base: u64, now: u64, fed: u64) -> u64 {
     base.saturating_add(now).saturating_sub(fed)
 }

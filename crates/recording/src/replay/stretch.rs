@@ -1,12 +1,11 @@
 //! A part of a run, replayed: from the last checkpoint before its begin to its end.
 //!
-//! A pass tells its time after its events, and passes without events are not in the file: the state at a time is
-//! that after the last pass at or before it. So passes near the ends are kept until their time is known.
+//! The time of a pass follows its events, and passes without events are not in the file: the state at a time is that
+//! after the last pass at or before it. So passes near the ends are kept until their time is known.
 //!
 //! A window that begins or ends at a mark is exact: the passes around the mark are cut there, by the times of their
-//! events, which arrive a pass later than they are claimed.
-//! An event that depends on another one never has an earlier time, so what is before the cut depends on nothing
-//! behind it.
+//! events, which arrive a pass later than they are claimed. An event that depends on another one never has an earlier
+//! time, so events before the cut depend on nothing after it.
 
 use crate::file::chunk_file::ChunkRef;
 use crate::file::decode::Visitor;
@@ -17,7 +16,7 @@ use crate::{Error, Recording};
 use memhook_abi::{Accesses, Event};
 use memhook_ledger::Observer;
 
-/// After so many passes that end behind a mark, all events from before it have arrived.
+/// Number of passes that end after a mark by which all events from before it have arrived.
 const LATEST_PASSES: u64 = 3;
 
 /// Contents of a pass that are kept until its time is known.
@@ -27,13 +26,13 @@ enum Item {
     Event(Event, u64, u64),
 }
 
-/// Looks at a replay at its begin and after each pass.
+/// Observer of a replay, at its begin and after each pass.
 pub(crate) trait Watch<O> {
-    /// State that is kept of the beginning.
+    /// State saved at the begin.
     type Begin;
-    /// The begin is reached: what came before it has been replayed.
+    /// Called at the begin: everything before it has been replayed.
     fn begin(&mut self, replay: &mut Replay<O>) -> Self::Begin;
-    /// A pass has ended.
+    /// Called after a pass.
     fn pass(&mut self, _: &Replay<O>) {}
 }
 
@@ -42,20 +41,20 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     from_ns: u64,
     to_ns: u64,
     pub watch: W,
-    /// Once the begin is reached.
+    /// State saved at the begin, once it is reached.
     pub begin: Option<W::Begin>,
-    /// The pass that is being read, where its time decides whether it belongs to the stretch.
+    /// Contents of the current pass, where its time decides whether it belongs to the stretch.
     pending: Vec<Item>,
-    /// A pass from after the end was seen.
+    /// True once a pass from after the end was seen.
     is_over: bool,
-    /// The begin is that of a mark, and so is the end.
+    /// True if the begin is a mark; and the same for the end.
     is_exact: (bool, bool),
-    /// Passes that ended behind the begin, and behind the end.
+    /// Number of passes that ended after the begin, and after the end.
     behind: (u64, u64),
 }
 
 impl<O: Observer, W: Watch<O>> Stretch<O, W> {
-    /// Nanoseconds since the attach.
+    /// Creates a stretch; times are nanoseconds since the attach.
     pub fn new(replay: Replay<O>, from_ns: u64, to_ns: u64, watch: W) -> Self {
         Self {
             replay,
@@ -70,8 +69,8 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         }
     }
 
-    /// Replays those of the kept events that happened until then, and keeps the others. They are no pass of their own:
-    /// what is held back there is decided when the pass ends.
+    /// Replays the kept events up to then, and keeps the others. They are not a pass of their own: the end of the pass
+    /// decides about events that are held back there.
     fn cut_pass(&mut self, until_ns: u64) {
         let mut later = Vec::new();
         let mut accesses = None;
@@ -122,7 +121,7 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         begin.unwrap_or_else(|| self.watch.begin(&mut self.replay))
     }
 
-    /// Handles what was kept because more could have come from before a mark.
+    /// Handles passes that were kept because more could have come from before a mark.
     fn end_of_file(&mut self) {
         let is_kept = self.is_exact.0 && self.begin.is_none() && self.behind.0 > 0;
         if !is_kept {
@@ -218,10 +217,10 @@ impl<O: Observer, W: Watch<O>> Consumer for Stretch<O, W> {
 }
 
 impl Recording {
-    /// Fails if a window has no length, or lies outside of what the file covers.
+    /// Fails if a window has no length, or lies outside the recorded time.
     pub(crate) fn check_window(&self, from_ns: u64, to_ns: u64) -> Result<(), Error> {
         let (start_ns, end_ns) = self.span_ns();
-        // The first pass tells its time at its end, and a mark may be in it.
+        // The time of the first pass is known at its end, and a mark may be in it.
         let is_mark = self.marks().iter().any(|mark| mark.time_ns == to_ns);
         let is_before = to_ns < start_ns && !is_mark;
         if from_ns >= to_ns || from_ns > end_ns || is_before {

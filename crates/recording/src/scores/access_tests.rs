@@ -1,4 +1,4 @@
-//! Usage and useful lifetime against a slow reference that is written from the formulas, on random programs.
+//! Usage and useful lifetime compared with a slow reference, written from the formulas, on random programs.
 
 use super::*;
 use crate::scores::StackKinds;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 const END_NS: u64 = 1_000_000;
 
-/// One block with its accesses: time, offset, bytes, and whether it is a write.
+/// One block with its accesses: time, offset, bytes, and a flag for writes.
 #[derive(Clone, Debug)]
 struct Block {
     site: u32,
@@ -85,7 +85,7 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
         }
     });
     prop::collection::vec(block, 1..60).prop_map(|mut blocks| {
-        // Events of one time would be moved apart: each has a time of its own. None is at an access' expense.
+        // Events of one time would be moved apart, so each has a time of its own. No access is lost by that.
         let mut taken = std::collections::HashSet::new();
         for block in &mut blocks {
             while !taken.insert(block.start_ns) {
@@ -156,7 +156,7 @@ proptest! {
     fn scores_are_those_of_the_formulas(blocks in blocks()) {
         let run = scored(&blocks);
         if blocks.iter().all(|block| block.accesses.is_empty()) {
-            // Nobody tells.
+            // No module reports accesses.
             prop_assert_eq!((run.usage(), run.useful_lifetime()), (None, None));
             return Ok(());
         }
@@ -184,7 +184,7 @@ proptest! {
     }
 }
 
-/// A site whose module does not tell has no such scores, whatever others say of its blocks.
+/// A site whose module does not report accesses has no such scores, even if other modules access its blocks.
 #[test]
 fn only_modules_that_tell_are_scored() {
     let block = Block {

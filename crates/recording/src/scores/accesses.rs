@@ -1,71 +1,71 @@
 //! Usage and useful lifetime scores of Byma and Larus from the reads and writes of a site's chunks, and further
 //! findings from them.
 //!
-//! The *access interval* of a chunk reaches from the lowest to the highest byte accessed; a chunk that was never read
-//! or never written has none. Who reads a chunk whose allocator does not zero it reads what somebody has written, be it
-//! a library that does not tell, so only a zeroed chunk counts as never written. The usage score of a site is the sum of these over the sum of the sizes. The
-//! *active life* of a chunk reaches from its first access to its last; the useful lifetime score is the mean
-//! of that over the lifetime.
+//! The *access interval* of a chunk reaches from the lowest to the highest accessed byte; a chunk that was never read
+//! or never written has none. If a chunk is read whose allocator does not zero it, something wrote it first, perhaps a
+//! library that does not report accesses, so only a zeroed chunk counts as never written. The usage score of a site is
+//! the sum of the intervals over the sum of the sizes. The *active life* of a chunk reaches from its first access to
+//! its last; the useful lifetime score is the mean of that over the lifetime.
 
 use memhook_abi::Accesses;
 use rustc_hash::FxHashMap;
 
-/// More releases than this never wait for their block to be known.
+/// Upper bound on releases that await their block.
 const MOST_WAITING: usize = 1 << 18;
 
-/// Sums over the chunks of a site whose reads and writes are known.
+/// Sums over the chunks of a site with known reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AccessSums {
-    /// Such chunks.
+    /// Number of such chunks.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The sum of their access intervals in bytes.
+    /// Sum of their access intervals in bytes.
     pub accessed_bytes: u64,
-    /// The sum of their active lives, each over the chunk's lifetime.
+    /// Sum of their active lives, each divided by the chunk's lifetime.
     pub active: f64,
     /// Chunks that were neither read nor written.
     pub untouched: u64,
     /// Chunks that were written and never read.
     pub never_read: u64,
-    /// Chunks that were read as the allocator had zeroed them, and never written.
+    /// Chunks that were read with the allocator's zeros, and never written.
     pub never_written: u64,
     /// Reads of all of them.
     pub reads: u64,
     /// Writes to all of them.
     pub writes: u64,
-    /// Offset past the furthest byte accessed in any of them.
+    /// Offset past the furthest accessed byte in any of them.
     pub furthest: u64,
     /// Chunks that several threads accessed.
     pub by_several: u64,
     /// Number of times that a thread wrote into a cache line just after another thread wrote to other bytes of it.
     pub false_shares: u64,
-    /// The sum of the lifetimes of the chunks that were touched, in nanoseconds.
+    /// Sum of the lifetimes of the touched chunks, in nanoseconds.
     pub lifetimes_ns: u128,
-    /// The sum of the times from an allocation to the first access.
+    /// Sum of the times from an allocation to the first access.
     pub before_ns: u128,
-    /// The sum of the times from the last access to the release, or the end.
+    /// Sum of the times from the last access to the release, or the end.
     pub after_ns: u128,
-    /// The same times, each multiplied by the size of the chunk: possible savings, in byte nanoseconds.
+    /// Sum of the same times multiplied by the sizes of the chunks: possible savings, in byte nanoseconds.
     pub before_byte_ns: f64,
     /// See [`AccessSums::before_byte_ns`].
     pub after_byte_ns: f64,
-    /// The sum of size times lifetime of the chunks that were not touched, in byte nanoseconds.
+    /// Sum of size times lifetime of the untouched chunks, in byte nanoseconds.
     pub untouched_byte_ns: f64,
 }
 
 impl AccessSums {
-    /// The usage score; `None` if nothing is known, or of chunks without bytes.
+    /// Returns the usage score; `None` if nothing is known, or for chunks without bytes.
     pub fn usage(&self) -> Option<f64> {
         (self.bytes > 0).then(|| self.accessed_bytes as f64 / self.bytes as f64)
     }
 
-    /// The useful lifetime score; `None` if nothing is known.
+    /// Returns the useful lifetime score; `None` if nothing is known.
     pub fn useful_lifetime(&self) -> Option<f64> {
         (self.chunks > 0).then(|| self.active / self.chunks as f64)
     }
 
-    /// Adds a chunk of so many bytes that lived from one time to another. `is_zeroed`: the allocator wrote zeros.
+    /// Adds a chunk of this size and lifetime. `is_zeroed`: the allocator wrote zeros.
     pub(super) fn add(
         &mut self,
         accesses: &Accesses,
@@ -88,7 +88,7 @@ impl AccessSums {
             (0, _) => self.never_read += 1,
             (_, 0) if is_zeroed => self.never_written += 1,
             _ => {
-                // The allocator may have given more than was asked for.
+                // The allocator may have given more than requested.
                 let interval = accesses.high.min(size).saturating_sub(accesses.low);
                 self.accessed_bytes = self.accessed_bytes.saturating_add(interval);
             }
@@ -96,7 +96,7 @@ impl AccessSums {
         self.furthest = self.furthest.max(accesses.high.min(size));
         self.by_several += u64::from(accesses.by_several);
         self.false_shares = self.false_shares.saturating_add(accesses.false_shares);
-        // Clocks of two processors may disagree by a little.
+        // Clocks of two processors may differ slightly.
         let first_ns = accesses.first_ns.clamp(start_ns, end_ns);
         let last_ns = accesses.last_ns.clamp(first_ns, end_ns);
         self.active += (last_ns - first_ns) as f64 / lifetime_ns as f64;
@@ -111,29 +111,29 @@ impl AccessSums {
 /// Reports about blocks whose release has not been counted.
 #[derive(Default)]
 pub(super) struct Known {
-    /// By the number that the release carries.
+    /// Reports by the number that the release carries.
     released: FxHashMap<u32, Accesses>,
-    /// By address.
+    /// Reports by address.
     live: FxHashMap<u64, Accesses>,
 }
 
 impl Known {
-    /// A release that comes will carry this number.
+    /// Takes the accesses of a block whose coming release carries this number.
     pub fn will_be_released(&mut self, number: u32, accesses: &Accesses) {
         self.released.insert(number, *accesses);
         if self.released.len() > MOST_WAITING {
-            // Releases of blocks that nobody knows.
+            // Releases of unknown blocks.
             let newest = |key: &u32| number.wrapping_sub(*key) < (MOST_WAITING / 2) as u32;
             self.released.retain(|key, _| newest(key));
         }
     }
 
-    /// A block is live at the end.
+    /// Takes the accesses of a block that is live at the end.
     pub fn is_live(&mut self, accesses: &Accesses) {
         self.live.insert(accesses.address, *accesses);
     }
 
-    /// Returns what is known of the block whose release carries this number.
+    /// Returns the known accesses of the block whose release carries this number.
     pub fn of_release(&mut self, number: u32) -> Option<Accesses> {
         if self.released.is_empty() {
             return None;
@@ -141,7 +141,7 @@ impl Known {
         self.released.remove(&number)
     }
 
-    /// Returns what is known of a block that is live at the end.
+    /// Returns the known accesses of a block that is live at the end.
     pub fn of_live(&self, address: u64) -> Option<Accesses> {
         self.live.get(&address).copied()
     }

@@ -1,16 +1,16 @@
-//! The groups of the chunks of a site, as they come: the memory that they take goes with what is live.
+//! The groups of the chunks of a site, as they come. Their memory is in proportion to the live blocks.
 //!
-//! Events of different rings arrive out of order, by a few passes at most. So groups stay open until no
-//! allocation can come any more that belongs to them, and a late one may make one group of two.
+//! Events of different rings arrive out of order, by a few passes at most. So groups stay open until no further
+//! allocation can belong to them, and a late one may merge two groups.
 //!
-//! A chunk that `realloc` has exchanged for a larger one is a step of a chain and no turn of a loop: chunks of a list that
-//! is made longer again and again are replaced soon after they were allocated, and nothing can be used again. That a
-//! release was such a step is known only with the next event of its thread. So a release is settled in two parts.
+//! A chunk that `realloc` exchanges for a larger one is a step of a chain and not a turn of a loop: chunks of a growing
+//! list are replaced soon after they were allocated, and none can be reused. Whether a release was such a step is known
+//! only with the next event of its thread, so a release is settled in two parts.
 
 use super::Loops;
 use std::collections::BTreeMap;
 
-/// Number of a group that is not over.
+/// Number of an open group.
 pub(super) type GroupId = u32;
 
 /// Two cache lines: the second begins with `outgrown_lifetimes_ns`.
@@ -26,10 +26,10 @@ struct Group {
     outgrown: u64,
     outgrown_lifetimes_ns: u128,
     live: u64,
-    /// Released chunks of which is not known yet whether they were exchanged.
+    /// Released chunks that may still turn out to be exchanged.
     unsettled: u64,
     most_live: u64,
-    /// Chunks, and groups that were merged into this one, that refer to it by its number.
+    /// Chunks, and groups merged into this one, that refer to it by its number.
     references: u64,
     merged_into: Option<GroupId>,
     is_closed: bool,
@@ -37,32 +37,32 @@ struct Group {
 
 const _: () = assert!(size_of::<Group>() == 128);
 
-/// Groups that are over, of one site.
+/// Finished groups of one site.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Finished {
     pub groups: u64,
-    /// The sum of their scores.
+    /// Sum of their scores.
     pub scores: f64,
     pub lifetimes_ns: u128,
     pub loops: Loops,
 }
 
-/// The groups of one site to which allocations may still be added, by the time of their first one.
+/// Groups of one site that may still get allocations, by the time of their first one.
 pub(super) type Open = BTreeMap<u64, GroupId>;
 
-/// The groups of all sites that are not over.
+/// Open groups of all sites.
 #[derive(Default)]
 pub(super) struct Groups {
-    /// The largest distance between two allocations of one group.
+    /// Largest distance between two allocations of one group.
     pub group_ns: u64,
-    /// The longest mean lifetime of chunks in a loop.
+    /// Longest mean lifetime of chunks in a loop.
     pub longest_ns: u64,
     all: Vec<Group>,
     unused: Vec<GroupId>,
 }
 
 impl Groups {
-    /// None yet.
+    /// Creates it without groups.
     pub fn new(group_ns: u64, longest_ns: u64) -> Groups {
         Groups {
             group_ns,
@@ -71,7 +71,7 @@ impl Groups {
         }
     }
 
-    /// A chunk was allocated. No allocation from before `horizon_ns` will come any more.
+    /// Counts an allocated chunk. No allocation from before `horizon_ns` will follow.
     pub fn allocated(
         &mut self,
         open: &mut Open,
@@ -116,14 +116,14 @@ impl Groups {
         id
     }
 
-    /// A chunk of a group will be released soon.
+    /// Prefetches a group, one of whose chunks is about to be released.
     pub fn ask_for(&self, id: GroupId) {
         let group = &self.all[id as usize];
         memhook_abi::prefetch(&group.first_ns);
         memhook_abi::prefetch(&group.outgrown_lifetimes_ns);
     }
 
-    /// A chunk of a group was released; [`Groups::settle`] has to follow.
+    /// Counts a released chunk; [`Groups::settle`] must follow.
     pub fn released(&mut self, id: GroupId, lifetime_ns: u64, end_ns: u64) {
         let root = self.root(id);
         let group = self.of(root);
@@ -133,7 +133,7 @@ impl Groups {
         group.unsettled += 1;
     }
 
-    /// Now it is known whether the chunk was exchanged for a larger one: if so, how long it lived.
+    /// Settles a release, once it is known whether the chunk was exchanged for a larger one: if so, with its lifetime.
     pub fn settle(&mut self, id: GroupId, outgrown_ns: Option<u64>, finished: &mut Finished) {
         let root = self.root(id);
         let group = self.of(root);
@@ -146,7 +146,7 @@ impl Groups {
         self.finish_if_over(root, finished);
     }
 
-    /// Many chunks of a group were allocated and released again one after the other: all but the first.
+    /// Counts many chunks of a group that were allocated and released one after the other: all but the first.
     pub fn more_pairs(&mut self, id: GroupId, count: u64, lifetime_ns: u64, last_ns: u64) {
         let group = self.of(id);
         group.chunks += count;
@@ -155,7 +155,7 @@ impl Groups {
         group.end_ns = group.end_ns.max(last_ns + lifetime_ns);
     }
 
-    /// Closes the groups of a site that no allocation can be added to any more.
+    /// Closes the groups of a site that can get no further allocation.
     pub fn close(&mut self, open: &mut Open, finished: &mut Finished, horizon_ns: u64) {
         while let Some((_, &id)) = open.first_key_value() {
             let until_ns = self.of(id).last_ns.saturating_add(self.group_ns);
@@ -168,7 +168,7 @@ impl Groups {
         }
     }
 
-    /// The group that a number leads to.
+    /// Returns the group to which a number leads.
     fn root(&self, mut id: GroupId) -> GroupId {
         while let Some(into) = self.all[id as usize].merged_into {
             id = into;
@@ -218,7 +218,7 @@ impl Groups {
         }
     }
 
-    /// One reference to this number less.
+    /// Drops a reference to this number.
     fn forget(&mut self, mut id: GroupId) {
         loop {
             let group = self.of(id);

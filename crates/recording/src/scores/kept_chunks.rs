@@ -5,22 +5,22 @@ use memhook_abi::Accesses;
 /// Reads and writes of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkAccesses {
-    /// Time of the first access, nanoseconds since the attach; without any that of the allocation.
+    /// Time of the first access in nanoseconds since the attach; without accesses, that of the allocation.
     pub first_ns: u64,
     /// Time of the last one.
     pub last_ns: u64,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// More than one thread accessed it.
+    /// True if more than one thread accessed it.
     pub by_several: bool,
 }
 
 /// A chunk: one block from its allocation to its release.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// Its number among the chunks of its site, in the order in which they were learnt of.
+    /// Its number among the chunks of its site, in the order in which they became known.
     pub number: u64,
     /// Time of the allocation, nanoseconds since the attach.
     pub start_ns: u64,
@@ -28,17 +28,17 @@ pub struct Chunk {
     pub end_ns: u64,
     /// Size in bytes.
     pub size: u64,
-    /// It was live at the end.
+    /// True if it was live at the end.
     pub is_live: bool,
-    /// Its reads and writes; `None` if they are not known. Most recordings know it of no chunk, and there are many
+    /// Its reads and writes; `None` if unknown. Boxed: most recordings have them for no chunk, and there are many
     /// chunks.
     pub accesses: Option<Box<ChunkAccesses>>,
 }
 
 impl ChunkAccesses {
-    /// Accesses of a chunk that lived from one time to another.
+    /// Returns the accesses of a chunk with this lifetime.
     pub(super) fn new(accesses: &Accesses, (start_ns, end_ns): (u64, u64)) -> Self {
-        // Clocks of two processors may disagree by a little.
+        // Clocks of two processors may differ slightly.
         let first_ns = accesses.first_ns.clamp(start_ns, end_ns);
         Self {
             first_ns,
@@ -50,17 +50,17 @@ impl ChunkAccesses {
     }
 }
 
-/// The chunks of a site: all of them, or every second, fourth, ... where there are too many.
+/// The chunks of a site: all of them, or every second, fourth, ... if there are too many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptChunks {
-    /// One of so many chunks is kept; 0 if none are.
+    /// One in this many chunks is kept; 0 if none are.
     pub step: u64,
-    /// The chunks, by the time of their allocation.
+    /// Chunks, by the time of their allocation.
     pub chunks: Vec<Chunk>,
 }
 
 impl KeptChunks {
-    /// Empty; `is_on`: chunks are kept.
+    /// Creates an empty list; `is_on`: chunks are kept.
     pub(super) fn new(is_on: bool) -> Self {
         Self {
             step: u64::from(is_on),
@@ -73,7 +73,7 @@ impl KeptChunks {
         self.step > 0 && number.is_multiple_of(self.step)
     }
 
-    /// Keeps half as many; returns how many went.
+    /// Keeps half as many; returns the number of dropped ones.
     pub(super) fn thin_out(&mut self) -> usize {
         let before = self.chunks.len();
         if before <= 1 {
@@ -88,7 +88,7 @@ impl KeptChunks {
         before - self.chunks.len()
     }
 
-    /// Forgets reads and writes that turn out not to be known.
+    /// Forgets reads and writes that turn out to be unknown.
     pub(super) fn forget_accesses(&mut self) {
         let chunks = self.chunks.iter_mut();
         chunks.for_each(|chunk| chunk.accesses = None);

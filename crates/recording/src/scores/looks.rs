@@ -1,44 +1,44 @@
-//! Usage and useful lifetime of programs that tell of nothing: estimates from blocks that were drawn by chance and
+//! Usage and useful lifetime of programs that report no accesses: estimates from blocks that were drawn by chance and
 //! watched.
 //!
 //! A *look* is at one block, from before the program got it. Up to four of its words have watchpoints. A watchpoint
-//! fires once and is put back a while later, the later the older the block is, so of each word the first
-//! access is known, and of the last one that it was within a known time. What is not known of a look (it was given
-//! up before the release, or the word was not watched for a while) makes a range: the score of the block is
-//! somewhere in it, whatever the program did. The estimate for a site lies in the middle of the mean range; its
-//! interval holds the range and what chance adds.
+//! fires once and is set again a while later, which is longer the older the block is. So for each word, the first
+//! access is known, and the last one is known to be within a certain time. Whatever remains unknown (the look was given
+//! up before the release, or the word was not watched for a while) makes a range: the score of the block is somewhere
+//! in it, whatever the program did. The estimate for a site is the middle of the mean range; its interval includes the
+//! range and the error by chance.
 //!
-//! A trap takes its time while the block lives. Of a block that would have lived for a few microseconds, most of the
-//! lifetime is that of traps, and nothing is known of its active life.
+//! A trap takes its time while the block lives. If the block would have lived for a few microseconds, most of its
+//! lifetime is spent in traps, and nothing is known about its active life.
 //!
-//! A block of up to four words is seen whole. Of a larger one, four words stand for the others, one of each
-//! quarter: a word counts as used if it is touched or lies between two that are. So the estimate of usage is
-//! that of the words themselves, which is less than the access interval where there are holes at its ends; and
-//! accesses to other words can only make the useful lifetime longer than estimated.
+//! A block of up to four words is seen completely. In a larger one, four words stand for the others, one in each
+//! quarter: a word counts as used if it is touched or lies between two that are. So the estimate of usage is that of
+//! the words themselves, which is less than the access interval if there are holes at its ends; and accesses to other
+//! words can only make the useful lifetime longer than estimated.
 //!
-//! Words do not tell how many of their bytes are used: at the ends of the access interval, up to seven of each
-//! count that are not. Half of the looks are therefore at a byte of each word or quarter, drawn by chance. Where
-//! the bytes of the outermost words are used one after the other, the mean over such looks is the access interval to
-//! the byte; where they have holes, it is less. So the truth lies between the mean over looks at bytes and that over looks
-//! at words, and the interval of usage reaches from one to the other.
+//! Words do not show how many of their bytes are used: at the ends of the access interval, up to seven unused ones of
+//! each count. So half of the looks are at a byte of each word or quarter, drawn by chance. If the bytes of the
+//! outermost words are used consecutively, the mean over such looks is the access interval to the byte; if they have
+//! holes, it is less. So the truth lies between the mean over looks at bytes and that over looks at words, and the
+//! interval of usage reaches from one to the other.
 
 use std::fmt::Write;
 
-/// Name of a look's note.
+/// Name of the note with looks.
 pub const LOOKS_NOTE: &str = "looks";
 
 /// Bytes of a word.
 const WORD_BYTES: u64 = 8;
-/// An access at the moment of the release is the allocator's, which writes into what it gets back. Between the last
-/// access of the program to a watched word and the release is the trap of that access, which takes longer.
+/// Time before the release in which an access is the allocator's, which writes into the released block. The program's
+/// last access to a watched word is followed by its trap, which takes longer.
 const RELEASE_NS: u64 = 1000;
-/// The trap of a watchpoint takes no longer than this, also in a virtual machine, where it is dearest.
+/// Longest trap of a watchpoint, even in a virtual machine, where it costs most.
 const TRAP_NS: u64 = 50_000;
-/// The event of an allocation may be dated so much later than the look: two clocks are compared.
+/// Largest delay of an allocation's event after the look: they use different clocks.
 const CLOCKS_NS: u64 = 50_000;
 /// The 97.5 % quantile of the normal distribution.
 const QUANTILE: f64 = 1.96;
-/// A score with a wider 95 % interval is not known.
+/// Widest 95 % interval of a known score.
 pub const WIDEST: f64 = 0.2;
 
 /// A watched block. Times are nanoseconds since the attach.
@@ -46,32 +46,32 @@ pub const WIDEST: f64 = 0.2;
 pub struct Look {
     /// The block.
     pub address: u64,
-    /// When it was about to be handed to the program.
+    /// Time just before the program got it.
     pub at_ns: u64,
-    /// Until when it was watched.
+    /// End of the watch.
     pub until_ns: u64,
-    /// More than one thread accessed it.
+    /// True if more than one thread accessed it.
     pub by_several: bool,
-    /// Bytes were watched, not words: they tell of usage alone.
+    /// True if bytes were watched, not words: they are evidence for usage only.
     pub of_bytes: bool,
     /// Its watched words, or bytes.
     pub words: Vec<LookWord>,
 }
 
-/// Bits of a look's second last number as text.
+/// Bits of the second last number in a look's text.
 const BY_SEVERAL: u64 = 1;
 const OF_BYTES: u64 = 2;
 
 /// A watched word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LookWord {
-    /// Where it begins in the block.
+    /// Its offset in the block.
     pub offset: u64,
-    /// Its accesses, as far as they were seen: when, and from when on it was watched again.
+    /// Times of its observed accesses, each with the time from which it was watched again.
     pub touches: Vec<(u64, u64)>,
 }
 
-/// Looks as text: a line for each.
+/// Writes looks as text: a line for each.
 pub fn looks_text(looks: &[Look]) -> String {
     let mut text = String::new();
     for look in looks {
@@ -91,7 +91,7 @@ pub fn looks_text(looks: &[Look]) -> String {
     text
 }
 
-/// Looks from text. Lines that are none are left out.
+/// Reads looks from text, skipping any other lines.
 pub(super) fn looks_of(text: &str) -> Vec<Look> {
     text.lines().filter_map(look_of).collect()
 }
@@ -129,16 +129,16 @@ fn look_of(line: &str) -> Option<Look> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) size: f64,
-    /// Bytes that are used.
+    /// Used bytes.
     pub(super) used: (f64, f64),
-    /// The active life over the lifetime.
+    /// Active life divided by lifetime.
     pub(super) active: (f64, f64),
     pub(super) is_untouched: bool,
-    /// Bytes were watched.
+    /// True if bytes were watched.
     pub(super) of_bytes: bool,
 }
 
-/// The bytes of a block that one of the watched words or bytes stands for, if there are so many of them.
+/// Returns how many bytes of a block one of this many watched words or bytes stands for.
 fn part_of(size: u64, part: usize, parts: usize) -> u64 {
     let words = size.div_ceil(WORD_BYTES);
     let begin = |part: usize| (part as u64 * words / parts as u64).saturating_mul(WORD_BYTES);
@@ -203,18 +203,18 @@ pub(super) fn outcome(look: &Look, size: u64, (start_ns, end_ns): (u64, u64)) ->
 /// An estimate with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampledScore {
-    /// The middle of what is possible.
+    /// Middle of the possible range.
     pub value: f64,
-    /// Half the width of the interval over 1.96: the standard error, if all else is known.
+    /// Half the width of the interval, divided by 1.96: the standard error, if everything else is known.
     pub error: f64,
-    /// The low end of the interval.
+    /// Low end of the interval.
     pub low: f64,
-    /// The high end.
+    /// High end of the interval.
     pub high: f64,
 }
 
 impl SampledScore {
-    /// The value, if it is known well enough.
+    /// Returns the value, if it is known well enough.
     pub fn known(&self) -> Option<f64> {
         (self.high - self.low <= WIDEST).then_some(self.value)
     }
@@ -223,17 +223,17 @@ impl SampledScore {
 /// Findings about a site from looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampledAccesses {
-    /// Blocks that were looked at.
+    /// Number of watched blocks.
     pub looks: u64,
-    /// Blocks that were watched until the end and not touched.
+    /// Blocks that were watched to the end and not touched.
     pub untouched: u64,
-    /// The usage score.
+    /// Usage score.
     pub usage: SampledScore,
-    /// The useful lifetime score.
+    /// Useful lifetime score.
     pub useful_lifetime: SampledScore,
 }
 
-/// From the looks at a site to its scores.
+/// Combines the looks at a site to scores.
 pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
     if outcomes.is_empty() {
         return None;
@@ -252,11 +252,11 @@ pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
     })
 }
 
-/// Returns the range that two kinds of looks leave open, of which one shows too little, if anything, and one too much.
+/// Returns the range left by two kinds of looks, one of which shows too little, if anything, and the other too much.
 fn between(little: Bounds, much: Bounds) -> SampledScore {
     let least = little.least.min(much.most);
     let most = much.most.max(little.least);
-    // The errors of the other ends say nothing of these.
+    // The errors of the other ends say nothing about these.
     Bounds {
         least,
         most,
@@ -266,7 +266,7 @@ fn between(little: Bounds, much: Bounds) -> SampledScore {
     .score()
 }
 
-/// A mean that is known to lie between two numbers, and between which it lies with what chance adds.
+/// Bounds on a mean, and a confidence interval around them.
 #[derive(Clone, Copy)]
 struct Bounds {
     least: f64,
@@ -293,10 +293,10 @@ impl Bounds {
     }
 }
 
-/// The sum of numbers that lie in ranges, over the sum of their weights.
+/// Returns the sum of numbers with ranges, divided by the sum of their weights.
 ///
-/// The standard error is that of a ratio (Cochran, "Sampling Techniques", 2.11). Few looks that all say the same do
-/// not mean that there is nothing else, so one of each extreme is added for it (Agresti and Coull, 1998, for shares).
+/// The standard error is that of a ratio (Cochran, "Sampling Techniques", 2.11). A few equal looks do not prove that
+/// all others are equal, so one of each extreme is added (Agresti and Coull, 1998, for shares).
 fn ratio(numbers: impl Iterator<Item = (f64, f64, f64)>) -> Option<Bounds> {
     let mut all: Vec<(f64, f64, f64)> = numbers.collect();
     let sum =
@@ -341,7 +341,7 @@ impl Looks {
         Looks { by_address }
     }
 
-    /// The look at a block that lived at this address for this time.
+    /// Returns the look at a block that lived at this address for this time.
     #[inline]
     pub fn of_block(&self, address: u64, (start_ns, end_ns): (u64, u64)) -> Option<&Look> {
         if self.by_address.is_empty() {

@@ -1,4 +1,4 @@
-//! Looks at simulated programs, compared with everything that these do.
+//! Looks at simulated programs, compared with all of their accesses.
 
 use super::looks::*;
 use proptest::prelude::*;
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 /// Accesses of a program to a word: nanoseconds since the allocation.
 type Program = Vec<Vec<u64>>;
 
-/// Returns what the watcher sees of a word: a watchpoint fires, is silent for a time that grows with the age, and is
-/// put back. The allocator writes into the first two words at the release.
+/// Returns the watcher's view of a word: a watchpoint fires, is silent for a time that grows with the age, and is set
+/// again. The allocator writes into the first two words at the release.
 fn watched(accesses: &[u64], release: u64, frees_into: bool) -> Vec<(u64, u64)> {
     let mut touches = Vec::new();
     let mut armed = 0;
@@ -43,7 +43,7 @@ fn look(program: &Program, offsets: &[usize], release: u64, until: u64) -> Look 
     }
 }
 
-/// A look at blocks whose bytes are accessed once each, those from one on up to another: at words, or at a byte of each.
+/// A look at blocks whose bytes from one to another are accessed once each: at words, or at a byte of each.
 fn look_at_bytes(
     size: u64,
     used: std::ops::Range<u64>,
@@ -79,7 +79,7 @@ fn look_at_bytes(
     }
 }
 
-/// Bytes are used one after the other: the interval holds their share to the byte, and is narrow where words are full.
+/// Bytes are used consecutively: the interval holds their share to the byte, and is narrow if words are full.
 #[test]
 fn usage_is_known_to_the_byte() {
     let mut chance = Chance(7);
@@ -90,7 +90,7 @@ fn usage_is_known_to_the_byte() {
         (32, 0..32, true),
         (40, 8..40, true),
         (48, 0..0, true),
-        // A word of three is used by one of its bytes.
+        // One byte of the third word is used.
         (24, 0..17, false),
     ] {
         let truth = (used.end - used.start) as f64 / size as f64;
@@ -109,7 +109,7 @@ fn usage_is_known_to_the_byte() {
     }
 }
 
-/// A program that uses little of its outermost words: bytes say less than is true, words more.
+/// A program that uses little of its outermost words: bytes show less than the truth, words more.
 #[test]
 fn holes_make_usage_unknown() {
     let mut chance = Chance(11);
@@ -125,8 +125,8 @@ fn holes_make_usage_unknown() {
     assert_eq!(found.known(), None);
 }
 
-/// The truth by the formulas: the share of bytes from the lowest to the highest word that is accessed, and
-/// the time from the first access to the last over the lifetime.
+/// Returns the truth by the formulas: the share of bytes from the lowest to the highest accessed word, and the time
+/// from the first access to the last, divided by the lifetime.
 fn truth(program: &Program, release: u64) -> (f64, f64) {
     let touched: Vec<usize> = (0..program.len())
         .filter(|&at| !program[at].is_empty())
@@ -152,8 +152,7 @@ fn programs(words: impl Strategy<Value = usize>) -> impl Strategy<Value = (Progr
 }
 
 proptest! {
-    /// Checks that the truth about a block that is seen whole is always within the bounds, even if the look is given
-    /// up.
+    /// The truth about a completely watched block is always within the bounds, even if the look is given up.
     #[test]
     fn bounds_hold_the_truth((program, release) in programs(1..5usize), until in 0..300_000_000u64) {
         let all: Vec<usize> = (0..program.len()).collect();
@@ -165,15 +164,14 @@ proptest! {
         prop_assert!(seen.used.0 <= usage + 1e-9 && usage <= seen.used.1 + 1e-9, "{:?} {}", seen, usage);
         prop_assert!(seen.active.0 <= useful + 1e-9 && useful <= seen.active.1 + 1e-9, "{:?} {}", seen, useful);
         if until >= release {
-            // To the end: nothing is open but what the silence of a watchpoint hides.
+            // To the end: only the silence of a watchpoint leaves anything open.
             prop_assert_eq!(seen.used.0, seen.used.1);
             prop_assert!(seen.active.1 - seen.active.0 < 0.03, "{:?}", seen);
             prop_assert_eq!(seen.is_untouched, usage == 0.0);
         }
     }
 
-    /// Checks that the usage of a larger block is never estimated above the truth by more than the part that a word
-    /// stands for.
+    /// The usage of a larger block is never estimated above the truth by more than the part for which a word stands.
     #[test]
     fn a_part_never_shows_more((program, release) in programs(5..40usize), seed in any::<u64>()) {
         let quarter = |n: u64| {
@@ -223,8 +221,8 @@ impl Chance {
     }
 }
 
-/// Sites whose blocks do different things: in 95 of 100 runs and more the interval holds the complete truth, and
-/// the mean of the estimates is near it.
+/// Sites with different kinds of blocks: in at least 95 of 100 runs the interval holds the complete truth, and the mean
+/// of the estimates is near it.
 #[test]
 fn intervals_hold_the_complete_truth() {
     let mut chance = Chance(3);
@@ -251,7 +249,7 @@ fn intervals_hold_the_complete_truth() {
                     let one = &population[chance.below(400) as usize];
                     let all: Vec<usize> = (0..one.len()).collect();
                     let seen = Look {
-                        // Words are used whole, so that bytes say the same of them.
+                        // Words are used completely, so that bytes give the same result.
                         of_bytes: chance.below(2) == 0,
                         ..look(one, &all, release, u64::MAX)
                     };
@@ -281,7 +279,7 @@ fn intervals_hold_the_complete_truth() {
     }
 }
 
-/// A block that lived for four traps: which words it uses is known, but not for how long.
+/// A block that lived for four traps: its used words are known, but not for how long.
 #[test]
 fn traps_say_nothing_of_lives_that_are_shorter() {
     let program = vec![vec![2_000], vec![30_000], vec![60_000], vec![90_000]];
@@ -313,7 +311,7 @@ fn few_looks_are_unknown() {
     let both = |count: usize| [vec![one; count], vec![of_bytes; count]].concat();
     assert_eq!(sampled(&both(5)).unwrap().usage.known(), None);
     assert_eq!(sampled(&both(60)).unwrap().usage.known(), Some(1.0));
-    // Words alone do not tell how much of them is used.
+    // Words alone do not show how much of them is used.
     assert_eq!(sampled(&[one; 60]).unwrap().usage.known(), None);
     assert_eq!(
         sampled(&[of_bytes; 60]).unwrap().useful_lifetime.known(),

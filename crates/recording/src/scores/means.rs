@@ -1,6 +1,6 @@
 //! From the scores of sites to that of a run.
 
-/// The geometric mean of numbers from 0 up; `None` without numbers.
+/// Returns the geometric mean of numbers from 0 up; `None` without numbers.
 pub fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut count, mut logarithms) = (0u64, 0.0);
     for number in numbers {
@@ -10,7 +10,8 @@ pub fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| (logarithms / count as f64).exp())
 }
 
-/// The variance of numbers around their arithmetic mean; `None` without numbers.
+/// Returns the variance of numbers around their arithmetic mean; `None` without
+/// numbers.
 pub fn variance(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     // Welford's method, which does not subtract large sums from each other.
     let (mut count, mut mean, mut squares) = (0u64, 0.0, 0.0);

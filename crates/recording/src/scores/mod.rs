@@ -43,10 +43,10 @@ pub use runs::GrowingRuns;
 pub(crate) use scorer::Scorer;
 pub(crate) use site::StackKinds;
 
-/// The largest distance in time between two allocations of one group.
+/// Largest distance in time between two allocations of one group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GroupLimit {
-    /// A part of the run time.
+    /// A share of the run time.
     Part(f64),
     /// A time.
     Nanoseconds(u64),
@@ -55,9 +55,9 @@ pub enum GroupLimit {
 /// Options of scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreOptions {
-    /// The largest distance in time between two allocations of one group.
+    /// Largest distance in time between two allocations of one group.
     pub group: GroupLimit,
-    /// The most chunks that are kept one by one, of all sites together; 0 keeps none.
+    /// Most chunks that are kept one by one, for all sites together; 0 keeps none.
     pub max_chunks: usize,
 }
 
@@ -72,7 +72,7 @@ impl Default for ScoreOptions {
 }
 
 impl ScoreOptions {
-    /// With chunks, as many as a page can show.
+    /// Keeps as many chunks as a page can show.
     pub fn of_pictures() -> Self {
         Self {
             max_chunks: 1_000_000,
@@ -84,29 +84,29 @@ impl ScoreOptions {
 /// Findings about all sites that allocated in a window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScoredRun {
-    /// The largest distance in time between two allocations of one group, in nanoseconds.
+    /// Largest distance in time between two allocations of one group, in nanoseconds.
     pub group_ns: u64,
-    /// Sites that allocated something, ordered by their stack id.
+    /// Sites with allocations, ordered by their stack id.
     pub sites: Vec<ScoredSite>,
 }
 
 impl ScoredRun {
-    /// The lifetime score of the run: the geometric mean of those of its sites. `None` if nothing was allocated.
+    /// Returns the lifetime score of the run: the geometric mean over its sites. `None` without allocations.
     pub fn lifetime(&self) -> Option<f64> {
         geometric_mean(self.sites.iter().map(|site| site.lifetime))
     }
 
-    /// The usage score of the run: the geometric mean of those of the sites of which it is known.
+    /// Returns the usage score of the run: the geometric mean over the sites for which it is known.
     pub fn usage(&self) -> Option<f64> {
         geometric_mean(self.of_accesses(AccessSums::usage))
     }
 
-    /// The useful lifetime score of the run, in the same way.
+    /// Returns the useful lifetime score of the run, in the same way.
     pub fn useful_lifetime(&self) -> Option<f64> {
         geometric_mean(self.of_accesses(AccessSums::useful_lifetime))
     }
 
-    /// A score of those sites of which it is known.
+    /// Combines a score of the sites for which it is known.
     pub fn of_accesses(
         &self,
         score: fn(&AccessSums) -> Option<f64>,
@@ -115,7 +115,7 @@ impl ScoredRun {
         sites.filter_map(move |site| score(site.accesses.as_ref()?))
     }
 
-    /// The variance of the lifetime scores of its sites.
+    /// Returns the variance of the lifetime scores of its sites.
     pub fn lifetime_variance(&self) -> Option<f64> {
         variance(self.sites.iter().map(|site| site.lifetime))
     }
@@ -126,7 +126,7 @@ impl ScoredRun {
 pub struct ScoredSite {
     /// Stack id.
     pub stack: u32,
-    /// The lifetime score: above 0, at most 1.
+    /// Lifetime score: above 0, at most 1.
     pub lifetime: f64,
     /// Groups of chunks.
     pub groups: u64,
@@ -134,52 +134,52 @@ pub struct ScoredSite {
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The sum of their lifetimes in nanoseconds.
+    /// Sum of their lifetimes in nanoseconds.
     pub lifetimes_ns: u128,
-    /// The size of the smallest chunk.
+    /// Size of the smallest chunk.
     pub smallest: u64,
-    /// The size of the largest one.
+    /// Size of the largest chunk.
     pub largest: u64,
-    /// The most chunks that were live at a time.
+    /// Most chunks that were live at a time.
     pub most_live: u64,
-    /// The most bytes that were live at a time.
+    /// Most bytes that were live at a time.
     pub most_live_bytes: u64,
     /// Chunks that came and went in loops.
     pub loops: Loops,
-    /// Blocks that were outgrown by the next one.
+    /// Blocks that the next one outgrew.
     pub runs: GrowingRuns,
-    /// Reads and writes of its chunks; `None` if they are not known, because the module that allocates them does not
-    /// report them.
+    /// Reads and writes of its chunks; `None` if unknown, because the module that allocates them does not report
+    /// them.
     pub accesses: Option<AccessSums>,
     /// Findings from looks at some of its chunks, if there were any.
     pub sampled: Option<SampledAccesses>,
-    /// The chunks one by one, as far as that was asked for.
+    /// Single chunks, if they were requested.
     pub kept: KeptChunks,
 }
 
-/// Groups whose chunks come and go one after the other: at least [`Loops::LEAST_CHUNKS`] of them, a score
-/// of at most [`Loops::HIGHEST_SCORE`], and a mean lifetime of at most [`Loops::LONGEST`] of the run time.
-/// Chunks that `realloc` exchanges for larger ones are left out: whatever grows has a use for each of them.
+/// Groups whose chunks come and go one after the other: at least [`Loops::LEAST_CHUNKS`] of them, a score of at most
+/// [`Loops::HIGHEST_SCORE`], and a mean lifetime of at most [`Loops::LONGEST`] of the run time. Chunks that
+/// `realloc` exchanges for larger ones are left out: something that grows needs each of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loops {
-    /// Such groups.
+    /// Number of such groups.
     pub groups: u64,
     /// Their chunks.
     pub chunks: u64,
-    /// The sum of their lifetimes in nanoseconds.
+    /// Sum of their lifetimes in nanoseconds.
     pub lifetimes_ns: u128,
-    /// Summed over the groups: the most chunks that were live at a time. As many would have been enough, had
-    /// they been used again.
+    /// Sum over the groups of the most chunks that were live at a time. With reuse, that many would have been
+    /// enough.
     pub most_live: u64,
     /// Sum of the lengths of the groups, in nanoseconds.
     pub lasted_ns: u128,
 }
 
 impl Loops {
-    /// Fewer chunks are no loop that is worth a change.
+    /// Fewest chunks of a loop that is worth a change.
     pub const LEAST_CHUNKS: u64 = 100;
-    /// A tenth of the chunks, or fewer, is live at a time.
+    /// Highest score of a loop: at most a tenth of the chunks is live at a time.
     pub const HIGHEST_SCORE: f64 = 0.1;
-    /// Longest lifetime of a short-lived block, as a part of the run time.
+    /// Longest lifetime of a short-lived block, as a share of the run time.
     pub const LONGEST: f64 = 0.01;
 }

@@ -1,38 +1,38 @@
-//! Runs of growing blocks: each is larger than the one before it and takes its place, as the blocks of a vector
-//! without `reserve` do, or those of a chain of `realloc`.
+//! Runs of growing blocks: each is larger than the one before it and replaces it, like the blocks of a vector without
+//! `reserve`, or those of a chain of `realloc`.
 //!
-//! Where a site does not call `realloc`, a run is of one site and thread, and a block takes the place of the one
-//! before it if that one is released after the new one was allocated and before the next but one is. `realloc` takes the
-//! place of what the thread released just before, whoever allocated that: a chain is followed from block to block, and
-//! each site has its own steps of it. So blocks that merely happen to grow are no run.
+//! If a site does not call `realloc`, a run belongs to one site and thread, and a block replaces the one before it if
+//! that one is released after the new one was allocated and before the next but one is. `realloc` replaces the block
+//! that the thread released just before, whichever site allocated that: a chain is followed from block to block, and
+//! each site has its own steps of it. So blocks that merely happen to grow are not a run.
 
 /// The runs of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrowingRuns {
     /// Runs of at least [`GrowingRuns::LEAST_STEPS`] steps.
     pub runs: u64,
-    /// Steps in them: blocks that were outgrown.
+    /// Number of steps in them: outgrown blocks.
     pub steps: u64,
-    /// Bytes of the outgrown blocks: what was copied, at most.
+    /// Bytes of the outgrown blocks: an upper bound on copied bytes.
     pub outgrown_bytes: u64,
-    /// Bytes among those in runs that grow by less than [`GrowingRuns::FACTOR`] a step.
+    /// Bytes among those in runs that grow by less than [`GrowingRuns::FACTOR`] per step.
     pub slow_bytes: u64,
     /// Steps of the longest run.
     pub longest: u64,
-    /// The first and the last size of the run that outgrew most bytes.
+    /// First and last size of the run that outgrew the most bytes.
     pub from_to: (u64, u64),
     /// Bytes that this run outgrew.
     most_outgrown: u64,
 }
 
 impl GrowingRuns {
-    /// Fewer steps may be chance.
+    /// Fewest steps of a run; fewer may be chance.
     pub const LEAST_STEPS: u64 = 3;
-    /// Runs that grow by as much a step, on average, copy about as much as the last block has, however long it gets.
-    /// Buffers of libraries grow by a half or by themselves; sizes are rounded.
+    /// Growth per step from which growing is fine: on average, such runs copy about as much as the last block has,
+    /// however long it gets. Buffers of libraries grow by a half or double; sizes are rounded.
     pub const FACTOR: f64 = 1.4;
 
-    /// Adds what a site has of a run.
+    /// Adds a site's part of a run.
     fn add(&mut self, (first_size, reached): (u64, u64), all: Steps, own: Steps) {
         if all.count < Self::LEAST_STEPS {
             return;
@@ -66,10 +66,10 @@ impl Steps {
     }
 }
 
-/// Sites of a chain beyond these have none of its steps.
+/// Most sites of a chain; further ones get none of its steps.
 const MOST_SITES: usize = 8;
 
-/// A chain of `realloc` that is under way.
+/// A current chain of `realloc`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chain {
     first_size: u64,
@@ -79,7 +79,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Chain of a block that is about to be outgrown.
+    /// Creates a chain for a block that is about to be outgrown.
     pub fn of(size: u64) -> Chain {
         Chain {
             first_size: size,
@@ -87,7 +87,7 @@ impl Chain {
         }
     }
 
-    /// A site exchanges a block of one size for one of another.
+    /// Adds a step: a site exchanges a block of one size for one of another.
     pub fn step(&mut self, site: u32, from: u64, to: u64) {
         self.reached = to;
         self.all.add(from);
@@ -103,7 +103,7 @@ impl Chain {
         }
     }
 
-    /// The last block is outgrown no more: what each site has of the chain.
+    /// Ends the chain, and passes on each site's part of it.
     pub fn finish(&self, mut add: impl FnMut(u32, &dyn Fn(&mut GrowingRuns))) {
         for &(site, own) in &self.of_sites {
             add(site, &|runs| {
@@ -113,23 +113,23 @@ impl Chain {
     }
 }
 
-/// The run of a site on a thread that is under way.
+/// The current run of a site on a thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Run {
-    /// The last block; 0 if there was none.
+    /// Address of the last block; 0 if there was none.
     address: u64,
     size: u64,
     is_live: bool,
-    /// The block before the last one, if it has to be released yet for the last one to take its place.
+    /// The block before the last one, if its release is still needed for the last one to replace it.
     outgrown: Option<(u64, u64)>,
     first_size: u64,
-    /// The last size that is certain.
+    /// Last certain size.
     reached: u64,
     steps: Steps,
 }
 
 impl Run {
-    /// The next block of the site and thread.
+    /// Takes the next block of the site and thread.
     pub fn allocated(&mut self, address: u64, size: u64, runs: &mut GrowingRuns) {
         let is_pending = self.outgrown.is_some();
         let is_larger = self.address != 0 && size > self.size;
@@ -154,7 +154,7 @@ impl Run {
         (self.address, self.size, self.is_live) = (address, size, true);
     }
 
-    /// A block of the site and thread was released.
+    /// Takes a release of a block of the site and thread.
     pub fn released(&mut self, address: u64) {
         if let Some((outgrown, size)) = self.outgrown
             && outgrown == address
@@ -167,7 +167,7 @@ impl Run {
         }
     }
 
-    /// Nothing more will come.
+    /// Ends the run.
     pub fn finish(&self, runs: &mut GrowingRuns) {
         runs.add((self.first_size, self.reached), self.steps, self.steps);
     }
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Checks that one or two exchanges are not a run, and that only a few sites are told apart.
+    /// One or two exchanges are not a run, and only a few sites are kept separate.
     #[test]
     fn chains_have_bounds() {
         let mut short = Chain::of(10);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(sites, MOST_SITES);
     }
 
-    /// Checks that blocks are not a run if each is larger than the last, but none takes the place of another.
+    /// Blocks are not a run if each is larger than the last, but none replaces another.
     #[test]
     fn blocks_that_only_happen_to_grow_are_none() {
         let mut kept = Site::default();

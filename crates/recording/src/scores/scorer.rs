@@ -16,19 +16,18 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
-/// An event of a pass may be older than those of the passes before it, by this many of them: the ledger
-/// holds nothing back for longer.
+/// Number of passes by which an event may be late: the ledger holds nothing back for longer.
 const LATE_PASSES: usize = 17;
-/// The target's clock may be late by a tick or two.
+/// Delay of the target's clock: a tick or two.
 const LATE_CLOCK_NS: u64 = 2 * LONGEST_TICK_NS;
 
-/// So many happenings are looked up together, before they are counted.
+/// Happenings that are prefetched together, before they are counted.
 const TOGETHER: usize = 16;
 
-/// Times beyond this one are damage.
+/// Latest time; later ones are damage.
 const LATEST_NS: u64 = u64::MAX >> 8;
 
-/// The numbers as they come.
+/// Scores under construction.
 #[derive(Default)]
 pub(crate) struct Scorer {
     groups: Groups,
@@ -36,22 +35,22 @@ pub(crate) struct Scorer {
     kinds: StackKinds,
     known: Known,
     looks: Looks,
-    /// By the ledger's number of the site.
+    /// Sites by the ledger's number.
     sites: Vec<Site>,
     live: FxHashMap<u64, Live>,
     under_way: FxHashMap<(u32, u16), Run>,
-    /// By the address of the last block.
+    /// Chains by the address of the last block.
     chains: FxHashMap<u64, Box<Chain>>,
     threads: Threads,
     kept: usize,
     tick: Tick,
-    /// The ends of the last passes.
+    /// Ends of the last passes.
     passes: VecDeque<u64>,
     horizon_ns: u64,
 }
 
 impl Scorer {
-    /// Nothing is known yet. `run_ns`: how long the run took; `stacks`: see there.
+    /// Creates an empty scorer. `run_ns`: length of the run; `stacks`: see there.
     pub fn new(options: &ScoreOptions, run_ns: u64, stacks: StackKinds) -> Self {
         let part = |of_run: f64| (run_ns as f64 * of_run) as u64;
         let group_ns = match options.group {
@@ -66,12 +65,12 @@ impl Scorer {
         }
     }
 
-    /// With looks at some blocks.
+    /// Adds looks at some blocks.
     pub fn with_looks(self, looks: Looks) -> Self {
         Self { looks, ..self }
     }
 
-    /// The window begins: chunks from before it do not count.
+    /// Begins the window: chunks from before it do not count.
     pub fn begin(&mut self) {
         self.groups = Groups::new(self.groups.group_ns, self.groups.longest_ns);
         self.sites.clear();
@@ -94,12 +93,12 @@ impl Scorer {
         }
     }
 
-    /// A block was allocated.
+    /// Takes an allocated block.
     pub fn allocated(&mut self, block: &BlockOf, stack: u32) {
         self.add(Happening::Allocated(*block, stack));
     }
 
-    /// A block was released.
+    /// Takes a released block.
     pub fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
         self.add(Happening::Released(*block, by));
     }
@@ -114,7 +113,7 @@ impl Scorer {
         self.known.is_live(accesses);
     }
 
-    /// So many blocks, at least one, were allocated and released again one after the other.
+    /// Takes this many blocks, at least one, that were allocated and released again one after the other.
     pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
         self.add(Happening::Pairs(*block, stack, count));
     }
@@ -126,7 +125,7 @@ impl Scorer {
         }
     }
 
-    /// Counts what happened at one time. `next_ns`: the time of what comes next.
+    /// Counts the events of one time. `next_ns`: time of the next ones.
     fn end_tick(&mut self, next_ns: u64) {
         let spread = self.tick.spread(next_ns);
         let (mut next_ns, step_ns) = (spread.first_ns, spread.step_ns);
@@ -149,8 +148,8 @@ impl Scorer {
         self.tick.reuse(spread);
     }
 
-    /// Looks up the chunks of a few happenings, of which none waits for another: so the processor gets them from memory
-    /// at the same time. They are in its cache then, where counting needs them one after the other.
+    /// Prefetches the chunks of a few happenings, none of which depends on another, so that the processor loads them at
+    /// the same time. Counting needs them one after the other, and then finds them in the cache.
     fn ask_for(&self, happenings: &[Happening]) {
         for happening in happenings {
             let (Happening::Allocated(block, _) | Happening::Released(block, _)) = happening else {
@@ -162,8 +161,8 @@ impl Scorer {
         }
     }
 
-    /// A thread has another event. `reallocated`: `realloc` has returned a block of this size; returned is the chain of
-    /// what that outgrows, and its size.
+    /// Takes a thread's next event. `reallocated`: size of the block that `realloc` has returned. Returns the chain of
+    /// the outgrown block, and its size.
     fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> Option<(Box<Chain>, u64)> {
         let Settled {
             mut release,
@@ -219,7 +218,7 @@ impl Scorer {
             thread: block.thread,
         };
         if let Some(old) = self.live.insert(block.address, live) {
-            // Its release was not seen, and not told of either.
+            // Its release was not seen or reported.
             let mut release = self.end(old, start_ns, false, None);
             release.chain = self.chains.remove(&block.address);
             self.settle(release, false);
@@ -230,7 +229,7 @@ impl Scorer {
         }
     }
 
-    /// Counts chunks of a site; the number of the first of them, and their group.
+    /// Counts chunks of a site; returns the number of the first of them, and their group.
     fn count(&mut self, block: &BlockOf, stack: u32, start_ns: u64, chunks: u64) -> (u64, GroupId) {
         let at = block.site as usize;
         if at >= self.sites.len() {
@@ -254,8 +253,8 @@ impl Scorer {
         self.next_event(thread, None);
         let live = match self.live.entry(block.address) {
             Entry::Occupied(known) if known.get().site == block.site => known.remove(),
-            // It was allocated before the window, or a failed realloc has brought it back, at which its
-            // lifetime as a chunk has ended.
+            // It was allocated before the window, or a failed realloc, which ended its lifetime as a chunk, has brought
+            // it back.
             _ => return,
         };
         if let Some(run) = self.under_way.get_mut(&(live.site, live.thread)) {
@@ -287,7 +286,7 @@ impl Scorer {
         ChunkAccesses::new(accesses, lived)
     }
 
-    /// The chunk's life is over; what is returned has to be settled.
+    /// Ends the chunk's life; the caller must settle the result.
     fn end(
         &mut self,
         live: Live,
@@ -295,7 +294,7 @@ impl Scorer {
         is_live: bool,
         accesses: Option<ChunkAccesses>,
     ) -> Release {
-        // Clocks of two processors may disagree by a little.
+        // Clocks of two processors may differ slightly.
         let end_ns = end_ns.max(live.start_ns + 1);
         let site = &mut self.sites[live.site as usize];
         let accesses = accesses.filter(|_| site.tells && site.kept.keeps(live.number));
@@ -324,7 +323,7 @@ impl Scorer {
         }
     }
 
-    /// The events of the pairs are `step_ns` apart.
+    /// Counts pairs, whose events are `step_ns` apart.
     fn count_pairs(
         &mut self,
         block: &BlockOf,
@@ -340,7 +339,7 @@ impl Scorer {
         let most_bytes = site.live_bytes.saturating_add(block.size);
         site.most_live_bytes = site.most_live_bytes.max(most_bytes);
         if let Some(run) = self.under_way.get_mut(&(block.site, block.thread)) {
-            // Whatever grew before has ended.
+            // Any earlier run has ended.
             run.finish(&mut site.runs);
             *run = Run::default();
         }
@@ -401,7 +400,7 @@ impl Scorer {
         }
     }
 
-    /// A pass is over.
+    /// Ends a pass.
     pub fn end_pass(&mut self, now_ns: u64) {
         if now_ns > self.tick.time_ns().saturating_add(2 * LONGEST_TICK_NS) {
             self.end_tick(now_ns);
@@ -414,7 +413,7 @@ impl Scorer {
         }
     }
 
-    /// The window ends: what is live lives until then.
+    /// Ends the window: live chunks live until then.
     pub fn finish(mut self, to_ns: u64) -> ScoredRun {
         self.end_tick(to_ns);
         let mut live: Vec<(u64, Live)> = self.live.drain().collect();
@@ -447,7 +446,7 @@ impl Scorer {
             }
             sites.push(site.scored());
         }
-        // No program uses none of its blocks: it was linked with the runtime, but not compiled with the callbacks.
+        // No program uses none of its blocks: it was linked to the runtime, but not compiled with the callbacks.
         let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;
         let mut known = sites.iter().filter_map(|site| site.accesses.as_ref());
         if !known.any(accessed) {

@@ -8,18 +8,18 @@ use super::looks::{Outcome, sampled};
 use super::runs::GrowingRuns;
 use rustc_hash::FxHashSet;
 
-/// Facts about stacks beside their ids.
+/// Facts about stacks beyond their ids.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StackKinds {
     /// Stacks of calls of `realloc`.
     pub reallocs: FxHashSet<u32>,
-    /// Stacks of calls from modules that tell of reads and writes.
+    /// Stacks of calls from modules that report reads and writes.
     pub telling: FxHashSet<u32>,
     /// Stacks of calls of `calloc`.
     pub zeroing: FxHashSet<u32>,
 }
 
-/// A chunk that is live.
+/// A live chunk.
 #[derive(Clone, Copy)]
 pub(super) struct Live {
     pub start_ns: u64,
@@ -30,7 +30,7 @@ pub(super) struct Live {
     pub thread: u16,
 }
 
-/// The sums of a site.
+/// Sums of a site.
 #[derive(Default)]
 pub(super) struct Site {
     pub stack: u32,
@@ -46,18 +46,18 @@ pub(super) struct Site {
     pub most_live: u64,
     pub most_live_bytes: u64,
     pub runs: GrowingRuns,
-    /// Its module tells of reads and writes.
+    /// True if its module reports reads and writes.
     pub tells: bool,
-    /// Its allocator writes zeros.
+    /// True if its allocator writes zeros.
     pub is_zeroed: bool,
     pub accesses: AccessSums,
-    /// Outcomes of the blocks that were watched.
+    /// Outcomes of the watched blocks.
     pub outcomes: Vec<Outcome>,
     pub kept: KeptChunks,
 }
 
 impl Site {
-    /// Nothing was allocated yet. `keeps`: chunks are kept one by one.
+    /// Creates a site without allocations. `keeps`: chunks are kept one by one.
     pub fn of(stack: u32, kinds: &StackKinds, keeps: bool) -> Site {
         Site {
             stack,
@@ -70,7 +70,7 @@ impl Site {
         }
     }
 
-    /// Chunks of one size were allocated.
+    /// Counts allocated chunks of one size.
     pub fn count(&mut self, size: u64, chunks: u64) {
         self.chunks += chunks;
         self.bytes = self.bytes.saturating_add(size.saturating_mul(chunks));
@@ -78,7 +78,7 @@ impl Site {
         self.largest = self.largest.max(size);
     }
 
-    /// The numbers, once its groups are closed.
+    /// Returns the results, once its groups are closed.
     pub fn scored(mut self) -> ScoredSite {
         self.kept.sort();
         ScoredSite {

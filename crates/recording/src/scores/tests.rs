@@ -1,11 +1,11 @@
-//! The scorer against a slow reference that is written from the formulas, on random programs whose events
-//! arrive out of order.
+//! The scorer against a slow reference, written from the formulas, on random programs whose events arrive out of
+//! order.
 
 use super::*;
 use memhook_ledger::{BlockOf, ReleaseBy};
 use proptest::prelude::*;
 
-/// One block, with times in nanoseconds. `end_ns` beyond the end of the run: it is never released.
+/// One block, with times in nanoseconds. If `end_ns` is beyond the end of the run, it is never released.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     site: u32,
@@ -20,8 +20,8 @@ const PASS_NS: u64 = 1_000_000;
 const PASSES: u64 = 50;
 const END_NS: u64 = PASSES * PASS_NS;
 
-/// The lifetime score of a site, from the formulas of the paper: its chunks sorted by their allocation; the mean
-/// lifetime of each group over the lifetime of the group; the mean of that over the groups.
+/// Returns the lifetime score of a site by the formulas of the paper: sort its chunks by allocation; take the mean
+/// lifetime of each group divided by the lifetime of the group; take the mean of that over the groups.
 fn reference(blocks: &[Block], site: u32, group_ns: u64) -> (f64, u64) {
     let mut chunks: Vec<(u64, u64)> = blocks
         .iter()
@@ -49,8 +49,7 @@ fn reference(blocks: &[Block], site: u32, group_ns: u64) -> (f64, u64) {
     )
 }
 
-/// Returns the scores for these blocks, reported pass by pass, and in each pass thread by thread, or the other way
-/// round.
+/// Returns the scores for these blocks, reported pass by pass, and in each pass thread by thread, in either order.
 fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
     let mut scorer = Scorer::new(options, END_NS, Default::default());
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
@@ -65,7 +64,7 @@ fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
         let in_pass = |ns: u64| ns / PASS_NS == pass;
         for thread in 0..4u16 {
             let thread = if pass % 2 == 0 { thread } else { 3 - thread };
-            // Whoever allocates a block releases it, so that its events come in order.
+            // The allocating thread releases its blocks, so that its events come in order.
             let of_thread = |number: usize| blocks[number].thread == thread;
             for &(ns, is_allocation, number) in
                 events.iter().filter(|e| in_pass(e.0) && of_thread(e.2))
@@ -100,7 +99,7 @@ fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
 }
 
 fn blocks() -> impl Strategy<Value = Vec<Block>> {
-    // Bursts: where a block begins depends on few choices, so that many are close to each other.
+    // Bursts: the begin of a block depends on few choices, so that many are close to each other.
     let block = (
         0..3u32,
         0..4u16,
@@ -121,7 +120,7 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
         }
     });
     prop::collection::vec(block, 1..120).prop_map(|mut blocks| {
-        // Events of one time would be moved apart: each has a time of its own.
+        // Events of one time would be moved apart, so each has a time of its own.
         let mut taken = std::collections::HashSet::new();
         for block in &mut blocks {
             while !taken.insert(block.start_ns) {
@@ -166,7 +165,7 @@ proptest! {
     }
 }
 
-/// A loop of the shortest blocks, as one folded event and as single ones: all the same.
+/// A loop of the shortest blocks has the same result as one folded event and as single ones.
 #[test]
 fn folded_pairs_are_a_loop() {
     let block = BlockOf {
@@ -211,7 +210,7 @@ fn reallocated(steps: impl Iterator<Item = (u32, u64)>) -> ScoredRun {
     exchanged(steps, true)
 }
 
-/// Like the function above, with `free` and `realloc` of nothing instead of one `realloc`.
+/// Like the function above, with `free` and `realloc` of nothing in place of one `realloc`.
 fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> ScoredRun {
     let stacks = StackKinds {
         reallocs: [100, 101].into_iter().collect(),
@@ -248,7 +247,7 @@ fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> Score
     scorer.finish(END_NS)
 }
 
-/// A list is made longer from two places in turn: each of its chunks lives shortly, but none can be used again.
+/// Two places extend a list in turn: each of its chunks is short-lived, but none can be reused.
 #[test]
 fn chains_of_realloc_are_no_loops() {
     let run = reallocated((1..5000).map(|step| (step as u32 % 2, 16 * step)));
@@ -271,7 +270,7 @@ fn what_free_has_released_is_not_exchanged() {
     assert_eq!(run.sites[0].loops.chunks, 4999);
 }
 
-/// Two lists at two places that grow in turn are chains of their own.
+/// Two lists at two places that grow in turn are separate chains.
 #[test]
 fn chains_do_not_mix() {
     let stacks = StackKinds {
@@ -308,7 +307,7 @@ fn chains_do_not_mix() {
     }
 }
 
-/// A chain that is made anew in each turn of a loop: of three chunks, two are steps of it.
+/// A new chain in each turn of a loop: of three chunks, two are steps of it.
 #[test]
 fn chains_in_a_loop_are_a_loop() {
     let sizes = [(0, 10), (0, 20), (1, 30), (1, 0)];

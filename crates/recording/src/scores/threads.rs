@@ -1,5 +1,5 @@
-//! The events of each thread, and what is known of a release only with the next of them: whether `realloc` has exchanged
-//! the chunk for a larger one.
+//! The events of each thread, and the facts about a release that only the next of them reveals: whether `realloc` has
+//! exchanged the chunk for a larger one.
 
 use super::groups::GroupId;
 use super::runs::Chain;
@@ -10,13 +10,13 @@ pub(super) struct Release {
     pub group: GroupId,
     pub size: u64,
     pub lifetime_ns: u64,
-    /// `realloc` has released it. What `free` has released is no part of a chain, whatever comes next.
+    /// True if `realloc` released it. A chunk released by `free` is not part of a chain, whatever comes next.
     pub by_realloc: bool,
-    /// The chain of `realloc` that has led to it.
+    /// The chain of `realloc` that led to it.
     pub chain: Option<Box<Chain>>,
 }
 
-/// A release of which all is known.
+/// A release with all facts known.
 pub(super) struct Settled {
     pub release: Release,
     pub is_outgrown: bool,
@@ -25,7 +25,7 @@ pub(super) struct Settled {
 /// The events of a thread.
 #[derive(Default)]
 struct Events {
-    /// The last of them, if it released a chunk.
+    /// The last event, if it released a chunk.
     unsettled: Option<Release>,
 }
 
@@ -34,8 +34,8 @@ struct Events {
 pub(super) struct Threads(Vec<Events>);
 
 impl Threads {
-    /// Takes what the next event of a thread shows about the release before it. `reallocated`: the event is that
-    /// `realloc` has returned a block of this size.
+    /// Takes a thread's next event, which completes the release before it. `reallocated`: size of the block, if the
+    /// event is a return of `realloc`.
     pub fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> Option<Settled> {
         let thread = usize::from(thread);
         if thread >= self.0.len() {
@@ -48,12 +48,12 @@ impl Threads {
         })
     }
 
-    /// The last event of a thread released a chunk.
+    /// Notes that the last event of a thread released a chunk.
     pub fn released(&mut self, thread: u16, release: Release) {
         self.0[usize::from(thread)].unsettled = Some(release);
     }
 
-    /// No thread has any more events.
+    /// Ends all threads.
     pub fn finish(&mut self) -> Vec<Settled> {
         let last = self.0.iter_mut().filter_map(|of| of.unsettled.take());
         let settled = last.map(|release| Settled {

@@ -1,13 +1,14 @@
-//! Handling of events between two steps of the target's clock, which have one time. It is spread evenly over the tick.
+//! Handling of events between two steps of the target's clock, which have one time: they are spread evenly over the
+//! tick.
 
 use memhook_ledger::{BlockOf, ReleaseBy};
 
-/// The clock advances about once a millisecond, unless its resolution is higher.
+/// Longest step of the clock: it advances about once a millisecond, unless its resolution is higher.
 pub(super) const LONGEST_TICK_NS: u64 = 1_000_000;
 /// Limit of the collected events, at which they are counted.
 const MOST: usize = 1 << 16;
 
-/// Report of the ledger about blocks.
+/// A report of the ledger about blocks.
 #[derive(Clone, Copy)]
 pub(super) enum Happening {
     Allocated(BlockOf, u32),
@@ -28,13 +29,13 @@ impl Happening {
 #[derive(Default)]
 pub(super) struct Tick {
     time_ns: u64,
-    /// Where the events go that have not been spread yet: behind those of the same time.
+    /// Time for the next events to be spread: after those of the same time.
     next_ns: u64,
     happenings: Vec<Happening>,
 }
 
 impl Tick {
-    /// The time of what is collected.
+    /// Returns the time of the collected events.
     pub fn time_ns(&self) -> u64 {
         self.time_ns
     }
@@ -44,19 +45,19 @@ impl Tick {
         (self.time_ns, self.next_ns) = (time_ns, time_ns);
     }
 
-    /// Forgets what is collected.
+    /// Forgets the collected events.
     pub fn clear(&mut self) {
         self.happenings.clear();
     }
 
-    /// Adds to it; returns whether it has to be spread now.
+    /// Adds an event; returns true if they must be spread now.
     #[inline]
     pub fn add(&mut self, happening: Happening) -> bool {
         self.happenings.push(happening);
         self.happenings.len() >= MOST
     }
 
-    /// Takes what is collected. `next_ns`: the time of what comes next.
+    /// Takes the collected events. `next_ns`: the time of the next ones.
     pub fn spread(&mut self, next_ns: u64) -> Spread {
         let happenings = std::mem::take(&mut self.happenings);
         let events: u64 = happenings.iter().map(Happening::events).sum();
@@ -75,7 +76,7 @@ impl Tick {
         }
     }
 
-    /// Takes the memory of what was spread back, for what is collected next.
+    /// Takes the memory of spread events back, for the next ones.
     pub fn reuse(&mut self, mut spread: Spread) {
         spread.happenings.clear();
         self.happenings = spread.happenings;
@@ -85,8 +86,8 @@ impl Tick {
 /// Events of a tick, one after the other.
 pub(super) struct Spread {
     pub happenings: Vec<Happening>,
-    /// The time of the first event.
+    /// Time of the first event.
     pub first_ns: u64,
-    /// The distance of two events.
+    /// Distance between two events.
     pub step_ns: u64,
 }

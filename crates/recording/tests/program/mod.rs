@@ -1,6 +1,6 @@
-//! A program with several threads, as the drain would show it: allocations, releases on other
-//! threads, reallocations that move, stay and fail, unknown and unseen releases, rings that are
-//! drained late, passes without events.
+//! A program with several threads, as the drain reports it: allocations, releases on other threads,
+//! reallocations that move, stay and fail, unknown and unseen releases, rings that are drained late,
+//! passes without events.
 
 #![allow(dead_code)]
 
@@ -128,7 +128,7 @@ impl Program {
                 self.publish(ring, Op::Release, address, 0, 0);
             }
             1 => {
-                // Released by a call that is not hooked.
+                // Released by an unhooked call.
                 if let Some((address, class)) = self.take() {
                     self.free[class].push(address);
                 }
@@ -165,7 +165,7 @@ impl Program {
         self.now_ns += self.random.below(20_000);
     }
 
-    /// Calls of `passes` passes with about `events` events each.
+    /// Returns the calls of `passes` passes with about `events` events each.
     pub fn run(&mut self, passes: usize, events: usize) -> Vec<Call> {
         let mut calls = Vec::new();
         for _ in 0..passes {
@@ -193,7 +193,7 @@ impl Program {
             calls.push(Call::Pass(self.now_ns));
             while self.random.below(10) == 0 {
                 self.now_ns += 300_000;
-                // Everything that was left must come before a pass may be empty.
+                // Remaining events must come before a pass may be empty.
                 if self.rings.iter().all(Vec::is_empty) {
                     calls.push(Call::Pass(self.now_ns));
                 }
@@ -203,7 +203,7 @@ impl Program {
     }
 }
 
-/// What a reader hands out, with runs of empty passes taken apart where `calls` has them.
+/// The calls of a reader, with runs of empty passes split like in `calls`.
 #[derive(Default)]
 pub struct Collect(pub Vec<Call>);
 
@@ -221,7 +221,7 @@ impl Visitor for Collect {
     }
 }
 
-/// Calls as a reader can give them: of passes without events in a row, all have the last one's time.
+/// Returns calls in a reader's form: consecutive passes without events all have the last one's time.
 pub fn normalized(calls: &[Call]) -> Vec<Call> {
     let mut calls = calls.to_vec();
     for at in (1..calls.len()).rev() {

@@ -1,4 +1,4 @@
-//! Programs of this directory that are made of the hook's own code.
+//! Programs in this directory that are made of the hook's own code.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

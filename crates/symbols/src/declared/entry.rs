@@ -1,4 +1,4 @@
-//! Entries of debug information: where they are, and those of their attributes that types need.
+//! Entries of debug information: their places, and the attributes that types need.
 
 use super::{DeclaredSections, TypeRef};
 use crate::lookup::Slice;
@@ -13,16 +13,16 @@ use std::ops::ControlFlow;
 pub(super) struct Units<'s> {
     dwarfs: Vec<Dwarf<Slice<'s>>>,
     bases: Vec<u64>,
-    /// In the order of modules and of their sections.
+    /// Units, in the order of modules and of their sections.
     units: Vec<OpenUnit<'s>>,
-    /// The types that have a unit of their own, by signature.
+    /// Types with a unit of their own, by signature.
     by_signature: FxHashMap<u64, TypeRef>,
 }
 
 /// One unit.
 pub(super) struct OpenUnit<'s> {
     module: u32,
-    /// Where it is in its section.
+    /// Its offset in its section.
     start: u64,
     pub unit: Unit<Slice<'s>>,
 }
@@ -36,26 +36,26 @@ pub(super) struct Entry<'s> {
     /// The entry that this one completes.
     pub completes: Option<TypeRef>,
     pub is_declaration: bool,
-    /// The entry in a unit of its own that this one stands for.
+    /// The entry in a unit of its own for which this one stands.
     pub stands_for: Option<TypeRef>,
-    /// Address of a variable, in the module's file.
+    /// Address of a variable in the module's file.
     pub address: Option<u64>,
-    /// Where a member is.
+    /// Place of a member.
     pub place: Place,
-    /// Number of elements; of arrays' ranges.
+    /// Number of elements, for the range of an array.
     pub count: Option<u64>,
     pub alignment: Option<u64>,
 }
 
-/// Where a member is in its structure.
+/// Place of a member in its structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Nothing is said, as for the members of a union and for bit fields.
+    /// Not stated, as for the members of a union and for bit fields.
     #[default]
     Unsaid,
     /// Bytes from the start.
     At(u64),
-    /// It takes a running program to find out.
+    /// Computable only in a running program.
     Computed,
 }
 
@@ -110,12 +110,12 @@ impl<'s> Units<'s> {
         self.units.get(unit as usize)
     }
 
-    /// Load bias of a unit's module.
+    /// Returns the load bias of a unit's module.
     pub fn base(&self, unit: &OpenUnit<'s>) -> u64 {
         self.bases[unit.module as usize]
     }
 
-    /// The entry at a place: its tag, whether it has children, and its attributes.
+    /// Returns the entry at a place: its tag, a flag for children, and its attributes.
     pub fn entry(&self, at: TypeRef) -> Option<(DwTag, Entry<'s>)> {
         let open = self.get(at.unit)?;
         let mut raw = self.entries_from(at)?;
@@ -196,7 +196,7 @@ impl<'s> Units<'s> {
             gimli::DW_AT_byte_size => entry.bytes = attribute.udata_value(),
             gimli::DW_AT_alignment => entry.alignment = attribute.udata_value(),
             gimli::DW_AT_count => entry.count = attribute.udata_value(),
-            // Of an array without elements, it is -1.
+            // For an array without elements, it is -1.
             gimli::DW_AT_upper_bound => {
                 let bound = attribute.udata_value().filter(|&b| b <= i64::MAX as u64);
                 entry.count = bound.and_then(|bound| bound.checked_add(1));
@@ -249,7 +249,7 @@ impl<'s> Units<'s> {
         }
     }
 
-    /// The address that a location is, if it is one that never changes.
+    /// Returns the address of a location, if it never changes.
     fn address(&self, open: &OpenUnit<'s>, value: AttributeValue<Slice<'s>>) -> Option<u64> {
         let mut operations = value.exprloc_value()?.operations(open.unit.encoding());
         let address = match operations.next().ok()?? {
@@ -266,7 +266,7 @@ impl<'s> Units<'s> {
     }
 }
 
-/// Opens a unit. Its lines are of no use here, and their section is not read.
+/// Opens a unit, without its lines, whose section is not read.
 fn open<'s>(dwarf: &Dwarf<Slice<'s>>, header: UnitHeader<Slice<'s>>) -> Option<Unit<Slice<'s>>> {
     let encoding = header.encoding();
     let file = dwarf.file_type;

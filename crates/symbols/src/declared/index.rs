@@ -1,4 +1,4 @@
-//! One pass over all entries: where variables are, and where types are defined.
+//! One pass over all entries: the places of variables and of definitions of types.
 
 use super::TypeRef;
 use super::entry::{Place, Units};
@@ -7,14 +7,14 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 use std::time::Instant;
 
-/// Entries between two looks at the time.
+/// Entries between two checks of the time.
 const ENTRIES_A_LOOK: u32 = 1 << 16;
 /// Most definitions that are remembered.
 const MOST_DEFINITIONS: usize = 8 << 20;
 /// Most variables that are remembered.
 const MOST_VARIABLES: usize = 8 << 20;
 
-/// A variable that is always at the same place.
+/// A variable at a fixed place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredVariable {
     /// Its address in the process.
@@ -23,29 +23,29 @@ pub struct DeclaredVariable {
     pub of: TypeRef,
 }
 
-/// Where a type is defined.
+/// Place of a type's definition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Definition {
     pub at: TypeRef,
     bytes: u64,
-    /// Another type has the same name.
+    /// True if another type has the same name.
     has_rival: bool,
 }
 
 /// Result of the pass.
 #[derive(Default)]
 pub(super) struct Index {
-    /// By address.
+    /// Variables by address.
     pub variables: Vec<DeclaredVariable>,
-    /// By the hash of the name with all that it is in.
+    /// Definitions by the hash of the name with its scopes.
     definitions: FxHashMap<u64, Definition>,
-    /// The types that others begin with.
+    /// Types with which other structures begin.
     pub beginnings: Vec<TypeRef>,
     /// True if the pass has seen everything.
     pub is_whole: bool,
 }
 
-/// The hash of a name with all that it is in, piece by piece; how it is spaced does not count.
+/// Hash of a name with its scopes, piece by piece; spacing does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NameHash(u64);
 
@@ -69,7 +69,7 @@ impl NameHash {
         NameHash(hasher.finish() | 1)
     }
 
-    /// Returns the hash of a name with everything that it is in.
+    /// Returns the hash of a name with all of its scopes.
     pub fn of_path(path: &str) -> NameHash {
         pieces(path).fold(NameHash::START, |hash, piece| hash.then(piece.as_bytes()))
     }
@@ -98,7 +98,7 @@ fn pieces(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Name of a namespace without a name.
+/// Name of an anonymous namespace.
 pub(super) const NAMELESS: &[u8] = b"(anonymous namespace)";
 
 pub(super) fn is_structure(tag: DwTag) -> bool {
@@ -107,22 +107,22 @@ pub(super) fn is_structure(tag: DwTag) -> bool {
         || tag == gimli::DW_TAG_union_type
 }
 
-/// Something that names are in.
+/// A scope of names.
 struct Scope {
     depth: isize,
     name: NameHash,
-    /// It is a structure that is seen for the first time, so that what it begins with counts.
+    /// True for a structure that is seen for the first time: then its first member counts.
     is_new: bool,
 }
 
 impl Index {
-    /// Reads the entries of all units, until then.
+    /// Reads the entries of all units, up to this time.
     pub fn of(units: &Units<'_>, until: Instant) -> Index {
         let mut index = Index::default();
         let mut left = ENTRIES_A_LOOK;
         let mut is_in_time = true;
         for unit in 0..units.all().len() as u32 {
-            // What a damaged unit has behind the damage is not known.
+            // The rest of a damaged unit is lost.
             let _ = index.add(units, unit, &mut || {
                 left -= 1;
                 if left == 0 {
@@ -140,7 +140,7 @@ impl Index {
         index
     }
 
-    /// The type of this name, if there is only one.
+    /// Returns the type with this name, if there is only one.
     pub fn definition(&self, name: NameHash) -> Option<TypeRef> {
         let definition = self.definitions.get(&name.0)?;
         (!definition.has_rival).then_some(definition.at)
@@ -156,7 +156,7 @@ impl Index {
         let base = units.base(open);
         let mut raw = open.unit.entries_raw(None).ok()?;
         let mut scopes: Vec<Scope> = Vec::new();
-        // Names of what is only declared so far: it may be defined outside of what it is in.
+        // Names that are only declared so far: the definition may be outside of their scope.
         let mut declared: FxHashMap<u32, NameHash> = FxHashMap::default();
         while !raw.is_empty() {
             if !goes_on() {
@@ -189,7 +189,7 @@ impl Index {
                 }
             } else if tag == gimli::DW_TAG_variable {
                 let of = entry.of.or_else(|| {
-                    // What it completes has the type.
+                    // The completed entry has the type.
                     units.entry(entry.completes?)?.1.of
                 });
                 if let (Some(address), Some(of)) = (entry.address, of)
@@ -226,7 +226,7 @@ impl Index {
         Some(())
     }
 
-    /// Remembers where a type is defined, and returns whether it is new.
+    /// Notes where a type is defined, and returns true if it is new.
     fn define(&mut self, name: NameHash, at: TypeRef, bytes: u64) -> bool {
         if let Some(known) = self.definitions.get_mut(&name.0) {
             known.has_rival |= known.bytes != bytes;

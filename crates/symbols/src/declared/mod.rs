@@ -1,9 +1,9 @@
-//! Types as a program declares them: its variables, and the layout of what they point to.
+//! Types as a program declares them: its variables, and the layout of the objects that they point to.
 //!
-//! Debug information of large programs takes gigabytes, most of it for code. One pass over the entries finds where the
-//! variables are and where each type is defined ([`index`]); the types themselves are read when somebody asks for them
-//! ([`DeclaredTypes::resolve`]). Every number in debug information is foreign: an entry that makes no sense is a type that
-//! is not known, and a damaged unit ends where it is damaged.
+//! Debug information of large programs takes gigabytes, most of it for code. One pass over the entries finds the places
+//! of the variables and of each type's definition ([`index`]); the types themselves are read on demand
+//! ([`DeclaredTypes::resolve`]). Every number in debug information is foreign: a nonsensical entry is an unknown type,
+//! and a damaged unit ends at the damage.
 
 mod entry;
 mod index;
@@ -18,12 +18,12 @@ use memhook_foreign::size_text;
 pub use index::DeclaredVariable;
 pub use types::{DeclaredKind, DeclaredType, DeclaredTypes, Field, TypeId, TypeRef, TypesUnread};
 
-/// The files of modules that have debug information.
+/// Files of modules that have debug information.
 pub struct DeclaredFiles {
     modules: Vec<(ModuleFile, Files)>,
 }
 
-/// Sections that are read.
+/// Sections in memory.
 pub struct DeclaredSections<'f> {
     /// Load bias of each module, and its sections.
     modules: Vec<(u64, Sections<'f>)>,
@@ -31,7 +31,7 @@ pub struct DeclaredSections<'f> {
 }
 
 impl DeclaredFiles {
-    /// Opens the files of modules; those without debug information are passed over. Nothing is downloaded.
+    /// Opens the files of modules, skipping those without debug information. Downloads nothing.
     pub fn open(modules: Vec<ModuleFile>, search: &SearchPath) -> DeclaredFiles {
         let search = SearchPath {
             debuginfod: None,
@@ -52,7 +52,7 @@ impl DeclaredFiles {
         self.modules.is_empty()
     }
 
-    /// Reads the sections that describe types, of as many modules as fit into so many bytes.
+    /// Reads the sections that describe types, for as many modules as fit into this many bytes.
     pub fn read(&self, most_bytes: u64) -> DeclaredSections<'_> {
         let mut left = most_bytes;
         let mut read = DeclaredSections {
@@ -79,7 +79,7 @@ impl DeclaredFiles {
 }
 
 impl DeclaredSections<'_> {
-    /// Which modules were left out, and why.
+    /// Returns the modules that were left out, with reasons.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }

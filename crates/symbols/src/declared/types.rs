@@ -1,4 +1,4 @@
-//! Types, read when somebody asks for them.
+//! Types, read on demand.
 
 use super::DeclaredSections;
 use super::entry::{Entry, Place, Units};
@@ -8,18 +8,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Most names that a type has before it is reached.
+/// Most typedefs and qualifiers before a type.
 const MOST_NAMES: usize = 64;
-/// Most things that a type is in.
+/// Most nested scopes of a type.
 const DEEPEST: usize = 64;
-/// Most members of a structure that are looked at.
+/// Most members of a structure that are examined.
 const MOST_FIELDS: usize = 1 << 14;
 /// Most types that are read.
 const MOST_TYPES: usize = 1 << 20;
 /// Longest name that is kept; those of templates have no limit of their own.
 const LONGEST_NAME: usize = 1 << 12;
 
-/// Where a type is described.
+/// Place of a type's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeRef {
     pub(super) unit: u32,
@@ -32,11 +32,11 @@ pub type TypeId = u32;
 /// A type without typedefs and qualifiers.
 #[derive(Clone, Debug)]
 pub struct DeclaredType {
-    /// Its name with all that it is in; empty if it has none.
+    /// Its name with all scopes; empty if it has none.
     pub name: String,
-    /// Bytes that it takes; 0 if not known.
+    /// Its size in bytes; 0 if unknown.
     pub bytes: u64,
-    /// Alignment of its addresses, if it is given.
+    /// Alignment of its addresses, if stated.
     pub alignment: Option<u64>,
     /// Kind of the type.
     pub kind: DeclaredKind,
@@ -49,13 +49,13 @@ pub struct DeclaredType {
 pub enum DeclaredKind {
     /// A number, a letter, a constant.
     Plain,
-    /// A pointer or reference; to nothing in particular if that is `void`.
+    /// A pointer or reference; `None` for `void`.
     Pointer(Option<TypeRef>),
-    /// Elements in a row: as many as that, if it is known.
+    /// An array with its number of elements, if known.
     Array(TypeRef, Option<u64>),
     /// Members at fixed places, base classes among them.
     Structure(Vec<Field>),
-    /// A type about which nothing is known: unions, functions.
+    /// A type with unknown contents: a union, a function.
     Opaque,
 }
 
@@ -68,10 +68,10 @@ pub struct Field {
     pub of: TypeRef,
 }
 
-/// Reason why not everything was read.
+/// Reason for an incomplete reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypesUnread {
-    /// There was no more time.
+    /// The time was up.
     Time,
 }
 
@@ -82,7 +82,7 @@ pub struct DeclaredTypes<'s> {
     types: Vec<DeclaredType>,
     by_place: FxHashMap<TypeRef, Option<TypeId>>,
     by_name: FxHashMap<(String, u64), TypeId>,
-    /// By unit: what names are in, in order, each with what that is in.
+    /// Scopes of each unit's names, in order, each with its own scope.
     scopes: FxHashMap<u32, Vec<(u32, u32)>>,
     beginnings: Option<FxHashSet<Vec<u8>>>,
 }
@@ -90,7 +90,7 @@ pub struct DeclaredTypes<'s> {
 const NO_SCOPE: u32 = u32::MAX;
 
 impl<'s> DeclaredTypes<'s> {
-    /// Finds variables and definitions; later ones are left out when that time has come.
+    /// Finds variables and definitions; leaves out later ones at the time limit.
     pub fn of(sections: &'s DeclaredSections<'_>, until: Instant) -> DeclaredTypes<'s> {
         let units = Units::of(sections);
         DeclaredTypes {
@@ -104,22 +104,22 @@ impl<'s> DeclaredTypes<'s> {
         }
     }
 
-    /// Returns why something was not read.
+    /// Returns the reason for an incomplete reading.
     pub fn unread(&self) -> Option<TypesUnread> {
         (!self.index.is_whole).then_some(TypesUnread::Time)
     }
 
-    /// All variables that stay where they are, by address.
+    /// Returns all variables at fixed places, by address.
     pub fn variables(&self) -> &[DeclaredVariable] {
         &self.index.variables
     }
 
-    /// A type by its number.
+    /// Returns a type by its number.
     pub fn get(&self, id: TypeId) -> &DeclaredType {
         &self.types[id as usize]
     }
 
-    /// The structure of this name, as demanglers write it.
+    /// Finds the structure with this name, in the form of demanglers.
     pub fn by_name(&mut self, path: &str) -> Option<TypeId> {
         let at = self.index.definition(NameHash::of_path(path))?;
         self.resolve(at)
@@ -145,7 +145,7 @@ impl<'s> DeclaredTypes<'s> {
         found
     }
 
-    /// The name of the structure at a place, without all that it is in.
+    /// Returns the name of the structure at a place, without its scopes.
     fn plain_name(&self, at: TypeRef) -> Option<&'s [u8]> {
         let (tag, entry, _, alias) = self.peeled(at)?;
         is_structure(tag).then(|| entry.name.or(alias)).flatten()
@@ -179,7 +179,7 @@ impl<'s> DeclaredTypes<'s> {
         None
     }
 
-    /// The type at a place; `None` if it makes no sense, or is `void`.
+    /// Returns the type at a place; `None` if it is damaged, or `void`.
     pub fn resolve(&mut self, at: TypeRef) -> Option<TypeId> {
         if let Some(known) = self.by_place.get(&at) {
             return *known;
@@ -189,7 +189,7 @@ impl<'s> DeclaredTypes<'s> {
         found
     }
 
-    /// The type at a place, if it was resolved before.
+    /// Returns the type at a place, if it was resolved before.
     pub fn resolved(&self, at: TypeRef) -> Option<TypeId> {
         self.by_place.get(&at).copied().flatten()
     }
@@ -314,14 +314,14 @@ impl<'s> DeclaredTypes<'s> {
         Some(id)
     }
 
-    /// The name of a structure with all that it is in, and its hash.
+    /// Returns the name of a structure with all scopes, and its hash.
     fn path(
         &mut self,
         entry: &Entry<'s>,
         at: TypeRef,
         alias: Option<&'s [u8]>,
     ) -> (String, NameHash) {
-        // Where it is declared is what it is in.
+        // The declaration decides the scope.
         let declared = entry
             .completes
             .and_then(|at| Some((at, self.units.entry(at)?.1)));
@@ -349,7 +349,7 @@ impl<'s> DeclaredTypes<'s> {
         (path, hash)
     }
 
-    /// The names of what an entry is in, from the outside in.
+    /// Returns the scopes of an entry, from the outside in.
     fn outer_names(&mut self, at: TypeRef) -> Vec<&'s [u8]> {
         if !self.scopes.contains_key(&at.unit) {
             let scopes = self.scopes_of(at.unit);
@@ -418,7 +418,7 @@ impl<'s> DeclaredTypes<'s> {
     }
 }
 
-/// The part of a name behind all that it is in.
+/// Returns the part of a name after all of its scopes.
 fn last_part(path: &str) -> &str {
     let (mut depth, mut begin, mut last) = (0u32, 0, b' ');
     for (at, byte) in path.bytes().enumerate() {
@@ -433,7 +433,7 @@ fn last_part(path: &str) -> &str {
     path.get(begin..).unwrap_or(path)
 }
 
-/// A foreign name as text.
+/// Converts a foreign name to text.
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

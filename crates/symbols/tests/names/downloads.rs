@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Answers each request as the test says, and notes what was asked for.
+/// Answers each request as the test wants, and records the requests.
 struct Server {
     url: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -26,7 +26,8 @@ impl Server {
             for stream in listener.incoming().map_while(Result::ok) {
                 let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
                 let request = lines.next().unwrap_or_default();
-                // To the empty line: closing with unread bytes would reset the connection.
+                // Up to the empty line: closing with unread bytes would reset the
+                // connection.
                 lines.take_while(|line| !line.is_empty()).for_each(drop);
                 let path = request.split(' ').nth(1).unwrap_or_default();
                 note.lock().unwrap().push(path.to_owned());
@@ -36,7 +37,7 @@ impl Server {
         Server { url, asked }
     }
 
-    /// One that gives this to everybody.
+    /// A server that always sends this.
     fn giving(status: &'static str, body: Vec<u8>) -> Server {
         Server::start(move |mut stream| {
             let head = format!(
@@ -61,7 +62,7 @@ fn stripped() -> (Program, Vec<u8>) {
     (program, bytes)
 }
 
-/// Long enough for a busy machine; a test of what is too long has its own.
+/// Time limits for a busy machine; a test of a timeout has its own.
 const PATIENT: TimeLimits = TimeLimits {
     silence: Duration::from_secs(60),
     total: Duration::from_secs(60),
@@ -147,7 +148,7 @@ fn what_no_server_has_is_not_asked_for_again() {
     assert_eq!(server.asked().len(), 1);
 }
 
-/// Each way to fail gives one note, and names from elsewhere.
+/// Each failure gives one note, and names from elsewhere.
 #[test]
 fn a_server_that_fails_is_told_once() {
     let (_held, hold) = mpsc::channel::<()>();
@@ -163,7 +164,7 @@ fn a_server_that_fails_is_told_once() {
     let talking = Server::start(|mut stream| {
         let _ = stream.write_all(b"what do you want?\r\n\r\n");
     });
-    // A port that is given to nobody who asks for any, as all other tests do.
+    // A port that is never assigned automatically, unlike those of all other tests.
     let gone = "http://127.0.0.1:1".to_owned();
     let nameless = "http://no-such-host.invalid".to_owned();
     for url in [&silent.url, &cut.url, &talking.url, &gone, &nameless] {

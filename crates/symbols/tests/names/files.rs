@@ -1,4 +1,4 @@
-//! Every place that symbols can be in, and files that are not the right ones.
+//! Every possible place of symbols, and files that are not the right ones.
 
 use crate::program::{BASE, Program, check_frames, tool};
 use memhook_symbols::{ModuleFile, SearchPath, Source, SymbolError, Symbolizer};
@@ -31,7 +31,7 @@ fn a_deleted_file_by_its_bytes() {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// An open file is read by several threads at once, each at places of its own.
+/// Several threads read an open file at once, each at places of its own.
 #[test]
 fn a_deleted_file_that_is_open() {
     let program = Program::build(&[]);
@@ -48,7 +48,7 @@ fn a_deleted_file_that_is_open() {
             });
         }
     });
-    // Of another build, its names would be guesses: what is at the path is tried, and refused too.
+    // The names of another build would be guesses: the file at the path is tried, and refused too.
     module.opened = Some(Arc::new(File::open("/bin/true").unwrap()));
     let (_, source, problems) = program.look(module, &[]);
     assert_eq!(
@@ -67,7 +67,7 @@ fn a_replaced_file_is_refused() {
     let (frames, source, problems) = program.look(program.module(), &[]);
     assert_eq!((frames, source), (vec![], Source::Nothing));
     assert!(problems[0].contains("is of another build"), "{problems:?}");
-    // A second place that has the right one is taken.
+    // A second place with the right one is used.
     let right = Program::build(&[]);
     let mut module = program.module();
     module.candidates.push(right.path.clone());
@@ -197,7 +197,7 @@ fn own_functions() {
     symbols.set_modules(vec![module]);
     let location = symbols.resolve(address + 1);
     let last = location.frames.last().unwrap();
-    // Debug information that holds no more than lines leaves out the modules' names.
+    // Debug information with only lines leaves out the modules' names.
     assert!(
         last.function
             .as_deref()
@@ -220,7 +220,7 @@ fn problems_say_what_to_look_at() {
     );
 }
 
-/// Whether this process has the file open or mapped.
+/// Returns true if this process has the file open or mapped.
 fn is_open(path: &Path) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -250,7 +250,7 @@ fn files_are_closed_while_nothing_new_is_asked_for() {
     assert!(is_open(&program.path));
 }
 
-/// GCC says only `operator()` of one, inlined or not.
+/// GCC calls it only `operator()`, inlined or not.
 #[test]
 fn a_lambda_has_the_function_that_it_is_written_in() {
     for flags in [&["-O2"], &["-O0"]] {
@@ -269,7 +269,7 @@ fn a_lambda_has_the_function_that_it_is_written_in() {
     }
 }
 
-/// A stripped file with the symbols of all its functions inside, as Fedora's packages are.
+/// A stripped file with the symbols of all its functions inside, like Fedora's packages.
 #[test]
 fn symbols_in_a_section_that_xz_has_packed() {
     if std::process::Command::new("xz")
@@ -311,10 +311,10 @@ fn split_debug_information() {
         let unit = files.find(|path| is_unit(path)).expect("a .dwo file");
         let roots = [Path::new("/")];
         check_frames(&program.look(program.module(), &roots).0);
-        // Below no root, it is found beside the program.
+        // It is not below a root, but next to the program.
         check_frames(&program.look(program.module(), &[]).0);
-        // Of another build, its names would be guesses.
-        // The packager of binutils does not know version 5.
+        // The names of another build would be guesses. The packager of binutils does not know
+        // version 5.
         let is_packed = compiler == ["-gdwarf-4"];
         let package = format!("{}.dwp", program.str());
         if is_packed {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 const HUGE: u64 = 100 << 30;
 
-/// Where a section's header is in the file, and where its contents are.
+/// Returns the offsets in the file of a section's header and contents.
 fn section(path: &Path, name: &str) -> (u64, u64) {
     let bytes = std::fs::read(path).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
@@ -26,13 +26,13 @@ fn write_at(path: &Path, at: u64, value: u64) {
     file.write_all_at(&value.to_le_bytes(), at).unwrap();
 }
 
-/// A hole behind the file, in which all that its headers claim would lie.
+/// Adds a hole to the file, large enough for everything that its headers claim.
 fn lengthen(path: &Path) {
     let file = File::options().write(true).open(path).unwrap();
     file.set_len(2 * HUGE).unwrap();
 }
 
-/// Names come from the symbol table then.
+/// Checks that names come from the symbol table.
 fn check_symbols(program: &Program) {
     let (frames, ..) = program.look(program.module(), &[Path::new("/")]);
     assert!(!frames.is_empty() && frames[0].file.is_none(), "{frames:?}");
@@ -65,7 +65,7 @@ fn sections_in_a_hole() {
         let (frames, ..) = program.look(program.module(), &[]);
         assert!(frames.len() < 10, "{frames:?}");
     }
-    // The tables of names, and notes, which are looked at before anything tells whose file it is.
+    // The tables of names, and notes, which are read before the file is checked.
     for name in [".symtab", ".strtab", ".shstrtab", ".note.gnu.build-id"] {
         let program = Program::build(&["-Wl,--build-id=sha1"]);
         let (header, _) = section(&program.path, name);
@@ -75,7 +75,7 @@ fn sections_in_a_hole() {
     }
 }
 
-/// The same without reading all of it.
+/// Does the same without reading all of it.
 fn section_of_sparse(path: &Path, name: &str) -> (u64, u64) {
     let copy = path.with_extension("start");
     let mut start = vec![0; 1 << 20];
@@ -85,7 +85,7 @@ fn section_of_sparse(path: &Path, name: &str) -> (u64, u64) {
     section(&copy, name)
 }
 
-/// Without a build-id only the checksum of the whole file tells whether it is the right one.
+/// Without a build-id, only the checksum of the whole file shows that it is the right one.
 #[test]
 fn debug_files_that_never_end() {
     let program = Program::build(&["-Wl,--build-id=none"]);
@@ -108,7 +108,7 @@ fn debug_files_that_never_end() {
         assert_eq!(frames, []);
         assert!(problems[0].contains("not a regular file"), "{problems:?}");
     }
-    // Where the program itself should be.
+    // In place of the program itself.
     std::fs::remove_file(&program.path).unwrap();
     tool("mkfifo", &[program.str()]);
     let (_, _, problems) = program.look(program.module(), &[Path::new("/")]);

@@ -3,7 +3,7 @@
 use crate::program::{BASE, Program, check_frames, tool};
 use memhook_symbols::{SearchPath, Source, SymbolCache, Symbolizer};
 
-/// SearchPath with a cache in the program's directory.
+/// Returns a SearchPath with a cache in the program's directory.
 fn caching(program: &Program) -> SearchPath {
     SearchPath {
         roots: vec![program.directory.join("root")],
@@ -16,7 +16,7 @@ fn caching(program: &Program) -> SearchPath {
 fn names_are_kept_for_the_next_run() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
     check_frames(&program.look_in(program.module(), caching(&program)).0);
-    // They come from there: an entry of one name more tells.
+    // They come from there, as an added name in an entry shows.
     let entries = program.directory.join("cache/names-3");
     let entry = std::fs::read_dir(&entries)
         .unwrap()
@@ -30,13 +30,14 @@ fn names_are_kept_for_the_next_run() {
     assert!(problems.is_empty(), "{problems:?}");
     let used = entry.metadata().unwrap().modified().unwrap();
     assert!(used > before, "an entry that was used is young");
-    // With a file of another build; and without any: nothing tells then that the names are right.
+    // With a file of another build; and without any file: then nothing shows that the names are
+    // right.
     let mut other = program.module();
     other.build_id.as_mut().unwrap()[0] ^= 1;
     assert_eq!(program.look_in(other, caching(&program)).0, []);
     std::fs::remove_file(&program.path).unwrap();
     assert_eq!(program.look_in(program.module(), caching(&program)).0, []);
-    // Addresses that were not asked for then: the files are opened again, the rest is as it was.
+    // New addresses: the files are opened again, and the rest stays.
     let again = Program::build(&["-Wl,--build-id=sha1"]);
     let mut symbols = Symbolizer::new(caching(&program));
     let mut module = program.module();
@@ -46,7 +47,7 @@ fn names_are_kept_for_the_next_run() {
     assert!(!symbols.resolve(BASE + program.mark + 2).frames.is_empty());
 }
 
-/// A file says of itself which build it is; the names of one that lies are nobody else's.
+/// A build-id is a file's own claim; the names of a forged one stay its own.
 #[test]
 fn a_forged_build_id_names_nothing_of_the_real_file() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
@@ -60,7 +61,7 @@ fn a_forged_build_id_names_nothing_of_the_real_file() {
     assert_eq!(forged.build_id.as_ref(), Some(&id));
     let mut module = forged.module();
     module.path = program.str().into();
-    // The forged file is looked at first, with the same cache.
+    // The forged file is read first, with the same cache.
     let (frames, ..) = forged.look_in(module, caching(&program));
     assert!(format!("{frames:?}").contains("evil"), "{frames:?}");
     let (frames, ..) = program.look_in(program.module(), caching(&program));

@@ -10,7 +10,7 @@ use std::{
 
 pub const BASE: u64 = 0x5555_0000_0000;
 
-/// A directory that goes away, with a program in it.
+/// A temporary directory with a program in it.
 pub struct Program {
     pub directory: PathBuf,
     pub path: PathBuf,
@@ -34,7 +34,7 @@ impl Program {
         Program::of("marks.cc", flags)
     }
 
-    /// Of a source with a mark.
+    /// Builds a source that has a mark.
     pub fn of(source: &str, flags: &[&str]) -> Program {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Program {
         self.path.to_str().unwrap()
     }
 
-    /// Moves the debug information out, to `debug` in the directory.
+    /// Moves the debug information to `debug` in the directory.
     pub fn split(&self, debug: &str) -> PathBuf {
         let debug = self.directory.join(debug);
         std::fs::create_dir_all(debug.parent().unwrap()).unwrap();
@@ -87,7 +87,7 @@ impl Program {
         }
     }
 
-    /// Frames at the mark, where they come from, and what was refused.
+    /// Returns the frames at the mark, their source, and refused files.
     pub fn look(&self, module: ModuleFile, roots: &[&Path]) -> (Vec<Frame>, Source, Vec<String>) {
         let roots: Vec<_> = roots.iter().map(|r| r.to_path_buf()).collect();
         self.look_in(module, roots.into())

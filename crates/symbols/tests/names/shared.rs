@@ -64,7 +64,7 @@ fn a_forged_build_id_names_nothing_of_the_real_file() {
     assert_eq!(readers.count(), 2);
 }
 
-/// No two of them fit into the room: the one that nobody waits for gives way, and reads again when it is asked.
+/// No two of them fit into the room: the idle one gives way, and reads again on the next request.
 #[test]
 fn readers_give_way_to_each_other() {
     let programs = [(); 3].map(|()| Program::build(&["-Wl,--build-id=sha1"]));
@@ -75,7 +75,7 @@ fn readers_give_way_to_each_other() {
         for (symbols, program) in all.iter_mut().zip(&programs) {
             let frames = symbols.resolve(BASE + program.mark + byte).frames;
             let name = frames.first().and_then(|frame| frame.function.as_deref());
-            // A label, as symbol tables have it.
+            // A label, as in symbol tables.
             assert_eq!(name, Some("mark_inner"), "{frames:?}");
         }
     }
