@@ -1,27 +1,28 @@
 //! Functions of allocators other than the C library's, by their shape.
 //!
-//! An allocator that is linked into a program puts something before its names, such as `je_` or `mi_`; whoever bundles it
-//! puts something of his own before that (`duckdb_je_`). Behind that its names follow a pattern, from which this tells
-//! which parameters they have. Each shape is one function of [`HOOKED_FUNCTIONS`].
+//! An allocator that is linked into a program prefixes its names, such as `je_` or `mi_`; a program that bundles it
+//! adds a prefix of its own (`duckdb_je_`). The rest of a name follows a pattern, which determines the parameters. Each
+//! shape is one function of [`HOOKED_FUNCTIONS`].
 
 use crate::functions::HOOKED_FUNCTIONS;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// An allocator that is known by the names of its functions.
+/// An allocator that is recognized by the names of its functions.
 #[derive(Debug)]
 pub struct Allocator {
-    /// Name, as reports show it.
+    /// Name in reports.
     pub name: &'static str,
     /// Prefix of its names when it is linked into a program.
     pub prefix: &'static str,
-    /// A function that only it exports.
+    /// A function that no other allocator exports.
     pub mark: &'static str,
-    /// How its messages begin, which tells it where it has no symbols; may be empty.
+    /// Prefix of its messages, which identifies it without symbols; may be empty.
     pub message: &'static str,
-    /// The hooked function that its function with this name behind the prefix has the shape of, if that is none of C's.
+    /// Maps the name of one of its functions, without the prefix, to the hooked function of its shape, if that is not
+    /// one of C's.
     shape: fn(&str) -> Option<&'static str>,
-    /// The names behind the prefix for which `shape` may know one.
+    /// Names without the prefix for which `shape` may have an answer.
     names: fn() -> Vec<String>,
 }
 
@@ -54,13 +55,14 @@ macro_rules! shaped {
 /// Allocators other than those of C libraries.
 pub static ALLOCATORS: &[Allocator] = &[
     a("jemalloc", "je_", "mallocx", "<jemalloc>: "),
-    // As Rust's tikv-jemallocator links it.
+    // The name when Rust's tikv-jemallocator links it.
     a("jemalloc", "_rjem_", "_rjem_mallocx", "<jemalloc>: "),
     shaped!(
         a("tcmalloc", "tc_", "tc_malloc", "tcmalloc: large alloc"),
         GPERFTOOLS
     ),
-    // Google's own (github.com/google/tcmalloc), another program than gperftools' tcmalloc, whose plain names are aliases of these (tcmalloc/libc_override_gcc_and_weak.h).
+    // Google's own (github.com/google/tcmalloc), a different program from gperftools' tcmalloc, whose plain names are
+    // aliases of these (tcmalloc/libc_override_gcc_and_weak.h).
     shaped!(
         a(
             "google-tcmalloc",
@@ -82,7 +84,7 @@ pub static ALLOCATORS: &[Allocator] = &[
     shaped!(a("tbbmalloc", "scalable_", "scalable_malloc", ""), TBBS),
 ];
 
-/// The name behind a prefix, and the hooked function with its shape.
+/// A name without prefix, and the hooked function with its shape.
 type Shapes = &'static [(&'static str, &'static str)];
 
 fn listed(shapes: Shapes, name: &str) -> Option<&'static str> {
@@ -150,7 +152,7 @@ const GOOGLES: Shapes = &[
     ("DeleteArraySizedAligned", "_ZdaPvmSt11align_val_t"),
 ];
 
-/// rpmalloc/rpmalloc.h: of the alignment and the size, the alignment comes first.
+/// rpmalloc/rpmalloc.h: the alignment comes before the size.
 const RPMALLOCS: Shapes = &[
     ("zalloc", "mi_zalloc"),
     ("aligned_zalloc", "mi_heap_malloc"),
@@ -172,11 +174,11 @@ const TBBS: Shapes = &[
     ("aligned_free", "free"),
 ];
 
-/// Prefixes in mimalloc.h: of functions that take a heap, and of those that do not.
+/// Prefixes in mimalloc.h of functions with and without a heap.
 const HEAPS: [&str; 3] = ["heap_", "theap_", ""];
 /// Suffixes in mimalloc.h: an alignment and an offset, an alignment, the size of a small block, none of these.
 const ENDINGS: [&str; 4] = ["_aligned_at", "_aligned", "_small", ""];
-/// The functions that have such forms.
+/// Functions that have such forms.
 const WITH_FORMS: [&str; 15] = [
     "malloc",
     "umalloc",
@@ -194,7 +196,7 @@ const WITH_FORMS: [&str; 15] = [
     "reallocarray",
     "expand",
 ];
-/// The others (mimalloc.h, "Extended functionality" and mimalloc-override.h).
+/// The other functions (mimalloc.h, "Extended functionality" and mimalloc-override.h).
 const WITHOUT_FORMS: Shapes = &[
     ("free", "free"),
     ("cfree", "free"),
@@ -258,7 +260,7 @@ fn mimallocs_names() -> Vec<String> {
     others.chain(formed).collect()
 }
 
-/// The id of C's functions, and of those that jemalloc adds to them, by their plain names.
+/// Returns the id of C's functions, and of jemalloc's additions to them, by their plain names.
 fn plain(name: &str) -> Option<usize> {
     let id = exact(name)?;
     let is_of_family = || ALLOCATORS.iter().any(|a| name.starts_with(a.prefix));
@@ -271,14 +273,14 @@ fn exact(name: &str) -> Option<usize> {
 }
 
 impl Allocator {
-    /// The id of the hooked function that this one of its functions is an instance of, by its name behind the prefix.
+    /// Returns the id of the hooked function for one of its functions, by its name without the prefix.
     fn function(&self, behind: &str) -> Option<usize> {
         let shape = (self.shape)(behind).and_then(exact);
         shape.or_else(|| plain(behind))
     }
 }
 
-/// All names of hooked functions, and of those of their shapes, with the prefixes that allocators themselves use.
+/// All names of hooked functions and of functions with their shapes, with the allocators' own prefixes.
 static KNOWN: LazyLock<HashMap<&'static str, usize>> = LazyLock::new(|| {
     let mut known: HashMap<&str, usize> = HashMap::new();
     for allocator in ALLOCATORS {
@@ -286,7 +288,7 @@ static KNOWN: LazyLock<HashMap<&'static str, usize>> = LazyLock::new(|| {
         for behind in of_c.chain((allocator.names)()) {
             if let Some(function) = allocator.function(&behind) {
                 let name = format!("{}{behind}", allocator.prefix);
-                // As long as the program runs, as the table is.
+                // They live as long as the table: to the end of the program.
                 known.insert(name.leak(), function);
             }
         }
@@ -300,44 +302,44 @@ static KNOWN: LazyLock<HashMap<&'static str, usize>> = LazyLock::new(|| {
     known
 });
 
-/// The id of the hooked function with this dynamic symbol, or with the shape of the allocator's function that this is.
+/// Returns the id of the hooked function with this dynamic symbol, or with the shape of this allocator function.
 pub fn function_by_name(name: &str) -> Option<usize> {
     KNOWN.get(name).copied()
 }
 
-/// The names that [`function_by_name`] knows.
+/// Iterates over the names that [`function_by_name`] knows.
 pub fn known_names() -> impl Iterator<Item = &'static str> {
     KNOWN.keys().copied()
 }
 
-/// The allocator of a library that exports these functions; `None` if it is none of [`ALLOCATORS`].
+/// Returns the allocator of a library that exports these functions; `None` if it is not one of [`ALLOCATORS`].
 pub fn known_allocator(exports: impl Fn(&str) -> bool) -> Option<&'static str> {
     let known = ALLOCATORS.iter().find(|allocator| exports(allocator.mark));
     known.map(|allocator| allocator.name)
 }
 
-/// What an allocator's functions have in a module before the names that they have by themselves.
+/// Prefix of an allocator's functions in a module, before their own names.
 #[derive(Debug)]
 struct Bundled {
     prefix: String,
     allocator: &'static Allocator,
 }
 
-/// Names of allocators' functions in one module, whose prefixes were found in it.
+/// Names of allocators' functions in one module, by the prefixes that were found in it.
 #[derive(Debug, Default)]
 pub struct AllocatorNames {
     bundled: Vec<Bundled>,
 }
 
-/// An allocator by two of its functions, behind whatever is before both: one name alone may be a wrapper's. Then what of
-/// these names is a prefix of all of the allocator's functions, and the prefix by which it is known.
+/// Evidence for an allocator: two of its functions, whatever their prefix, since a single name may be a wrapper's. Then
+/// the part of these names that prefixes all of the allocator's functions, and the prefix by which it is known.
 const EVIDENCE: [(&str, &str, &str, &str); 2] = [
     ("mallocx", "dallocx", "", "je_"),
     ("mi_malloc_aligned", "mi_free", "mi_", "mi_"),
 ];
 
 impl AllocatorNames {
-    /// Finds the prefixes that allocators have in a module with these functions.
+    /// Finds the prefixes of allocators in a module with these functions.
     pub fn among<'a>(names: impl Iterator<Item = &'a str> + Clone) -> AllocatorNames {
         let mut bundled: Vec<Bundled> = Vec::new();
         for (mark, other, own, of) in EVIDENCE {
@@ -361,18 +363,19 @@ impl AllocatorNames {
         AllocatorNames { bundled }
     }
 
-    /// The id of the hooked function that an allocator's function is an instance of. Operators new and delete are
-    /// nobody's.
+    /// Returns the id of the hooked function for an allocator's function. Operators new and delete belong to no
+    /// allocator.
     pub fn function(&self, name: &str) -> Option<usize> {
         self.find(name).map(|(function, _)| function)
     }
 
-    /// Whether a function is an allocator's, by a plain name or with an allocator's prefix, and that allocator.
+    /// Returns the allocator of a function, by a plain name or with an allocator's prefix; the outer `None` if it is
+    /// not an allocator's.
     pub fn allocator(&self, name: &str) -> Option<Option<&'static Allocator>> {
         self.find(name).map(|(_, allocator)| allocator)
     }
 
-    /// Whether a name begins as those of the allocator in this module do.
+    /// Returns true if a name begins like those of the allocator in this module.
     pub fn is_within(&self, allocator: &Allocator, name: &str) -> bool {
         let mut bundled = self
             .bundled
@@ -456,13 +459,13 @@ mod tests {
         ] {
             assert_eq!(hooked(name), Some(function), "{name}");
         }
-        // None takes part in a family by accident.
+        // No name belongs to a family by accident.
         for name in known_names().filter(|name| name.starts_with("je_")) {
             assert!(!name.contains("mi_") && !name.contains("tc_"), "{name}");
         }
     }
 
-    /// As DuckDB and Apache Arrow bundle them.
+    /// The names in DuckDB and Apache Arrow.
     #[test]
     fn prefixes_are_found() {
         let symbols = [

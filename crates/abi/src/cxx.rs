@@ -37,13 +37,14 @@ fn print_struct(out: &mut String, name: &str, fields: &[Field], size: usize) {
     out.push('\n');
 }
 
-/// Function id; the forms of operator new follow each other in the list.
+/// Returns a function id; the forms of operator new are consecutive in the list.
 fn id_of(name: &str) -> u64 {
     function_by_name(name).expect("a hooked function") as u64
 }
 
-/// The text of `abi.hpp`: constants, structures with static assertions, and the list of hooked
-/// functions as an X-macro `MEMHOOK_HOOKED_FUNCTIONS(X)` of `X(id, symbol, Signature)`.
+/// Returns the text of `abi.hpp`: constants, structures with static assertions, and the list
+/// of hooked functions as an X-macro `MEMHOOK_HOOKED_FUNCTIONS(X)` of `X(id, symbol,
+/// Signature)`.
 pub fn cxx_header() -> String {
     let mut out = String::from(
         "// Generated from crates/abi. Edit that, not this.\n#pragma once\n#include <stdint.h>\n\nnamespace memhook::abi {\n\n",
@@ -334,7 +335,7 @@ pub fn cxx_header() -> String {
 
 #[cfg(test)]
 mod tests {
-    /// The header in the tree is what the layout says; `MEMHOOK_WRITE_ABI=1` rewrites it.
+    /// The header in the tree matches the layout; `MEMHOOK_WRITE_ABI=1` rewrites it.
     #[test]
     fn header_in_tree_is_current() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../hook-cxx/abi.hpp");

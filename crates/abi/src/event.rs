@@ -34,7 +34,7 @@
 /// Width of the sequence number carried by an event.
 pub const SEQUENCE_BITS: u32 = 22;
 
-/// What an event says.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -50,13 +50,12 @@ pub enum Op {
     Tick = 5,
     /// The size of the next allocation does not fit into 32 bits.
     SizeExtension = 6,
-    /// A block was allocated and released, so many times, with nothing of this thread between an
-    /// allocation and its release but other pairs. The releases have no numbers; the sequence is
-    /// the count.
+    /// A block was allocated and released, this many times, with nothing of this thread between an allocation and
+    /// its release but other pairs. The releases have no numbers; the sequence is the count.
     Pair = 7,
     /// From here on this ring records samples of the allocations, or all of them again
-    /// ([`crate::flags::ADAPT_WHEN_FULL`]). Three bits hold no eighth op, so this is a tick with a bit
-    /// that no tick has.
+    /// ([`crate::flags::ADAPT_WHEN_FULL`]). Three bits hold no eighth op, so this is a tick with a bit that no tick
+    /// has.
     SamplingChange = 0b1101,
     /// A range of addresses was mapped; published before the program gets the address. Like the change
     /// of the sampling, this is a tick with a bit that no tick has.
@@ -66,26 +65,24 @@ pub enum Op {
     Unmapped = 0x25,
     /// The contents of a range were given back to the system (`madvise`); it stays mapped.
     Discarded = 0x45,
-    /// A part of what was read and written of the block that is released next on this ring
-    /// ([`crate::flags::ACCESSES`]).
+    /// A part of the reads and writes of the block that is released next on this ring ([`crate::flags::ACCESSES`]).
     Access = 0x85,
-    /// What the allocator took for an allocation, whose own event follows or is lost
-    /// ([`crate::flags::CALL_TIMES`]).
+    /// Time in the allocator for an allocation, whose own event follows or is lost ([`crate::flags::CALL_TIMES`]).
     CallTime = 0x1d,
 }
 
-/// The code that a tick with these upper 16 bits has.
+/// Returns the code of a tick with these upper 16 bits.
 const fn code_of_tick(upper: u64) -> u64 {
     match upper {
         2 | 3 | 4 | 8 => Op::Tick as u64 | upper << 3,
-        // The bits above it say which word it is.
+        // The bits above it are the number of the word.
         _ if upper & 0x1f == 0x10 => Op::Access as u64,
         _ => Op::Tick as u64,
     }
 }
 
 impl Op {
-    /// The op with this code, or `None` for a code that no hook of this version writes.
+    /// Returns the op with this code, or `None` for a code that no hook of this version writes.
     pub const fn from_code(code: u64) -> Option<Op> {
         Some(match code {
             1 => Op::Allocation,
@@ -106,7 +103,7 @@ impl Op {
     }
 }
 
-/// An event as it lies in the ring.
+/// An event, as stored in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct RawEvent {
@@ -116,65 +113,65 @@ pub struct RawEvent {
     pub word1: u64,
 }
 
-/// An event taken apart.
+/// A decoded event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Its kind.
     pub op: Op,
     /// Block address (avma); 0 for ticks and extensions.
     pub address: u64,
-    /// The sequence word's value: of the increment for a release, as read for an allocation. For a pair
-    /// the number of pairs, 1..=65,535; of a call time the counts, `u32::MAX` for so many or more.
+    /// The sequence word's value: for a release, that of the increment; for an allocation, the one that was read.
+    /// For a pair the number of pairs, 1..=65,535; for a call time the counts, `u32::MAX` for that many or more.
     pub sequence: u32,
     /// Requested size in bytes, `u32::MAX` if an extension carries it; unused for releases.
     pub size: u32,
-    /// Stack id, 0 if there is none.
+    /// Stack id; 0 for none.
     pub stack: u32,
-    /// The whole second word: the value of a tick or an extension. Of a call time the requested size in bytes.
+    /// The whole second word: the value of a tick or an extension. For a call time, the requested size in bytes.
     pub value: u64,
 }
 
-/// What was read and written of a block.
+/// Reads and writes of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
     /// The block (avma).
     pub address: u64,
-    /// Time of the first access, nanoseconds since the attach; without accesses 0, as everything below.
+    /// Time of the first access in nanoseconds since the attach; 0 without accesses, like all fields below.
     pub first_ns: u64,
-    /// Time of the last one.
+    /// Time of the last access.
     pub last_ns: u64,
-    /// Offset of the lowest byte accessed.
+    /// Offset of the lowest accessed byte.
     pub low: u64,
-    /// Offset past the highest one.
+    /// Offset past the highest accessed byte.
     pub high: u64,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// More than one thread accessed it.
+    /// True if more than one thread accessed it.
     pub by_several: bool,
-    /// How often a thread wrote into the cache line that another one wrote last, but other bytes.
+    /// Number of times that a thread wrote to a cache line that another thread had written last, but to other bytes.
     pub false_shares: u64,
 }
 
 const ADDRESS_MASK: u64 = (1 << 45) - 1;
 
 impl Event {
-    /// Of an [`Op::Access`]: which word it is, below 4.
+    /// Returns the number of the word of an [`Op::Access`], below 4.
     pub const fn access_word(&self) -> usize {
         (self.sequence as usize >> 5) & 3
     }
 
-    /// Of an [`Op::Access`]: its first value.
+    /// Returns the first value of an [`Op::Access`].
     pub const fn access_small(&self) -> u64 {
         self.address >> 3
     }
 }
 
 impl Event {
-    /// The words of an event about a block ([`RawEvent::unpack_as`]), for functions that are not inlined. They would
-    /// get an event by its address, and then the compiler keeps every event in memory, from where it copies them in
-    /// wider words than it wrote: such a load waits until the stores have left the store buffer.
+    /// Returns the words of an event about a block ([`RawEvent::unpack_as`]), for functions that are not inlined.
+    /// They would otherwise get an event by its address. The compiler would then keep every event in memory and copy
+    /// it from there in wider words than it wrote: such a load waits until the stores have left the store buffer.
     #[inline(always)]
     pub const fn words(&self) -> RawEvent {
         RawEvent::pack(self.op, self.address, self.sequence, self.size, self.stack)
@@ -182,7 +179,7 @@ impl Event {
 }
 
 impl RawEvent {
-    /// Packs an event about a block. Only tests and models of the hook write such events into rings from Rust.
+    /// Packs an event about a block. In Rust, only tests and models of the hook write such events into rings.
     #[inline]
     pub const fn pack(op: Op, address: u64, sequence: u32, size: u32, stack: u32) -> RawEvent {
         RawEvent {
@@ -212,7 +209,7 @@ impl RawEvent {
         }
     }
 
-    /// Packs what the allocator took for an allocation of `size` bytes, in counts of the time stamp counter.
+    /// Packs the time in the allocator for an allocation of `size` bytes, in counts of the time stamp counter.
     pub const fn pack_call_time(size: u64, counts: u32, stack: u32) -> RawEvent {
         let op = Op::CallTime as u64;
         RawEvent {
@@ -229,11 +226,11 @@ impl RawEvent {
         }
     }
 
-    /// Takes the event apart; `None` if the op is unknown.
+    /// Decodes the event; `None` if the op is unknown.
     #[inline]
     pub const fn unpack(self) -> Option<Event> {
         let code = (self.word0 >> 45) & 7;
-        // Only here is the lowest bit of the sequence number a part of the op.
+        // Only here does the lowest bit of the sequence number belong to the op.
         let is_change = self.word0 == (Op::SamplingChange as u64) << 45;
         let code = match code {
             _ if is_change => code | 8,
@@ -266,14 +263,14 @@ impl RawEvent {
         Some(self.unpack_as(op))
     }
 
-    /// Whether this is an event of that kind, which must be one with a code of its own: an allocation, a
-    /// release or a pair, say, and no tick or what is written as one.
+    /// Returns true if this is an event of that kind, which must have a code of its own: an allocation, a release or
+    /// a pair, for example, but not a tick or anything written as one.
     #[inline(always)]
     pub const fn is(self, op: Op) -> bool {
         (self.word0 >> 45) & 7 == op as u64
     }
 
-    /// Takes an event about a block apart whose kind is known.
+    /// Decodes an event about a block whose kind is known.
     #[inline(always)]
     pub const fn unpack_as(self, op: Op) -> Event {
         Event {
@@ -287,12 +284,11 @@ impl RawEvent {
     }
 }
 
-/// Whether sequence number `a` comes before `b`, as serial numbers of [`SEQUENCE_BITS`] bits.
+/// Returns true if sequence number `a` comes before `b`, as serial numbers of [`SEQUENCE_BITS`] bits.
 ///
-/// Exact while the two are less than 2^21 increments apart. Both events are younger than two
-/// consumer passes, so the increments between them are releases that sat in rings at the same
-/// time: with the default ring (65,536 events) this holds for up to 32 rings filled with nothing
-/// but releases of blocks in one page group.
+/// Exact while the two are less than 2^21 increments apart. Both events are younger than two consumer passes, so the
+/// increments between them are releases that were in rings at the same time: with the default ring (65,536 events)
+/// this holds for up to 32 rings filled with nothing but releases of blocks in one page group.
 #[inline]
 pub const fn sequence_before(a: u32, b: u32) -> bool {
     let half = 1u32 << (SEQUENCE_BITS - 1);

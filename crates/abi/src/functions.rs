@@ -1,7 +1,7 @@
 //! The one list of hooked functions: it drives the wrappers, patching, restoring, `--functions`
 //! and the tests.
 
-/// What a hooked function does to blocks.
+/// Effect of a hooked function on blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Returns a new block.
@@ -12,15 +12,15 @@ pub enum Role {
     Reallocates,
     /// Loads or unloads modules.
     Modules,
-    /// Tells of reads and writes: see [`ACCESS_LISTENER`].
+    /// Reports reads and writes: see [`ACCESS_LISTENER`].
     Accesses,
     /// Changes the mappings of the process; only hooked where mappings are traced.
     Maps,
-    /// Reads or writes the bytes that it is given; only hooked where accesses are counted.
+    /// Reads or writes its arguments' bytes; only hooked where accesses are counted.
     Touches,
     /// Names a moment: see [`MARK_LISTENER`].
     Marks,
-    /// Makes a process that inherits what is traced.
+    /// Makes a process that inherits the traced blocks.
     Forks,
 }
 
@@ -79,7 +79,7 @@ pub enum Signature {
 pub struct Function {
     /// The dynamic symbol.
     pub name: &'static str,
-    /// The word used in reports and by `--functions`: `malloc`, `new`, `delete[]`, …
+    /// Name in reports and for `--functions`: `malloc`, `new`, `delete[]`, …
     pub kind: &'static str,
     /// Parameter list.
     pub signature: Signature,
@@ -88,7 +88,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// Whether it allocates or releases blocks.
+    /// Returns true if it allocates or releases blocks.
     pub fn is_of_allocator(&self) -> bool {
         !matches!(
             self.role,
@@ -106,12 +106,12 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
     }
 }
 
-/// A function whose slot is not a relocation: the listener of the access runtime, a pointer that a program
-/// compiled for access data calls with each read and write as long as somebody listens. A note of the
-/// module says where it is.
+/// A function whose slot is not a relocation: the listener of the access runtime, a pointer that a program compiled
+/// for access data calls with each read and write as long as there is a listener. A note of the module has its
+/// address.
 pub const ACCESS_LISTENER: &str = "memhook_access_listener";
 
-/// Likewise, what `memhook_mark("…")` of the header `memhook_mark.h` calls as long as somebody listens.
+/// Likewise, the listener that `memhook_mark("…")` of the header `memhook_mark.h` calls as long as there is one.
 pub const MARK_LISTENER: &str = "memhook_mark_listener";
 
 use Role::{Accesses, Allocates, Forks, Maps, Marks, Modules, Reallocates, Releases, Touches};
@@ -212,8 +212,8 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("shmdt", "shmdt", S::Shmdt, Maps),
     f(ACCESS_LISTENER, "access", S::Access, Accesses),
     f(MARK_LISTENER, "mark", S::Mark, Marks),
-    // What a program has the C library do with its bytes. Those with _chk are what _FORTIFY_SOURCE makes of the
-    // others; they have one more parameter, the size of the destination.
+    // Functions of the C library that access the program's bytes. _FORTIFY_SOURCE replaces them by those with _chk,
+    // which have one more parameter, the size of the destination.
     f("memcpy", "memcpy", S::CopyBytes, Touches),
     f("memmove", "memmove", S::CopyBytes, Touches),
     f("mempcpy", "mempcpy", S::CopyBytes, Touches),
@@ -238,14 +238,15 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("sendto", "sendto", S::WriteFrom, Touches),
     f("fread", "fread", S::ReadItems, Touches),
     f("fwrite", "fwrite", S::WriteItems, Touches),
-    // Always along: a child leaves what its parent records into.
+    // Always included: a child leaves the region of its parent.
     f("fork", "fork", S::Fork, Forks),
     f("__fork", "fork", S::Fork, Forks),
     f("_Fork", "fork", S::Fork, Forks),
     // C23, 7.24.3.
     f("free_sized", "free", S::FreeX, Releases),
     f("free_aligned_sized", "free", S::FreeXX, Releases),
-    // Shapes of allocators' functions, each by the name of one that has it: see `allocators.rs`. They call each other.
+    // Shapes of allocators' functions, each under the name of one with that shape: see `allocators.rs`. They call each
+    // other.
     f("mi_malloc", "malloc", S::SizeXX, Allocates),
     f("mi_malloc_aligned", "aligned_alloc", S::SizeXX, Allocates),
     f("mi_zalloc", "calloc", S::SizeXX, Allocates),
@@ -277,23 +278,22 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     ),
 ];
 
-/// The operators new that libstdc++ and libc++abi define with nothing but a call of malloc or of another
-/// of these (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp): those without an
-/// alignment.
+/// Returns the operators new that libstdc++ and libc++abi define as a mere call of malloc or of another of these
+/// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp): those without an alignment.
 pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
     let is_operator_new = |f: &&Function| f.name.starts_with("_Zn");
     let functions = HOOKED_FUNCTIONS.iter().filter(is_operator_new);
     functions.filter(|f| !f.name.contains("align_val_t"))
 }
 
-/// Whether a hooked function may throw: the replaceable operators new without a nothrow argument
-/// (C++ standard, new.delete), and those of tcmalloc by their other names.
+/// Returns true if a hooked function may throw: the replaceable operators new without a nothrow argument (C++
+/// standard, new.delete), and those of tcmalloc by their other names.
 pub fn may_throw(function: &Function) -> bool {
     let is_operator = function.name.starts_with("_Zn") && !function.name.contains("nothrow");
     is_operator || matches!(function.name, "tc_new" | "tc_newarray")
 }
 
-/// Whether a name is that of a function that is hooked only where accesses are counted.
+/// Returns true for the name of a function that is hooked only where accesses are counted.
 pub fn touches(name: &str) -> bool {
     crate::function_by_name(name).is_some_and(|id| HOOKED_FUNCTIONS[id].role == Touches)
 }

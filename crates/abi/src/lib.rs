@@ -1,29 +1,29 @@
 //! The memory layout that the attacher and the hook share, written once.
 //!
-//! The hook (C++, inside the target) and the attacher (Rust, outside) map the same shared region.
-//! Every structure in it is declared here; the module `cxx` prints the C++ twin with a
-//! `static_assert` on every size and offset, so that the two sides cannot part ways unnoticed.
+//! The hook (C++, inside the target) and the attacher (Rust, outside) map the same shared region. Every
+//! structure in it is declared here; the module `cxx` prints the C++ twin with a `static_assert` on every
+//! size and offset, so that the two sides cannot diverge unnoticed.
 //!
 //! ```text
-//! the guide: what the attacher tells the hook, and nobody else can write
+//! the guide: from the attacher to the hook; no other process can write it
 //!   offset 0            Control          configuration
 //!   SLOTS_OFFSET        SlotEntry[]      journal of GOT slots: address, original
 //!   MODULES_OFFSET      ModuleEntry[][2] modules: unwind rows, and a `ret` instruction for dlopen
 //!   SAMPLE_OFFSET       u64[]            intervals between sampled allocations
-//!   BOUNDS_OFFSET       StackBounds[]    where the stacks of threads are
+//!   BOUNDS_OFFSET       StackBounds[]    bounds of the stacks of threads
 //!   RULES_OFFSET        u64[]            unwind rules, then the rows: u32 code offsets, u16 rule numbers
-//! the report: what the hook tells the attacher, numbers only
+//! the report: from the hook to the attacher, numbers only
 //!   TALLY_OFFSET        Tally            clock word, counters
-//!   SLOT_STATES_OFFSET  u32[]            what has become of the slots
+//!   SLOT_STATES_OFFSET  u32[]            states of the slots
 //!   SEQUENCE_OFFSET     u32[]            sequence words, by a hash of the block's page
 //!   INDEX_OFFSET        u64[]            hash index of the stack table
 //!   ARENA_OFFSET        StackEntry..     interned backtraces, 16-byte granules
 //!   FILTER_OFFSET       u8[], u64[]      the recorded live blocks, when not all are recorded
-//!   ACCESS_OFFSET       AccessRecord[]   what was read and written of live blocks
+//!   ACCESS_OFFSET       AccessRecord[]   reads and writes of live blocks
 //!   RINGS_OFFSET        Ring[]           one SPSC ring a thread: RingHeader, then events
 //! ```
 //!
-//! The parts are sparse memory objects, mapped side by side: pages that nobody touches cost nothing.
+//! The parts are sparse memory objects, mapped side by side: untouched pages cost nothing.
 
 mod allocators;
 #[cfg(test)]

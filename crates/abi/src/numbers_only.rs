@@ -1,14 +1,14 @@
-//! Whether the report consists of numbers. Whoever shares it with a process, a child with fewer rights above all, could
-//! choose what that process calls, reads or writes by any word that leads somewhere.
+//! Checks that the report consists of numbers. If a word in it led somewhere, any process that shares the report, above
+//! all a child with fewer rights, could choose what the attached process calls, reads or writes.
 
 use crate::layout::*;
 
-/// Words that what leads somewhere is called by.
+/// Words in the names and docs of fields that lead somewhere.
 const LEADING: [&str; 9] = [
     "address", "avma", "pointer", "offset", "frame", "bound", "function", "table", "rule",
 ];
 
-/// Fields of the report that are called so, and why they lead nowhere.
+/// Fields of the report with such words, and why they lead nowhere.
 const NUMBERS: [(&str, &str); 17] = [
     ("Tally.stack_count", "counts"),
     ("Tally.stacks_dropped", "counts"),
@@ -98,7 +98,7 @@ fn the_report_leads_nowhere() {
     );
 }
 
-/// An [`Address`] in the report does not compile; here is that it means something to have one.
+/// An [`Address`] in the report does not compile; this shows that the type is used.
 #[test]
 fn addresses_are_in_the_guide() {
     let has_addresses = |fields: &[Field]| fields.iter().any(|f| f.rust_type == "Address");

@@ -1,6 +1,6 @@
-//! Loads that nobody waits for.
+//! Loads without a wait.
 
-/// Asks for the cache line at the beginning of `place`; returns at once.
+/// Prefetches the cache line at the beginning of `place`; returns at once.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     #[cfg(not(target_arch = "x86_64"))]

@@ -7,7 +7,7 @@
 //!
 //! The return address is at CFA - 8 (x86-64 psABI, 3.2.2).
 
-/// No way on from here: the backtrace is cut.
+/// The frame cannot be unwound: the backtrace is cut.
 pub const STOP: u64 = 0;
 /// CFA = rsp + offset.
 pub const RSP: u64 = 1;
@@ -15,13 +15,13 @@ pub const RSP: u64 = 1;
 pub const RBP: u64 = 2;
 /// CFA = the word at rbp + offset (realigned stacks).
 pub const AT_RBP: u64 = 3;
-/// A PLT entry: CFA = rsp + 8, and 8 more behind its push instruction.
+/// A PLT entry: CFA = rsp + 8, and 8 more after its push instruction.
 pub const PLT: u64 = 4;
 /// The signal trampoline: the registers are in the ucontext at rsp.
 pub const SIGNAL: u64 = 5;
 /// The return address is undefined: the thread starts here.
 pub const END: u64 = 6;
-/// Code that was made at run time and keeps frame pointers, as far as they make sense.
+/// Code that was made at run time and keeps frame pointers, as long as they are plausible.
 pub const MADE: u64 = 7;
 
 /// rbp is the caller's.
@@ -31,27 +31,27 @@ pub const RBP_AT_CFA: u64 = 1;
 /// The caller's rbp is at rbp + offset.
 pub const RBP_AT_RBP: u64 = 2;
 
-/// Puts a rule together.
+/// Composes a rule.
 pub const fn pack(cfa: u64, cfa_offset: i32, rbp: u64, rbp_offset: i16) -> u64 {
     cfa | rbp << 8 | (rbp_offset as u16 as u64) << 16 | (cfa_offset as u32 as u64) << 32
 }
 
-/// How the CFA is found: [`STOP`] to [`END`].
+/// Returns how the CFA is found: [`STOP`] to [`END`].
 pub const fn cfa_kind(rule: u64) -> u64 {
     rule & 0xff
 }
 
-/// The offset for the CFA.
+/// Returns the offset for the CFA.
 pub const fn cfa_offset(rule: u64) -> i64 {
     rule as i64 >> 32
 }
 
-/// How the caller's rbp is found: [`RBP_SAME`], [`RBP_AT_CFA`] or [`RBP_AT_RBP`].
+/// Returns how the caller's rbp is found: [`RBP_SAME`], [`RBP_AT_CFA`] or [`RBP_AT_RBP`].
 pub const fn rbp_kind(rule: u64) -> u64 {
     rule >> 8 & 0xff
 }
 
-/// The offset for rbp.
+/// Returns the offset for rbp.
 pub const fn rbp_offset(rule: u64) -> i64 {
     (rule >> 16) as i16 as i64
 }

@@ -1,18 +1,18 @@
-//! Findings about what the allocator and the kernel hold beside live blocks.
+//! Findings about memory that the allocator and the kernel hold beside live blocks.
 
 use crate::{Facts, Finding, Kind, balance};
 use memhook_report::{RssReport, bytes, count, counted};
 
-/// Arenas beyond these two are what MALLOC_ARENA_MAX=2 would not have.
+/// Arenas that MALLOC_ARENA_MAX=2 would leave.
 const ARENAS_KEPT: usize = 2;
-/// With fewer arenas, their number is not the reason.
+/// Fewest arenas whose number can be the reason.
 const MANY_ARENAS: usize = 8;
-/// The name that an account has for stacks whose threads have ended.
+/// An account's name for stacks whose threads have ended.
 const ENDED: &str = "stacks kept of threads that have ended";
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 
-/// What would bring back memory that no live block uses.
+/// Finds memory without live blocks that could be returned.
 pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     let all = [
         retention(facts, account),
@@ -27,12 +27,12 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     found
 }
 
-/// What the kernel would have to do for it.
+/// Cost of the kernel's work for it.
 const TRIM_COST: &str =
     "one thread is held while the allocator works, and pages that are needed again fault in";
 
-/// Free memory that was in use within the time that was seen, and most likely will be again. Of samples, as much as it may
-/// well have been.
+/// Returns the free memory that was in use within the observed time, and most likely will be again; for samples, an
+/// upper bound.
 fn needed_again(facts: &Facts<'_>) -> u64 {
     let points = facts.profile.timeline.iter().map(|point| point.live);
     let (Some(now), Some(peak)) = (
@@ -50,7 +50,7 @@ fn needed_again(facts: &Facts<'_>) -> u64 {
     }
 }
 
-/// Free pages of malloc, or of another allocator whose heap was walked.
+/// Finds free pages of malloc, or of another allocator whose heap was walked.
 fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let gain = account.trim_bytes.saturating_sub(needed_again(facts));
     if gain < facts.least() || account.allocator.is_some() {
@@ -60,7 +60,7 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let looks = facts.profile.looks.as_ref();
     let others = looks.map_or(&[][..], |looks| &looks.allocators);
     let is_malloc = 2 * of_malloc >= account.trim_bytes;
-    // A look that is the only one does not name it.
+    // A single look does not name it.
     let other = others.first().map_or("the allocator", String::as_str);
     let name = if is_malloc { "malloc" } else { other };
     Some(Finding {
@@ -85,7 +85,7 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Returns how to make an allocator give free pages back, now and from then on.
+/// Returns how to make an allocator return free pages, now and from then on.
 fn remedy_of(allocator: &str, target: &str) -> String {
     let setting = match allocator {
         _ if allocator.contains("jemalloc") => {
@@ -102,13 +102,13 @@ fn remedy_of(allocator: &str, target: &str) -> String {
     format!("memhook-rs trim {target} gives it back now; from then on, {setting}")
 }
 
-/// Arenas whose free memory a trim does not give back, or that will fill again.
+/// Finds arenas whose free memory a trim does not return, or that will fill again.
 fn arenas(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let arenas = &account.arenas;
     if arenas.len() < MANY_ARENAS {
         return None;
     }
-    // Threads have as much in their caches with fewer arenas.
+    // With fewer arenas, threads have as much in their caches.
     let free = arenas
         .iter()
         .map(|arena| arena.top_bytes + arena.bins_bytes);
@@ -147,7 +147,7 @@ fn thread_caches(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Pages that are only there because the kernel has made a huge page of them and their neighbours.
+/// Finds pages that exist only because the kernel made a huge page of them and their neighbours.
 fn huge_pages(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let gain = account.huge_zero_bytes?;
     (gain >= facts.least()).then(|| Finding {
@@ -167,7 +167,7 @@ fn huge_pages(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Stacks of threads that run, and of those that have ended.
+/// Finds stacks of running threads, and of ended ones.
 fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let resident = balance::part(account, "stacks");
     if resident < facts.least() {
@@ -209,7 +209,7 @@ fn stacks(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Another allocator that says itself what it could give back.
+/// Finds free memory by the statistics of another allocator.
 fn of_other_allocator(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let said = account.allocator.as_ref()?;
     let free = balance::part(account, "free inside the allocator");
@@ -227,11 +227,11 @@ fn of_other_allocator(facts: &Facts<'_>, account: &RssReport) -> Option<Finding>
     })
 }
 
-/// Sites whose few blocks hold much free memory around them, which a trim does not give back.
+/// Finds sites whose few blocks hold much free memory around them, which a trim does not return.
 fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     let pins = account.pins.iter().filter_map(|pin| {
         let held = pin.pinned_bytes.saturating_sub(pin.trimmable_bytes);
-        // What the blocks have themselves is not free.
+        // The blocks' own bytes are not free.
         let free = held.saturating_sub(pin.own_bytes);
         let is_one = free >= facts.least() && free >= pin.own_bytes;
         is_one.then(|| Finding {
@@ -256,7 +256,7 @@ fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     pins.take(3).collect()
 }
 
-/// Memory beside the heap that grows.
+/// Finds growing memory beside the heap.
 pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
     let account = facts.account?;
     let mapped = balance::part(account, "mappings");

@@ -1,10 +1,10 @@
-//! The balance of two looks: what the resident memory consisted of at the begin and at the end. Nothing is called growth
-//! that is not in it.
+//! The balance of two looks: the parts of the resident memory at the begin and at the end. Nothing outside of it is
+//! called growth.
 
 use crate::{Facts, Line};
 use memhook_report::RssReport;
 
-/// A line of the balance: what it is called, and the parts of an account that it sums up.
+/// A line of the balance: its name, and the parts of an account that it sums up.
 struct Sum {
     what: &'static str,
     parts: &'static [&'static str],
@@ -46,22 +46,22 @@ const SUMS: [Sum; 8] = [
 ];
 const OURS: &str = "ourselves";
 const UNEXPLAINED: &str = "unknown";
-/// The share of the resident memory that may be unexplained.
+/// Share of the resident memory that may be unexplained.
 const MOST_UNEXPLAINED: f64 = 0.05;
 
-/// Resident bytes of a part of an account.
+/// Returns the resident bytes of a part of an account.
 pub fn part(account: &RssReport, name: &str) -> u64 {
     let found = account.parts.iter().find(|part| part.name == name);
     found.map_or(0, |part| part.bytes)
 }
 
-/// How much a part has grown between two looks; `None` if there was one look.
+/// Returns the growth of a part between two looks; `None` with a single look.
 pub fn grown(facts: &Facts<'_>, name: &str) -> Option<f64> {
     let before = part(facts.before()?, name) as f64;
     Some(part(facts.account?, name) as f64 - before)
 }
 
-/// By how much the resident memory has grown, without what is ours; `None` if nobody looked twice.
+/// Returns the growth of the resident memory, without our own; `None` without two looks.
 pub fn resident(facts: &Facts<'_>) -> Option<f64> {
     if let (Some(before), Some(after)) = (facts.before(), facts.account) {
         let own = |account: &RssReport| account.rss_bytes.saturating_sub(part(account, OURS));
@@ -73,13 +73,13 @@ pub fn resident(facts: &Facts<'_>) -> Option<f64> {
     Some(last.anonymous_bytes as f64 - first.anonymous_bytes as f64)
 }
 
-/// By how much the live heap has grown, by two walks over it.
+/// Returns the growth of the live heap, by two walks over it.
 pub fn live(facts: &Facts<'_>) -> Option<f64> {
     let (before, after) = facts.profile.looks.as_ref()?.live_bytes?;
     Some(after as f64 - before as f64)
 }
 
-/// Where the resident bytes are, and where they were.
+/// Lists the resident bytes by part, now and at the begin.
 pub fn lines(facts: &Facts<'_>, account: &RssReport) -> Vec<Line> {
     let sum = |account: &RssReport, parts: &[&str]| -> u64 {
         parts.iter().map(|name| part(account, name)).sum()
@@ -109,7 +109,7 @@ pub fn lines(facts: &Facts<'_>, account: &RssReport) -> Vec<Line> {
     found.collect()
 }
 
-/// Resident bytes that no part explains, if they are so many that the rest is in doubt.
+/// Returns the unexplained resident bytes, if they are so many that the rest is in doubt.
 pub fn unexplained(account: &RssReport) -> Option<u64> {
     let bytes = part(account, UNEXPLAINED);
     (bytes as f64 > MOST_UNEXPLAINED * account.rss_bytes as f64).then_some(bytes)

@@ -1,36 +1,32 @@
-//! How the live bytes of a site went over a time: whether they grow all the time, level off, or come and go.
-//!
-//! Only the low-water mark counts, which is the least that lives at a moment or later: what came and went before the end
-//! was no growth. A site that grows without bound adds to it in each third of the time, and no less in the last one than
-//! in the first; a cache that fills up does not.
+//! The course of a site's live bytes over a time: steady growth, levelling off, or bursts.
 
 /// Number of equal parts into which the time is divided.
 pub const PARTS: usize = 24;
 const THIRD: usize = PARTS / 3;
 
-/// The course of a site.
+/// Course of a site's live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
-    /// It grows in all thirds of the time.
+    /// They grow in all thirds of the time.
     Growing,
-    /// It has grown, and does so ever more slowly.
+    /// They have grown, and do so ever more slowly.
     Levelling,
-    /// Much more of it lived before the end than at the end.
+    /// Many more were live before the end than at the end.
     Burst,
-    /// It has not grown.
+    /// They have not grown.
     Steady,
-    /// It has grown, but not long or evenly enough to say how it goes on.
+    /// They have grown, but not long or evenly enough to predict the rest.
     Unclear,
 }
 
-/// The share of all growth that each third has at least, of what grows evenly.
+/// Share of all growth that each third of an even growth has at least.
 const LEAST_THIRD: f64 = 1.0 / 6.0;
-/// How much of the first third's growth the last one has at least.
+/// Share of the first third's growth that the last one has at least.
 const LEAST_OF_FIRST: f64 = 0.6;
-/// Growth in the last third that is none.
+/// Share of growth in the last third that does not count.
 const LEVEL: f64 = 0.1;
 
-/// Judges the live bytes at the begin and at the end of each part. What is less than `least` is no growth.
+/// Judges the live bytes at the begin and at the end of each part. Less than `least` is not growth.
 pub fn course(live: &[f64; PARTS + 1], least: f64) -> Course {
     let mut low = *live;
     for at in (0..PARTS).rev() {
@@ -86,7 +82,7 @@ mod tests {
             Course::Levelling
         );
         assert_eq!(judged(|t| 1e6 * (1.0 - (-2.0 * t).exp())), Course::Unclear);
-        // A cache of which all older blocks were replaced half-way.
+        // A cache all of whose older blocks were replaced half-way.
         assert_eq!(judged(|t| 1e6 * t.min(0.5)), Course::Levelling);
         assert_eq!(
             judged(|t| if (0.3..0.7).contains(&t) { 1e6 } else { 0.0 }),
@@ -97,7 +93,7 @@ mod tests {
             Course::Unclear,
             "a burst or a step"
         );
-        // Bursts above what grows hide nothing.
+        // Bursts on top of growth hide nothing.
         let saw = |t: f64| 1e6 * t + 3e5 * (t * 12.0).fract();
         assert_eq!(judged(saw), Course::Growing);
         assert_eq!(judged(|t| 3e5 * (t * 12.0).fract()), Course::Burst);

@@ -1,4 +1,4 @@
-//! Findings about blocks that nothing reaches.
+//! Findings about unreachable blocks.
 
 use crate::site::Site;
 use crate::sites::MOST;
@@ -6,10 +6,10 @@ use crate::{Facts, Finding, Kind};
 use memhook_report::claims::{Seen, unseen_blocks};
 use memhook_report::{LeakSite, bytes, counted};
 
-/// How far the sizes of two groups of blocks may be apart that one site is taken for.
+/// Largest relative difference in size between two groups of blocks that count as one site.
 const ALIKE: f64 = 0.1;
 
-/// Blocks that nothing reaches, by the site of those that no other of them points to.
+/// Finds unreachable blocks, by the site of those that no other such block points to.
 pub fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
     let searched = facts.profile.leaks.as_ref();
     let Some(leaks) = searched.filter(|_| facts.profile.knows_unreachable()) else {
@@ -27,7 +27,8 @@ pub fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
             None => named.push((site, leak.clone())),
         }
     }
-    // Blocks without a site are most likely another part of what a site loses that they are alike.
+    // Blocks without a site are most likely another part of the losses of a site with similar
+    // blocks.
     let unseen = named.iter().position(|(site, _)| !site.is_known());
     let unseen = unseen.map(|at| named.remove(at));
     let mut unseen = unseen.filter(|(_, leak)| all_of(leak) >= facts.least());
@@ -48,12 +49,12 @@ pub fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
     found
 }
 
-/// A leak with all that it holds.
+/// Returns the bytes of a leak with everything that it holds.
 fn all_of(leak: &LeakSite) -> u64 {
     leak.bytes + leak.held_bytes
 }
 
-/// Whether the blocks of one leak are as large as those of another, and hold as much.
+/// Returns true if the blocks of two leaks are equally large, and hold as much.
 fn are_alike(one: &LeakSite, other: &LeakSite) -> bool {
     let mean = |leak: &LeakSite| all_of(leak) as f64 / leak.blocks.max(1) as f64;
     (mean(one) / mean(other).max(1.0) - 1.0).abs() < ALIKE

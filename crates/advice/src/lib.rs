@@ -1,12 +1,12 @@
 //! Leak, fragmentation or retention, and what to do about it: findings about one process.
 //!
-//! Everything comes from what a recording of the process holds: its sites over time, what nothing reached at its end
-//! (`attach --leaks`), what was resident then (`attach --rss`), and of `advise` also what was resident at the begin. A
-//! finding says how many bytes would come back, what brings them back, and what shows it. What was not looked at gives no
-//! finding, and a note says so.
+//! Everything comes from a recording of the process: its sites over time, unreachable blocks at its end (`attach
+//! --leaks`), resident memory then (`attach --rss`), and for `advise` also resident memory at the begin. A finding
+//! states how many bytes would be returned, by which remedy, and with what evidence. Parts that were not examined give
+//! no finding, and a note says so.
 //!
-//! First comes the [balance]: a site that allocates is said to grow only if the heap, or the resident memory, has grown.
-//! Then each site gets a class by its [course].
+//! First comes the [balance]: a site counts as growing only if the heap, or the resident memory, has grown. Then each
+//! site gets a class by its [course].
 //!
 //! Not here: processes, recordings, options.
 
@@ -29,31 +29,31 @@ use std::collections::BTreeSet;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/advice/1";
-/// What would bring back less than this is not worth a change.
+/// Least bytes to be returned for a finding.
 const LEAST_BYTES: u64 = 1 << 20;
-/// Findings that are shown.
+/// Most findings that are shown.
 const MOST_FINDINGS: usize = 5;
-/// Nor what would bring back less than this share of the resident memory.
+/// Least share of the resident memory to be returned for a finding.
 const LEAST_SHARE: f64 = 0.02;
-/// What is missing of a process that was not traced.
+/// Gap in the evidence about an untraced process.
 const NOT_TRACED: &str = "nothing was traced, so it is not known what grows, which call stacks the blocks come from, and \
                           what nobody touches";
 
-/// What is known of a process.
+/// Known facts about a process.
 pub struct Facts<'a> {
-    /// What its sites did.
+    /// Activity of its sites.
     pub profile: &'a Profile,
-    /// What was resident at the end; `None` if that was not looked at.
+    /// Resident memory at the end; `None` if not examined.
     pub account: Option<&'a RssReport>,
-    /// What nobody touched; `None` if that was not watched.
+    /// Untouched memory; `None` if not watched.
     pub stale: Option<&'a StaleReport>,
-    /// Whether the process is still there, so that commands may name it.
+    /// True if the process still runs, so that commands may name it.
     pub is_running: bool,
-    /// Whether it was traced; else the profile has neither sites nor a time.
+    /// True if it was traced; otherwise the profile has neither sites nor a time.
     pub is_traced: bool,
 }
 
-/// What to do, and why.
+/// Advice about a process, with reasons.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
     /// Always `memhook-rs/advice/1`.
@@ -62,25 +62,25 @@ pub struct Advice {
     pub pid: i32,
     /// Name, as `ps` shows it.
     pub name: String,
-    /// For how long it was looked at, in seconds.
+    /// Seconds for which it was observed.
     pub seconds: f64,
-    /// Resident bytes at the end; `None` if that was not looked at.
+    /// Resident bytes at the end; `None` if not examined.
     pub rss_bytes: Option<u64>,
-    /// The class of the process: the kind of the first finding, `nothing`, or `unsure`.
+    /// Class of the process: the kind of the first finding, `nothing`, or `unsure`.
     pub class: &'static str,
-    /// The answer in a line: what most of what would come back is; `None` if there is nothing to do.
+    /// The answer in a line: the largest part of the bytes to be returned; `None` if there is nothing to do.
     pub answer: Option<String>,
-    /// For how many seconds more it has to be looked at; `None` if it was seen for long enough.
+    /// Further seconds of observation that are necessary; `None` if it was long enough.
     pub more_seconds: Option<u64>,
-    /// Where they are.
+    /// Parts of the memory.
     pub lines: Vec<Line>,
-    /// What would help, that which brings back most first.
+    /// Findings, with the most bytes to be returned first.
     pub findings: Vec<Finding>,
-    /// What the remedy of the first finding brought, if it was tried.
+    /// Effect of the first finding's remedy, if it was tried.
     pub tried: Option<Tried>,
-    /// The sites that did most, with what they do.
+    /// Most active sites, with their classes.
     pub sites: Vec<ClassedSite>,
-    /// What was not looked at, or not surely.
+    /// Parts that were not examined, or not with certainty.
     pub notes: Vec<String>,
 }
 
@@ -100,17 +100,17 @@ pub struct Tried {
 /// One part of the memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// What it is.
+    /// Name of the part.
     pub what: &'static str,
     /// Bytes now.
     pub bytes: u64,
-    /// Bytes at the begin; `None` if that was not looked at.
+    /// Bytes at the begin; `None` if not examined.
     pub bytes_before: Option<u64>,
-    /// How much more it would be in an hour; `None` if that was not followed.
+    /// Predicted growth in an hour; `None` if not followed.
     pub bytes_an_hour: Option<i64>,
-    /// How sure it is: exact or estimated.
+    /// Certainty: exact or estimated.
     pub certainty: &'static str,
-    /// The command that shows it.
+    /// Command that shows it.
     pub evidence: String,
 }
 
@@ -118,13 +118,13 @@ pub struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Nothing points to the blocks of a site any more.
+    /// The blocks of a site are unreachable.
     Leak,
-    /// A site keeps more and more blocks, and something points to them.
+    /// A site keeps more and more reachable blocks.
     Growth,
-    /// Something points to the blocks of a site, and nobody has touched them.
+    /// The blocks of a site are reachable but untouched.
     Untouched,
-    /// Free memory of the allocator that it could give back at once.
+    /// Free memory of the allocator that it could return at once.
     Retention,
     /// Free memory that a few live blocks hold.
     Fragmentation,
@@ -132,40 +132,40 @@ pub enum Kind {
     Arenas,
     /// Free blocks in caches of threads.
     ThreadCaches,
-    /// Huge pages of which little was ever written.
+    /// Huge pages, little of which was ever written.
     HugePages,
     /// Stacks of threads.
     Stacks,
-    /// Memory that was mapped beside the heap grows.
+    /// Growing mappings beside the heap.
     Mappings,
     /// The heap of a language's runtime.
     Managed,
 }
 
-/// Something that would help.
+/// A finding with a remedy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What was found, as a sentence.
+    /// Its description, as a sentence.
     pub found: String,
-    /// The site, or what pins the memory; `None` if that is not known, or not one place.
+    /// The site, or the blocks that pin the memory; `None` if unknown, or not one place.
     pub place: Option<String>,
-    /// Bytes that would come back now.
+    /// Bytes that would be returned now.
     pub gain_bytes: u64,
-    /// Bytes that would not be added in an hour; `None` if that is not known.
+    /// Bytes of growth that would be avoided in an hour; `None` if unknown.
     pub gain_bytes_an_hour: Option<u64>,
-    /// How sure it is: exact, tested, estimated.
+    /// Certainty: exact, tested, estimated.
     pub certainty: &'static str,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
-    /// What that costs.
+    /// Its cost.
     pub cost: &'static str,
-    /// The command that shows it.
+    /// Command that shows it.
     pub evidence: String,
 }
 
-/// Change of the live bytes of what was allocated since the attach.
+/// Returns the change of the live bytes allocated since the attach.
 fn grown_live(profile: &Profile) -> f64 {
     let sites = profile.sites.iter();
     sites
@@ -174,12 +174,12 @@ fn grown_live(profile: &Profile) -> f64 {
 }
 
 impl Facts<'_> {
-    /// What was resident at the begin.
+    /// Returns the resident memory at the begin.
     fn before(&self) -> Option<&RssReport> {
         self.profile.looks.as_ref().map(|looks| &looks.first)
     }
 
-    /// Whether blocks must not be released from outside.
+    /// Returns true if blocks must not be released from outside.
     fn has_damaged_heap(&self) -> bool {
         let mut gaps = self.profile.leaks.iter().flat_map(|leaks| &leaks.gaps);
         gaps.any(|gap| gap.starts_with("the heap does not parse"))
@@ -189,12 +189,13 @@ impl Facts<'_> {
         (self.profile.to_ns.saturating_sub(self.profile.from_ns)) as f64 / 1e9
     }
 
-    /// What a change within the time comes to in an hour.
+    /// Extrapolates a change within the time to an hour.
     fn an_hour(&self, change: f64) -> i64 {
         (change * 3600.0 / self.seconds().max(1e-3)).round() as i64
     }
 
-    /// How sure it is what nothing reaches. A copy that only looks does not know all that may point to a block.
+    /// Returns the certainty of a search for unreachable blocks. A copy that only looks does not know every possible
+    /// pointer to a block.
     fn of_search(&self, leaks: &Leaks) -> &'static str {
         match self.is_traced || leaks.gaps.is_empty() {
             true => "exact",
@@ -202,7 +203,7 @@ impl Facts<'_> {
         }
     }
 
-    /// How the process is named in commands.
+    /// Returns the name of the process in commands.
     fn target(&self) -> String {
         match self.is_running {
             true => self.profile.target.pid.to_string(),
@@ -210,7 +211,7 @@ impl Facts<'_> {
         }
     }
 
-    /// What is too little to be worth a change.
+    /// Returns the least bytes that are worth a change.
     fn least(&self) -> u64 {
         let live = self.profile.totals.live_bytes;
         let all = self.account.map_or(live, |account| account.rss_bytes);
@@ -218,7 +219,7 @@ impl Facts<'_> {
     }
 }
 
-/// What is found of a process.
+/// Collects the findings about a process.
 pub fn advise(facts: &Facts<'_>) -> Advice {
     let profile = facts.profile;
     let judged = sites::judge(facts);
@@ -284,7 +285,7 @@ impl Tried {
     }
 }
 
-/// The class of a process whose first finding is of this kind.
+/// Returns the class of a process whose first finding is of this kind.
 fn class(kind: Kind) -> &'static str {
     match kind {
         Kind::Leak => "leak",
@@ -298,12 +299,12 @@ fn class(kind: Kind) -> &'static str {
     }
 }
 
-/// What was counted, or has passed a test.
+/// Returns true for a finding that was counted, or has passed a test.
 fn is_certain(finding: &Finding) -> bool {
     finding.certainty != "estimated"
 }
 
-/// The balance, with what the trace and the search know of it.
+/// Returns the balance, completed by the trace and the search.
 fn lines(facts: &Facts<'_>) -> Vec<Line> {
     let profile = facts.profile;
     let target = facts.target();
@@ -313,11 +314,11 @@ fn lines(facts: &Facts<'_>) -> Vec<Line> {
         bytes: profile.totals.live_bytes,
         bytes_before: None,
         bytes_an_hour: match balance::live(facts) {
-            // What was released of older blocks is known by both looks only.
+            // Only both looks know the releases of older blocks.
             Some(grown) => Some(facts.an_hour(grown)),
             None => Some(facts.an_hour(grown_live(profile))),
         },
-        // Of samples, sums are estimates.
+        // Sums of samples are estimates.
         certainty: match profile.sampling {
             Some(_) => "estimated",
             None => "exact",
@@ -354,7 +355,7 @@ fn lines(facts: &Facts<'_>) -> Vec<Line> {
     lines
 }
 
-/// What was not looked at, or not surely.
+/// Lists parts that were not examined, or not with certainty.
 fn unseen(facts: &Facts<'_>) -> Vec<String> {
     let profile = facts.profile;
     let mut notes = Vec::new();
@@ -385,20 +386,20 @@ fn unseen(facts: &Facts<'_>) -> Vec<String> {
     notes
 }
 
-/// What goes on for an hour counts as much as what is there.
+/// An hour of growth counts as much as present bytes.
 fn rank(finding: &Finding) -> u64 {
     let gain = finding
         .gain_bytes
         .max(finding.gain_bytes_an_hour.unwrap_or(0));
     match finding.kind {
-        // What many arenas hold is mostly what a trim gives back, too, but would be there again. The trim may give back
-        // more, that of the arenas that stay.
+        // A trim also returns most of the memory in many arenas, but it would come back. The trim may return more, that
+        // of the remaining arenas.
         Kind::Arenas => gain.saturating_mul(2),
         _ => gain,
     }
 }
 
-/// The question is which of them it is.
+/// Answers the question which of the three it is.
 fn answer(first: &Finding, account: Option<&RssReport>) -> String {
     let what = match first.kind {
         Kind::Leak => "A leak",
@@ -417,7 +418,7 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
         format!(" of {} resident", bytes(account.rss_bytes))
     });
     let size = match (first.kind, account) {
-        // Only the runtime's own tool knows what could be brought back of it.
+        // Only the runtime's own tool knows how much of it could be returned.
         (Kind::Managed, Some(account)) => managed::size(account),
         _ => first.gain_bytes,
     };
@@ -425,14 +426,15 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
 }
 
 impl Advice {
-    /// True if the remedy of the first finding can be tried from outside: the allocator is asked for its free memory.
+    /// Returns true if the remedy of the first finding can be tried from outside: the allocator is asked for its free memory.
     pub fn can_be_tried(&self) -> bool {
         self.findings
             .first()
             .is_some_and(|first| first.kind == Kind::Retention)
     }
 
-    /// The answer in three lines at most: what it is, where, and what to do. One more says what was tried.
+    /// Returns the answer in at most three lines: what it is, where, and what to do. A further one reports a tried
+    /// remedy.
     fn lines_of_answer(&self) -> Vec<String> {
         let Some(first) = self.findings.first() else {
             let nothing = "Nothing to do: no change that could be computed would bring back much";
@@ -451,7 +453,7 @@ impl Advice {
         lines
     }
 
-    /// For how long it was looked at, in words.
+    /// Returns the length of the observation, in words.
     fn time(&self) -> String {
         match self.seconds > 0.0 {
             true => format!("looked at for {:.0} s", self.seconds),
@@ -459,14 +461,14 @@ impl Advice {
         }
     }
 
-    /// A page that needs no network and no script (HTML).
+    /// Returns a page that needs no network and no script (HTML).
     pub fn page(&self) -> String {
         page::page(self)
     }
 }
 
 impl Finding {
-    /// What it would bring back.
+    /// Returns the heading with its gain.
     fn heading(&self, number: usize) -> String {
         let rate = self
             .gain_bytes_an_hour

@@ -1,17 +1,17 @@
-//! Heaps of language runtimes: they lie in mappings beside the C heap, and only the runtime's own tool sees into them.
+//! Heaps of language runtimes: they are in mappings beside the C heap, and only the runtime's own tool sees into them.
 
 use crate::{Facts, Finding, Kind, balance};
 use memhook_report::{RssReport, bytes};
 
-/// The share of the resident memory from which on such a heap is worth a finding.
+/// Share of the resident memory from which such a heap is worth a finding.
 const LEAST_SHARE: f64 = 0.4;
 
-/// A runtime that is known by a module.
+/// A runtime that is recognized by a module.
 struct Runtime {
     /// Begins of file names.
     modules: &'static [&'static str],
     name: &'static str,
-    /// `PID` stands for the process.
+    /// Command of the tool; `PID` stands for the process.
     tool: &'static str,
 }
 
@@ -37,11 +37,11 @@ const RUNTIMES: [Runtime; 4] = [
         tool: "memray attach PID",
     },
 ];
-/// The Go runtime, which is no module, has its heap from this address on (runtime/malloc.go, `arenaBaseOffset` and
-/// `hint`).
+/// Begin of the Go runtime's heap, by its address (runtime/malloc.go, `arenaBaseOffset` and `hint`); the runtime is
+/// not a module.
 const GO_HEAP: &str = "anonymous, 0xc0000";
 
-/// The heap of a runtime, if much of the memory is in mappings beside the C heap.
+/// Finds the heap of a runtime, if much of the memory is in mappings beside the C heap.
 pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let mapped = size(account);
     if (mapped as f64) < LEAST_SHARE * account.rss_bytes as f64 || mapped < facts.least() {

@@ -1,16 +1,16 @@
-//! What an allocation site is called in a finding.
+//! Name of an allocation site in a finding.
 
 use memhook_report::{StackFrame, frame_name, is_library_plumbing, is_wrapper, short_place};
 
-/// Callers that are named beside the function that allocates.
+/// Callers that are named beside the allocating function.
 const CALLERS: usize = 2;
 /// Libraries whose functions allocate for their caller.
 const SYSTEM_LIBRARIES: [&str; 3] = ["libc.so", "libstdc++.so", "libc++.so"];
 
-/// What a site is called.
+/// Name of a site.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Site {
-    /// The function that allocates; empty if the call was not recorded.
+    /// The allocating function; empty if the call was not recorded.
     pub name: String,
     /// Its file and line, or its module.
     place: String,
@@ -18,7 +18,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// The innermost function that is the program's own, and who calls it.
+    /// Names the innermost function of the program's own, and its callers.
     pub fn of_stack(stack: &[StackFrame]) -> Site {
         let is_passing_on = |frame: &StackFrame| {
             let module = frame.module.as_deref().unwrap_or_default();
@@ -42,12 +42,12 @@ impl Site {
         }
     }
 
-    /// Whether the call was recorded.
+    /// Returns true if the call was recorded.
     pub fn is_known(&self) -> bool {
         !self.name.is_empty()
     }
 
-    /// Its name, its place and its callers, in a sentence.
+    /// Returns its name, its place and its callers, in a sentence.
     pub fn text(&self) -> String {
         if !self.is_known() {
             return "a caller that was not recorded".to_owned();

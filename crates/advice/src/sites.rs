@@ -1,4 +1,4 @@
-//! Findings about allocation sites: what grows without bound, what is kept and not touched, beside what leaks.
+//! Findings about allocation sites: unbounded growth and untouched memory, beside leaks.
 
 use crate::balance;
 use crate::course::{Course, PARTS, course};
@@ -9,19 +9,19 @@ use memhook_report::{Profile, StaleSite, bytes, counted};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What makes a block larger.
+/// Functions that enlarge a block.
 const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
-/// Standard errors that are no chance.
+/// Standard errors beyond which a difference is not chance.
 const DEVIATIONS: f64 = 3.0;
-/// Findings of each kind; further ones are in the commands that they name.
+/// Findings of each kind; their commands show further ones.
 pub const MOST: usize = 3;
-/// Sites that are listed with their class.
+/// Sites listed with their class.
 const MOST_CLASSED: usize = 20;
-/// Use that a site makes of memory.
+/// A site's use of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Nothing points to what it has allocated.
+    /// Its blocks are unreachable.
     Leaked,
     /// It keeps more and more.
     Unbounded,
@@ -29,26 +29,26 @@ pub enum Class {
     Bounded,
     /// It keeps more than before, and ever more slowly.
     Warming,
-    /// Nobody touches what it keeps.
+    /// It keeps untouched blocks.
     Retained,
     /// It kept much more before the end than at the end.
     Burst,
-    /// It was not seen for long enough to tell.
+    /// It was not observed long enough to tell.
     Unsure,
 }
 
 /// A site with its class.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassedSite {
-    /// What it does.
+    /// Class of the site.
     pub class: Class,
     /// Its function, place and callers.
     pub site: String,
-    /// Live bytes of what it has allocated since the attach.
+    /// Live bytes that it has allocated since the attach.
     pub live_bytes: u64,
-    /// How much more of the sizes of its blocks there is than at the begin: at least, and at most.
+    /// Bounds on the growth of blocks of its sizes since the begin: at least, and at most.
     pub grown_bytes: (u64, u64),
-    /// How sure it is: exact, tested or estimated.
+    /// Certainty: exact, tested or estimated.
     pub certainty: &'static str,
 }
 
@@ -58,12 +58,12 @@ struct OfStack {
     is_buffer: bool,
     live: f64,
     blocks: u64,
-    /// Of those, what nothing reaches.
+    /// Unreachable part of those.
     unreachable: f64,
     error: f64,
-    /// How much more it holds than at the begin, without what nothing reaches.
+    /// Reachable bytes that it holds beyond those of the begin.
     more: f64,
-    /// How much of that is growth: at least, and at most.
+    /// Bounds on the growth among those: at least, and at most.
     grown: (f64, f64),
     is_shared: bool,
     course: Course,
@@ -74,11 +74,11 @@ struct OfStack {
 pub struct OfSites {
     pub findings: Vec<Finding>,
     pub classed: Vec<ClassedSite>,
-    /// The site that may grow, where nothing surer is known.
+    /// The site that may grow, without more certain findings.
     pub unsure: Option<String>,
 }
 
-/// What leaks, what grows without bound and is not among that, and what nobody touches.
+/// Judges sites: leaks, unbounded growth apart from those, and untouched memory.
 pub fn judge(facts: &Facts<'_>) -> OfSites {
     let mut all = OfSites::default();
     let mut known = Vec::new();
@@ -125,7 +125,7 @@ pub fn judge(facts: &Facts<'_>) -> OfSites {
     all
 }
 
-/// Each call stack that holds something, the one with most first.
+/// Returns each call stack with live memory, the largest first.
 fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
     let profile = facts.profile;
     let mut found: BTreeMap<u32, OfStack> = BTreeMap::new();
@@ -167,7 +167,7 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
     found
 }
 
-/// The course of a buffer: all of it is seen when it is first made larger, and was there before.
+/// Returns the course of a buffer: all of it appears when it is first enlarged, though it existed before.
 fn of_buffer(mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
     let first = live.iter().position(|bytes| *bytes > 0.0).unwrap_or(0);
     let before = live[first];
@@ -175,7 +175,7 @@ fn of_buffer(mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
     live
 }
 
-/// The live bytes of each call stack at the begin and at the end of each part of the time.
+/// Returns the live bytes of each call stack at the begin and at the end of each part of the time.
 fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
     let span = profile.to_ns.saturating_sub(profile.from_ns) as f64;
     let moment = |time_ns: u64| {
@@ -211,15 +211,15 @@ fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
     found
 }
 
-/// How much of `more` bytes since the begin is growth: at least, and at most.
+/// Returns bounds on the growth in `more` bytes since the begin: at least, and at most.
 fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
     let bound = facts.least() as f64;
     let of_heap = balance::live(facts);
     if let (Some(looks), Some(of_heap)) = (&facts.profile.looks, of_heap) {
-        // Together, the sites have not grown by more than the heap has.
+        // Together, the sites have not grown by more than the heap.
         let most = more.min(of_heap.max(0.0) + bound);
         if of.is_buffer {
-            // It is of another size each time, so only what others have grown by is not its own.
+            // It has another size each time, so only the growth of others is not its own.
             let others = looks.stacks.iter().filter(|one| one.stack != of.stack);
             let others: u64 = others.map(|one| one.at_most_bytes).sum();
             return ((of_heap - others as f64).clamp(0.0, most), most);
@@ -234,14 +234,14 @@ fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
         return (most.min(one.at_least_bytes as f64), most);
     }
     match balance::resident(facts) {
-        // What was released may have been older than the trace, and as much.
+        // As much may have been released of blocks older than the trace.
         Some(resident) if resident < bound => (0.0, 0.0),
         Some(resident) => (0.0, more.min(resident)),
         None => (0.0, more),
     }
 }
 
-/// The class of a call stack; `None` if it has done nothing that matters.
+/// Returns the class of a call stack; `None` if it has done nothing that matters.
 fn class(facts: &Facts<'_>, one: &OfStack) -> Option<Class> {
     let least = facts.least() as f64;
     if one.unreachable >= least && 2.0 * one.unreachable > one.live {
@@ -253,7 +253,7 @@ fn class(facts: &Facts<'_>, one: &OfStack) -> Option<Class> {
         Course::Burst => Some(Class::Burst),
         _ if grown < least || 4.0 * grown < one.more => Some(Class::Bounded),
         Course::Levelling => Some(Class::Warming),
-        // Fewer samples than that may be chance.
+        // Fewer samples may be chance.
         _ if grown < DEVIATIONS * one.error => Some(Class::Unsure),
         Course::Growing => Some(Class::Unbounded),
         Course::Unclear => Some(Class::Unsure),
@@ -267,7 +267,7 @@ fn certainty(one: &OfStack) -> &'static str {
     }
 }
 
-/// Sites whose blocks something points to and nobody has touched, if that was watched.
+/// Finds sites with reachable but untouched blocks, if those were watched.
 fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
     let Some(watched) = facts.stale else {
         return Vec::new();
@@ -305,7 +305,7 @@ fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
         .collect()
 }
 
-/// What of a site was not touched, without what nothing reaches.
+/// Returns the untouched bytes of a site, without unreachable ones.
 pub fn reachable_stale(site: &StaleSite) -> u64 {
     let split = site.reachability;
     split.map_or(site.stale_bytes, |split| split.reachable_stale_bytes)
@@ -339,7 +339,7 @@ fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
             },
         ),
         place: Some(site.text()),
-        // The room of a buffer that is bounded comes back as a whole.
+        // The room of a bounded buffer is returned as a whole.
         gain_bytes: if one.is_buffer { one.live } else { most } as u64,
         gain_bytes_an_hour: Some(facts.an_hour(most).max(0) as u64),
         certainty: certainty(one),

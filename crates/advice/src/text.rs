@@ -5,11 +5,11 @@ use memhook_foreign::visible;
 use memhook_report::{Style, bytes, change, wrapped};
 use std::fmt::{Result, Write};
 
-/// Columns at most, and where the terminal has no width.
+/// Most columns, and the width without a terminal.
 const WIDTH: usize = 100;
-/// Room for what a line is about, before the command that shows it.
+/// Columns for the subject of a line, before the command that shows it.
 const LINE: usize = 52;
-/// Where the lines of a finding begin.
+/// Indentation of the lines of a finding.
 const INDENT: &str = "   ";
 
 pub fn text(advice: &Advice, style: Style) -> String {
@@ -21,7 +21,7 @@ pub fn text(advice: &Advice, style: Style) -> String {
 
 fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
     let width = style.width.unwrap_or(WIDTH).min(WIDTH);
-    // What a copy that only looks does not know comes before what it has found.
+    // The limits of a copy that does not search come before its results.
     let only_looks = advice
         .notes
         .iter()
@@ -55,7 +55,7 @@ fn notes(out: &mut String, advice: &Advice, width: usize) -> Result {
     Ok(())
 }
 
-/// Where the memory is, and how much more or less that is than at the begin.
+/// Writes the parts of the memory, and their changes since the begin.
 fn balance(out: &mut String, advice: &Advice) -> Result {
     let resident = advice
         .rss_bytes

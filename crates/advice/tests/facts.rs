@@ -1,4 +1,4 @@
-//! Advice on facts that are made up: no process is needed to say what follows from them.
+//! Advice on invented facts: its conclusions need no process.
 
 use memhook_advice::{Advice, Class, Facts, Kind, advise};
 use memhook_report::{
@@ -7,10 +7,10 @@ use memhook_report::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Seconds of the run.
+/// Length of the run in seconds.
 const SECONDS: u64 = 60;
 
-/// An account with these parts, as a document of `rss` has it.
+/// An account with these parts, like a document of `rss`.
 fn account(parts: &[(&str, u64)]) -> RssReport {
     let parts: Vec<RssPart> = parts
         .iter()
@@ -29,8 +29,8 @@ fn account(parts: &[(&str, u64)]) -> RssReport {
     serde_json::from_value(json).expect("an account")
 }
 
-/// A run in which each site's live bytes go by a function of the share of the time. All of them are searched for what
-/// nothing reaches, and something reaches them all.
+/// A run in which each site's live bytes are a function of the share of the time. All of them were searched, and are
+/// reachable.
 fn run(sites: &[(&str, &dyn Fn(f64) -> f64)]) -> Profile {
     let mut profile = Profile {
         to_ns: SECONDS * 1_000_000_000,
@@ -93,7 +93,7 @@ fn run(sites: &[(&str, &dyn Fn(f64) -> f64)]) -> Profile {
     profile
 }
 
-/// Two looks, between which the live heap went from and to so many MiB, and of each site so much is growth.
+/// Adds two looks, between which the live heap changed by these MiB; each site has this much growth.
 fn with_looks(profile: &mut Profile, first: RssReport, heap: (u64, u64), grown: &[u64]) {
     let stacks = (0u32..).zip(grown).map(|(stack, mib)| StackGrowth {
         stack,
@@ -177,7 +177,7 @@ fn what_grows_behind_a_full_cache_is_found_alone() {
     assert_eq!(live, Some((Some(100 * MIB), 110 * MIB)));
 }
 
-/// Where two sites have the same sizes, it is not known which of them grows, but that one does.
+/// If two sites have the same sizes, only their common growth is known.
 #[test]
 fn shared_sizes_make_growth_an_estimate() {
     let mut profile = run(&[("one", &|t| mib(t, 30.0)), ("other", &|t| mib(t, 30.0))]);
@@ -213,7 +213,7 @@ fn a_cache_that_fills_up_and_a_burst_are_nothing_to_do() {
         }),
     ]);
     let before = account(&[("live heap", 100)]);
-    // What the batch needed is free, and will be needed again.
+    // The memory of the batch is free, and will be needed again.
     let mut after = account(&[("live heap", 130), ("free inside the allocator", 45)]);
     after.trim_bytes = 45 * MIB;
     with_looks(&mut profile, before, (100, 130), &[30, 0]);
@@ -239,7 +239,7 @@ fn one_step_is_not_enough_to_tell() {
     assert!(found.findings.is_empty() && found.answer.is_none());
 }
 
-/// It was there before the attach, and is seen as a whole when it is first made larger.
+/// It existed before the attach, and appears as a whole when it is first enlarged.
 #[test]
 fn a_buffer_that_was_there_before_grows_by_what_was_added() {
     let mut profile = run(&[("append", &|t| {
@@ -266,7 +266,7 @@ fn a_buffer_that_was_there_before_grows_by_what_was_added() {
     assert!(found.findings[0].found.contains("by realloc"));
 }
 
-/// Certain before probable, whatever is larger.
+/// Certain findings come before probable ones, whatever is larger.
 #[test]
 fn what_is_certain_comes_first() {
     let mut profile = run(&[("grow", &|t| mib(t, 30.0))]);

@@ -6,12 +6,11 @@ use memhook_foreign::OwnDirectory;
 use std::io::{ErrorKind, Result};
 use std::time::SystemTime;
 
-/// Prefix and suffix of their names, so that no file of others is ever mistaken for one of ours.
+/// Prefix and suffix of their names, so that no other file is ever mistaken for one of ours.
 const BEGIN: &str = "memhook-";
 const END: &str = ".advice.json";
 
-/// Writes a document in place of the one before, and removes the oldest of others where there are more than the
-/// configuration keeps.
+/// Writes a document in place of the previous one, and removes the oldest others beyond the configured number.
 pub fn write(files: &Files, identity: &Identity, document: &str) -> Result<()> {
     let own = OwnDirectory::make(&files.directory)?;
     let plain = |c: char| match c.is_ascii_alphanumeric() || c == '_' {
@@ -25,7 +24,7 @@ pub fn write(files: &Files, identity: &Identity, document: &str) -> Result<()> {
     remove_oldest(&own, is_ours, files.keep.max(1) as usize)
 }
 
-/// Removes the oldest files with names of ours, so that as many stay as are to be kept.
+/// Removes the oldest files with names of ours, beyond the number to keep.
 pub fn remove_oldest(
     own: &OwnDirectory,
     is_ours: impl Fn(&str) -> bool,
@@ -82,7 +81,7 @@ mod tests {
                 let mode = std::fs::metadata(&path).expect("a file").permissions();
                 assert_eq!(mode.mode() & 0o777, 0o600);
             }
-            // Times of files are as coarse as a tick of the kernel.
+            // File times are as coarse as a tick of the kernel.
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         let entries = std::fs::read_dir(&directory).expect("a directory");

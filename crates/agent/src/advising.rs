@@ -1,4 +1,4 @@
-//! Advice on processes that are searched: now and then each is traced for a minute, as `advise` does, and left again.
+//! Advice on processes that are searched: each is occasionally traced for a minute, like by `advise`, and left again.
 
 use crate::advice_files;
 use crate::board::{Advised, Identity, Numbers};
@@ -26,20 +26,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a process is traced.
+/// Time for which a process is traced.
 const TRACED_FOR: Duration = Duration::from_secs(60);
-/// Share of its time that this may take, where the rule does not say.
+/// Share of its time that this may take, unless the rule sets one.
 const OVERHEAD: f64 = 0.02;
 /// Frames of a call stack.
 const DEPTH: u32 = 64;
-/// Size of a recording, which is read and gone at once.
+/// Largest size of a recording, which is read and deleted at once.
 const MOST_RECORDED: u64 = 64 << 20;
-/// How long an examination waits for the agent to be within its budget.
+/// Longest wait of an examination for the agent to be within its budget.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long names are waited for.
+/// Longest wait for names.
 const NAMES_FOR: Duration = Duration::from_secs(60);
 
-/// Why there is no advice: a word for metrics, and a sentence.
+/// Reason for missing advice: a word for metrics, and a sentence.
 type Why = (&'static str, String);
 
 /// Advises on one process.
@@ -49,12 +49,12 @@ pub struct Advising {
     told: BTreeSet<&'static str>,
     /// The answer that was logged last.
     told_answer: Option<Option<String>>,
-    /// The examination that has begun, as it is kept.
+    /// The examination under way, in its stored form.
     begun: Option<Kept>,
 }
 
 impl Advising {
-    /// Nothing so far.
+    /// Creates it without any advice.
     pub fn new(every: Duration) -> Advising {
         Advising {
             every,
@@ -64,12 +64,12 @@ impl Advising {
         }
     }
 
-    /// Time from one examination to the next.
+    /// Returns the time from one examination to the next.
     pub fn every(&self) -> Duration {
         hastened(self.every)
     }
 
-    /// Takes what an agent before this one has kept of the process. Returns the time until it may be examined again.
+    /// Takes over the stored state of an earlier agent. Returns the time until the process may be examined again.
     pub fn resume(&self, searches: &Searches, numbers: &mut Numbers) -> Duration {
         let kept = searches.kept_advice();
         let kept = kept.and_then(|kept| kept.of(searches.identity().pid, searches.executable()));
@@ -84,7 +84,7 @@ impl Advising {
         self.every().saturating_sub(kept.examined.age())
     }
 
-    /// Examines the process. A refusal is no error: the next attempt may succeed.
+    /// Examines the process. A refusal is not an error: the next attempt may succeed.
     pub fn round(&mut self, searches: &Searches, numbers: &mut Numbers) -> Result<(), Ended> {
         let mut advised = numbers.advised.take().unwrap_or_default();
         advised.every = self.every;
@@ -134,7 +134,7 @@ impl Advising {
         if let Ok(Some(other)) = already_traced(pid) {
             return Ok(Err((reason(&other), chain(&other))));
         }
-        // Written down before: whatever becomes of the examination or of the agent, the next one is not early.
+        // Written before that: whatever happens to the examination or to the agent, the next one is not early.
         self.begun = Kept::begins(pid, searches.executable());
         let kept = self.begun.clone().map(|begun| match &advised.last {
             Some(last) => begun.with(last),
@@ -191,7 +191,7 @@ impl Advising {
         }
     }
 
-    /// Keeps what is known of the process for the agent after this one.
+    /// Stores the knowledge about the process for the next agent.
     fn keep(&self, searches: &Searches, kept: Option<Kept>) {
         let (Some(to), Some(kept)) = (searches.kept_advice(), kept) else {
             return;
@@ -203,7 +203,7 @@ impl Advising {
         }
     }
 
-    /// Logs the answer, if it is another one than before.
+    /// Logs the answer, if it differs from the last one.
     fn tell(&mut self, identity: &Identity, advice: &Advice) {
         // The bytes in it change each time.
         let kind = advice.findings.first().map(|finding| kind(finding.kind));
@@ -223,7 +223,7 @@ impl Advising {
     }
 }
 
-/// How a process is examined within what the agent may take.
+/// Returns the settings of an examination within the agent's limits.
 fn examination<'a>(
     searches: &'a Searches,
     limits: Limits,
@@ -237,7 +237,7 @@ fn examination<'a>(
             ring_bytes: USUAL_RING_BYTES,
             overhead: Some(searches.overhead().unwrap_or(OVERHEAD)),
             max_memory: limits.memory,
-            // Of many targets, none may have several processors.
+            // With many targets, none may use several processors.
             drains: Some(1),
             ..TraceConfig::default()
         },
@@ -260,7 +260,7 @@ fn examination<'a>(
     }
 }
 
-/// What is kept of an advice.
+/// Returns the part of an advice that is stored.
 fn given(advice: &Advice) -> Given {
     let mut gains: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for finding in &advice.findings {
@@ -276,7 +276,7 @@ fn given(advice: &Advice) -> Given {
     }
 }
 
-/// The word for a kind of findings in documents.
+/// Returns the word for a kind of findings in documents.
 fn kind(kind: memhook_advice::Kind) -> String {
     let word = serde_json::to_value(kind).ok();
     let word = word.as_ref().and_then(serde_json::Value::as_str);
@@ -293,18 +293,18 @@ fn reason(error: &AttachError) -> &'static str {
     }
 }
 
-/// The agent, while a process is examined.
+/// The agent's view of a process under examination.
 struct Watched<'a> {
     searches: &'a Searches,
-    /// Copies of two processes at a time would take too much memory.
+    /// Turn in the queue: copies of two processes at a time would take too much memory.
     turn: Option<MutexGuard<'a, ()>>,
-    /// When names were first waited for.
+    /// Time at which the wait for names began.
     names: OnceCell<Instant>,
     held: Duration,
 }
 
 impl Attendant for Watched<'_> {
-    /// All targets at once would be too many: the supervisor has them left, a few at a time.
+    /// Leaving all targets at once would be too much: the supervisor does it, a few at a time.
     fn ends_by_signal(&self) -> bool {
         false
     }
@@ -349,7 +349,7 @@ impl Attendant for Watched<'_> {
     }
 }
 
-/// What a configuration advises on, one line for each rule.
+/// Describes a configuration's advice, one line for each rule.
 pub fn notes(file: &File) -> Vec<String> {
     let rules = file.rule.iter().map(toml::Spanned::get_ref);
     let notes = rules.filter_map(|rule| {
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(found.gains, BTreeMap::from(gains));
         let document = found.document.expect("a document");
         assert!(document.starts_with(r#"{"schema":"memhook-rs/advice/1","pid":7,"#));
-        // What is cured is gone.
+        // Findings that are cured are gone.
         assert_eq!(given(&advice(&[])).gains.len(), 0);
     }
 

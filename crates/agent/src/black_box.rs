@@ -1,6 +1,7 @@
-//! Evidence about a process whose memory is about to run out: a profile of that moment, and how the process ended.
+//! Evidence about a process whose memory is about to run out: a profile of that moment, and the end of the process.
 //!
-//! One thread looks at each control group, however many processes are in it, and wakes only those that have something to do.
+//! One thread watches each control group, however many processes are in it, and wakes only those that have something to
+//! do.
 
 use crate::board::Link;
 use memhook_attach::{Alarm, Alarms, Condition, Crowd};
@@ -13,13 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// When the memory of a control group is about to run out: 90 % of its limit are in use, or its processes wait for memory
-/// for 150 ms of a second.
+/// Conditions under which the memory of a control group is about to run out: 90 % of its limit are in use, or its
+/// processes wait for memory for 150 ms of a second.
 const CONDITIONS: [&str; 2] = ["limit >= 90%", "psi >= 15%"];
-/// Time between two looks at a group. The memory of a container may be filled within a second.
+/// Time between two checks of a group. A container may fill its memory within a second.
 const ROUND: Duration = Duration::from_millis(20);
 
-/// The black boxes of all processes, and the thread that looks at their groups.
+/// The black boxes of all processes, and the thread that watches their groups.
 pub struct BlackBoxes {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -34,7 +35,7 @@ struct Shared {
 /// A control group with processes that have a black box.
 struct Group {
     alarms: Arc<Alarms>,
-    /// Number of alarms that were passed on.
+    /// Number of answered alarms.
     answered: u64,
     kills: Option<u64>,
     processes: Vec<Arc<Process>>,
@@ -43,7 +44,7 @@ struct Group {
 struct Process {
     pid: i32,
     link: Arc<Link>,
-    /// The alarm that it has to answer.
+    /// The alarm to answer.
     alarm: Mutex<Option<Alarm>>,
 }
 
@@ -69,7 +70,7 @@ impl BlackBoxes {
         })
     }
 
-    /// The black box of a process that is about to be traced. `link` wakes the thread that traces it.
+    /// Creates the black box of a process that is about to be traced. `link` wakes the thread that traces it.
     pub fn add(&self, pid: i32, link: &Arc<Link>) -> BlackBox {
         let alarms = self.shared.crowd.alarm_of(pid);
         self.shared.crowd.begins(pid);
@@ -123,7 +124,7 @@ impl Drop for BlackBoxes {
 
 impl Shared {
     fn run(&self) {
-        // Little time is left where it matters.
+        // Little time is left when it matters.
         memhook_inject::take_precedence();
         while !self.ends.load(Relaxed) {
             if self.look() {
@@ -134,10 +135,10 @@ impl Shared {
         }
     }
 
-    /// Looks at each group. Returns whether there is any.
+    /// Checks each group. Returns true if there are any.
     fn look(&self) -> bool {
         let mut groups = locked(&self.groups);
-        // Several groups may be in one that is full: the largest processes of all of them are meant.
+        // Several groups may be in a full one: then the largest processes of all of them are alarmed.
         let mut meant = BTreeMap::<(&str, Option<PathBuf>), (Alarm, Vec<Arc<Process>>)>::new();
         for group in groups.iter_mut() {
             if let Some(alarm) = group.alarms.check(&mut group.answered) {
@@ -149,7 +150,7 @@ impl Shared {
             let kills = group.alarms.kills();
             if kills > group.kills {
                 group.kills = kills;
-                // One that was quiet would notice its own end only at its next turn.
+                // A quiet one would otherwise notice its own end only at its next turn.
                 group
                     .processes
                     .iter()
@@ -184,7 +185,7 @@ pub struct BlackBox {
 }
 
 impl BlackBox {
-    /// Returns whether a profile has to be kept now, and why. `is_gone`: the process has just ended.
+    /// Returns the alarm, if a profile has to be kept now. `is_gone`: the process has just ended.
     pub fn look(&mut self, is_gone: bool) -> Option<Alarm> {
         let pid = self.process.pid;
         if is_gone {

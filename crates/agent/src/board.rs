@@ -1,4 +1,4 @@
-//! State of the agent and its targets: written by those who do the work, read by those who are asked.
+//! State of the agent and its targets: written by the threads that work, read by those that answer requests.
 
 use crate::budget::{OwnUse, Scarce};
 use crate::config::{Destination, Mode};
@@ -18,9 +18,9 @@ const GROWTH_OVER: Duration = Duration::from_secs(60);
 pub struct Identity {
     /// Process id.
     pub pid: i32,
-    /// When it started, in clock ticks since boot.
+    /// Start time in clock ticks since boot.
     pub started: u64,
-    /// The rule that chose it.
+    /// Rule that chose it.
     pub rule: String,
     /// Its name, by the rule or by its program.
     pub service: String,
@@ -28,23 +28,23 @@ pub struct Identity {
     pub process: String,
     /// Version of the service, by the rule.
     pub version: String,
-    /// Namespace of its pod, or nothing.
+    /// Namespace of its pod, or empty.
     pub namespace: String,
-    /// Its pod, or nothing.
+    /// Its pod, or empty.
     pub pod: String,
-    /// The id of that pod, or nothing.
+    /// Id of its pod, or empty.
     pub pod_uid: String,
-    /// The id of its container, or nothing.
+    /// Id of its container, or empty.
     pub container: String,
-    /// The name of its container, or nothing.
+    /// Name of its container, or empty.
     pub container_name: String,
-    /// The kind of object that its pod belongs to, and the name of that, or nothing.
+    /// Kind and name of the object that its pod belongs to, or empty.
     pub workload_type: String,
     pub workload: String,
 }
 
 impl Identity {
-    /// The process that was chosen.
+    /// Returns the process that was chosen.
     pub fn chosen(&self) -> Chosen {
         Chosen {
             pid: self.pid,
@@ -60,36 +60,36 @@ pub struct Numbers {
     pub live: (u64, u64),
     /// Allocated bytes and blocks since the attach.
     pub allocated: (u64, u64),
-    /// Standard errors of the live and of the allocated bytes; `None`: they are exact.
+    /// Standard errors of the live and of the allocated bytes; `None` if they are exact.
     pub errors: Option<(u64, u64)>,
-    /// Change of the live bytes a minute.
+    /// Change of the live bytes per minute.
     pub growth_per_minute: f64,
     /// Events that were lost.
     pub lost: u64,
-    /// Times in which the target went on untraced: how many, and seconds in all.
+    /// Times in which the target went on untraced: their number, and seconds in all.
     pub gaps: (u64, f64),
-    /// Bytes and blocks that nothing reaches; `None` before the first search.
+    /// Unreachable bytes and blocks; `None` before the first search.
     pub unreachable: Option<(u64, u64)>,
-    /// Searches for them, and how long all threads were held for all of them, in seconds.
+    /// Number of searches, and the total time for which all threads were held for them, in seconds.
     pub scans: u64,
     pub scan_held: f64,
     /// Result of reclaiming; `None` unless the rule asks for it.
     pub reclaimed: Option<Reclaimed>,
-    /// The advice on it; `None` unless the rule asks for it.
+    /// Advice on it; `None` unless the rule asks for it.
     pub advised: Option<Advised>,
-    /// Mean bytes between the samples that are taken now; 0: every allocation is recorded.
+    /// Mean bytes between the present samples; 0 if every allocation is recorded.
     pub sample_bytes: u64,
-    /// Time that the attach took, and for which a thread was held for it, in seconds.
+    /// Duration of the attach, and of the hold of a thread for it, in seconds.
     pub attach: (f64, f64),
-    /// Profiles that were made.
+    /// Number of profiles made.
     pub profiles: u64,
     /// Bytes in memory.
     pub resident: u64,
-    /// Bytes of each part of the account; empty unless the rule asks for them.
+    /// Bytes of each part of the account; empty unless the rule asks for it.
     pub resident_parts: Vec<(&'static str, u64)>,
-    /// The classes of blocks that hold most of it; empty unless the rule asks for it.
+    /// Classes of blocks that hold the most memory; empty unless the rule asks for them.
     pub pins: Vec<Pin>,
-    /// The tightest limit of its memory, and what is free below it; 0 if there is none but the machine's.
+    /// Tightest limit of its memory, and the free bytes below it; 0 if only the machine limits it.
     pub limit: (u64, u64),
 }
 
@@ -100,15 +100,15 @@ pub struct Reclaimed {
     pub how: &'static str,
     /// Attempts.
     pub rounds: u64,
-    /// Bytes and blocks that the last of them has freed, or would have.
+    /// Bytes and blocks that the last attempt has freed, or could have.
     pub reclaimable: (u64, u64),
     /// Bytes and blocks freed by all of them.
     pub freed: (u64, u64),
-    /// Number of holds of one thread for it, their sum, and the longest.
+    /// Number of holds of one thread for it, their total time, and the longest.
     pub holds: u64,
     pub held: Duration,
     pub longest_hold: Duration,
-    /// Attempts in which nothing, or not all of it, could be freed, by the reason.
+    /// Attempts in which nothing, or not everything, could be freed, by reason.
     pub refusals: BTreeMap<&'static str, u64>,
     /// Reason for that in the last attempt.
     pub refused: Option<String>,
@@ -119,21 +119,21 @@ pub struct Reclaimed {
 pub struct Advised {
     /// The value of the rule's key.
     pub every: Duration,
-    /// Attempts of this agent.
+    /// Attempts by this agent.
     pub attempts: u64,
     /// Number of attempts that led to advice.
     pub given: u64,
-    /// The last advice, by this agent or by one before it.
+    /// The last advice, by this agent or an earlier one.
     pub last: Option<Arc<Given>>,
-    /// Sum of the times for which one thread was held for the attaches.
+    /// Total time for which one thread was held for the attaches.
     pub held: Duration,
-    /// Attempts that led to no advice, by the reason.
+    /// Attempts without advice, by reason.
     pub refusals: BTreeMap<&'static str, u64>,
-    /// Reason why the last attempt did not.
+    /// Reason why the last attempt gave none.
     pub refused: Option<String>,
 }
 
-/// A class of blocks that keeps the allocator from giving memory back.
+/// A class of blocks that keeps the allocator from returning memory.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Pin {
     /// Their type or their size.
@@ -149,22 +149,22 @@ pub struct Pin {
 /// Activity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It will be attached to, now or when there is room for it.
+    /// It will be attached to, now or when there is room.
     Waiting,
     /// An attach is under way.
     Attaching,
     /// It is traced.
     Traced,
-    /// It is being detached from.
+    /// The agent is detaching from it.
     Leaving,
-    /// It cannot be traced: why, and it is tried again later.
+    /// It cannot be traced, for this reason; the agent will try again.
     Refused(String),
     /// Its time by the rule is over, or it was left to save resources.
     Left(String),
 }
 
 impl Phase {
-    /// As metrics and documents name it.
+    /// Returns its name in metrics and documents.
     pub fn name(&self) -> &'static str {
         match self {
             Phase::Waiting => "waiting",
@@ -176,7 +176,7 @@ impl Phase {
         }
     }
 
-    /// The names of all of them.
+    /// Names of all phases.
     pub const NAMES: [&str; 6] = [
         "waiting",
         "attaching",
@@ -190,7 +190,7 @@ impl Phase {
 /// A row of the board.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Who it is.
+    /// Identity of the process.
     pub identity: Arc<Identity>,
     /// Mode of its trace.
     pub mode: Mode,
@@ -220,7 +220,7 @@ impl Default for Link {
             has_left: AtomicBool::default(),
             numbers: Mutex::default(),
             threads: Mutex::default(),
-            // Whoever takes one call looks at everything.
+            // The thread that takes one call checks everything.
             calls: bounded(1),
         }
     }
@@ -233,7 +233,7 @@ impl Link {
         let _ = self.calls.0.try_send(());
     }
 
-    /// The calls, which must be taken.
+    /// Returns the calls, which must be taken.
     pub fn calls(&self) -> &Receiver<()> {
         &self.calls.1
     }
@@ -259,17 +259,17 @@ impl Link {
         self.attached.get().is_some()
     }
 
-    /// Since how long.
+    /// Returns the time since the attach.
     pub fn attached_for(&self) -> Option<Duration> {
         self.attached.get().map(Instant::elapsed)
     }
 
-    /// Notes that nothing of the process is held or changed any more.
+    /// Notes that nothing of the process is held or changed any longer.
     pub fn tell_left(&self) {
         self.has_left.store(true, Relaxed);
     }
 
-    /// Returns true if it has left.
+    /// Returns true if the agent has left the process.
     pub fn has_left(&self) -> bool {
         self.has_left.load(Relaxed)
     }
@@ -279,7 +279,7 @@ impl Link {
         lock(&self.threads).insert(tid);
     }
 
-    /// Processor time that those threads have used.
+    /// Returns the processor time of those threads.
     pub fn used(&self) -> Duration {
         let threads = lock(&self.threads);
         threads
@@ -294,7 +294,7 @@ impl Link {
         *lock(&self.numbers) = Some(numbers.clone());
     }
 
-    /// The last numbers.
+    /// Returns the last numbers.
     pub fn numbers(&self) -> Option<Numbers> {
         lock(&self.numbers).clone()
     }
@@ -303,53 +303,53 @@ impl Link {
 /// Outcomes of the profiles for one destination.
 #[derive(Debug, Default)]
 pub struct Deliveries {
-    /// Handed over.
+    /// Number of delivered profiles.
     pub sent: AtomicU64,
-    /// Tried again.
+    /// Number of retries.
     pub retries: AtomicU64,
-    /// Bytes that wait.
+    /// Bytes that wait to be sent.
     pub waiting_bytes: AtomicU64,
-    /// Given up, by the reason.
+    /// Dropped profiles, by reason.
     dropped: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Deliveries {
-    /// Counts a profile that was given up.
+    /// Counts a dropped profile.
     pub fn drop_one(&self, reason: &'static str) {
         *lock(&self.dropped).entry(reason).or_default() += 1;
     }
 
-    /// Profiles that were given up, by reason.
+    /// Returns the numbers of dropped profiles, by reason.
     pub fn dropped(&self) -> BTreeMap<&'static str, u64> {
         lock(&self.dropped).clone()
     }
 }
 
-/// The state of the agent as a whole.
+/// State of the agent as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct AgentState {
-    /// Use of processors and memory so far.
+    /// Processors and memory used so far.
     pub used: OwnUse,
     /// Limits that hold it back.
     pub held_back: BTreeSet<Scarce>,
     /// Attaches that failed.
     pub failures: u64,
-    /// Targets that were given up to stay within the budget.
+    /// Targets that were dropped to stay within the budget.
     pub shed: u64,
-    /// The last configuration that was read was refused, and an older one is used.
+    /// True if the last configuration was refused, and an older one is in use.
     pub has_refused_configuration: bool,
-    /// Configurations that were refused.
+    /// Number of refused configurations.
     pub refused_configurations: u64,
     /// True if the kernel reports new processes.
     pub has_events: bool,
-    /// Profiles that were kept because memory was about to run out, or had, by that.
+    /// Profiles that were kept because memory was about to run out, or had, by reason.
     pub kept_profiles: BTreeMap<&'static str, u64>,
-    /// Reads of files of targets that were given up, and threads that such reads still hold.
+    /// Abandoned reads of targets' files, and threads that such reads still hold.
     pub silent_files: u64,
     pub hung_readers: u64,
-    /// Pods that are known; `None`: nobody asks the kubelet.
+    /// Number of known pods; `None` if the agent does not ask the kubelet.
     pub pods: Option<u64>,
-    /// Number of times that the kubelet has listed its pods, and that this has failed.
+    /// Number of lists of pods from the kubelet, and of failures to get one.
     pub pod_lists: u64,
     pub pod_list_failures: u64,
 }
@@ -359,13 +359,14 @@ pub struct Board {
     rows: Mutex<Vec<Row>>,
     agent: Mutex<AgentState>,
     deliveries: [(Destination, Deliveries); 3],
-    /// Milliseconds from the start to the last step of the supervisor. No lock: whoever asks waits for nothing.
+    /// Milliseconds from the start to the last step of the supervisor. Without a lock, so that reading it never
+    /// waits.
     alive: AtomicU64,
     began: Instant,
 }
 
 impl Board {
-    /// With nothing on it.
+    /// Creates an empty board.
     pub fn new() -> Arc<Board> {
         Arc::new(Board {
             rows: Mutex::default(),
@@ -381,12 +382,12 @@ impl Board {
         *lock(&self.rows) = rows;
     }
 
-    /// The rows.
+    /// Returns the rows.
     pub fn rows(&self) -> Vec<Row> {
         lock(&self.rows).clone()
     }
 
-    /// The agent, to be changed.
+    /// Returns the state of the agent, to change it.
     pub fn agent(&self) -> MutexGuard<'_, AgentState> {
         lock(&self.agent)
     }
@@ -397,7 +398,7 @@ impl Board {
             .deliveries
             .iter()
             .find(|(destination, _)| *destination == to);
-        // All of them are there.
+        // All of them exist.
         found.map_or(&self.deliveries[0].1, |(_, deliveries)| deliveries)
     }
 
@@ -406,18 +407,18 @@ impl Board {
         self.deliveries.iter()
     }
 
-    /// Notes that the supervisor gets on.
+    /// Notes that the supervisor makes progress.
     pub fn tell_alive(&self) {
         self.alive.store(self.age().as_millis() as u64, Relaxed);
     }
 
-    /// Time since it last did.
+    /// Returns the time since it last did.
     pub fn silent_for(&self) -> Duration {
         let alive = Duration::from_millis(self.alive.load(Relaxed));
         self.age().saturating_sub(alive)
     }
 
-    /// Time since the agent started.
+    /// Returns the time since the agent started.
     pub fn age(&self) -> Duration {
         self.began.elapsed()
     }
@@ -434,7 +435,8 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Takes the number at this time; the change a minute over the last minute, or over as long as it is known.
+    /// Takes the number at this time; returns the change per minute over the last minute, or over the known
+    /// time if that is shorter.
     pub fn next(&mut self, now: Duration, bytes: u64) -> f64 {
         self.points.push_back((now, bytes));
         while self.points.len() > 2 && now.saturating_sub(self.points[1].0) >= GROWTH_OVER {
@@ -460,7 +462,7 @@ mod tests {
         let mut growth = Growth::default();
         let mut last = 0.0;
         for second in 0..600u64 {
-            // It grows by 10 bytes a second for five minutes, and then by none.
+            // It grows by 10 bytes a second for five minutes, and then stops.
             last = growth.next(Duration::from_secs(second), 10 * second.min(300));
             match second {
                 0 => assert_eq!(last, 0.0),

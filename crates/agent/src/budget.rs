@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Processor time that may be saved up and used at once.
 const BURST: Duration = Duration::from_secs(10);
-/// Pause after giving up a target, in which its part of the costs must show before another one goes.
+/// Pause after dropping a target, so that the saving shows before the next one is dropped.
 const BETWEEN_SHEDS: Duration = Duration::from_secs(10);
 
 /// Limits that hold the agent back.
@@ -15,14 +15,14 @@ pub enum Scarce {
     Processor,
     /// The memory is used up.
     Memory,
-    /// There are as many targets as there may be.
+    /// The number of targets is at its limit.
     Targets,
-    /// Their namespace has as many targets, or uses as much of the processors, as it may.
+    /// Their namespace is at its limit of targets, or of processor time.
     Namespace,
 }
 
 impl Scarce {
-    /// All of them.
+    /// All limits.
     pub const ALL: [Scarce; 4] = [
         Scarce::Processor,
         Scarce::Memory,
@@ -30,7 +30,7 @@ impl Scarce {
         Scarce::Namespace,
     ];
 
-    /// As metrics name it.
+    /// Returns its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Scarce::Processor => "processor",
@@ -48,7 +48,7 @@ pub enum Verdict {
     Free,
     /// It must not attach to any.
     HoldBack(Scarce),
-    /// It must give up a target.
+    /// It must drop a target.
     Shed(Scarce),
 }
 
@@ -73,7 +73,8 @@ impl OwnUse {
         // utime and stime: fields 14 and 15 of proc_pid_stat(5).
         let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
         let ticks = rustix::param::clock_ticks_per_second().max(1);
-        // Pages of mapped files, debug information above all, the kernel takes back whenever it wants.
+        // Pages of mapped files, debug information above all, do not count: the kernel takes them back at
+        // will.
         let status = proc_text("/proc/self/status").unwrap_or_default();
         let kilobytes = ["RssAnon:", "RssShmem:"].map(|name| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -89,9 +90,9 @@ impl OwnUse {
     }
 }
 
-/// A bucket of processor time that fills at the rate of the budget, and a bound of the memory.
+/// A bucket of processor time that fills at the rate of the budget, and a bound on memory.
 pub struct Budget {
-    /// Processor seconds a second.
+    /// Processor seconds per second.
     rate: f64,
     memory: u64,
     saved: f64,
@@ -100,7 +101,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A full bucket. `rate`: processor seconds a second; `memory`: bytes.
+    /// Creates a full bucket. `rate`: processor seconds per second; `memory`: bytes.
     pub fn new(rate: f64, memory: u64) -> Budget {
         Budget {
             rate,
@@ -111,18 +112,18 @@ impl Budget {
         }
     }
 
-    /// Sets other bounds of the same bucket.
+    /// Changes the bounds of the bucket.
     pub fn set(&mut self, rate: f64, memory: u64) {
         (self.rate, self.memory) = (rate, memory);
     }
 
-    /// The verdict on what was used until now.
+    /// Judges the use so far.
     pub fn judge(&mut self, now: Instant, used: OwnUse) -> Verdict {
         let burst = self.rate * BURST.as_secs_f64();
         if let Some((before, cpu)) = self.last {
             let gained = now.duration_since(before).as_secs_f64() * self.rate;
             self.saved += gained - (used.cpu_seconds - cpu).max(0.0);
-            // Neither is more saved than a burst, nor a debt carried along that takes minutes to pay back.
+            // Neither savings beyond a burst count, nor debts that take minutes to pay back.
             self.saved = self.saved.clamp(-3.0 * burst, burst);
         }
         self.last = Some((now, used.cpu_seconds));
@@ -149,18 +150,18 @@ impl Budget {
         Verdict::Free
     }
 
-    /// A target was given up.
+    /// Notes that a target was dropped.
     pub fn has_shed(&mut self, now: Instant) {
         self.shed = Some(now);
     }
 }
 
-/// Number of processors.
+/// Returns the number of processors.
 pub fn processors() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64)
 }
 
-/// Bytes of memory that the machine has.
+/// Returns the machine's memory in bytes.
 pub fn machine_memory() -> u64 {
     let info = rustix::system::sysinfo();
     // Fields of the kernel's word size, wherever the kernel is a 64-bit one: sysinfo(2).
@@ -178,7 +179,7 @@ mod tests {
         }
     }
 
-    /// However the use varies, in the long run it stays below the budget if the verdict is heeded.
+    /// However the use varies, it stays below the budget in the long run if the verdict is heeded.
     #[test]
     fn what_is_used_stays_within_the_budget() {
         let begin = Instant::now();

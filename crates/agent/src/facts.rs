@@ -1,5 +1,4 @@
-//! Facts about a process for the choice of rules: from /proc, at the price of one file per process and look once it is
-//! known.
+//! Facts about a process for the choice of rules: from /proc, by reading one file for each known process and look.
 
 use crate::kubernetes::{Place, Pods, pod_uid};
 use crate::reads::{Answer, Heard, Question, Reads};
@@ -9,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After this time everything is read again: a process may have been moved to another control group.
+/// Time after which everything is read again: a process may have moved to another control group.
 const STALE_AFTER: Duration = Duration::from_secs(30);
-/// Pause between two looks whether files were read.
+/// Pause between two checks whether files were read.
 const TURN: Duration = Duration::from_millis(2);
-/// However many files do not answer, a plan is made after this time.
+/// Time after which a plan is made, however many files do not answer.
 const LONGEST_READ: Duration = Duration::from_secs(30);
-/// Longest part of a container's file that is read.
+/// Largest part of a container's file that is read.
 const MOST_BYTES: u64 = 4096;
 
 /// A process.
@@ -23,13 +22,13 @@ const MOST_BYTES: u64 = 4096;
 pub struct Facts {
     /// Process id.
     pub pid: i32,
-    /// Parent.
+    /// Process id of its parent.
     pub parent: i32,
-    /// When it started, in clock ticks since boot: tells it from a later one with its id.
+    /// Start time in clock ticks since boot, which distinguishes it from a later one with its id.
     pub started: u64,
     /// The name that ps(1) shows.
     pub name: String,
-    /// The file that it executes; empty where that may not be read.
+    /// Path of its executable; empty if it is unreadable.
     pub executable: String,
     /// The text of its /proc/PID/cgroup.
     pub groups: String,
@@ -37,13 +36,13 @@ pub struct Facts {
     pub uid: u32,
     /// Bytes in memory.
     pub resident: u64,
-    /// The container that it is in, as far as its control group says.
+    /// Its container, by its control group.
     pub container: Option<String>,
-    /// The id of the pod that it is in, by its control group.
+    /// Id of its pod, by its control group.
     pub pod_uid: Option<String>,
-    /// The name of that pod: by the kubelet, or else the host name that Kubernetes gives it.
+    /// Name of its pod: from the kubelet, or else the host name that Kubernetes assigns.
     pub pod: Option<String>,
-    /// The namespace of that pod: by the kubelet, or else by a file that Kubernetes puts there.
+    /// Namespace of its pod: from the kubelet, or else from a file of Kubernetes.
     pub namespace: Option<String>,
     /// Place in Kubernetes, as the kubelet reports it.
     pub place: Place,
@@ -51,7 +50,7 @@ pub struct Facts {
     pub files: ItsFiles,
 }
 
-/// Processes that see the same file systems, as far as that is known without looking at those.
+/// Processes that see the same file systems, as far as that is known without reading those.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Their pod, their container, or their control group.
@@ -63,29 +62,29 @@ pub struct Owner {
 /// Known contents of a process's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ItsFiles {
-    /// Nobody has asked.
+    /// They were not requested.
     #[default]
     Unread,
     /// They are being read.
     Asked,
-    /// They do not answer.
+    /// They did not answer.
     Silent,
-    /// This.
+    /// These contents.
     Say(Inside),
 }
 
-/// Contents of a process's files. To read them may take for ever.
+/// Contents of a process's files. Reading them may take forever.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inside {
-    /// Its program is memhook-rs, or a profiler made of it.
+    /// True if its program is memhook-rs, or a profiler made of it.
     attaches: bool,
-    /// The host name of its pod, and the namespace that Kubernetes puts there.
+    /// Host name of its pod, and the namespace that Kubernetes stores there.
     pod: Option<String>,
     namespace: Option<String>,
 }
 
 impl Inside {
-    /// Reads them.
+    /// Reads the files.
     pub fn of(pid: i32, is_pod: bool) -> Inside {
         let inside = |file: &str| is_pod.then(|| text_inside(pid, file)).flatten();
         Inside {
@@ -96,18 +95,18 @@ impl Inside {
     }
 }
 
-/// The part of them that may change at any time.
+/// The part of the facts that may change at any time.
 struct Stat {
     name: String,
     parent: i32,
     started: u64,
     resident: u64,
-    /// The thread has ended; its process may go on with others.
+    /// True if the thread has ended; its process may go on with others.
     has_ended: bool,
 }
 
 impl Stat {
-    /// proc_pid_stat(5); the name may have any characters in it.
+    /// Parses proc_pid_stat(5); the name may contain any characters.
     fn parse(text: &str, page: u64) -> Option<Stat> {
         let (before, after) = (text.find('(')?, text.rfind(')')?);
         let fields: Vec<&str> = text.get(after + 1..)?.split_ascii_whitespace().collect();
@@ -123,7 +122,7 @@ impl Stat {
     }
 
     /// Reads the state of a process, if any thread of it lives. Name and start are those of the initial thread; one
-    /// that has ended before the others (pthread_exit(3)) has no memory any more.
+    /// that has ended before the others (pthread_exit(3)) no longer has memory.
     fn of(pid: i32, page: u64) -> Option<Stat> {
         let read = |path: String| Stat::parse(&proc_text(path).ok()?, page);
         let stat = read(format!("/proc/{pid}/stat"))?;
@@ -139,14 +138,14 @@ impl Stat {
     }
 }
 
-/// The path of the file that a process executes. A kernel thread executes none.
+/// Returns the path of a process's executable; `None` for a kernel thread.
 pub fn executable_of(pid: i32) -> Option<String> {
     let executable = std::fs::read_link(proc_path(pid, "exe")).ok()?;
     let executable = executable.to_string_lossy();
     Some(executable.trim_end_matches(" (deleted)").to_owned())
 }
 
-/// Returns true if this user may not learn what a process executes.
+/// Returns true if this user may not learn a process's executable.
 pub fn is_hidden(pid: i32) -> bool {
     let denied = std::io::ErrorKind::PermissionDenied;
     std::fs::read_link(proc_path(pid, "exe")).is_err_and(|error| error.kind() == denied)
@@ -180,7 +179,7 @@ impl Facts {
         })
     }
 
-    /// Takes what is known of its pod now: by its files, and if somebody asks the kubelet, by that.
+    /// Updates the facts about its pod: from its files, and from the kubelet if the agent asks it.
     fn take_place(&mut self, pods: Option<&Pods>) {
         if let ItsFiles::Say(inside) = &self.files {
             (self.pod, self.namespace) = (inside.pod.clone(), inside.namespace.clone());
@@ -200,7 +199,7 @@ impl Facts {
         matches!(&self.files, ItsFiles::Say(inside) if inside.attaches)
     }
 
-    /// Whose file systems its files are on.
+    /// Returns the owner of its file systems.
     pub fn owner(&self) -> Owner {
         let named = self.pod_uid.as_ref().or(self.container.as_ref());
         Owner {
@@ -209,19 +208,19 @@ impl Facts {
         }
     }
 
-    /// The name of its container.
+    /// Returns the name of its container.
     pub fn container_name(&self) -> Option<&str> {
         self.place.pod()?.container(self.container.as_deref()?)
     }
 
-    /// Its file name without the directory, which is its name by default.
+    /// Returns the file name of its program, which is its name by default.
     pub fn program(&self) -> &str {
         let name = self.executable.rsplit('/').next().unwrap_or_default();
         if name.is_empty() { &self.name } else { name }
     }
 }
 
-/// A word in a file of the container, which is foreign: it is bounded, and must look like a name.
+/// Reads a word in a file of the container, which is foreign: it is bounded, and must look like a name.
 fn text_inside(pid: i32, file: &str) -> Option<String> {
     use std::io::Read;
     let root = proc_path(pid, "root");
@@ -234,8 +233,8 @@ fn text_inside(pid: i32, file: &str) -> Option<String> {
     is_name.then(|| name.to_owned())
 }
 
-/// The id of a container in a control group: 64 hexadecimal digits, at the end of a name, as container runtimes write
-/// it (`docker-ID.scope`, `cri-containerd-ID.scope`, `/docker/ID`).
+/// Returns the id of the container in a control group: 64 hexadecimal digits, at the end of a name, the form of
+/// container runtimes (`docker-ID.scope`, `cri-containerd-ID.scope`, `/docker/ID`).
 fn container(groups: &str) -> Option<String> {
     let is_id = |part: &&str| part.len() == 64 && part.bytes().all(|b| b.is_ascii_hexdigit());
     let mut parts = groups.split(['/', '-', '.', ':', '\n']);
@@ -245,7 +244,7 @@ fn container(groups: &str) -> Option<String> {
 /// All processes of the machine, as last seen.
 pub struct Machine {
     known: HashMap<i32, (Facts, Instant)>,
-    /// `None`: nobody asks the kubelet.
+    /// Known pods; `None` if the agent does not ask the kubelet.
     pods: Option<Arc<Pods>>,
     reads: Reads,
     page: u64,
@@ -265,12 +264,12 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// The pods that the next looks go by.
+    /// Sets the pods for the next looks.
     pub fn set_pods(&mut self, pods: Arc<Pods>) {
         self.pods = Some(pods);
     }
 
-    /// Returns true if a process is in a pod that is not known.
+    /// Returns true if a process is in an unknown pod.
     pub fn has_unknown_pods(&self) -> bool {
         self.processes().any(|facts| facts.place == Place::Unknown)
     }
@@ -293,7 +292,7 @@ impl Machine {
         }
     }
 
-    /// Has the files of a process read, if nobody has.
+    /// Requests a process's files, unless they were requested before.
     fn ask_files(&mut self, facts: &mut Facts) {
         if facts.files == ItsFiles::Unread {
             let is_pod = facts.pod_uid.is_some();
@@ -304,7 +303,7 @@ impl Machine {
         }
     }
 
-    /// Returns true if the files of a process were read; if not, they will be.
+    /// Returns true if the files of a process were read; otherwise requests them.
     pub fn has_read(&mut self, pid: i32) -> bool {
         let Some((mut facts, read)) = self.known.remove(&pid) else {
             return false;
@@ -315,13 +314,13 @@ impl Machine {
         has_read
     }
 
-    /// Asks something about a process. Returns false if its files have not answered before.
+    /// Asks a question about a process. Returns false if its files did not answer before.
     pub fn ask(&mut self, pid: i32, question: Question) -> bool {
         let facts = self.known.get(&pid).map(|(facts, _)| facts);
         facts.is_some_and(|facts| self.reads.ask(facts, question))
     }
 
-    /// Waits until the files of all processes of which that is wanted were read, or have not answered.
+    /// Waits until the files of all wanted processes were read, or have not answered.
     pub fn await_files(&mut self, is_wanted: impl Fn(&Facts) -> bool) {
         let wanted = self.processes().filter(|facts| is_wanted(facts));
         let wanted: Vec<i32> = wanted.map(|facts| facts.pid).collect();
@@ -336,8 +335,8 @@ impl Machine {
         }
     }
 
-    /// Asks what keeps processes from being attached to, and waits for the answers. Processes whose files do not answer are
-    /// missing in the result.
+    /// Asks for obstacles to attaching to processes, and waits for the answers. The result lacks processes whose files
+    /// do not answer.
     pub fn await_obstacles(
         &mut self,
         questions: impl IntoIterator<Item = (i32, Question)>,
@@ -356,7 +355,7 @@ impl Machine {
                 match answer {
                     Answer::Obstacle(obstacle) => drop(found.insert(pid, obstacle)),
                     Answer::None => {}
-                    // A late one to another question.
+                    // A late answer to another question.
                     Answer::Inside(_) => continue,
                 }
                 asked.remove(&pid);
@@ -365,7 +364,7 @@ impl Machine {
         found
     }
 
-    /// Returns what was read since the last call. What it says of processes is in their facts now.
+    /// Returns the answers since the last call. The facts of processes already include them.
     pub fn heard(&mut self) -> Vec<Heard> {
         let heard = self.reads.heard();
         for one in &heard {
@@ -383,7 +382,7 @@ impl Machine {
         heard
     }
 
-    /// The threads that read.
+    /// Returns the threads that read.
     pub fn reads(&self) -> &Reads {
         &self.reads
     }
@@ -395,7 +394,7 @@ impl Machine {
         now: Instant,
     ) -> Option<(Facts, Instant)> {
         let (mut facts, read) = self.read(pid, before, now)?;
-        // Names are wanted before rules can choose.
+        // Names are needed before rules can choose.
         if facts.pod_uid.is_some() {
             self.ask_files(&mut facts);
         }
@@ -418,7 +417,7 @@ impl Machine {
             return None;
         }
         match before {
-            // A program that is executed changes the name, unless it executes itself.
+            // Executing a program changes the name, unless it executes itself.
             Some((mut facts, read))
                 if facts.started == stat.started
                     && facts.name == stat.name
@@ -429,7 +428,7 @@ impl Machine {
             }
             before => {
                 let mut facts = Facts::of(pid, stat)?;
-                // What its files say stays true. Whether they answer now is found out again.
+                // The contents of its files stay valid. Whether they answer now is determined again.
                 if let Some((before, _)) = before
                     && (before.started, &before.executable) == (facts.started, &facts.executable)
                     && before.files != ItsFiles::Silent
@@ -446,7 +445,7 @@ impl Machine {
         self.known.values().map(|(facts, _)| facts)
     }
 
-    /// One of them.
+    /// Returns one of them.
     pub fn get(&self, pid: i32) -> Option<&Facts> {
         self.known.get(&pid).map(|(facts, _)| facts)
     }
@@ -503,7 +502,7 @@ mod tests {
             .spawn()
             .expect("sleep");
         let pid = child.id() as i32;
-        // Children of its own an agent does not look at.
+        // An agent ignores its own children.
         let mut machine = Machine {
             own: 1,
             ..Machine::default()

@@ -1,15 +1,15 @@
-//! Shorter pauses for tests. What the agent does once in an hour, a test cannot wait for.
+//! Shorter pauses for tests, which cannot wait for what the agent does once in an hour.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The variable that says by how much pauses are divided.
+/// Variable with the divisor of pauses.
 const VARIABLE: &str = "MEMHOOK_AGENT_HASTE";
 /// Largest divisor.
 const MOST: u32 = 100;
 
-/// A pause as it is kept: what the configuration says, unless a test has asked for less. Limits that protect processes are
-/// not shortened by it.
+/// Returns a pause: the configured one, unless a test has asked for less. Does not shorten limits that protect
+/// processes.
 pub fn hastened(pause: Duration) -> Duration {
     static DIVISOR: OnceLock<u32> = OnceLock::new();
     pause / *DIVISOR.get_or_init(|| divisor(std::env::var(VARIABLE).ok().as_deref()))

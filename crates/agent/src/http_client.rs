@@ -1,5 +1,5 @@
-//! Requests to a server of the configuration: to this host and no other, with certificates that verify, within bounds
-//! of time and size.
+//! Requests to a configured server: to this host and no other, with verified certificates, within bounds of time and
+//! size.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -12,9 +12,9 @@ use ureq::{Agent, Body, RequestBuilder, unversioned::transport::DefaultConnector
 
 /// Longest answer to a request with a body: a word, or an error of some lines.
 const MOST_OF_AN_ANSWER: u64 = 64 << 10;
-/// A server that asks for a longer pause is asked again after this one.
+/// Longest pause that a server can ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// A file with a secret or certificates is not larger.
+/// Largest file with a secret or certificates.
 const MOST_OF_A_FILE: u64 = 1 << 20;
 
 /// Answer of a server.
@@ -25,35 +25,35 @@ pub enum Answer {
         /// Body of the answer.
         body: Vec<u8>,
     },
-    /// It may take it later, not before this time.
+    /// It may accept it later, not before this time.
     Later {
         /// Reason, in one line.
         why: String,
-        /// If it says when.
+        /// Time to wait, if the server states it.
         after: Option<Duration>,
     },
-    /// It will never take it.
+    /// It will never accept it.
     Refused {
         /// Reason, in one line.
         why: String,
     },
 }
 
-/// A server, and how it is asked.
+/// A server, and the settings for asking it.
 pub struct Server<'a> {
-    /// Its address, as it was configured.
+    /// Its address, as configured.
     pub url: &'a str,
-    /// The path, below that of the address.
+    /// Path below that of the address.
     pub path: &'static str,
-    /// Set for each request.
+    /// Headers of each request.
     pub headers: Vec<(&'static str, String)>,
-    /// Proves who we are.
+    /// Our credentials.
     pub secret: Option<Secret>,
-    /// A file with the certificates to trust, in place of those of the system.
+    /// File with the trusted certificates, in place of the system's.
     pub ca: Option<&'a Path>,
-    /// True if its certificate has to be trusted.
+    /// True if its certificate is verified.
     pub verify: bool,
-    /// For one request, in all.
+    /// Time limit for a whole request.
     pub timeout: Duration,
     /// Returns true if a request that was answered with this status may be accepted later.
     pub comes_back: fn(u16) -> bool,
@@ -68,7 +68,7 @@ pub struct Client {
     secret: Option<Secret>,
 }
 
-/// Credentials. Read anew for each request, because tokens are replaced in their files.
+/// Credentials, read again for each request, because tokens are replaced in their files.
 pub enum Secret {
     /// A name, and the file with the password.
     Basic {
@@ -84,7 +84,7 @@ pub enum Secret {
 /// Reason why a server cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// A file that the configuration names cannot be read.
+    /// A configured file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -93,22 +93,22 @@ pub enum ClientError {
         #[source]
         source: std::io::Error,
     },
-    /// It has no certificate in it.
+    /// It contains no certificate.
     #[error("{}: no certificate is in it (PEM is expected)", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,
     },
-    /// A password or token is empty, or has characters that no header may have.
+    /// A password or token is empty, or has characters that are invalid in headers.
     #[error("{}: one line of printable ASCII characters is expected", path.display())]
     Secret {
         /// The file.
         path: PathBuf,
     },
-    /// The address is none.
+    /// The address is invalid.
     #[error("{host} is no address: http:// or https:// and a host are expected")]
     Host {
-        /// The host as it was given.
+        /// The host, as configured.
         host: String,
     },
 }
@@ -146,7 +146,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, ClientError> {
     Ok(found)
 }
 
-/// Returns the faults of files that a configuration names: those with a secret, and those with certificates.
+/// Returns the faults of configured files: those with a secret, and those with certificates.
 pub fn unusable_files<'a>(
     secrets: impl IntoIterator<Item = &'a PathBuf>,
     ca: Option<&Path>,
@@ -158,7 +158,7 @@ pub fn unusable_files<'a>(
 }
 
 impl Client {
-    /// For this server.
+    /// Creates the client of this server.
     pub fn new(server: Server<'_>) -> Result<Client, ClientError> {
         let certificates = server.ca.map(certificates).transpose()?;
         let address = server.url.trim_end_matches('/');
@@ -173,11 +173,11 @@ impl Client {
         let config = Agent::config_builder()
             .tls_config(tls.build())
             .timeout_global(Some(server.timeout))
-            // A redirect would take names of functions, and the token, to somebody else.
+            // A redirect would send names of functions, and the token, to another server.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .http_status_as_error(false)
-            // Of the environment of a service nobody thinks: what is sent where is for the configuration to say.
+            // Nobody thinks of a service's environment: only the configuration decides where data goes.
             .proxy(None)
             .user_agent(concat!("memhook-rs/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -210,7 +210,7 @@ impl Client {
         })
     }
 
-    /// Asks for what is at the path; `most`: bytes of the longest answer.
+    /// Requests the path; `most`: bytes of the longest answer.
     pub fn get(&self, most: u64) -> Answer {
         self.answer(self.agent.get(&self.uri), most, RequestBuilder::call)
     }
@@ -241,7 +241,7 @@ impl Client {
             value.to_str().ok().map(str::to_owned)
         };
         let (after, to) = (header("retry-after"), header("location"));
-        // The answer is complete only when its body is.
+        // The answer is complete only with its body.
         let is_taken = (200..=299).contains(&status);
         let body = response.into_body().into_with_config();
         let most = if is_taken { most } else { MOST_OF_AN_ANSWER };
@@ -256,7 +256,7 @@ impl Client {
         }
     }
 
-    /// Returns the meaning of a status that is not a success.
+    /// Returns the meaning of a status other than success.
     fn failure(&self, status: u16, after: Option<&str>, to: Option<&str>, said: &[u8]) -> Answer {
         match status {
             300..=399 => later(format!(
@@ -266,7 +266,7 @@ impl Client {
             401 | 403 | 407 => later(format!(
                 "it answers {status}: look at the token, the password or the tenant"
             )),
-            // Of a path that is wrong, or of a store that is not up yet behind its proxy: no fault of the profile.
+            // A wrong path, or a store that is not up yet behind its proxy: not the profile's fault.
             404 => later(format!(
                 "it answers 404 (there is nothing at {}): check url, and whether the store is up",
                 self.uri.path()
@@ -291,7 +291,7 @@ fn later(why: String) -> Answer {
     Answer::Later { why, after: None }
 }
 
-/// Seconds, or a date (RFC 9110, 10.2.3); bounded.
+/// Parses seconds, or a date (RFC 9110, 10.2.3); bounded.
 fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let after = match text.trim().parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),

@@ -1,4 +1,4 @@
-//! `GET /metrics`, `/healthz`, `/targets` and `/advice/PID`, for those who are on the same machine unless the configuration says
+//! `GET /metrics`, `/healthz`, `/targets` and `/advice/PID`, for clients on the same machine unless configured
 //! otherwise.
 
 use crate::board::Board;
@@ -9,19 +9,19 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Answers that are made at the same time, and those for one address.
+/// Answers at the same time, in all and for one address.
 const MOST_CLIENTS: usize = 8;
 const MOST_OF_ONE: usize = 4;
-/// For an answer.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A supervisor that has not come by for so long hangs.
+/// Silence of the supervisor that counts as a hang.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
-/// Reason why nobody can be answered.
+/// Reason why the agent cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 pub struct ListenError {
-    /// Where.
+    /// Address to listen on.
     address: SocketAddr,
     /// Reason.
     #[source]
@@ -49,7 +49,7 @@ pub fn serve(address: SocketAddr, http: &Http, board: &Arc<Board>) -> Result<(),
     server.start(listener).map_err(failed)
 }
 
-/// Names by which this machine may be asked: its own, and those of the configuration.
+/// Returns the names by which this machine may be asked: its own, and the configured ones.
 fn names(configured: &[String]) -> Vec<String> {
     let own = rustix::system::uname();
     let own = own.nodename().to_string_lossy().into_owned();
@@ -57,7 +57,7 @@ fn names(configured: &[String]) -> Vec<String> {
 }
 
 /// Returns whether the supervisor makes progress, by the time since it last did. This needs neither a lock nor a
-/// thread, so that nothing but the supervisor itself makes the agent look as if it hung.
+/// thread, so that only the supervisor itself can make the agent look hung.
 fn health(silent: Duration) -> Answer {
     if silent > HANGS_AFTER {
         let why = format!("the agent has done nothing for {} s", silent.as_secs());

@@ -1,4 +1,4 @@
-//! Journal of attached processes on disk: written before each attach, so that an agent that was killed finds everything
+//! Journal of attached processes on disk, written before each attach, so that an agent that was killed finds everything
 //! that it left behind when it is started again.
 
 use memhook_foreign::OwnDirectory;
@@ -7,20 +7,20 @@ use std::fs::{File, TryLockError};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The name of the journal.
+/// Name of the journal.
 const JOURNAL: &str = "attached";
-/// Most targets in a journal: no agent has more.
+/// Largest journal; it exceeds the targets of any agent.
 const MOST_BYTES: u64 = 1 << 20;
-/// A file that holds room for the journal, which gets it when the disk is full.
+/// A file that reserves room for the journal, which uses it when the disk is full.
 const RESERVE: &str = "reserve";
-/// Sizes of that file: the largest for which there is room. The first one is enough for a thousand targets, twice,
-/// as the journal is written anew beside itself.
+/// Sizes of that file: the largest that fits. The first one is enough for a thousand targets, twice, because the new
+/// journal is written next to the old one.
 const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
 /// Reason why the directory of the agent's state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The directory cannot be made or written to.
+    /// The directory cannot be created or written.
     #[error("cannot use the state directory {}: set state in [agent] to one of this user's that can be written", path.display())]
     Unusable {
         /// The directory.
@@ -42,14 +42,14 @@ pub struct State {
     directory: OwnDirectory,
     lock: File,
     attached: BTreeMap<i32, u64>,
-    /// A write has failed, and this was reported.
+    /// True if a write has failed, and this was reported.
     has_failed: bool,
 }
 
 impl State {
-    /// Locks the directory, and makes it if it is missing. Returns what an agent before this one left attached: process
-    /// ids, and when the processes started. `make_room` is asked while the disk is full, and returns whether it has
-    /// removed something.
+    /// Locks the directory, creating it if it is missing. Returns the processes that an earlier agent left attached:
+    /// their ids and start times. Calls `make_room` while the disk is full; that returns true if it has removed
+    /// something.
     pub fn take(
         directory: &Path,
         mut make_room: impl FnMut(&OwnDirectory) -> bool,
@@ -58,8 +58,7 @@ impl State {
             path: directory.to_owned(),
             source,
         };
-        // Names of functions and processes of all users are in there.
-        // What is read here is believed.
+        // It contains names of functions and processes of all users, and its contents are trusted.
         let own = OwnDirectory::make(directory).map_err(unusable)?;
         let lock = own.lasting_file("lock").map_err(unusable)?;
         match lock.try_lock() {
@@ -83,17 +82,18 @@ impl State {
             written = state.write();
         }
         written.map_err(unusable)?;
-        // What is missing of it is no reason to trace nothing.
+        // A smaller reserve is no reason to trace nothing.
         while !state.reserve() && make_room(&state.directory) {}
         Ok((state, left))
     }
 
-    /// Where it is.
+    /// Returns the directory.
     pub fn directory(&self) -> &OwnDirectory {
         &self.directory
     }
 
-    /// A process is about to be attached to. An error means that it must not be: nobody would find it again.
+    /// Notes that a process is about to be attached to. After an error it must not be: no later agent would find it
+    /// again.
     pub fn attaches(&mut self, pid: i32, started: u64) -> std::io::Result<()> {
         if self.attached.insert(pid, started) == Some(started) {
             return Ok(());
@@ -103,8 +103,8 @@ impl State {
         })
     }
 
-    /// Nothing of ours is left in a process, or the process is gone. Returns a message if that could not be written down: then it is
-    /// checked again after the next start, which does no harm.
+    /// Notes that nothing of ours is left in a process, or that it is gone. Returns a message if that could not be
+    /// written: then the process is checked again after the next start, which does no harm.
     pub fn has_left(&mut self, pid: i32) -> Option<String> {
         self.attached.remove(&pid)?;
         match self.write() {
@@ -117,7 +117,7 @@ impl State {
         }
     }
 
-    /// Writes the journal, if need be into the room that is reserved for it.
+    /// Writes the journal, if need be into the reserved room.
     fn write(&mut self) -> std::io::Result<()> {
         let written = self.write_once();
         if !written.as_ref().is_err_and(is_full) || self.directory.remove(RESERVE).is_err() {
@@ -128,12 +128,12 @@ impl State {
         written
     }
 
-    /// Reserves room for later. Returns whether there is as much as there should be.
+    /// Reserves room for later. Returns true if there is enough.
     fn reserve(&self) -> bool {
         let reserved = std::fs::metadata(self.directory.name(RESERVE)).map_or(0, |file| file.len());
         let larger = RESERVES.into_iter().filter(|size| *size as u64 > reserved);
         for size in larger {
-            // No hole, and nothing that a file system would pack into less.
+            // No hole, and nothing that a file system could compress.
             let filler: Vec<u8> = (0..size as u32)
                 .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
                 .collect();
@@ -144,7 +144,7 @@ impl State {
         reserved >= RESERVES[0] as u64
     }
 
-    /// The file is whole at any time: it is replaced as a whole.
+    /// Replaces the file as a whole, so that it is complete at any time.
     fn write_once(&mut self) -> std::io::Result<()> {
         let lines = self
             .attached
@@ -156,24 +156,24 @@ impl State {
 }
 
 impl Drop for State {
-    /// A child that has been forked and not executed its program yet has the file open, too, and would keep the lock
+    /// Unlocks: a forked child that has not executed its program yet has the file open, too, and would keep the lock
     /// (flock(2)).
     fn drop(&mut self) {
         let _ = self.lock.unlock();
     }
 }
 
-/// Returns true if a write failed because the disk, or the user's part of it, is full.
+/// Returns true if a write failed because the disk, or the user's quota, is full.
 pub fn is_full(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-/// Reads the journal; anything else in its place, such as a link, is replaced by one.
+/// Reads the journal; anything else in its place, such as a link, is replaced.
 fn read(directory: &OwnDirectory) -> BTreeMap<i32, u64> {
     let mut bytes = Vec::new();
     if let Ok(file) = directory.read(JOURNAL) {
-        // What could be read of it is better than nothing.
+        // A readable part is better than nothing.
         let _ = file.take(MOST_BYTES).read_to_end(&mut bytes);
     }
     let text = String::from_utf8_lossy(&bytes);
@@ -209,7 +209,7 @@ mod tests {
             .expect("written");
         let (_, left) = State::take(&directory, |_| false).expect("damage does no harm");
         assert_eq!(left, BTreeMap::from([(8, 200)]));
-        // A link to what looks like a journal is none, and what it leads to stays as it is.
+        // A link to a likely journal does not count, and its destination stays as it is.
         let (journal, other) = (
             directory.join("attached"),
             directory.with_extension("other"),
@@ -225,7 +225,7 @@ mod tests {
         drop(state);
         std::fs::remove_file(&other).expect("removed");
         std::fs::remove_dir_all(&directory).expect("removed");
-        // Where others write, what is read back may be theirs, and what is written may go elsewhere.
+        // If others can write there, its contents may be theirs, and writes may go elsewhere.
         std::fs::create_dir(&directory).expect("made");
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(&directory, open_to_all).expect("ours");

@@ -1,4 +1,4 @@
-//! The last advice on each process, in the state directory: like the processes that it is about, it outlasts the agent.
+//! The last advice on each process, in the state directory: like the processes, it outlasts the agent.
 
 use crate::advice_files::remove_oldest;
 use crate::moment::Moment;
@@ -10,7 +10,7 @@ use std::io::{Read, Result};
 
 /// Name of the directory below that of the state.
 const DIRECTORY: &str = "advice";
-/// Suffix of the names of its files, behind the process id.
+/// Suffix of the names of its files, after the process id.
 const END: &str = ".json";
 /// Most files: no agent has more targets.
 const MOST_FILES: usize = 1000;
@@ -23,20 +23,20 @@ pub struct Kept {
     process: ProcessIdentity,
     /// The file that it executes.
     executable: Option<String>,
-    /// When the last examination began, whatever came of it.
+    /// Begin of the last examination, whatever its result.
     pub examined: Moment,
-    /// The last advice; `None` if no examination has led to any.
+    /// The last advice; `None` if no examination led to any.
     pub given: Option<Given>,
 }
 
 /// Advice on a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Given {
-    /// When it was made.
+    /// Time of the advice.
     pub made: Moment,
     /// The advice in a line; `None` if there was nothing to do.
     pub answer: Option<String>,
-    /// Bytes that would come back and bytes an hour that would not be added, by the kind of finding.
+    /// Bytes to be returned and bytes of growth per hour to be avoided, by the kind of finding.
     pub gains: BTreeMap<String, (u64, u64)>,
     /// A document of memhook-rs/advice/1; `None` if it was too long to be kept.
     pub document: Option<String>,
@@ -47,7 +47,7 @@ pub struct Given {
 pub struct KeptAdvice(OwnDirectory);
 
 impl Kept {
-    /// An examination of a process begins, of which no advice is known yet. `None` if the process has ended.
+    /// Returns the state for the begin of an examination, without advice. `None` if the process has ended.
     pub fn begins(pid: i32, executable: Option<&str>) -> Option<Kept> {
         Some(Kept {
             process: ProcessIdentity::of(pid)?,
@@ -65,23 +65,23 @@ impl Kept {
         }
     }
 
-    /// As a file has it.
+    /// Returns the contents of a file.
     fn bytes(&self) -> Option<Vec<u8>> {
         let bytes = serde_json::to_vec(self).ok();
         bytes.filter(|bytes| bytes.len() <= MOST_BYTES)
     }
 
-    /// Returns true if it is about the process that has its id now.
+    /// Returns true if it is about the present process with its id.
     fn is_of_now(&self) -> bool {
         ProcessIdentity::of(self.process.pid).as_ref() == Some(&self.process)
     }
 }
 
 impl KeptAdvice {
-    /// Opens the directory below that of the state, and removes what is about processes that have ended.
+    /// Opens the directory below that of the state, and removes advice about processes that have ended.
     ///
     /// # Errors
-    /// Those of [`OwnDirectory::below`] and opendir(3).
+    /// Errors of [`OwnDirectory::below`] and opendir(3).
     pub fn open(state: &OwnDirectory) -> Result<KeptAdvice> {
         let kept = KeptAdvice(state.below(DIRECTORY)?);
         for entry in kept.0.entries()? {
@@ -99,7 +99,7 @@ impl KeptAdvice {
         Ok(kept)
     }
 
-    /// Returns what is kept of a process that executes this file.
+    /// Returns the advice on a process with this executable.
     pub fn of(&self, pid: i32, executable: Option<&str>) -> Option<Kept> {
         let found = self.read(pid)?;
         let is_meant = found.executable.as_deref() == executable && found.is_of_now();
@@ -116,10 +116,10 @@ impl KeptAdvice {
         (bytes.len() as u64 <= longest && found.process.pid == pid).then_some(found)
     }
 
-    /// Keeps this in place of what is there. A document that is too long is left out.
+    /// Stores this in place of the previous one, without a document that is too long.
     ///
     /// # Errors
-    /// Those of [`OwnDirectory::write_whole`].
+    /// Errors of [`OwnDirectory::write_whole`].
     pub fn keep(&self, kept: &Kept) -> Result<()> {
         let shortened = || {
             let mut kept = kept.clone();
@@ -133,9 +133,9 @@ impl KeptAdvice {
         remove_oldest(&self.0, |name| pid_of(name).is_some(), MOST_FILES)
     }
 
-    /// The process has ended, or executes another program.
+    /// Forgets a process that has ended, or executes another program.
     pub fn forget(&self, pid: i32) {
-        // Mostly nothing was kept of it.
+        // Mostly there was none.
         let _ = self.0.remove(&name_of(pid));
     }
 }
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(mode.permissions().mode() & 0o777, 0o600);
         let next = scratch.open();
         assert_eq!(next.of(own(), Some("/bin/x")), Some(advised.clone()));
-        // It executes another program, so it is about what was there before.
+        // It executes another program, so the advice is about the previous one.
         assert_eq!(next.of(own(), Some("/bin/y")), None);
         next.forget(own());
         assert_eq!((next.of(own(), Some("/bin/x")), scratch.count()), (None, 0));
@@ -249,11 +249,11 @@ mod tests {
             assert_eq!(scratch.open().of(own(), Some("/bin/x")), None, "{bytes:?}");
             assert_eq!(scratch.count(), 0, "{bytes:?}");
         }
-        // Of another process, of one that has ended, and of a writer that was killed.
+        // Advice on another process, on one that has ended, and by a writer that was killed.
         for name in ["1.json", "2147483647.json", "7.json.part"] {
             std::fs::write(scratch.file(name), &right).expect("written");
         }
-        // Files of others are left alone.
+        // Other files are left alone.
         for name in ["notes", "x.json", "007.json", "-.json"] {
             std::fs::write(scratch.file(name), &right).expect("written");
         }
@@ -275,7 +275,7 @@ mod tests {
         assert!(!scratch.file(&name_of(own())).is_symlink());
         for pid in 0..MOST_FILES as i32 {
             let file = std::fs::File::create(scratch.file(&name_of(i32::MAX - pid)));
-            // Times of files are as coarse as a tick of the kernel.
+            // File times are as coarse as a tick of the kernel.
             let old = file.and_then(|file| file.set_modified(std::time::UNIX_EPOCH));
             old.expect("made");
         }

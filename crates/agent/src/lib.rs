@@ -1,8 +1,8 @@
-//! Many processes of a machine in one agent: rules choose them, a budget bounds what the agent takes, and profiles and
-//! numbers go to the stores that exist.
+//! Many processes of a machine in one agent: rules choose them, a budget bounds the agent's use of resources, and
+//! profiles and numbers go to existing stores.
 //!
-//! [`check`] reads and checks a configuration, [`run`] works by it until a signal asks for the end. Nothing here
-//! stores, aggregates or queries profiles.
+//! [`check`] reads and checks a configuration, [`run`] works by it until a signal ends it. Nothing here stores,
+//! aggregates or queries profiles.
 
 mod advice_files;
 mod advising;
@@ -44,9 +44,9 @@ use supervisor::Supervisor;
 /// End of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every target was left as it was.
+    /// Every target is as it was before.
     Done,
-    /// Something could not be put back in a target.
+    /// A target could not be restored completely.
     NotRestored,
 }
 
@@ -57,7 +57,7 @@ pub enum AgentError {
     /// The configuration is refused.
     #[error(transparent)]
     Config(ConfigError),
-    /// Its state cannot be kept.
+    /// Its state directory is unusable.
     #[error(transparent)]
     State(#[from] journal::StateError),
     /// Profiles cannot be sent.
@@ -69,7 +69,7 @@ pub enum AgentError {
     /// The address cannot be served.
     #[error(transparent)]
     Listen(#[from] http_server::ListenError),
-    /// A thread of its own cannot be started.
+    /// A thread cannot be started.
     #[error(
         "no thread can be started: too many of them run, or a limit of this process is too low (ulimit -u)"
     )]
@@ -91,7 +91,7 @@ pub struct Checked {
     pub rules: usize,
     /// Warnings about what was probably not meant, one line each, with its place.
     pub warnings: Vec<String>,
-    /// Notes about what it frees, what it advises on, and what pods and namespaces decide, one line each.
+    /// Notes about what it frees and advises on, and what pods and namespaces decide, one line each.
     pub notes: Vec<String>,
 }
 
@@ -110,20 +110,21 @@ pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigErr
     })
 }
 
-/// Returns what an agent with this configuration would trace now. Nothing is attached to, sent or written.
+/// Returns the targets that an agent with this configuration would trace now. Attaches to nothing, sends and writes
+/// nothing.
 pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigError> {
     memhook_process::see_groups_as_init();
     config::read(path, experiments).map(|file| plan::plan(&file))
 }
 
-/// Works by a configuration until SIGTERM or SIGINT comes. SIGHUP has it read again.
+/// Works by a configuration until SIGTERM or SIGINT. SIGHUP makes it read the configuration again.
 pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
     let file = config::read(path, experiments)?;
-    // Before any other thread is started that looks at processes.
+    // Before starting any other thread that reads about processes.
     if memhook_process::see_groups_as_init() {
         tracing::debug!("control groups are seen as by process 1");
     }
-    // Before anything is attached to: a signal that comes now must not end us in the middle of it.
+    // Before any attach: a signal must not end us in the middle of it.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
     memhook_inject::keep_little_memory();

@@ -1,4 +1,4 @@
-//! One process that a rule has chosen: when it is attached to, and when it is let be.
+//! One process that a rule has chosen: the times to attach to it, and to leave it.
 
 use crate::board::{Identity, Phase, Row};
 use crate::config::Rule;
@@ -7,36 +7,36 @@ use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pause before another attempt where an obstacle may pass within moments, above all a loader at work.
+/// Pause before another attempt if an obstacle may pass within moments, above all a loader at work.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Time after which an obstacle counts as a failure.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time for which an earlier finding counts.
 const CLEARED_FOR: Duration = Duration::from_secs(1);
-/// However often it has failed, it is tried again after this time.
+/// Longest pause before another attempt, however often it has failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 
 /// A process that a rule has chosen.
 pub struct Member {
-    /// Who it is.
+    /// Identity of the process.
     pub identity: Arc<Identity>,
     /// The rule.
     pub rule: Arc<Rule>,
-    /// It was chosen because its parent is traced.
+    /// True if it was chosen because its parent is traced.
     pub is_inherited: bool,
-    /// Since when it is traced, for the order in which targets are given up.
+    /// Begin of its trace, which decides the order in which targets are dropped.
     pub since: Instant,
     state: State,
     clearance: Clearance,
-    /// It is to be left: why.
+    /// Reason to leave it, if there is one.
     leaves: Option<Why>,
     failures: u32,
     /// Message that was logged about it.
     told: Option<String>,
 }
 
-/// Finding of its files on whether it can be attached to.
+/// Result of checking its files for obstacles to an attach.
 enum Clearance {
     Unasked,
     Asked,
@@ -51,12 +51,12 @@ enum State {
         why: Option<String>,
     },
     Traced(Worker),
-    /// Not again under this rule.
+    /// It must not be attached to again under this rule.
     LetBe(String),
 }
 
 impl Member {
-    /// One that was just chosen.
+    /// Creates a member that was just chosen.
     pub fn new(identity: Identity, rule: Arc<Rule>, is_inherited: bool, now: Instant) -> Member {
         Member {
             identity: Arc::new(identity),
@@ -76,7 +76,7 @@ impl Member {
         self.next_attempt().is_some_and(|next| next <= now)
     }
 
-    /// When it is, if it is not traced.
+    /// Returns the time of the next attempt, if it is not traced.
     pub fn next_attempt(&self) -> Option<Instant> {
         match self.state {
             State::Waiting { next, .. } if !self.is_asked() => Some(next),
@@ -84,27 +84,27 @@ impl Member {
         }
     }
 
-    /// Returns true while it is being found out whether it can be attached to.
+    /// Returns true while its obstacles are being checked.
     pub fn is_asked(&self) -> bool {
         matches!(self.clearance, Clearance::Asked)
     }
 
-    /// From now on it is.
+    /// Notes that the check has begun.
     pub fn asked(&mut self) {
         self.clearance = Clearance::Asked;
     }
 
-    /// It can be attached to.
+    /// Notes that it can be attached to.
     pub fn cleared(&mut self, now: Instant) {
         self.clearance = Clearance::Given(now);
     }
 
-    /// Returns true if that was found out just before.
+    /// Returns true if that was determined just before.
     pub fn is_cleared(&self, now: Instant) -> bool {
         matches!(self.clearance, Clearance::Given(at) if now.duration_since(at) < CLEARED_FOR)
     }
 
-    /// The thread that traces it.
+    /// Returns the thread that traces it.
     pub fn worker(&self) -> Option<&Worker> {
         match &self.state {
             State::Traced(worker) => Some(worker),
@@ -126,27 +126,27 @@ impl Member {
         }
     }
 
-    /// It is to be left. Returns whether that is something new.
+    /// Orders to leave it. Returns true if the order is new.
     pub fn leaves(&mut self, why: Why) -> bool {
         let is_new = self.leaves.is_none();
-        // Whatever was to become of it afterwards: the agent ends.
+        // Whatever was planned for it afterwards: the agent ends.
         if is_new || why == Why::AgentEnds {
             self.leaves = Some(why);
         }
         is_new
     }
 
-    /// Returns true if it is to be left.
+    /// Returns true if it is being left.
     pub fn is_leaving(&self) -> bool {
         self.leaves.is_some()
     }
 
-    /// It is not traced any more. Returns why it was to be left, if it was.
+    /// Notes that it is no longer traced. Returns why it was left, if it was ordered.
     pub fn has_left(&mut self) -> Option<Why> {
         self.leaves.take()
     }
 
-    /// Now it is traced.
+    /// Notes that it is traced.
     pub fn traced_by(&mut self, worker: Worker, now: Instant) {
         self.since = now;
         self.leaves = None;
@@ -154,7 +154,7 @@ impl Member {
         self.state = State::Traced(worker);
     }
 
-    /// Something that may pass by itself keeps it from being attached to. Returns whether it has lasted too long for that.
+    /// Notes an obstacle that may pass by itself. Returns true if it has lasted too long for that.
     pub fn wait_a_moment(&mut self, now: Instant) -> bool {
         self.clearance = Clearance::Unasked;
         let State::Waiting {
@@ -168,15 +168,14 @@ impl Member {
         now.duration_since(*since) > PATIENCE
     }
 
-    /// An attach has failed, and the next one has to wait: twice as long each time. Returns what to tell, if it is
-    /// something new.
+    /// Notes a failed attach. The pause before the next one doubles each time. Returns the message, if it is new.
     pub fn failed(&mut self, now: Instant, retry: Duration, why: String) -> Option<String> {
         let pause = retry
             .saturating_mul(1 << self.failures.min(16))
             .min(LONGEST_RETRY.max(retry));
         self.failures += 1;
         self.clearance = Clearance::Unasked;
-        // So that many processes that failed together are not tried again together.
+        // Spreads the next attempts of processes that failed together.
         let spread = self.identity.pid.unsigned_abs() % 16;
         let pause = pause.mul_f64(1.0 + f64::from(spread) / 80.0);
         self.state = State::Waiting {
@@ -191,7 +190,7 @@ impl Member {
         })
     }
 
-    /// It was given up, to be taken again after a pause.
+    /// Notes that it was dropped, to be attached to again after a pause.
     pub fn rest(&mut self, now: Instant, pause: Duration, why: &str) {
         self.state = State::Waiting {
             since: now + pause,
@@ -201,7 +200,7 @@ impl Member {
         };
     }
 
-    /// It is not attached to again under this rule.
+    /// Excludes it from further attaches under this rule.
     pub fn let_be(&mut self, why: &str) {
         self.state = State::LetBe(why.to_owned());
     }
@@ -247,7 +246,7 @@ mod tests {
         Member::new(Identity::default(), rule, false, now)
     }
 
-    /// Checks that the same failure is reported once, and that pauses between attempts grow.
+    /// The same failure is reported once, and pauses between attempts grow.
     #[test]
     fn failures_are_told_once_and_space_out() {
         let mut now = Instant::now();

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Longest value of a label: values come from foreign names.
 const MOST_OF_A_LABEL: usize = 128;
 
-/// The text of a scrape.
+/// Returns the text of a scrape.
 pub fn text(board: &Arc<Board>, per_process: bool) -> Result<String, Error> {
     let mut registry = Registry::with_prefix("memhook");
     registry.register_collector(Box::new(Scrape {
@@ -274,7 +274,7 @@ fn family(
     Ok(())
 }
 
-/// Labels that identify a series. Empty ones are left out.
+/// Returns the labels that identify a series, without empty ones.
 fn labels(identity: &Identity, mode: &'static str, per_process: bool) -> Labels {
     let pid = per_process.then(|| identity.pid.to_string());
     let all = [
@@ -372,7 +372,7 @@ mod tests {
             format!("memhook_target_resident_part_bytes{labels},part=\"stacks\"}} 8192.0\n");
         assert!(all.contains(&stacks), "{all}");
         assert!(!all.contains("pid="));
-        // Bytes add up; of holds, the longest counts.
+        // Bytes add up; for holds, the longest counts.
         for (name, value) in [
             ("reclaimed_bytes_total", "150.0"),
             ("reclaim_longest_hold_seconds", "0.1"),
@@ -392,7 +392,7 @@ mod tests {
         }
         let refused = format!("{labels},reclaim=\"free\",reason=\"heap\"}} 2.0\n");
         assert!(all.contains(&refused), "{all}");
-        // What is gone leaves nothing behind.
+        // Targets that are gone leave nothing behind.
         board.set_rows(Vec::new());
         assert!(!text(&board, true).expect("text").contains("nginx"));
     }

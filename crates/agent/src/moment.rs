@@ -1,21 +1,21 @@
-//! Moments that the next agent understands as well.
+//! Moments that the next agent understands, too.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A moment since the machine was started. Ages follow a clock that nobody sets (`CLOCK_BOOTTIME`, clock_gettime(2)); the
-/// time of day is only shown.
+/// A moment since the machine was started. Ages follow a clock that cannot be set (`CLOCK_BOOTTIME`, clock_gettime(2));
+/// the time of day is only shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Milliseconds from the start of the machine.
+    /// Milliseconds since the start of the machine.
     since_boot_ms: u64,
-    /// Milliseconds since 1970, by the clock as it was then.
+    /// Milliseconds since 1970, by the clock of that time.
     pub unix_ms: u64,
 }
 
 impl Moment {
-    /// This moment.
+    /// Returns the present moment.
     pub fn now() -> Moment {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         Moment {
@@ -24,7 +24,8 @@ impl Moment {
         }
     }
 
-    /// Time since then. A moment that is still to come has no age: it was made up, or by another time namespace.
+    /// Returns the time since then. A moment in the future has no age: it was invented, or comes from another time
+    /// namespace.
     pub fn age(&self) -> Duration {
         Duration::from_millis(since_boot_ms().saturating_sub(self.since_boot_ms))
     }

@@ -1,4 +1,4 @@
-//! Preview of an agent: which processes it would attach to now, and what each would take.
+//! Preview of an agent: the processes to which it would attach now, and their cost.
 
 use crate::budget::{machine_memory, processors};
 use crate::config::{File, Mode, Reclaim, Rule};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The plan for the processes that are there now.
+/// Plans for the present processes.
 pub fn plan(file: &File) -> AgentPlan {
     let rules = Rules::new(file);
     let mut machine = Machine::default();
@@ -40,7 +40,7 @@ pub fn plan(file: &File) -> AgentPlan {
             || file.rule.iter().any(|rule| may_be_chosen(rule.get_ref()))
     });
     let mut processes: Vec<Facts> = machine.processes().cloned().collect();
-    // In the order in which they are attached to; a parent comes before its children.
+    // In the order of the attaches; a parent comes before its children.
     processes.sort_unstable_by_key(|facts| (facts.started, facts.pid));
     let memory = file.agent.max_memory.bytes(machine_memory());
     let most = *file.agent.max_targets.get_ref();
@@ -133,7 +133,7 @@ pub fn plan(file: &File) -> AgentPlan {
     plan
 }
 
-/// Returns why a process waits of whose namespace as many are traced as may be.
+/// Returns the reason for a process that waits because its namespace is at its limit.
 fn full_namespace(
     file: &File,
     targets: &[PlannedTarget],

@@ -1,6 +1,6 @@
 //! News of processes from the kernel: the process events connector (Documentation/driver-api/connector.rst, and
-//! include/uapi/linux/cn_proc.h). It takes CAP_NET_ADMIN in the first user namespace; where it is refused, /proc is
-//! looked through instead.
+//! include/uapi/linux/cn_proc.h). It needs CAP_NET_ADMIN in the first user namespace; without it, the agent reads
+//! /proc instead.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ const VALUE: u32 = 1;
 const LISTEN: u32 = 1;
 /// `NLMSG_DONE`
 const DONE: u16 = 3;
-/// `struct nlmsghdr`, `struct cn_msg`, and of `struct proc_event` what comes before the data.
+/// `struct nlmsghdr`, `struct cn_msg`, and the part of `struct proc_event` before the data.
 const MESSAGE_HEADER: usize = 16;
 const CONNECTOR_HEADER: usize = 20;
 const EVENT_HEADER: usize = 16;
@@ -32,7 +32,7 @@ pub enum News {
     Executes(i32),
     /// A process has ended.
     Ended(i32),
-    /// Something was missed: all processes must be checked.
+    /// Events were missed: all processes must be checked.
     Missed,
 }
 
@@ -55,9 +55,9 @@ impl ProcEvents {
         Ok(ProcEvents { socket })
     }
 
-    /// Returns the events that have arrived. An error means that no more will.
+    /// Returns the events that have arrived. After an error no more will.
     pub fn news(&self) -> rustix::io::Result<Vec<News>> {
-        /// More is left for the next look.
+        /// Most events of a call; the rest is left for the next.
         const MOST: usize = 4096;
         let mut news = Vec::new();
         let mut room = [0; 8192];
@@ -67,7 +67,7 @@ impl ProcEvents {
                 Ok((_, length)) => parse(&room[..length.min(room.len())], &mut news),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                // More came than there was room for.
+                // There was no room for all events.
                 Err(Errno::NOBUFS) => news.push(News::Missed),
                 Err(error) => return Err(error),
             }
@@ -82,13 +82,13 @@ impl AsFd for ProcEvents {
     }
 }
 
-/// A `nlmsghdr`, a `cn_msg` and an operation.
+/// Composes a `nlmsghdr`, a `cn_msg` and an operation.
 fn request() -> Vec<u8> {
     let length = MESSAGE_HEADER + CONNECTOR_HEADER + 4;
     let mut bytes = Vec::with_capacity(length);
     bytes.extend((length as u32).to_ne_bytes());
     bytes.extend(DONE.to_ne_bytes());
-    // No flags, sequence number 0, and the port that the kernel has given to the socket.
+    // No flags, sequence number 0, and the port that the kernel has assigned to the socket.
     bytes.extend([0; 10]);
     for word in [INDEX, VALUE, 0, 0] {
         bytes.extend(word.to_ne_bytes());
@@ -99,7 +99,7 @@ fn request() -> Vec<u8> {
     bytes
 }
 
-/// Reads the messages of a datagram. What is damaged is left out.
+/// Reads the messages of a datagram, skipping damaged ones.
 fn parse(mut bytes: &[u8], news: &mut Vec<News>) {
     let word = |bytes: &[u8], at: usize| {
         let word = bytes.get(at..at + 4)?;
@@ -116,7 +116,7 @@ fn parse(mut bytes: &[u8], news: &mut Vec<News>) {
         let is_ours = word(message, MESSAGE_HEADER) == Some(INDEX);
         let of = |index: usize| word(message, data + 4 * index).map(|id| id as i32);
         match word(message, at).filter(|_| is_ours) {
-            // Thread and process of the parent, thread and process of the child: a new thread is no news.
+            // Thread and process of the parent, thread and process of the child: a new thread is ignored.
             Some(FORK) => {
                 if let (Some(thread), Some(process)) = (of(2), of(3))
                     && thread == process
@@ -178,10 +178,10 @@ mod tests {
         }
     }
 
-    /// Only where it is permitted: the agent does without it elsewhere.
+    /// Only with permission: elsewhere the agent works without it.
     #[test]
     fn the_kernel_tells_of_a_child() {
-        // Where many processes come and go while this thread stands still, there is no room for all events.
+        // If many processes come and go while this thread is stopped, there is no room for all events.
         for _ in 0..20 {
             let Ok(events) = ProcEvents::listen() else {
                 return eprintln!("not run: process events are not permitted here");

@@ -1,11 +1,11 @@
 //! Reads of the file systems of targets. Those may never answer: a server that is gone, or a program of the target
-//! itself behind FUSE. No deadline ends a read, nor the open before it, so threads that nobody waits for do all of
-//! them, and answers come when they come. A thread whose read takes too long is given up and replaced. Until it has
-//! come back, nothing of the same owner is read, which is the pod or the container of the process, or the process
-//! itself where it is in none: so no owner costs more than one thread.
+//! itself behind FUSE. No deadline ends a read, nor the open before it, so threads that are never joined do all of
+//! them, and answers come when they come. A thread whose read takes too long is abandoned and replaced. Until it has
+//! come back, nothing of the same owner is read: the pod or the container of the process, or the process itself if it
+//! is in none. So no owner costs more than one thread.
 //!
-//! A thread ends with its work. One that lived on would keep what it has released last of each size (glibc's caches of
-//! threads), wherever in the heap that is, and with it the pages around.
+//! A thread ends with its work. If it lived on, it would keep its last released blocks of each size (glibc's caches of
+//! threads), wherever in the heap they are, and with them the pages around.
 
 use crate::facts::{Facts, Inside, Owner};
 use crate::said::chain;
@@ -17,42 +17,41 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A read that takes longer is one that may never end.
+/// Time after which a read counts as one that may never end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Threads that read at a time while all is well.
+/// Threads that normally read at a time.
 const THREADS: usize = 4;
 /// Threads that may hang. Beyond that, nothing is read until one of them has come back.
 const MOST_HUNG: usize = 64;
 
-/// Limit of them for one pod, container or control group.
+/// Limit on them for one pod, container or control group.
 const MOST_HUNG_IN_REALM: usize = 8;
-/// Questions about the processes of one owner that a thread takes before those of others have their turn.
+/// Questions about the processes of one owner that a thread answers before those of others have their turn.
 const MOST_LEFT: usize = 64;
 
-/// Question about a process.
+/// A question about a process.
 pub enum Question {
     /// Contents of its files.
     Inside {
-        /// It is in a pod, whose files name that.
+        /// True if it is in a pod, whose files have its name.
         is_pod: bool,
     },
-    /// Whether it can be attached to in this way.
+    /// Obstacles to an attach with these settings.
     Obstacle(Box<TraceConfig>),
-    /// Whether it can be attached to in this way, and whether somebody traces it already. An attach finds that out by
-    /// itself.
+    /// Obstacles to an attach with these settings, including a tracer, which an attach finds by itself.
     ObstacleNow(Box<TraceConfig>),
 }
 
-/// Answer of a read.
+/// Answer to a question.
 pub enum Answer {
     Inside(Inside),
     /// Obstacle to an attach, if there is one.
     Obstacle(Option<String>),
-    /// Nothing yet, and perhaps never. The answer may come later.
+    /// None yet, and perhaps never. The answer may come later.
     None,
 }
 
-/// An answer, and the process it is about.
+/// An answer and its process.
 pub struct Heard {
     pub pid: i32,
     pub started: u64,
@@ -69,10 +68,10 @@ struct Asked {
 /// The work of a thread: questions about the processes of one owner.
 struct Desk {
     owner: Owner,
-    /// Nothing is left to do, and the thread ends.
+    /// True if nothing is left to do, and the thread ends.
     is_done: bool,
     left: VecDeque<Asked>,
-    /// Present read, with its beginning.
+    /// Present read, with its begin.
     reads: Option<(Instant, (i32, u64))>,
     is_given_up: bool,
 }
@@ -83,7 +82,7 @@ pub struct Reads {
     /// Questions for which there may be no thread yet.
     waiting: VecDeque<Asked>,
     answers: (Sender<Heard>, Receiver<Heard>),
-    /// Readable when there is an answer.
+    /// Descriptor that is readable when there is an answer.
     bell: Option<Arc<OwnedFd>>,
 }
 
@@ -100,7 +99,7 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// Asks about a process. Returns false if its owner has not answered before, or if nobody can be asked any more.
+    /// Asks about a process. Returns false if its owner did not answer before, or if no thread is available any more.
     pub fn ask(&mut self, facts: &Facts, question: Question) -> bool {
         let asked = Asked {
             pid: facts.pid,
@@ -119,7 +118,7 @@ impl Reads {
         }
     }
 
-    /// Gives a question to the thread that works for its owner, or to a new one.
+    /// Passes a question to the thread that works for its owner, or to a new one.
     fn hand_over(&mut self, asked: Asked) -> Handed {
         let (mut at_work, mut hung_in_realm) = (0, 0);
         self.desks.retain(|desk| !lock(desk).is_done);
@@ -169,7 +168,7 @@ impl Reads {
         let (answers, bell) = (self.answers.0.clone(), self.bell.clone());
         let thread = std::thread::Builder::new().name("reader".into());
         let started = thread.spawn(move || {
-            // Not locked while something is read.
+            // Not locked during a read.
             let take = || next(&mut lock(&desk));
             while let Some(asked) = take() {
                 let answer = read(asked.pid, asked.question);
@@ -186,7 +185,7 @@ impl Reads {
         started.map(drop)
     }
 
-    /// Returns what was answered since the last call, and what was given up.
+    /// Returns the answers since the last call, and abandoned questions.
     pub fn heard(&mut self) -> Vec<Heard> {
         if let Some(bell) = &self.bell {
             let _ = rustix::io::read(bell, &mut [0; 8]);
@@ -216,7 +215,7 @@ impl Reads {
             started,
             answer: Answer::None,
         });
-        // An answer is newer than that there was none.
+        // An answer is newer than the report that there was none.
         silent.chain(self.answers.1.try_iter()).collect()
     }
 
@@ -243,7 +242,7 @@ enum Handed {
     Back(Asked),
 }
 
-/// The next question of a desk, or the end of its work.
+/// Returns the next question of a desk, or ends its work.
 fn next(desk: &mut Desk) -> Option<Asked> {
     let asked = desk.left.pop_front().filter(|_| !desk.is_given_up);
     desk.reads = asked
@@ -275,7 +274,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// An agent that is asked about short processes for weeks has as many threads as on its first day.
+    /// An agent with questions about short processes for weeks has as many threads as on its first day.
     #[test]
     fn threads_end_with_their_work() {
         let pid = std::process::id() as i32;
@@ -289,7 +288,7 @@ mod tests {
                 ..Facts::default()
             };
             assert!(reads.ask(&facts, Question::Inside { is_pod: false }));
-            // One that has just ended is still in the list.
+            // A thread that has just ended is still in the list.
             let at_work = reads.desks.iter().filter(|desk| !lock(desk).is_done);
             assert!(at_work.count() <= THREADS);
         }

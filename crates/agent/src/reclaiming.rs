@@ -1,5 +1,5 @@
-//! Unreachable blocks of processes that are searched: reported, or freed by the process itself where a rule says so.
-//! What may be freed and what is refused is decided where `scan` decides it; nothing here loosens that.
+//! Unreachable blocks of processes that are searched: reported, or freed by the process itself if a rule says so.
+//! `scan` and this share the decision on what may be freed and what is refused; nothing here loosens it.
 
 use crate::board::{Identity, Numbers, Reclaimed};
 use crate::config::{File, Reclaim};
@@ -14,15 +14,14 @@ use memhook_report::{bytes, counted};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// No process is searched sooner: what a program builds when it starts changes all the time, and it may execute
-/// another one.
+/// Age before which no process is searched: its start-up changes data all the time, and it may execute another program.
 const SETTLING: Duration = Duration::from_secs(60);
-/// Searches that would begin together are spread over this part of the interval.
+/// Share of the interval over which simultaneous searches are spread.
 const SPREAD: f64 = 0.25;
 /// Longest wait of a search for the agent to be within its budget.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Reason why nothing is freed: a word for metrics, and a sentence.
+/// Reason for freeing nothing: a word for metrics, and a sentence.
 type Why = (&'static str, String);
 
 /// Reports or frees the unreachable blocks of one process.
@@ -32,12 +31,12 @@ pub struct Reclaims {
     told: BTreeSet<&'static str>,
     /// Bytes and blocks that were logged last.
     told_reclaimable: (u64, u64),
-    /// Time that the last round took without its pauses: an upper bound of the processor time that it used.
+    /// Duration of the last round without its pauses: an upper bound on its processor time.
     spent: Duration,
 }
 
 impl Reclaims {
-    /// Nothing so far.
+    /// Creates it before the first round.
     pub fn new(how: Reclaim) -> Reclaims {
         Reclaims {
             how,
@@ -47,20 +46,21 @@ impl Reclaims {
         }
     }
 
-    /// Time before the first search of a process that was just chosen.
+    /// Returns the time before the first search of a process that was just chosen.
     pub fn first_pause(identity: &Identity, interval: Duration) -> Duration {
-        // Fibonacci hashing: processes that follow each other are far apart.
+        // Fibonacci hashing: consecutive processes are far apart.
         let number = identity.started.wrapping_add(identity.pid as u64);
         let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64;
         hastened(SETTLING) + interval.mul_f64(SPREAD * spread.min(1.0))
     }
 
-    /// Shortest time from one round to the next in which the last one takes no more than this share.
+    /// Returns the shortest time between rounds with which the last one takes at most this share.
     pub fn pause_within(&self, share: f64) -> Duration {
         self.spent.div_f64(share)
     }
 
-    /// Searches twice, as `scan` does, and reports or frees what it may. A refusal is no error: the next round may succeed.
+    /// Searches twice, like `scan`, and reports or frees the permitted blocks. A refusal is not an error: the next
+    /// round may succeed.
     pub fn round(&mut self, searches: &Searches, numbers: &mut Numbers) -> Result<(), Ended> {
         let mut reclaimed = numbers.reclaimed.take().unwrap_or_default();
         reclaimed.how = self.how.name();
@@ -142,7 +142,7 @@ impl Reclaims {
         })
     }
 
-    /// Logs what could be freed, if that is another amount than before.
+    /// Logs what could be freed, if the amount differs from before.
     fn tell_reclaimable(&mut self, identity: &Identity, found: (u64, u64)) {
         let is_new = std::mem::replace(&mut self.told_reclaimable, found) != found;
         if self.how == Reclaim::ReportOnly && is_new {
@@ -166,7 +166,7 @@ impl Reclaims {
     }
 }
 
-/// One search.
+/// Searches once.
 fn search(
     reclaiming: &mut Reclaiming,
     searches: &Searches,
@@ -184,7 +184,7 @@ fn search(
     })
 }
 
-/// Has the process free what was chosen. Returns why not all of it was.
+/// Makes the process free the chosen blocks. Returns why some were not.
 fn free(
     reclaiming: &mut Reclaiming,
     found: &Candidates,
@@ -294,7 +294,7 @@ mod tests {
             .collect();
         assert!(pauses.iter().all(|pause| *pause >= SETTLING));
         assert!(pauses.iter().all(|pause| *pause <= SETTLING + hour / 4));
-        // None of ten equal parts of the time has a third more than its share.
+        // None of ten equal parts of the time has more than a third above its share.
         for part in 0..10 {
             let begin = SETTLING + hour / 40 * part;
             let within = begin..begin + hour / 40;

@@ -1,4 +1,4 @@
-//! Which rule a process falls under.
+//! The choice of a rule for a process.
 
 use crate::config::{File, Rule};
 use crate::facts::{Facts, ItsFiles};
@@ -6,8 +6,8 @@ use crate::kubernetes::{Consent, Place};
 use memhook_process::ControlGroup;
 use std::sync::Arc;
 
-/// Programs that a machine cannot do without, and that no rule matches: a process that holds up one of them holds
-/// up everything. `never` in the configuration adds to them.
+/// Programs that a machine cannot do without, and that no rule matches: a stop of one of them stops everything.
+/// `never` in the configuration adds to them.
 pub const NEVER: [&str; 11] = [
     "memhook-rs",
     "systemd",
@@ -29,7 +29,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Rules of this configuration.
+    /// Compiles the rules of this configuration.
     pub fn new(file: &File) -> Rules {
         let rules = file.rule.iter().map(|rule| {
             let rule = Arc::new(rule.get_ref().clone());
@@ -42,7 +42,7 @@ impl Rules {
         }
     }
 
-    /// The first rule that chooses this process; `parents` is the rule that its parent is traced by.
+    /// Returns the first rule that chooses this process; `parents` is the rule by which its parent is traced.
     pub fn of(&self, facts: &Facts, parents: Option<&Rule>) -> Option<Arc<Rule>> {
         if self.is_never(facts) || refusal(facts).is_some() {
             return None;
@@ -57,7 +57,7 @@ impl Rules {
                 .find(|(rule, _)| inherits.is_some_and(|p| p.is_same(rule)))
         };
         let (rule, _) = chosen.or_else(inherited)?;
-        // Whatever its name is: it would be refused, and maps the regions of those that it traces.
+        // Whatever its name: it would be refused, and maps the regions of its targets.
         (!facts.attaches_to_others()).then(|| Arc::clone(rule))
     }
 
@@ -103,8 +103,8 @@ impl Rules {
     }
 }
 
-/// Returns why its pod keeps a process from being traced, whatever rules say. Where a pod has not been heard, it is
-/// left alone.
+/// Returns why its pod keeps a process from being traced, whatever rules say. A pod without an answer is left
+/// alone.
 fn refusal(facts: &Facts) -> Option<&'static str> {
     match &facts.place {
         Place::NoPod => None,
@@ -122,7 +122,7 @@ fn opts_in(facts: &Facts) -> bool {
     pod.is_some_and(|pod| pod.consent == Consent::In)
 }
 
-/// Returns true if a rule fits a process, apart from what its pod decides.
+/// Returns true if a rule matches a process, regardless of its pod's decision.
 fn chooses(rule: &Rule, group: Option<&ControlGroup>, facts: &Facts) -> bool {
     let is = |pattern: &Option<crate::config::Pattern>, text: Option<&str>| {
         pattern
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// In a pod of the deployment `web` in the namespace `shop`.
+    /// Facts of a process in a pod of the deployment `web` in the namespace `shop`.
     fn in_pod(consent: Consent) -> Facts {
         let pod = crate::kubernetes::Pod {
             workload_type: "deployment".into(),

@@ -1,21 +1,21 @@
-//! Warnings of the agent: a fault that comes again and again is logged once a minute.
+//! Warnings of the agent: a repeated fault is logged once a minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After a warning was logged, equal ones are only counted for this time.
+/// Time after a warning for which equal ones are only counted.
 const QUIET: Duration = Duration::from_secs(60);
-/// Warnings that are remembered; more different ones within that time are logged as they come.
+/// Most warnings to remember; further ones within that time are logged as they come.
 const MOST_REMEMBERED: usize = 256;
 
-/// Recent warnings, each with its time and how often it came again.
+/// Recent warnings, each with its time and its number of repeats.
 static LATELY: Mutex<Repeats> = Mutex::new(Repeats(BTreeMap::new()));
 
 struct Repeats(BTreeMap<String, (Instant, u64)>);
 
 impl Repeats {
-    /// Returns true if a warning is to be logged; otherwise it is counted.
+    /// Returns true if a warning must be logged; otherwise counts it.
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
         if let Some((_, again)) = self.0.get_mut(text) {
             *again += 1;
@@ -27,7 +27,7 @@ impl Repeats {
         true
     }
 
-    /// Takes out the warnings whose time is over, or all of them, and returns those that came again, with how often.
+    /// Takes out the warnings whose time is over, or all of them, and returns the repeated ones with their numbers.
     fn over(&mut self, now: Instant, all: bool) -> Vec<(String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|text, (at, again)| {
@@ -45,15 +45,15 @@ fn lately() -> MutexGuard<'static, Repeats> {
     LATELY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Logs what is not as it should be, unless the same was logged within the last minute: then it is counted. It may contain
-/// names of processes and files, which are foreign bytes; whoever writes the log makes them visible.
+/// Logs a problem, unless the same was logged within the last minute: then counts it. It may contain names of processes
+/// and files, which are foreign bytes; the writer of the log makes them visible.
 pub fn warn(text: &str) {
     if lately().is_new(text, Instant::now()) {
         tracing::warn!("{text}");
     }
 }
 
-/// Logs how often warnings came again, a minute after each was logged; at the end, of `all` of them at once.
+/// Logs how often warnings were repeated, a minute after each was logged; `all` of them at once at the end.
 pub fn count_repeats(all: bool) {
     let over = lately().over(Instant::now(), all);
     for (text, again) in over {
@@ -66,7 +66,7 @@ pub fn count_repeats(all: bool) {
     }
 }
 
-/// An error with all its sources, in one line.
+/// Returns an error with all its sources, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -97,7 +97,7 @@ mod tests {
         assert!(repeats.is_new("full", begin + QUIET));
         assert!(!repeats.is_new("other", begin + QUIET));
         assert_eq!(repeats.over(begin + QUIET, true), [("other".to_owned(), 1)]);
-        // What comes in endless variety is logged, and takes no memory.
+        // Endless variety is logged, and takes no memory.
         for number in 0..10 * MOST_REMEMBERED {
             assert!(repeats.is_new(&number.to_string(), begin));
         }

@@ -1,4 +1,4 @@
-//! Targets that are not traced: their memory is copied now and then and searched for blocks that nothing reaches.
+//! Untraced targets: their memory is periodically copied and searched for unreachable blocks.
 
 use crate::advising::Advising;
 use crate::board::{Growth, Identity, Link, Numbers, Pin};
@@ -28,10 +28,10 @@ const TURN: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 /// Time for which the waits of a process are measured before it is touched.
 const WAITS_FOR: Duration = Duration::from_secs(1);
-/// Advice on processes that would be due together is spread over no more than a part of this.
+/// Longest time over which simultaneous advice is spread.
 const LONGEST_SPREAD: Duration = Duration::from_secs(3600);
 
-/// Resource that one process at a time may have.
+/// Resource for one process at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// A copy of its memory.
@@ -45,13 +45,13 @@ pub enum Queue {
 pub struct Means {
     /// Bytes that a copy may take.
     pub memory: u64,
-    /// Where recordings are that have no name and are gone at once.
+    /// Directory of recordings that have no name and are deleted at once.
     pub directory: PathBuf,
     /// True if the agent looks up names.
     pub has_names: bool,
-    /// Where files go, if there is such a place.
+    /// Directory of files, if there is one.
     pub files: Option<Files>,
-    /// Advice that outlasts the agent, if it can be kept.
+    /// Advice that outlasts the agent, if it can be stored.
     pub kept_advice: Option<Arc<KeptAdvice>>,
 }
 
@@ -66,7 +66,7 @@ pub struct Searches {
 }
 
 impl Searches {
-    /// None so far.
+    /// Creates them before the first search.
     pub fn new(
         identity: Arc<Identity>,
         rule: Arc<Rule>,
@@ -84,17 +84,17 @@ impl Searches {
         }
     }
 
-    /// The process.
+    /// Returns the identity of the process.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Messages in both directions.
+    /// Returns the messages in both directions.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// Searches until the process ends, or the target is asked back, or a search fails.
+    /// Searches until the process ends, the agent is to leave it, or a search fails.
     pub fn run(&self, reclaim: Option<Reclaim>) -> Ended {
         let ended = self.run_until_then(reclaim);
         if let (Ended::Gone, Some(kept)) = (&ended, self.kept_advice()) {
@@ -165,7 +165,7 @@ impl Searches {
         }
     }
 
-    /// Waits; an error if there is nothing to wait for any more.
+    /// Waits until then; fails if there is no more reason to wait.
     pub fn rest_until(&self, next: Instant) -> Result<(), Ended> {
         while Instant::now() < next {
             if self.link.is_asked_back() {
@@ -209,7 +209,8 @@ impl Searches {
         }
     }
 
-    /// Waits until it is the turn of this process in a queue, and also until the agent is within its budget; `None` if that takes longer than `patience`.
+    /// Waits for the turn of this process in a queue, and until the agent is within its budget; `None` if that takes
+    /// longer than `patience`.
     pub fn turn_within_budget(
         &self,
         queue: Queue,
@@ -229,7 +230,7 @@ impl Searches {
         }
     }
 
-    /// Returns true if its threads get next to no processor time now. Takes a second.
+    /// Returns true if its threads hardly get any processor time now. Takes a second.
     pub fn is_starved(&self) -> Result<bool, Ended> {
         let pid = self.identity.pid;
         let before = Waits::of(pid);
@@ -246,51 +247,51 @@ impl Searches {
         }
     }
 
-    /// The share of its time that tracing may take, if the rule says so.
+    /// Returns the share of its time that tracing may take, if the rule sets one.
     pub fn overhead(&self) -> Option<f64> {
         Some(self.rule.overhead.as_ref()?.get_ref().0)
     }
 
-    /// Returns the files of targets that were read.
+    /// Returns the shared files of targets.
     pub fn files(&self) -> &SharedFiles {
         &self.shared.files
     }
 
-    /// Where recordings are that have no name and are gone at once.
+    /// Returns the directory of recordings that have no name and are deleted at once.
     pub fn directory(&self) -> &std::path::Path {
         &self.means.directory
     }
 
-    /// Where advice is written, if the rule says so.
+    /// Returns the directory for advice, if the rule asks for it.
     pub fn files_of_advice(&self) -> Option<&Files> {
         let mut sent = self.rule.send.iter();
         let is_wanted = sent.any(|to| *to.get_ref() == Destination::Files);
         self.means.files.as_ref().filter(|_| is_wanted)
     }
 
-    /// Advice that outlasts the agent, if it can be kept.
+    /// Returns the advice that outlasts the agent, if it can be stored.
     pub fn kept_advice(&self) -> Option<&KeptAdvice> {
         self.means.kept_advice.as_deref()
     }
 
-    /// The file that the process executes.
+    /// Returns the executable of the process.
     pub fn executable(&self) -> Option<&str> {
         self.executable.as_deref()
     }
 
-    /// Who reads files for names, if the agent looks them up.
+    /// Returns the shared readers of files for names, if the agent looks them up.
     pub fn names(&self) -> Option<&SharedReaders> {
         self.means.has_names.then_some(&self.shared.names)
     }
 
-    /// Returns true if the process has ended, or executes another program, which may fall under another rule.
+    /// Returns true if the process has ended, or executes another program, which may match another rule.
     pub fn has_gone(&self) -> bool {
         let pid = self.identity.pid;
         let is_the_same = thread_start_time(pid, pid) == Some(self.identity.started);
         has_ended(pid) || !is_the_same || executable_of(pid) != self.executable
     }
 
-    /// The copy to search, as the rule wants it.
+    /// Returns the request for a copy by the rule.
     pub fn request(&self) -> Request {
         let rule = &self.rule;
         let limits = Limits {
@@ -307,7 +308,7 @@ impl Searches {
         }
     }
 
-    /// One search, of which nothing else comes.
+    /// Searches once, without further action.
     fn search(&self, numbers: &mut Numbers) -> Result<(), Ended> {
         let _turn = self.turn()?;
         self.try_search(numbers).map_err(Ended::Refused)
@@ -329,7 +330,7 @@ impl Searches {
         self.count(&captured, &scan, numbers)
     }
 
-    /// Takes the numbers of a search of a heap that was read whole.
+    /// Takes the numbers of a search of a completely read heap.
     pub fn count(
         &self,
         captured: &Captured,
@@ -347,14 +348,13 @@ impl Searches {
         self.account(captured, scan, numbers)
     }
 
-    /// Takes how long all threads were held.
+    /// Takes the time for which all threads were held.
     pub fn count_hold(&self, captured: &Captured, numbers: &mut Numbers) {
         numbers.scans += 1;
         numbers.scan_held += captured.snapshot.meta.held_ms / 1e3;
     }
 
-    /// Returns the resident memory of a process that was copied, and the blocks that hold it, where the rule asks for
-    /// that.
+    /// Returns the resident memory of a copied process, and the blocks that hold it, if the rule asks for that.
     fn account(
         &self,
         captured: &Captured,
@@ -384,7 +384,7 @@ impl Searches {
     }
 }
 
-/// Takes a lock if nobody has it.
+/// Takes a lock if it is free.
 fn taken(one: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
     match one.try_lock() {
         Ok(turn) => Some(turn),
@@ -441,7 +441,7 @@ mod tests {
         shared.is_held_back.store(false, Relaxed);
         let turn = first.turn_within_budget(Queue::Copies, patience);
         assert!(matches!(turn, Ok(Some(_))));
-        // It waits for its turn until it is asked back.
+        // It waits for its turn until the agent is to leave it.
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| second.turn().map(drop));
             std::thread::sleep(2 * TURN);
@@ -449,7 +449,7 @@ mod tests {
             second.link.ask_back();
             assert!(matches!(waiting.join(), Ok(Err(Ended::Left))));
         });
-        // An examination does not wait for copies of others before it needs its own.
+        // An examination does not wait for other copies before it needs its own.
         assert!(second.try_turn().is_none());
         drop(turn);
         assert!(first.turn().is_ok() && second.try_turn().is_some());

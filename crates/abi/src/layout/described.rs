@@ -1,29 +1,29 @@
-//! Allocators that the user has described: which functions they have, and how their blocks are named.
+//! Allocators that the user has described: their functions, and the names of their blocks.
 //!
-//! A heap of its own means that one address can be that of a block of several heaps: a pool hands out the first bytes
-//! of a slab that malloc has handed out to it. So the blocks of a described heap are known by *keys* that no address
-//! has, with the heap in them. They are in the place of addresses wherever events, filters and tables have these.
+//! With heaps of their own, one address can be that of a block in several heaps: a pool hands out the first bytes of a
+//! slab that malloc has handed out to it. So the blocks of a described heap are identified by *keys* that no address
+//! equals, and which include the heap. They replace addresses in events, filters and tables.
 //!
 //! ```text
 //! bit  47      set: no address of a process has it, with four levels of page tables
 //! bits 44..47  the heap
-//! bits 35..44  the window: which 4 GiB of the address space, as the heap's table of windows has it
+//! bits 35..44  the window: 4 GiB of the address space, by the heap's table of windows
 //! bits  3..35  the address within the window
 //! bits  0..3   0, as events leave them out
 //! ```
 //!
-//! So keys tell blocks apart that do not even have different addresses modulo 8.
+//! So keys also distinguish blocks whose addresses are equal modulo 8.
 
 use super::{ACCESS_OFFSET, BOUNDS_OFFSET, SAMPLE_OFFSET, WINDOWS_OFFSET};
 use crate::HOOKED_FUNCTIONS;
 
-/// Heaps that can be described.
+/// Most described heaps.
 pub const MAX_HEAPS: usize = 8;
-/// Functions that can be described. Their ids follow those of [`HOOKED_FUNCTIONS`].
+/// Most described functions. Their ids follow those of [`HOOKED_FUNCTIONS`].
 pub const MAX_DESCRIBED: usize = 32;
 /// Windows of a heap, a power of two.
 pub const HEAP_WINDOWS: usize = 512;
-/// The bit that only keys have.
+/// Bit that only keys have.
 pub const KEY_BIT: u64 = 1 << 47;
 /// Lowest bit of the heap in a key.
 pub const KEY_HEAP_SHIFT: u32 = 44;
@@ -31,13 +31,13 @@ pub const KEY_HEAP_SHIFT: u32 = 44;
 pub const KEY_WINDOW_SHIFT: u32 = 35;
 /// Lowest bit of the address in a key.
 pub const KEY_ADDRESS_SHIFT: u32 = 3;
-/// The id of the first described function.
+/// Id of the first described function.
 pub const FIRST_DESCRIBED: usize = HOOKED_FUNCTIONS.len();
 
-/// Offset of what the described functions do: a word each, see [`DescribedFunction`].
+/// Offset of the described functions: a word each, see [`DescribedFunction`].
 pub const DESCRIBED_OFFSET: usize = SAMPLE_OFFSET + 45_056;
 
-/// What a described function does.
+/// Effect of a described function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DescribedRole {
@@ -49,60 +49,60 @@ pub enum DescribedRole {
     Reallocates = 3,
 }
 
-/// By what a function says that it has succeeded.
+/// Sign of a function's success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Success {
-    /// By a block that is not null.
+    /// The block is not null.
     #[default]
     Block = 0,
-    /// By returning 0, as an int.
+    /// It returns 0, as an int.
     Zero = 1,
-    /// By returning another number than 0, as an int.
+    /// It returns a number other than 0, as an int.
     NotZero = 2,
 }
 
-/// An argument that is passed in a register.
+/// An argument in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Argument {
-    /// 1 to 6 (psABI 3.2.3).
+    /// Number of the argument, 1 to 6 (psABI 3.2.3).
     pub number: u8,
-    /// Only its lower 32 bits mean something.
+    /// True if only its lower 32 bits count.
     pub is_narrow: bool,
 }
 
-/// Where a function gets the size of a block from.
+/// Source of the size of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockSize {
     /// An argument, in bytes.
     Argument(Argument),
-    /// Two arguments: their product in bytes.
+    /// Product of two arguments, in bytes.
     Product(Argument, Argument),
-    /// All blocks have so many bytes.
+    /// The same number of bytes for all blocks.
     Fixed(u32),
 }
 
-/// What the hook has to know of a described function.
+/// The hook's facts about a described function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DescribedFunction {
-    /// What it does.
+    /// Its effect.
     pub role: DescribedRole,
     /// Its heap, below [`MAX_HEAPS`].
     pub heap: u8,
-    /// The size; not of a function that releases.
+    /// Size of its blocks; unused for a function that releases.
     pub size: BlockSize,
-    /// The argument with the block that is released, or with its address if `old_is_indirect`; 0: none.
+    /// Argument with the released block, or with its address if `old_is_indirect`; 0 for none.
     pub old: u8,
-    /// See `old`.
+    /// True if `old` has the address of the block.
     pub old_is_indirect: bool,
-    /// The argument that says where to put the new block's address; 0: it is returned.
+    /// Argument with the place for the new block's address; 0 if it is returned.
     pub result: u8,
-    /// How it says that there is one.
+    /// Sign of success.
     pub success: Success,
 }
 
 impl DescribedFunction {
-    /// As the hook reads it: `described.hpp` has the same places.
+    /// Packs it for the hook: `described.hpp` has the same layout.
     pub const fn pack(&self) -> u64 {
         let (size, count, fixed) = match self.size {
             BlockSize::Argument(size) => (pack_argument(size), 0, 0),
@@ -121,12 +121,12 @@ impl DescribedFunction {
     }
 }
 
-/// Four bits: the number, and whether it is narrow.
+/// Packs four bits: the number, and a flag for a narrow one.
 const fn pack_argument(argument: Argument) -> u64 {
     argument.number as u64 & 7 | (argument.is_narrow as u64) << 3
 }
 
-/// The heap that a block belongs to by its address or key: 0 is that of malloc and its like, 1 the first described one.
+/// Returns the heap of a block by its address or key: 0 is that of malloc and its relatives, 1 the first described one.
 #[inline(always)]
 pub const fn heap_of(address: u64) -> usize {
     if address & KEY_BIT == 0 {
@@ -135,8 +135,8 @@ pub const fn heap_of(address: u64) -> usize {
     1 + (address >> KEY_HEAP_SHIFT & (MAX_HEAPS as u64 - 1)) as usize
 }
 
-/// The address that a key of a described heap stands for. `window`: the entries of the heap's table, by their numbers.
-/// `None` of what is no key, or one whose window the table does not have.
+/// Returns the address for a key of a described heap. `window`: the entries of the heap's table, by their numbers.
+/// `None` if it is not a key, or if the table lacks its window.
 pub fn address_of_key(key: u64, window: impl FnOnce(usize) -> u32) -> Option<u64> {
     if key & KEY_BIT == 0 {
         return None;

@@ -1,40 +1,40 @@
-//! What the hook says of itself, and what its entry points take and return.
+//! The hook's description of itself, and the arguments and results of its entry points.
 
 use super::shared_struct::shared_struct;
 
-/// "MEMHOOK description", as the hook holds it: two words that occur nowhere else, [`HookDescription::magic`].
+/// "MEMHOOK description", as stored in the hook: two words that occur nowhere else, [`HookDescription::magic`].
 pub const DESCRIPTION_MAGIC: [u64; 2] = [0x3d1e_57a9_b60c_42f8, 0x9bc4_706f_18e3_ad25];
-/// Of [`HookDescription`]. Fields are only added, at its end; 2 has [`HookDescription::emitting_wrappers`].
+/// Version of [`HookDescription`]. Fields are only added, at its end; 2 has [`HookDescription::emitting_wrappers`].
 pub const DESCRIPTION_VERSION: u32 = 2;
 
 shared_struct! {
-    /// What a loaded hook says of itself, so that whoever finds it in a process, another version of
-    /// memhook-rs included, knows which function is behind each of its wrappers. It is found by its
-    /// magic number and its own address in the hook's data.
+    /// A loaded hook's description of itself. A program that finds it in a process, such as another version of
+    /// memhook-rs, learns the function behind each of its wrappers. It is found by its magic number and its own address
+    /// in the hook's data.
     apart HookDescription {
-        /// [`DESCRIPTION_MAGIC`].
+        /// Magic number: [`DESCRIPTION_MAGIC`].
         magic: [u64; 2],
-        /// Where it is (avma).
+        /// Its own address (avma).
         own_address: u64,
-        /// [`DESCRIPTION_VERSION`].
+        /// Version: [`DESCRIPTION_VERSION`].
         version: u32,
-        /// Hooked functions.
+        /// Number of hooked functions.
         functions: u32,
-        /// Wrappers of a function, each with an original of its own.
+        /// Number of wrappers of a function, each with an original of its own.
         variants: u32,
-        /// Tables of wrappers, without those that emit: a reader of version 1 believes no more than two.
+        /// Number of tables of wrappers, without the emitting ones: a reader of version 1 accepts at most two.
         tables: u32,
-        /// Address (avma) of `u64[functions][variants]`: the wrappers.
+        /// Address (avma) of the wrappers, `u64[functions][variants]`.
         wrappers: u64,
-        /// The same: those for selective tracing.
+        /// Address (avma) of the wrappers for selective tracing, in the same form.
         selective_wrappers: u64,
-        /// Address (avma) of `u64[functions][variants]`: the originals, 0 where there is none.
+        /// Address (avma) of the originals, `u64[functions][variants]`, 0 for none.
         originals: u64,
         /// Address (avma) of the gate, a page that a fork wipes: u32 epoch, u32 last epoch, u64 owner.
         gate: u64,
         /// Address (avma) of the hook's pointer to its region.
         region: u64,
-        /// As `wrappers`: those that tell listeners. Since version 2.
+        /// Address (avma) of the wrappers that notify listeners, in the form of `wrappers`. Since version 2.
         emitting_wrappers: u64,
     }
 }
@@ -42,7 +42,7 @@ shared_struct! {
 /// Offset in the gate of a u32, one of [`gate_birth`].
 pub const GATE_BIRTH_OFFSET: u64 = 16;
 
-/// What has become of a fork child's wish to be traced from its birth; in the gate, so each child begins with the first.
+/// Progress of a fork child towards being traced from its birth; in the gate, so each child begins with the first.
 pub mod gate_birth {
     /// It has called no hooked function yet.
     pub const UNDECIDED: u32 = 0;
@@ -50,25 +50,25 @@ pub mod gate_birth {
     pub const UNDER_WAY: u32 = 1;
     /// It records into a region of its own, or an attacher has given it one.
     pub const DONE: u32 = 2;
-    /// It has found none.
+    /// It has found no region.
     pub const DECLINED: u32 = 3;
 }
 
-/// Offset, from the gate, of `u64[MOST_SPARES]`: where regions are mapped (avma) that fork children may
-/// claim; a 0 ends the list. Behind the page that a fork wipes, in private memory: a child has the list as it was
-/// when it was forked, and so only what is mapped in it.
+/// Offset, from the gate, of `u64[MOST_SPARES]`: addresses (avma) of mapped regions that fork children may claim; a 0
+/// ends the list. It is in private memory after the page that a fork wipes: a child has the list of the moment of its
+/// fork, and so only regions that are mapped in it.
 pub const SPARES_BEHIND_GATE: u64 = 4096;
 /// Most regions in that list.
 pub const MOST_SPARES: usize = 64;
 
 shared_struct! {
-    /// A word of the target that is to be exchanged: an argument of `memhook_exchange`.
+    /// A word of the target to exchange: an argument of `memhook_exchange`.
     apart Exchange {
-        /// Where (avma), 8-byte aligned.
+        /// Its address (avma), 8-byte aligned.
         address: u64,
-        /// What it must hold.
+        /// Its expected value.
         from: u64,
-        /// What it shall hold.
+        /// Its new value.
         to: u64,
         /// PROT_* bits of its page.
         protection: u32,
@@ -77,17 +77,17 @@ shared_struct! {
     }
 }
 
-/// As what the loader should count, in `memhook_exchange`: anything.
+/// Value for the loader's count, in `memhook_exchange`, that accepts any.
 pub const ANY_LOADER_COUNT: u64 = u64::MAX;
 
-/// What the hook's entry points return besides counts.
+/// Results of the hook's entry points other than counts.
 pub mod hook_error {
-    /// The region is not one of this version.
+    /// The region is not of this version.
     pub const NOT_OUR_REGION: i64 = -1;
     /// The gate page cannot be kept from fork children, so that tracing would not be safe.
     pub const NO_WIPE_ON_FORK: i64 = -2;
-    /// Modules were unloaded since the attacher looked: nothing was exchanged.
+    /// Modules were unloaded since the attacher's look: nothing was exchanged.
     pub const STALE: i64 = -3;
-    /// The loader could not be asked to keep still: nothing was exchanged.
+    /// The loader could not be kept still: nothing was exchanged.
     pub const NO_LOADER: i64 = -4;
 }

@@ -1,18 +1,18 @@
-//! What is known of slots and modules.
+//! Slots and modules.
 
 use super::shared_struct::{Address, shared_struct};
 use std::sync::atomic::AtomicU32;
 
-/// Values of the states at [`super::SLOT_STATES_OFFSET`], a u32 for each entry of the journal: what the hook says of it.
+/// Values of the states at [`super::SLOT_STATES_OFFSET`], a u32 for each entry of the journal, written by the hook.
 pub mod slot_state {
     /// Entry not in use, or its module is gone.
     pub const UNUSED: u32 = 0;
-    /// The hook is to patch it.
+    /// The hook must patch it.
     pub const PENDING: u32 = 1;
     /// The hook is about to write, or has written, our value. Set before the write, so that
     /// recovery after a crash of the attacher knows every slot that may hold it.
     pub const PATCHED: u32 = 2;
-    /// Held another value than expected; left alone.
+    /// It held another value than expected, and was left alone.
     pub const CHANGED: u32 = 3;
     /// The original is back.
     pub const RESTORED: u32 = 4;
@@ -25,7 +25,7 @@ shared_struct! {
     guide SlotEntry {
         /// Address of the slot (avma).
         address: Address,
-        /// What the slot held, and holds again after the detach (avma).
+        /// Value of the slot before the attach and after the detach (avma).
         original: Address,
         /// Identity of the module: base avma.
         module_base: Address,
@@ -33,15 +33,15 @@ shared_struct! {
         function: u32,
         /// Variant of the original.
         variant: u32,
-        /// Not 0: the hook is to patch it, unless its state says that this is done.
+        /// Not 0: the hook must patch it, unless its state shows that this is done.
         is_wanted: AtomicU32,
-        /// PROT_* bits to put back after patching.
+        /// PROT_* bits to restore after patching.
         protection: u32,
-        /// What the slot holds before patching: `original`, or the PLT stub of a slot that lazy
-        /// binding has not resolved yet.
+        /// Value of the slot before patching: `original`, or the PLT stub of a slot that lazy binding has not resolved
+        /// yet.
         expected: Address,
-        /// Not 0: the slot's module was loaded with the program and is never unloaded, so that nothing the
-        /// loader does makes this entry out of date.
+        /// Not 0: the slot's module was loaded with the program and is never unloaded, so no action of the loader makes
+        /// this entry out of date.
         is_permanent: u64,
     }
 }
@@ -57,12 +57,11 @@ shared_struct! {
         ret_gadget: Address,
         /// Load bias: avma - svma.
         base: Address,
-        /// First unwind row.
+        /// Number of the first unwind row.
         first_row: u32,
-        /// Unwind rows.
+        /// Number of unwind rows.
         row_count: u32,
-        /// Not 0: code that no row covers keeps frame pointers, because a compiler at run time made it, or
-        /// made for it.
+        /// Not 0: code without rows keeps frame pointers, because a compiler at run time made it, or made for it.
         keeps_frame_pointers: u32,
         /// Not 0: it is never unloaded.
         is_permanent: u32,

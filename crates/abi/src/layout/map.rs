@@ -1,4 +1,4 @@
-//! How large everything in the region is, and where it is.
+//! Sizes and offsets of everything in the region.
 
 use super::{
     AccessRecord, Control, MARKS, MarkEntry, ModuleEntry, PYTHON_CACHE_ENTRIES,
@@ -9,14 +9,14 @@ use crate::event::RawEvent;
 
 /// "MEMHOOK1", little endian.
 pub const MAGIC: u64 = 0x314b_4f4f_484d_454d;
-/// Changes with every change of this layout; hook and attacher must agree.
+/// Layout version, raised by every change of this layout; hook and attacher must agree.
 pub const ABI_VERSION: u32 = 28;
 
 /// Slots the journal can hold.
 pub const MAX_SLOTS: usize = 32_768;
 /// Code ranges the module list can hold.
 pub const MAX_MODULES: usize = 2_048;
-/// Different originals of one function that can be kept apart.
+/// Separate originals of one function.
 pub const MAX_VARIANTS: usize = 4;
 /// Sequence words.
 pub const SEQUENCE_WORDS: usize = 16_384;
@@ -26,17 +26,16 @@ pub const INDEX_ENTRIES: usize = 1 << 20;
 pub const ARENA_BYTES: usize = 1 << 28;
 /// Bytes of an arena granule; a stack id is a granule number.
 pub const GRANULE_BYTES: usize = 16;
-/// Frames that a stack may have.
+/// Most frames of a stack.
 pub const MAX_DEPTH: usize = 128;
-/// Rings, and so threads traced at one time.
+/// Number of rings, and so of threads traced at one time.
 pub const MAX_RINGS: usize = 1_024;
-/// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages
-/// cost nothing.
+/// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages cost nothing.
 pub const RING_PREFIX_BYTES: usize = PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTHON_CHAIN_BYTES;
-/// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one
-/// page of a stack that is read through the kernel.
+/// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one page of a stack
+/// that is read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 1_024;
-/// Offset of the guides: by which words the remembered backtraces differ that begin alike.
+/// Offset of the guides: the words by which remembered backtraces with the same begin differ.
 pub const MEMO_GUIDES_OFFSET: usize = 8_192;
 /// Guides of a ring.
 pub const MEMO_GUIDES: usize = 256;
@@ -46,46 +45,48 @@ pub const MEMO_GUIDE_BYTES: usize = 8;
 pub const PC_CACHE_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE_BYTES;
 /// Entries of the PC cache at its largest, a power of two.
 pub const PC_CACHE_ENTRIES: usize = 2_048;
-/// Entries of the PC cache of a ring at first: what is left of one page.
+/// Entries of a ring's initial PC cache: the rest of one page.
 pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
-/// Offset of the backtraces remembered by a ring's thread; they can take what is left up to [`PYTHON_CHAINS_OFFSET`](super::PYTHON_CHAINS_OFFSET).
+/// Offset of the backtraces remembered by a ring's thread; they can take the rest up to
+/// [`PYTHON_CHAINS_OFFSET`](super::PYTHON_CHAINS_OFFSET).
 pub const MEMO_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
-/// Bytes of remembered backtraces that a ring has at first.
+/// Initial bytes of remembered backtraces of a ring.
 pub const MEMO_FIRST_BYTES: usize = 8_192;
 /// Fewest bytes of a ring's events: a page.
 pub const LEAST_RING_BYTES: usize = 4_096;
-/// Entries of the stack index that are used at first, a power of two.
+/// Initial entries of the stack index, a power of two.
 pub const INDEX_FIRST_ENTRIES: usize = 4_096;
-/// By how much rings and the stack index grow at a time.
+/// Factor by which rings and the stack index grow at a time.
 pub const GROWTH: usize = 4;
 /// Bytes of a remembered backtrace before its checked words.
 pub const MEMO_HEADER_BYTES: usize = 32;
 /// Bytes of four checked words with their offsets.
 pub const MEMO_BLOCK_BYTES: usize = 40;
-/// Pages that the live filter tells apart, a power of two: a byte each.
+/// Separate pages of the live filter, a power of two: a byte each.
 pub const FILTER_PAGES: usize = 1 << 20;
-/// The marks in such a byte. The page may have recorded blocks that are in the table.
+/// First mark in such a byte: the page may have recorded blocks that are in the table.
 pub const FIRST_ENTERED_MARK: u8 = 1;
-/// This and the next bit.
+/// That and the next bit.
 pub const ENTERED_MARKS: u8 = 3;
-/// The page may have recorded blocks that are not in the table.
+/// First mark of pages that may have recorded blocks outside of the table.
 pub const FIRST_UNSURE_MARK: u8 = 4;
-/// This and the next bit.
+/// That and the next bit.
 pub const UNSURE_MARKS: u8 = 12;
-/// Words of the table of recorded live blocks, a power of two. A word is for 256 bytes of addresses: bits 0 to 31 say
-/// which eight bytes recorded blocks begin with, bits 32 to 63 which 256 bytes they are: bit 8 of the address, and above
-/// it those from bit 17 on. 0: none. The word's number, or the one that differs in the last bit, is bits 8 to 27 of the
-/// address, exclusive-or bits 40 to 59 of `(address >> 28) *` [`FILTER_HASH`]; modulo the words in use, at least 512.
+/// Words of the table of recorded live blocks, a power of two. A word is for 256 bytes of addresses: bits 0 to 31 mark
+/// the eight bytes with which recorded blocks begin, bits 32 to 63 identify the 256 bytes: bit 8 of the address, and
+/// above it those from bit 17 on. 0 for none. The word's number, or the one that differs in the last bit, is bits 8 to
+/// 27 of the address, exclusive-or bits 40 to 59 of `(address >> 28) *` [`FILTER_HASH`]; modulo the words in use, at
+/// least 512.
 pub const FILTER_WORDS: usize = 1 << 20;
-/// Fewest words of the table in use: what they leave out of an address is in the words.
+/// Fewest words of the table in use: the words hold the rest of an address.
 pub const LEAST_FILTER_WORDS: usize = 512;
-/// Spreads what is far apart (Fibonacci hashing; Knuth, The Art of Computer Programming, volume 3, section 6.4).
+/// Multiplier that spreads distant addresses (Fibonacci hashing; Knuth, The Art of Computer Programming, volume 3,
+/// section 6.4).
 pub const FILTER_HASH: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Entries of the table of blocks that were passed by while a ring was nearly full, a power of two. It
-/// is in the place of the table of recorded ones, which nothing needs at the same time.
+/// Entries of the table of blocks that were not recorded because a ring was nearly full, a power of two. It takes the
+/// place of the table of recorded ones, which is never needed at the same time.
 pub const PASSED_BLOCKS: usize = FILTER_WORDS;
-/// Quantiles of the exponential distribution that sampling intervals are drawn from; one more entry
-/// closes the last.
+/// Quantiles of the exponential distribution from which sampling intervals are drawn; one more entry closes the last.
 pub const SAMPLE_QUANTILES: usize = 1 << 12;
 /// Records of accesses: live blocks whose reads and writes can be counted at a time.
 pub const ACCESS_RECORDS: usize = 1 << 20;
@@ -94,25 +95,25 @@ pub const MAX_ROWS: usize = 1 << 24;
 /// Distinct unwind rules of all modules together.
 pub const MAX_RULES: usize = 1 << 16;
 
-// The guide: what the attacher tells the hook, which nobody else can write.
+// The guide: written by the attacher for the hook; no other process can write it.
 
 /// Offset of the [`PythonLayout`].
 pub const PYTHON_OFFSET: usize = 4_096;
 /// Offset of the slot journal.
 pub const SLOTS_OFFSET: usize = 8_192;
-/// Offset of the module list. There are two module lists: one is in use while the other is written.
+/// Offset of the two module lists: one is in use while the other is written.
 pub const MODULES_OFFSET: usize = SLOTS_OFFSET + MAX_SLOTS * size_of::<SlotEntry>();
 /// Offset of the sampling intervals: u64 each, in bytes, ascending quantiles.
 pub const SAMPLE_OFFSET: usize = MODULES_OFFSET + 2 * MAX_MODULES * size_of::<ModuleEntry>();
 /// Offset of the [`StackBounds`].
 pub const BOUNDS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
-/// How many low bits of a ring's place in the region its [`StackBounds`] do not depend on.
+/// Low bits of a ring's offset in the region on which its [`StackBounds`] do not depend.
 pub const BOUNDS_SHIFT: u32 = 18;
 /// Bytes of the [`StackBounds`] of the largest region.
 const BOUNDS_BYTES: usize = 1 << 24;
 /// Most bytes of one ring's events.
 pub const MOST_RING_BYTES: usize = 64 << 20;
-/// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]). What begins here is only needed to unwind.
+/// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]). Everything from here on is only needed to unwind.
 pub const RULES_OFFSET: usize = BOUNDS_OFFSET + BOUNDS_BYTES;
 /// Offset of the rows' code offsets (u32, relative to the module's base, ascending in a module).
 pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
@@ -121,7 +122,7 @@ pub const ROW_RULES_OFFSET: usize = ROW_OFFSETS_OFFSET + MAX_ROWS * 4;
 /// Bytes of the guide.
 pub const GUIDE_BYTES: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
 
-// The report: what the hook tells the attacher, which relatives of the target may be able to write.
+// The report: from the hook to the attacher; relatives of the target may be able to write it.
 
 /// Offset of the [`Tally`].
 pub const TALLY_OFFSET: usize = GUIDE_BYTES;
@@ -136,7 +137,7 @@ pub const INDEX_OFFSET: usize = SEQUENCE_OFFSET + SEQUENCE_WORDS * 4;
 /// Offset of the stack arena.
 pub const ARENA_OFFSET: usize = INDEX_OFFSET + INDEX_ENTRIES * 8;
 /// Offset of the live filter: a byte for each page, by the address modulo [`FILTER_PAGES`], 0 while no recorded block
-/// is live there. Only in use with [`flags::LIVE_FILTER`], as is the table.
+/// is live there. Like the table, it is only in use with [`flags::LIVE_FILTER`].
 pub const FILTER_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
 /// Offset of the table of recorded live blocks.
 pub const FILTER_TABLE_OFFSET: usize = FILTER_OFFSET + FILTER_PAGES;

@@ -1,26 +1,25 @@
-//! Marks that somebody sets while a process is traced.
+//! Marks set during a trace.
 
 use super::shared_struct::shared_struct;
 use std::sync::atomic::AtomicU64;
 
 /// Words of a mark's name.
 pub const MARK_WORDS: usize = 14;
-/// Bytes of a mark's name, at most; it is filled up with zeros.
+/// Most bytes of a mark's name; the rest is zeros.
 pub const MARK_BYTES: usize = MARK_WORDS * 8;
-/// Marks that can wait for the attacher at one time.
+/// Most marks that can wait for the attacher.
 pub const MARKS: usize = 24;
-/// In [`MarkEntry::time_ns`]: the program has set the mark itself, at the time in the other bits, and the attacher has
-/// not seen it yet.
+/// Bit in [`MarkEntry::time_ns`]: the program has set the mark itself, at the time in the other bits, and the attacher
+/// has not seen it yet.
 pub const MARK_BY_PROGRAM: u64 = 1 << 63;
 
 shared_struct! {
-    /// A mark. Who sets it takes a number from [`super::Control`], writes the name and then the number;
-    /// the attacher answers with the time. A mark of the program itself has the time already
-    /// ([`MARK_BY_PROGRAM`]).
+    /// A mark. Its setter takes a number from [`super::Control`], writes the name and then the number; the attacher
+    /// answers with the time. A mark of the program itself already has the time ([`MARK_BY_PROGRAM`]).
     report MarkEntry {
-        /// Number + 1, once the name is there; 0 while it is written.
+        /// Number + 1, once the name is complete; 0 while it is written.
         number: AtomicU64,
-        /// Its time in nanoseconds since the attach, once the attacher has seen it; 0: not yet.
+        /// Its time in nanoseconds since the attach, once the attacher has seen it; 0 before that.
         time_ns: AtomicU64,
         /// The name, UTF-8.
         name: [u64; 14],

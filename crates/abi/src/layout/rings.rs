@@ -1,36 +1,35 @@
-//! Rings, and the stacks that their events name.
+//! Rings, and the stacks that their events refer to.
 
 use super::shared_struct::{Address, shared_struct};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Values of [`RingHeader::state`].
 pub mod ring_state {
-    /// Can be claimed.
+    /// The ring can be claimed.
     pub const FREE: u32 = 0;
-    /// Belongs to the thread [`super::RingHeader::tid`](crate::RingHeader).
+    /// The ring belongs to the thread [`super::RingHeader::tid`](crate::RingHeader).
     pub const CLAIMED: u32 = 1;
 }
 
 shared_struct! {
-    /// Head of a ring. The producer's and the consumer's words keep 128 bytes apart: the adjacent
-    /// line prefetcher pulls lines in pairs.
+    /// Head of a ring. The producer's and the consumer's words keep 128 bytes apart: the adjacent line prefetcher
+    /// pulls lines in pairs.
     report RingHeader {
         /// Events ever published; written by the owning thread with release order.
         head: AtomicU64,
-        /// The producer need not look at `tail` as long as `head` stays so far below this that a
-        /// record fits.
+        /// Value of `head` up to which, minus a record, the producer need not read `tail`.
         limit: u64,
-        /// The frame of the outermost wrapper of this thread, bit 0: while recording. 0: none.
+        /// Frame of the outermost wrapper of this thread, bit 0: while recording. 0 for none.
         outer: u64,
         /// Time of the last tick written.
         last_tick: u64,
-        /// Version of the module list that the caches were filled under, plus 1; 0: clear them.
+        /// Version of the module list under which the caches were filled, plus 1; 0 to clear them.
         cache_version: u64,
         /// Places for events - 1; written by the owner, raised when [`RingHeader::granted`] is.
         mask: AtomicU64,
         /// Remembered backtraces - 1.
         memo_mask: u64,
-        /// How the owner records, see the hook's `adapting.hpp`; 0: every allocation.
+        /// Sampling of the owner, see the hook's `adapting.hpp`; 0 for every allocation.
         sampling: u64,
         /// Entries of the PC cache - 1.
         pc_mask: u64,
@@ -38,20 +37,20 @@ shared_struct! {
         folding: AtomicU64,
         /// Bytes until the next sampled allocation, signed.
         sample_left: u64,
-        /// State of the owner's random numbers; 0: not yet in use.
+        /// State of the owner's random numbers; 0 before their first use.
         random: u64,
-        /// When the owner began to record every allocation again, or, while it samples, until when it
-        /// does at least; by the clock word.
+        /// Time at which the owner began to record every allocation again, or, while it samples, until which it does
+        /// at least; by the clock word.
         sampling_turn_ns: u64,
-        /// For how long the owner samples at least when its ring gets nearly full.
+        /// Least time for which the owner samples when its ring gets nearly full.
         sampling_ns: u64,
-        /// Unwindings done because no remembered backtrace fitted.
+        /// Unwindings because no remembered backtrace matched.
         memo_misses: AtomicU64,
-        /// `head` some unwindings ago << 1; bit 0: unwindings were many before that.
+        /// `head` some unwindings ago << 1; bit 0: unwindings were frequent before that.
         memo_window: u64,
         /// Events dropped because the ring was full.
         dropped: AtomicU64,
-        /// Calls passed by because they came from inside the hook (signal handlers).
+        /// Calls skipped because they came from inside the hook (signal handlers).
         reentrant: AtomicU64,
         /// Stacks cut short.
         truncated: AtomicU64,
@@ -61,54 +60,54 @@ shared_struct! {
         first_sp: AtomicU64,
         /// Remembered backtraces checked ([`flags::CHECK_MEMO`]).
         memo_checked: AtomicU64,
-        /// Those found wrong.
+        /// Number of those that were wrong.
         memo_wrong: AtomicU64,
-        /// Calls passed by as part of the same outer one since `nested_head`.
+        /// Calls skipped as part of the same outer one since `nested_head`.
         nested: u64,
-        /// `head` when the first of them came.
+        /// `head` at the first of them.
         nested_head: u64,
-        /// How long the owner has waited for room of late ([`flags::ADAPT_WHEN_FULL`]).
+        /// Recent time that the owner waited for room ([`flags::ADAPT_WHEN_FULL`]).
         waited_ns: u64,
-        /// When that was reckoned, by the clock word.
+        /// Time of that computation, by the clock word.
         waited_at_ns: u64,
         /// Bytes to the next sample beyond `sample_left` ([`flags::BUDGET`]).
         sample_rest: u64,
-        /// Intervals between samples are drawn for a mean of [`Control::sample_bytes`] and shifted right by this.
+        /// Shift applied to intervals between samples, which are drawn for a mean of [`Control::sample_bytes`].
         sample_shift: u64,
-        /// `head` at which the owner next looks at what is ordered, and has something timed; or draws an allocation.
+        /// `head` at which the owner next checks its orders, and times a call; or draws an allocation.
         next_look: u64,
-        /// By described heap: the frame of the call under way that allocates in it, see the hook's `described.hpp`.
-        /// 0: none.
+        /// For each described heap: the frame of the current call that allocates in it, see the hook's
+        /// `described.hpp`. 0 for none.
         described_frames: [u64; 8],
-        /// By described heap: the block that this call replaces; 0: none.
+        /// For each described heap: the block that this call replaces; 0 for none.
         described_olds: [u64; 8],
         /// `head` at the event that was drawn for a look ([`flags::LOOKS`]).
         drawn_head: u64,
-        /// The time stamp at the beginning of what is timed ([`flags::BUDGET`]); 0: nothing is.
+        /// Time stamp at the beginning of a timed part ([`flags::BUDGET`]); 0 if nothing is timed.
         timed_from: u64,
-        /// What that time stamp took.
+        /// Time of taking that time stamp.
         timed_stamp: u64,
-        /// Allocations until one is timed from the call of the allocator to its return ([`flags::CALL_TIMES`]).
+        /// Allocations until the next one whose allocator call is timed ([`flags::CALL_TIMES`]).
         calls_to_timed: u64,
         /// The time stamp before that call.
         call_from: u64,
-        /// What a time stamp took right before it.
+        /// Time of taking a time stamp right before it.
         call_stamp: u64,
-        /// What the call took, until its event is written; 0: no call was timed.
+        /// Time of the call, until its event is written; 0 if no call was timed.
         call_counts: u64,
         /// Keeps the consumer's line apart.
         producer_pad: [u64; 5],
         /// Events taken; written by the attacher.
         tail: AtomicU64,
-        /// Events that the owner may not change any more; written by the attacher.
+        /// Events that the owner may no longer change; written by the attacher.
         claimed: AtomicU64,
-        /// Places for events that the owner may use, a power of two; 0: those of the beginning.
+        /// Places for events that the owner may use, a power of two; 0 for the initial ones.
         granted: AtomicU64,
-        /// Not 0: the owner may use the whole room for what it remembers; 2: that of Python frames, too.
+        /// Not 0: the owner may use all of the room for remembered backtraces; 2: that for Python frames, too.
         granted_caches: AtomicU64,
         /// Keeps the state apart from the tail.
         consumer_pad: [u64; 15],
-        /// [`ring_state`].
+        /// State: see [`ring_state`].
         state: AtomicU32,
         /// Kernel thread id of the owner, in the target's pid namespace.
         tid: AtomicU32,
@@ -116,16 +115,16 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// Where the stack of a ring's owner is: between these, the hook loads what it needs without the kernel's help. Of
-    /// the ring at `offset` in the region, it is number `offset >>` [`super::BOUNDS_SHIFT`].
+    /// Bounds of the stack of a ring's owner, within which the hook loads words without the kernel's help. For the
+    /// ring at `offset` in the region, it is number `offset >>` [`super::BOUNDS_SHIFT`].
     guide StackBounds {
-        /// Lowest address; 0: not known.
+        /// Lowest address; 0 if unknown.
         low: Address,
-        /// One past the end; 0: not known.
+        /// One past the end; 0 if unknown.
         high: Address,
-        /// The thread, as its ring names it.
+        /// The thread, by the number in its ring.
         tid: u64,
-        /// Not used.
+        /// Unused.
         unused: u64,
     }
 }
@@ -137,9 +136,9 @@ shared_struct! {
         hash: u32,
         /// Function id of the allocation.
         function: u8,
-        /// 1: cut short.
+        /// 1 if it was cut short.
         truncated: u8,
-        /// Frames.
+        /// Number of frames.
         depth: u16,
     }
 }

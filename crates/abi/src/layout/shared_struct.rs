@@ -1,11 +1,11 @@
-//! Structures that both sides know.
+//! Structures that both sides share.
 
-/// Which part of the region a structure lies in, or that it lies elsewhere.
+/// Part of the region, or other place, of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What the attacher tells the hook. Nobody but the attacher can write it.
+    /// From the attacher to the hook. Only the attacher can write it.
     Guide,
-    /// What the hook tells the attacher: numbers, which relatives of the target may write, too.
+    /// From the hook to the attacher: numbers, which relatives of the target may write, too.
     Report,
     /// Not in the region.
     Apart,
@@ -19,16 +19,16 @@ pub struct Field {
     pub rust_type: &'static str,
     /// Byte offset.
     pub offset: usize,
-    /// What is said of it.
+    /// Its documentation.
     pub docs: &'static str,
 }
 
-/// Where something of the target's is (avma): what the hook calls, reads through or writes to. Not for a report.
+/// An address in the target (avma), which the hook calls, reads or writes. Not for a report.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address(pub u64);
 
-/// What a report may consist of. [`Address`] is none of it.
+/// Types that a report may consist of. [`Address`] is not one of them.
 pub(crate) trait Number {}
 macro_rules! numbers {
     ($($ty:ty)*) => { $(impl Number for $ty {})* };
@@ -42,7 +42,7 @@ macro_rules! shared_struct {
         #[repr(C)]
         pub struct $name { $($(#[$fmeta])* pub $field: $ty,)* }
         impl $name {
-            /// Where it lies.
+            /// Part of the region.
             pub const PART: $crate::Part = $crate::layout::shared_struct::shared_part!($part $($ty)*);
             /// Field names, types and offsets, for the C++ header.
             pub const FIELDS: &'static [$crate::Field] = &[$($crate::Field {
@@ -55,7 +55,7 @@ macro_rules! shared_struct {
     };
 }
 
-/// The part; of a report, a field that is no number does not compile.
+/// Returns the part; for a report, a field that is not a number does not compile.
 macro_rules! shared_part {
     (guide $($ty:ty)*) => { $crate::Part::Guide };
     (apart $($ty:ty)*) => { $crate::Part::Apart };

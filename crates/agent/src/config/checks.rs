@@ -11,7 +11,7 @@ const DEPTHS: std::ops::RangeInclusive<u32> = 1..=128;
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
 /// Shortest interval where memory is copied and searched each time.
 const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
-/// Shortest interval where blocks are freed, or could be.
+/// Shortest interval where blocks are freed, or would be.
 const SHORTEST_RECLAIM_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest time from one advice on a process to the next.
 const SHORTEST_ADVICE_INTERVAL: Duration = Duration::from_secs(600);
@@ -29,10 +29,10 @@ const OWN_LABELS: [&str; 9] = [
     "version",
     "pid",
 ];
-/// Shortest time between two questions to a kubelet that nothing new asks for.
+/// Shortest time between two requests to a kubelet without a new reason.
 const SHORTEST_REFRESH: Duration = Duration::from_secs(5);
 
-/// Checks rules between keys, which the type of no single one expresses.
+/// Checks rules between keys, which the type of a single one cannot express.
 pub(super) fn check(file: &File) -> Result<(), Fault> {
     let most = &file.agent.max_targets;
     if !(1..=MOST_TARGETS).contains(most.get_ref()) {
@@ -199,7 +199,7 @@ fn check_rule(file: &File, spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks a rule by which nothing is traced.
+/// Checks a rule that traces nothing.
 fn check_scans(spanned: &toml::Spanned<Rule>) -> Result<(), Fault> {
     let rule = spanned.get_ref();
     let sample = rule.sample.as_ref().map(toml::Spanned::span);
@@ -243,7 +243,7 @@ fn check_reclaim(rule: &Rule, reclaim: &toml::Spanned<Reclaim>) -> Result<(), Fa
     Ok(())
 }
 
-/// Checks a rule that says what to do about the memory of its processes.
+/// Checks a rule that advises on the memory of its processes.
 fn check_advise(rule: &Rule, advise: &toml::Spanned<Every>) -> Result<(), Fault> {
     if rule.mode != Mode::Scan {
         let why = "advise needs mode = \"scan\", because it traces a process in its own way for a minute, and none is traced twice: choose that mode, or leave advise out";
@@ -333,7 +333,8 @@ fn check_kubernetes(spanned: &toml::Spanned<Kubernetes>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Names that Prometheus and Pyroscope take; those that begin with two underscores are theirs.
+/// Returns true for names that Prometheus and Pyroscope accept; those that begin with two
+/// underscores are theirs.
 fn is_label(name: &str) -> bool {
     let mut characters = name.chars();
     let begins = characters.next();

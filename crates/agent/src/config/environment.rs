@@ -1,4 +1,4 @@
-//! `${VARIABLE}` in the strings of a configuration: the value of a variable of the environment.
+//! `${VARIABLE}` in the strings of a configuration: the value of an environment variable.
 
 use super::Fault;
 use std::borrow::Cow;
@@ -7,13 +7,13 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Beginning of a variable; `$${` is this text itself.
+/// Beginning of a variable; `$${` stands for this text itself.
 const BEGIN: &str = "${";
 
-/// The value of a variable.
+/// Looks up a variable.
 type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
-/// Puts the values of variables into all strings of a table; keys stay as they are. `text` is the whole file.
+/// Replaces variables in all strings of a table; keys stay as they are. `text` is the whole file.
 pub fn put_in(text: &str, table: &mut DeTable<'_>, lookup: Lookup<'_>) -> Result<(), Fault> {
     for (_, value) in table.iter_mut() {
         put_into(text, value, lookup)?;
@@ -44,7 +44,8 @@ fn put_into(
     Ok(())
 }
 
-/// A string with the values in it, or which of its `${` is wrong, from 0 on, and why.
+/// Returns a string with its variables replaced; or the number of the wrong `${` in it, from 0 on, with the
+/// reason.
 fn expanded(string: &str, lookup: Lookup<'_>) -> Result<String, (usize, String)> {
     let (mut put, mut rest, mut number) = (String::new(), string, 0);
     while let Some(at) = rest.find(BEGIN) {
@@ -52,7 +53,7 @@ fn expanded(string: &str, lookup: Lookup<'_>) -> Result<String, (usize, String)>
         put += before;
         rest = &from[BEGIN.len()..];
         if before.ends_with('$') {
-            // The second $ of the two is the one that goes.
+            // The second $ of the two is dropped.
             put += "{";
         } else {
             let wrong = |why: String| (number, why);
@@ -84,7 +85,8 @@ fn is_name(name: &str) -> bool {
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Where in the file the `${` of this number is; where it is written by escapes, the string.
+/// Returns the place in the file of the `${` with this number; if it is written by escapes, that of the
+/// string.
 fn place(text: &str, span: Range<usize>, number: usize) -> Range<usize> {
     let written = text.get(span.clone()).unwrap_or_default();
     let found = written.match_indices(BEGIN).nth(number);
@@ -99,7 +101,7 @@ mod tests {
         match name {
             "HOST" => Ok("store.example".into()),
             "_EMPTY" => Ok(String::new()),
-            // What is put in is no text to look for variables in.
+            // Variables in an inserted value are not replaced.
             "NESTED" => Ok("${HOST}".into()),
             _ => Err(VarError::NotPresent),
         }

@@ -1,5 +1,5 @@
-//! The keys of a configuration file, as they are written. docs/fleet.md describes each of them; a test holds the
-//! two together.
+//! The keys of a configuration file, as they are written. docs/fleet.md describes each of them; a test compares
+//! the two.
 
 use super::values::{Every, MemoryLimit, Overhead, Pattern, Period, Share, Size};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use toml::Spanned;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Read already, with the files.
+    /// Already read, with the files.
     #[serde(default, rename = "include")]
     pub _include: Vec<String>,
     #[serde(default)]
@@ -66,7 +66,7 @@ impl Default for Agent {
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     pub listen: Option<SocketAddr>,
-    /// Names by which clients may ask, beside addresses, `localhost` and the host's own name.
+    /// Names by which clients may ask, in addition to addresses, `localhost` and the host's own name.
     pub hosts: Vec<String>,
     pub per_process: bool,
 }
@@ -95,7 +95,7 @@ pub enum Names {
     /// The agent, in the files of its targets.
     #[default]
     Agent,
-    /// The store, or whoever has the files: profiles have addresses and build-ids.
+    /// The store, or whoever has the files: profiles contain addresses and build-ids.
     Store,
 }
 
@@ -149,7 +149,7 @@ fn default_interval() -> Spanned<Period> {
     Spanned::new(0..0, Period(std::time::Duration::from_secs(15)))
 }
 
-/// How much is recorded of a process.
+/// Extent of the recording of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -158,14 +158,14 @@ pub enum Mode {
     Sampled,
     /// Every allocation, with call stacks.
     Exact,
-    /// A sample of the allocations, of which only sums are kept: no profiles are made.
+    /// A sample of the allocations, as sums only: no profiles are made.
     Summary,
-    /// Nothing is recorded; a copy of its memory is searched for lost blocks, again and again.
+    /// Nothing; instead, a copy of its memory is regularly searched for lost blocks.
     Scan,
 }
 
 impl Mode {
-    /// As it is written.
+    /// Returns its name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Sampled => "sampled",
@@ -176,18 +176,18 @@ impl Mode {
     }
 }
 
-/// What is done with blocks that nothing in a process reaches.
+/// Treatment of a process's unreachable blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reclaim {
-    /// What could be freed is reported, and nothing is.
+    /// Only report what could be freed.
     ReportOnly,
-    /// The process frees what `scan` would have it free.
+    /// Make the process free the blocks that `scan` would make it free.
     Free,
 }
 
 impl Reclaim {
-    /// As it is written.
+    /// Returns its name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Reclaim::ReportOnly => "report-only",
@@ -196,7 +196,7 @@ impl Reclaim {
     }
 }
 
-/// Where profiles are sent.
+/// Destination of profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Destination {
@@ -209,7 +209,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// As it is written.
+    /// Returns its name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Destination::Files => "files",
@@ -218,7 +218,7 @@ impl Destination {
         }
     }
 
-    /// All of them.
+    /// All destinations.
     pub const ALL: [Destination; 3] = [
         Destination::Files,
         Destination::Pyroscope,
@@ -250,7 +250,7 @@ fn default_max_bytes() -> Size {
 #[serde(deny_unknown_fields)]
 pub struct Store {
     pub url: Spanned<String>,
-    /// Only `"http"`, and for `[otlp]` only.
+    /// Only `"http"`, and only for `[otlp]`.
     pub protocol: Option<Spanned<String>>,
     pub tenant: Option<Spanned<String>>,
     pub username: Option<Spanned<String>>,
@@ -281,7 +281,7 @@ fn default_max_age() -> Period {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kubernetes {
-    /// Where the kubelet of this machine answers.
+    /// Address of this machine's kubelet.
     pub kubelet: Spanned<String>,
     pub token_file: Option<PathBuf>,
     pub ca: Option<PathBuf>,
@@ -291,7 +291,7 @@ pub struct Kubernetes {
     pub refresh: Spanned<Period>,
     #[serde(default = "default_timeout")]
     pub timeout: Period,
-    /// The first that fits counts.
+    /// Limits of namespaces; the first match counts.
     #[serde(default)]
     pub namespace: Vec<Spanned<Namespace>>,
 }
@@ -300,7 +300,7 @@ fn default_refresh() -> Spanned<Period> {
     Spanned::new(0..0, Period(std::time::Duration::from_secs(30)))
 }
 
-/// `[[kubernetes.namespace]]`: what the targets of each namespace whose name fits may take.
+/// `[[kubernetes.namespace]]`: limits for the targets of each matching namespace.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {

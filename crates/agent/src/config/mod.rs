@@ -27,10 +27,10 @@ pub const SAMPLE_BYTES: u64 = 512 << 10;
 /// Default interval where memory is copied and searched each time.
 const SCAN_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Experiments that are permitted beside what a configuration says.
+/// Experimental features that are permitted in addition to the configuration's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Experiments {
-    /// Profiles are sent by OTLP.
+    /// Permits to send profiles by OTLP.
     pub otlp: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// Something in it is wrong.
+    /// It contains a mistake.
     #[error("{}:{line}:{column}: {why}", path.display())]
     Wrong {
         /// The file.
@@ -61,12 +61,12 @@ pub enum ConfigError {
     },
 }
 
-/// Reads a configuration and checks it. `experiments`: what is experimental may be used without a key that says so.
+/// Reads and checks a configuration. `experiments`: experimental features that need no key.
 pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> {
     read_with_sources(path, experiments).map(|(file, _)| file)
 }
 
-/// Reads a configuration and checks it. Also returns what is hardly meant, one line each with its place.
+/// Reads and checks a configuration. Also returns warnings about likely mistakes, one line each with its place.
 pub fn read_with_warnings(
     path: &Path,
     experiments: Experiments,
@@ -91,14 +91,14 @@ fn read_with_sources(
     }
 }
 
-/// Line and column of a byte, from 1 on.
+/// Returns line and column of a byte, from 1 on.
 fn place(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line = before.rsplit('\n').next().unwrap_or_default();
     (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
-/// A fault, and the bytes that it is in.
+/// A fault, and its place in bytes.
 type Fault = (Range<usize>, String);
 
 fn parse(text: &str, experiments: Experiments) -> Result<File, Fault> {
@@ -112,7 +112,7 @@ fn parse(text: &str, experiments: Experiments) -> Result<File, Fault> {
     file.agent.experimental_otlp |= experiments.otlp;
     for rule in &mut file.rule {
         let rule = rule.get_mut();
-        // Only what was left out has no place in the file.
+        // Only a value that was left out has no place in the file.
         if rule.mode == Mode::Scan && rule.interval.span().is_empty() {
             *rule.interval.get_mut() = Period(SCAN_INTERVAL);
         }
@@ -349,7 +349,7 @@ mod tests {
         assert!(!plain.rule[0].get_ref().is_same(file.rule[0].get_ref()));
     }
 
-    /// A process that falls under a rule because of its parent runs a program that the rule does not name.
+    /// A process that matches a rule through its parent runs a program that the rule does not name.
     #[test]
     fn only_programs_that_a_rule_names_are_reclaimed() {
         let of = |more: &str, is_inherited| {

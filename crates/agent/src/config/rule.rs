@@ -1,4 +1,4 @@
-//! Meaning of a rule for a trace, and equality of rules.
+//! Settings of a trace by a rule, and equality of rules.
 
 use super::SAMPLE_BYTES;
 use super::keys::{Mode, Reclaim, Rule};
@@ -8,10 +8,10 @@ use memhook_attach::{ADAPTING_RING_BYTES, OnFull, USUAL_RING_BYTES};
 pub(super) const DEPTH: u32 = 64;
 
 impl Rule {
-    /// The settings of a trace of a process that this rule has chosen.
+    /// Returns the settings for tracing a process that this rule has chosen.
     pub fn tracing(&self, ledger_bytes: u64) -> memhook_attach::TraceConfig {
         let depth = match self.mode {
-            // Nobody asks for call stacks.
+            // Call stacks are not used.
             Mode::Summary | Mode::Scan => 1,
             Mode::Sampled | Mode::Exact => {
                 self.depth.as_ref().map_or(DEPTH, |depth| *depth.get_ref())
@@ -32,14 +32,14 @@ impl Rule {
             sample_bytes: is_sampled.then(|| sample.unwrap_or(SAMPLE_BYTES)),
             overhead,
             max_memory: Some(ledger_bytes),
-            // Of many targets, none may have several processors.
+            // With many targets, none may use several processors.
             drains: Some(1),
             ..memhook_attach::TraceConfig::default()
         }
     }
 
-    /// Returns the treatment of a process's unreachable blocks. `is_inherited`: only its parent fits this rule, which
-    /// does not name its program then, so nothing of it is freed.
+    /// Returns the treatment of a process's unreachable blocks. If it `is_inherited`, this rule matches only its
+    /// parent and does not name its program, so nothing of it is freed.
     pub fn reclaim_of(&self, is_inherited: bool) -> Option<Reclaim> {
         let reclaim = *self.reclaim.as_ref()?.get_ref();
         Some(match is_inherited {
@@ -48,14 +48,14 @@ impl Rule {
         })
     }
 
-    /// Returns true if a process that is traced by one of the two rules may go on to be traced by the other without a
-    /// new attach.
+    /// Returns true if a process traced by one of the two rules may go on to be traced by the other without a new
+    /// attach.
     pub fn is_same(&self, other: &Rule) -> bool {
         format!("{:?}", Unplaced(self)) == format!("{:?}", Unplaced(other))
     }
 }
 
-/// A rule without where it is in its file.
+/// A rule without its place in the file.
 struct Unplaced<'a>(&'a Rule);
 
 impl std::fmt::Debug for Unplaced<'_> {

@@ -1,5 +1,5 @@
-//! The files that a configuration is read from: the one that was named, and those that it includes. They are read as one
-//! text, and every byte of it knows its file.
+//! The files of a configuration: the named one, and those that it includes. They are read as one text, in which every
+//! byte knows its file.
 
 use super::{ConfigError, Fault, MOST_BYTES, environment};
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use toml::de::{DeTable, DeValue};
 
 /// The key of the files to include.
 const INCLUDE: &str = "include";
-/// Files that are included at most.
+/// Most included files.
 const MOST_FILES: usize = 200;
 
 /// The text of all files, one after the other.
 pub struct Sources {
     /// The text.
     pub text: String,
-    /// Where each of them begins.
+    /// Begin of each file.
     files: Vec<(usize, PathBuf)>,
 }
 
 impl Sources {
-    /// Reads a configuration and what it includes.
+    /// Reads a configuration with its included files.
     pub fn read(path: &Path) -> Result<Sources, ConfigError> {
         let text = text_of(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
@@ -39,7 +39,7 @@ impl Sources {
                 let why = "all files of the configuration together are larger than 1 MiB";
                 return Err(sources.wrong(failed(why.into())));
             }
-            // What ends one file must not go on in the next.
+            // The end of a file must not continue in the next one.
             sources.text.push('\n');
             sources.files.push((sources.text.len(), path));
             let begin = sources.text.len();
@@ -50,7 +50,7 @@ impl Sources {
         Ok(sources)
     }
 
-    /// A fault with its place.
+    /// Returns a fault with its place.
     pub fn wrong(&self, (span, why): Fault) -> ConfigError {
         let (path, line, column) = self.place(span.start);
         ConfigError::Wrong {
@@ -61,7 +61,7 @@ impl Sources {
         }
     }
 
-    /// File, line and column of a byte, from 1 on.
+    /// Returns file, line and column of a byte, from 1 on.
     pub fn place(&self, at: usize) -> (&Path, usize, usize) {
         let number = self.files.partition_point(|(begin, _)| *begin <= at).max(1);
         let (begin, path) = &self.files[number - 1];
@@ -79,10 +79,10 @@ fn text_of(path: &Path) -> std::io::Result<String> {
     String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
 }
 
-/// The files that a configuration includes, with the places that name them: of a directory those that end in `.toml`, by
-/// their names.
+/// Lists the files that a configuration includes, with the places that name them: in a directory those that end in
+/// `.toml`, sorted by name.
 fn included(text: &str, path: &Path) -> Result<Vec<(std::ops::Range<usize>, PathBuf)>, Fault> {
-    // Whatever else is wrong is found when all of it is read.
+    // Other mistakes are found when all of it is read.
     let Ok(mut table) = DeTable::parse(text) else {
         return Ok(Vec::new());
     };
@@ -123,8 +123,8 @@ fn included(text: &str, path: &Path) -> Result<Vec<(std::ops::Range<usize>, Path
     Ok(found)
 }
 
-/// An included file is right by itself, and begins with a table: else its first keys would belong to the last table of the
-/// file before it. Returns what is wrong, and where.
+/// Checks that an included file is valid by itself, and begins with a table: otherwise its first keys would belong to
+/// the last table of the file before it. Returns the mistake and its place.
 fn check_included(text: &str) -> Result<(), (usize, String)> {
     if let Err(error) = DeTable::parse(text) {
         let at = error.span().map_or(0, |span| span.start);
@@ -150,7 +150,7 @@ mod tests {
     use crate::config::{ConfigError, Experiments, read, read_with_warnings};
     use std::path::PathBuf;
 
-    /// A directory with these files, which goes with it.
+    /// A temporary directory with these files.
     struct Files(PathBuf);
 
     impl Files {

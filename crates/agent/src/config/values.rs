@@ -1,4 +1,4 @@
-//! The values of a configuration that are more than numbers and words: sizes, times, shares, patterns.
+//! Values of a configuration other than numbers and words: sizes, times, shares, patterns.
 
 use memhook_foreign::{glob, units};
 use serde::Deserialize;
@@ -13,7 +13,7 @@ pub struct Size(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period(pub Duration);
 
-/// Frequency: `"daily"`, `"hourly"`, or a time like that of [`Period`].
+/// A frequency: `"daily"`, `"hourly"`, or a time like that of [`Period`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Every(pub Duration);
 
@@ -21,20 +21,21 @@ pub struct Every(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
 
-/// A share of a process's time: `"1%"`, `"0.5%"`, `"2"`, above 0 and at most 50 %, as `attach --overhead` has it.
+/// A share of a process's time: `"1%"`, `"0.5%"`, `"2"`, above 0 and at most 50 %, like that of `attach
+/// --overhead`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Overhead(pub f64);
 
 /// A share of the machine's memory, or a size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemoryLimit {
-    /// A share of what the machine has.
+    /// A share of the machine's memory.
     Share(Share),
     /// Bytes.
     Size(Size),
 }
 
-/// A text in which `*` stands for any characters, none included, and `?` for one.
+/// A text in which `*` stands for any number of characters, and `?` for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(pub String);
 
@@ -74,7 +75,7 @@ impl Overhead {
 }
 
 impl MemoryLimit {
-    /// In bytes, on a machine with so much memory.
+    /// Returns the bytes, on a machine with this much memory.
     pub fn bytes(self, machine: u64) -> u64 {
         match self {
             MemoryLimit::Share(share) => (machine as f64 * share.0) as u64,
@@ -90,7 +91,7 @@ impl Pattern {
     }
 }
 
-/// A number that is written without quotation marks, or a text.
+/// A number without quotation marks, or a text.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -115,7 +116,7 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// `Deserialize` for what is always written as text.
+/// `Deserialize` for values that are always written as text.
 macro_rules! from_text {
     ($($type:ident: $wanted:literal)*) => { $(
         impl<'de> Deserialize<'de> for $type {

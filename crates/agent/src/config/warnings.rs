@@ -1,11 +1,11 @@
-//! Warnings about what is right in a configuration, and probably not what was meant.
+//! Warnings about valid parts of a configuration that were probably not meant.
 
 use super::{Fault, File, Kubernetes, Pattern, Rule, Store};
 use crate::http_client::unusable_files;
 use crate::rules::NEVER;
 use crate::said::chain;
 
-/// Places and texts, in the order of the file.
+/// Returns places and texts, in the order of the file.
 pub fn warnings(file: &File) -> Vec<Fault> {
     let mut found = Vec::new();
     for (at, spanned) in file.rule.iter().enumerate() {
@@ -32,7 +32,7 @@ pub fn warnings(file: &File) -> Vec<Fault> {
                 name.0
             ));
         }
-        // A whole line of /proc/PID/cgroup has colons in it.
+        // A whole line of /proc/PID/cgroup contains colons.
         if let Some(group) = &rule.cgroup
             && !group.starts_with('/')
             && !group.contains(':')
@@ -106,7 +106,7 @@ fn of_kubernetes(file: &File, spanned: &toml::Spanned<Kubernetes>, found: &mut V
     }
 }
 
-/// Returns true if the first rule fits every process that the second one fits.
+/// Returns true if the first rule matches every process that the second one matches.
 fn covers(first: &Rule, second: &Rule) -> bool {
     let pattern = |first: &Option<Pattern>, second: &Option<Pattern>| match (first, second) {
         (None, _) => true,
@@ -136,8 +136,8 @@ fn covers(first: &Rule, second: &Rule) -> bool {
         && first.uid.is_none_or(|uid| second.uid == Some(uid))
 }
 
-/// Returns true if one pattern matches everything that the other matches, where that is easy to see. A star of the
-/// first can only be taken by a star of the other: where that has none but question marks, only equal ones count.
+/// Returns true if one pattern obviously matches everything that the other matches. A star in the first can match
+/// a star only: if the other has none but question marks, only equal ones count.
 fn is_within(one: &Pattern, other: &Pattern) -> bool {
     let is_plain = !one.0.contains('*') || !other.0.contains('?');
     one == other || (is_plain && other.matches(&one.0))

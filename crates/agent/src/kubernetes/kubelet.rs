@@ -1,4 +1,4 @@
-//! Asks the kubelet of this machine for its pods: now and then, and soon when a process is in one that is not known yet.
+//! Requests to this machine's kubelet for its pods: periodically, and soon when a process is in an unknown one.
 
 use super::pod_list;
 use super::pods::{Pod, Pods};
@@ -9,11 +9,11 @@ use crate::said::warn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where the kubelet lists them.
+/// Path of the kubelet's list.
 const PATH: &str = "/pods";
 /// Longest list that is read: a pod takes some tens of kilobytes at most.
 const MOST_BYTES: u64 = 64 << 20;
-/// The shortest pause between two questions; doubled each time that one was in vain.
+/// Shortest pause between two requests; doubled after each one in vain.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The kubelet, as the supervisor sees it.
@@ -30,14 +30,14 @@ struct Asked {
 #[derive(Default)]
 struct State {
     pods: Arc<Pods>,
-    /// Number of times that the list was read.
+    /// Number of lists that were read.
     lists: u64,
-    /// Somebody waits for a pod that is not in it.
+    /// True if someone waits for a pod that is not in it.
     is_wanted: bool,
     ends: bool,
 }
 
-/// The pods of now, asked for once.
+/// Requests the present pods once.
 pub fn ask(configured: &Kubernetes) -> Result<Pods, String> {
     let client = client(configured).map_err(|error| crate::said::chain(&error))?;
     Ok(Pods::default().with(list(&client)?, Instant::now()))
@@ -74,7 +74,7 @@ fn list(client: &Client) -> Result<Vec<Pod>, String> {
 }
 
 impl Kubelet {
-    /// Begins to ask.
+    /// Starts the thread that asks.
     pub fn start(
         configured: &Kubernetes,
         board: &Arc<Board>,
@@ -94,13 +94,13 @@ impl Kubelet {
         Ok(Kubelet(asked))
     }
 
-    /// The pods, and the number of the list that they come from.
+    /// Returns the pods, and the number of the list that they come from.
     pub fn pods(&self) -> (Arc<Pods>, u64) {
         let state = self.0.lock();
         (Arc::clone(&state.pods), state.lists)
     }
 
-    /// A process is in a pod that is not known yet.
+    /// Notes that a process is in an unknown pod.
     pub fn wants_more(&self) {
         let mut state = self.0.lock();
         if !std::mem::replace(&mut state.is_wanted, true) {
@@ -112,7 +112,7 @@ impl Kubelet {
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        // Nobody waits for the thread: it may be waiting for an answer.
+        // The thread is not joined: it may be waiting for an answer.
         self.0.lock().ends = true;
         self.0.changed.notify_all();
     }
@@ -153,7 +153,7 @@ impl Asked {
                     false
                 }
             };
-            // What was asked for in vain is asked for again after a longer pause.
+            // A request in vain is repeated after a longer pause.
             pause = match is_soon && !has_new {
                 true => (pause * 2).min(self.refresh),
                 false => FIRST_PAUSE,
@@ -165,7 +165,7 @@ impl Asked {
         }
     }
 
-    /// Takes a list. Returns whether a pod is in it that was not known.
+    /// Takes a list. Returns true if it contains a new pod.
     fn take(&self, listed: Vec<Pod>) -> bool {
         let mut state = self.lock();
         let has_new = listed.iter().any(|pod| !state.pods.has(&pod.uid));
@@ -179,12 +179,12 @@ impl Asked {
         has_new
     }
 
-    /// Waits until it is time for the next question: after the pause if somebody waits for the answer, else after longer.
-    /// Returns whether somebody does, and nothing when the agent ends.
+    /// Waits for the time of the next request: after the pause if someone waits for the answer, otherwise after longer.
+    /// Returns true if someone does, and `None` when the agent ends.
     fn wait(&self, pause: Duration, has_failed: bool) -> Option<bool> {
         let begin = Instant::now();
         let mut state = self.lock();
-        // What has been wanted before the last answer came is looked for in that first.
+        // Wishes from before the last answer are looked up in that first.
         state.is_wanted = false;
         while !state.ends {
             let is_soon = state.is_wanted || has_failed;

@@ -1,8 +1,8 @@
 //! Facts from Kubernetes about the processes of this machine: names, workloads and annotations of their pods, from the
 //! kubelet, and the share of each namespace.
 //!
-//! Which pod a process is in, its control group says, which the kubelet made and no container can change. Names that a
-//! container's own files have, it could have made up.
+//! The pod of a process follows from its control group, which the kubelet made and no container can change. Names in a
+//! container's own files could be forged.
 
 mod kubelet;
 mod namespaces;
@@ -17,7 +17,7 @@ pub use pods::{Consent, Place, Pods, pod_uid};
 
 use crate::config::File;
 
-/// Describes what a configuration leaves to pods and gives to namespaces, one line each.
+/// Describes a configuration's choices for pods and namespaces, one line each.
 pub fn notes(file: &File) -> Vec<String> {
     let Some(kubernetes) = &file.kubernetes else {
         return Vec::new();

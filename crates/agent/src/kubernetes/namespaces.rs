@@ -5,14 +5,14 @@ use crate::config::{File, Namespace};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// The limits that count for a namespace: the first ones that fit.
+/// Returns the limits for a namespace: the first match.
 pub fn limits_of<'a>(file: &'a File, namespace: &str) -> Option<&'a Namespace> {
     let kubernetes = file.kubernetes.as_ref()?.get_ref();
     let mut all = kubernetes.namespace.iter().map(toml::Spanned::get_ref);
     all.find(|limits| limits.name.get_ref().matches(namespace))
 }
 
-/// The limits in words, after the pattern that they are for.
+/// Describes the limits, after the pattern that they are for.
 pub fn limits_in_words(limits: &Namespace) -> String {
     let targets = limits.max_targets.map(|most| match most {
         1 => "1 target".to_owned(),
@@ -32,7 +32,7 @@ struct Spending {
     verdict: Verdict,
 }
 
-/// All of them.
+/// All namespaces.
 #[derive(Default)]
 pub struct Namespaces {
     of: BTreeMap<String, Spending>,
@@ -41,7 +41,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Takes what the threads of each target have used in all, with the namespaces of the targets.
+    /// Takes the total processor time of each target's threads, with the targets' namespaces.
     pub fn judge<'a>(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ impl Namespaces {
         let before = std::mem::take(&mut self.before);
         let mut used = BTreeMap::<&str, Duration>::new();
         for (pid, namespace, all) in targets {
-            // With less than before, it is another process, or the same after another attach.
+            // With less than before, it is another process, or another attach to the same one.
             let last = before.get(&pid).filter(|&&last| last <= all);
             let more = all - last.copied().unwrap_or_default();
             *used.entry(namespace).or_default() += more;
@@ -67,7 +67,7 @@ impl Namespaces {
             let spending = self.of.entry(namespace.to_owned());
             let spending = spending.or_insert_with(|| {
                 let mut budget = Budget::new(rate, u64::MAX);
-                // What its first target has used until now counts.
+                // The use of its first target so far counts.
                 let verdict = budget.judge(now, OwnUse::default());
                 Spending {
                     budget,
@@ -85,19 +85,18 @@ impl Namespaces {
                 resident: 0,
             };
             spending.verdict = spending.budget.judge(now, all);
-            // One without targets is forgotten once it has paid for those that it had.
+            // A namespace without targets is forgotten once it has paid for earlier ones.
             used.contains_key(namespace.as_str()) || spending.verdict != Verdict::Free
         });
     }
 
-    /// Returns true if another process of a namespace may be attached to, as far as its share of the processors is
-    /// concerned.
+    /// Returns true if another process of a namespace may be attached to, by its share of the processors.
     pub fn is_free(&self, namespace: &str) -> bool {
         let spending = self.of.get(namespace);
         spending.is_none_or(|spending| spending.verdict == Verdict::Free)
     }
 
-    /// Returns the namespaces that use so much that a target has to be given up.
+    /// Returns the namespaces that use so much that a target has to be dropped.
     pub fn to_shed(&self) -> Vec<String> {
         let shed = self
             .of
@@ -106,7 +105,7 @@ impl Namespaces {
         shed.map(|(namespace, _)| namespace.clone()).collect()
     }
 
-    /// A target of a namespace was given up.
+    /// Notes that a target of a namespace was dropped.
     pub fn has_shed(&mut self, namespace: &str, now: Instant) {
         if let Some(spending) = self.of.get_mut(namespace) {
             spending.budget.has_shed(now);
@@ -132,7 +131,7 @@ mod tests {
         assert_eq!((most("shop-a"), most("bank")), (None, Some(2)));
     }
 
-    /// One namespace that uses too much loses targets, and the others do not notice.
+    /// One namespace that uses too much loses targets, and the others are not affected.
     #[test]
     fn each_namespace_has_a_budget_of_its_own() {
         let (file, begin) = (file(), Instant::now());
@@ -157,7 +156,7 @@ mod tests {
         }
         assert!(!namespaces.is_free("shop-a"));
         assert!((5..=12).contains(&shed), "{shed}");
-        // What it has paid back is forgotten with it.
+        // After paying back, it is forgotten.
         for second in 121..=500u64 {
             let now = begin + Duration::from_secs(second);
             namespaces.judge(now, &file, std::iter::empty());
@@ -165,7 +164,7 @@ mod tests {
         assert!(namespaces.is_free("shop-a") && namespaces.of.is_empty());
     }
 
-    /// A process id may be used again, and an attach begins with new threads.
+    /// A process id may be reused, and an attach begins with new threads.
     #[test]
     fn less_than_before_is_a_new_target() {
         let (file, now) = (file(), Instant::now());

@@ -1,14 +1,14 @@
-//! The kubelet's list of pods: a `PodList` of Kubernetes' core/v1, of which a few fields are read. What containers and
-//! their owners have named is foreign: it is bounded, and has to look like a name of Kubernetes.
+//! The kubelet's list of pods: a `PodList` of Kubernetes' core/v1, of which a few fields are read. Names of containers
+//! and their owners are foreign: they are bounded, and have to look like names of Kubernetes.
 
 use super::pods::{Consent, Pod};
 use serde::Deserialize;
 
-/// Pods that are taken of a list; a kubelet has 110 by default, and some hundreds at most.
+/// Most pods of a list; a kubelet has 110 by default, and some hundreds at most.
 const MOST_PODS: usize = 4096;
-/// Containers that are taken of a pod.
+/// Most containers of a pod.
 const MOST_CONTAINERS: usize = 256;
-/// Longest name (RFC 1123, as Kubernetes reads it).
+/// Longest name (RFC 1123, as applied by Kubernetes).
 const MOST_OF_A_NAME: usize = 253;
 
 #[derive(Deserialize)]
@@ -71,7 +71,7 @@ struct Container {
     id: String,
 }
 
-/// The pods of a list. One whose names are impossible is left out, so what runs in it is never traced.
+/// Parses the pods of a list. A pod with impossible names is left out, so its processes are never traced.
 pub fn read(json: &[u8]) -> Result<Vec<Pod>, String> {
     let list: PodList =
         serde_json::from_slice(json).map_err(|error| format!("it is no list of pods: {error}"))?;
@@ -133,9 +133,9 @@ fn pod(item: Item) -> Option<Pod> {
     })
 }
 
-/// Kind and name of what a pod belongs to. Between a Deployment and its pods is a ReplicaSet, which is named after it and
-/// the hash that is a label of the pods; between a CronJob and its pods a Job, which is named after it and the minute for
-/// which it was scheduled (`getJobName` in the kube-controller-manager's cronjob).
+/// Returns kind and name of the object that a pod belongs to. Between a Deployment and its pods is a ReplicaSet, which
+/// is named after it and the hash that is a label of the pods; between a CronJob and its pods a Job, which is named
+/// after it and the minute for which it was scheduled (`getJobName` in the kube-controller-manager's cronjob).
 fn workload(owner: Option<&Owner>, hash: Option<&str>) -> (String, String) {
     let Some(owner) = owner.filter(|owner| is_name(&owner.name) && is_kind(&owner.kind)) else {
         return (String::new(), String::new());
@@ -150,7 +150,7 @@ fn workload(owner: Option<&Owner>, hash: Option<&str>) -> (String, String) {
     }
 }
 
-/// Minutes since 1970 have eight digits from 1989 to 2160.
+/// Returns true for minutes since 1970, which have eight digits from 1989 to 2160.
 fn is_minute(text: &str) -> bool {
     text.len() == 8 && text.bytes().all(|b| b.is_ascii_digit())
 }

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The annotation by which a pod takes itself out, or in where a rule asks for that.
+/// Annotation by which a pod opts out, or in where a rule asks for that.
 pub const ANNOTATION: &str = "memhook-rs/trace";
-/// A pod that the kubelet does not list any more is known for this long: a kubelet that has just been started lists
-/// none, and its processes are not left for that.
+/// Time for which a pod is remembered after the kubelet's last list with it: a kubelet that has just been started
+/// lists none, and its processes are not left for that.
 const KEPT: Duration = Duration::from_secs(300);
 /// Longest id of a pod: those of static pods are hashes of 32 digits, all others UUIDs.
 const MOST_OF_A_UID: usize = 64;
@@ -15,14 +15,14 @@ const MOST_OF_A_UID: usize = 64;
 /// Consent of a pod to being traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consent {
-    /// Nothing.
+    /// It says nothing.
     #[default]
     Unsaid,
-    /// It wants to be.
+    /// It opts in.
     In,
-    /// It does not want to be.
+    /// It opts out.
     Out,
-    /// Something that is neither.
+    /// Neither of these.
     Unclear,
 }
 
@@ -35,7 +35,7 @@ pub struct Pod {
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Kind of the object that it belongs to, in small letters, such as `deployment`; empty if it belongs to none.
+    /// Kind of the object that it belongs to, in lower case, such as `deployment`; empty for none.
     pub workload_type: String,
     /// The name of that object.
     pub workload: String,
@@ -45,20 +45,20 @@ pub struct Pod {
     pub containers: Vec<(String, String)>,
 }
 
-/// Where a process is, as far as the kubelet is asked.
+/// Place of a process, if the agent asks the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// In no pod, or nobody asks the kubelet.
+    /// In no pod, or the agent does not ask the kubelet.
     #[default]
     NoPod,
-    /// In a pod that the kubelet has not listed yet, so what it wants is not known.
+    /// In a pod that the kubelet has not listed yet, so its consent is unknown.
     Unknown,
     /// In this pod.
     Pod(Arc<Pod>),
 }
 
 impl Place {
-    /// The pod, if it is known.
+    /// Returns the pod, if it is known.
     pub fn pod(&self) -> Option<&Pod> {
         match self {
             Place::Pod(pod) => Some(pod),
@@ -67,14 +67,14 @@ impl Place {
     }
 }
 
-/// The pods that were listed, lately or now.
+/// Pods that were listed, recently or now.
 #[derive(Clone, Debug, Default)]
 pub struct Pods {
     by_uid: HashMap<String, (Arc<Pod>, Instant)>,
 }
 
 impl Pods {
-    /// These pods, and those of before that are not forgotten yet.
+    /// Returns these pods, and the earlier ones that are not forgotten yet.
     pub fn with(&self, listed: Vec<Pod>, now: Instant) -> Pods {
         let is_kept = |(_, (_, seen)): &(&String, &(Arc<Pod>, Instant))| {
             now.saturating_duration_since(*seen) < KEPT
@@ -99,7 +99,7 @@ impl Pods {
         self.by_uid.contains_key(uid)
     }
 
-    /// Where a process is whose control group names this pod.
+    /// Returns the place of a process whose control group names this pod.
     pub fn place(&self, uid: Option<&str>) -> Place {
         match uid {
             None => Place::NoPod,
@@ -112,16 +112,16 @@ impl Pods {
 }
 
 impl Pod {
-    /// The name of a container.
+    /// Returns the name of a container.
     pub fn container(&self, id: &str) -> Option<&str> {
         let found = self.containers.iter().find(|(of, _)| of == id);
         found.map(|(_, name)| name.as_str())
     }
 }
 
-/// The id of the pod that a control group belongs to, by the text of /proc/PID/cgroup. The kubelet names groups
-/// `kubepods/burstable/podUID`, or with systemd `kubepods-burstable-podUID.slice`, in which `_` stands for `-`
-/// (pkg/kubelet/cm in its source).
+/// Returns the id of the pod that a control group belongs to, by the text of /proc/PID/cgroup. The kubelet names
+/// groups `kubepods/burstable/podUID`, or with systemd `kubepods-burstable-podUID.slice`, in which `_` stands for
+/// `-` (pkg/kubelet/cm in its source).
 pub fn pod_uid(groups: &str) -> Option<String> {
     let of_line = |line: &str| {
         let (_, below) = line.split_once("kubepods")?;
@@ -135,7 +135,7 @@ pub fn pod_uid(groups: &str) -> Option<String> {
     groups.lines().find_map(of_line)
 }
 
-/// The text, if it can be an id.
+/// Returns the text, if it can be an id.
 fn uid(text: &str) -> Option<String> {
     let is_of_uid = |c: char| c.is_ascii_hexdigit() || c == '-';
     let is_uid = (8..=MOST_OF_A_UID).contains(&text.len()) && text.chars().all(is_of_uid);
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// A kubelet that starts anew lists nothing for a while.
+    /// A restarted kubelet lists nothing for a while.
     #[test]
     fn a_pod_is_known_for_a_while_after_it_was_listed_last() {
         let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! The series of what would bring memory back, of processes whose rule asks for advice.
+//! The series of memory that could be returned, for processes whose rule asks for
+//! advice.
 
 use super::{Labels, family};
 use crate::board::{Advised, Numbers};
@@ -7,7 +8,7 @@ use prometheus_client::metrics::MetricType;
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
-/// The series of the targets, each with its labels.
+/// Writes the series of the targets, each with its labels.
 pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     shown: &[(Labels, &Numbers)],

@@ -1,4 +1,4 @@
-//! The series of what was freed, of processes whose rule asks for it.
+//! The series of freed memory, for processes whose rule asks for it.
 
 use super::{Labels, family};
 use crate::board::{Numbers, Reclaimed};
@@ -7,7 +7,7 @@ use prometheus_client::metrics::MetricType;
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
-/// A metric: its name, what it is, its kind, and its value of one process.
+/// A metric: its name, its description, its kind, and its value for a process.
 type OfReclaimed = (
     &'static str,
     &'static str,
@@ -15,7 +15,7 @@ type OfReclaimed = (
     fn(&Reclaimed) -> f64,
 );
 
-/// The names of counters get `_total` by themselves.
+/// Sums; names of counters get the suffix `_total` automatically.
 const SUMS: [OfReclaimed; 7] = [
     (
         "target_reclaimable_bytes",
@@ -61,7 +61,7 @@ const SUMS: [OfReclaimed; 7] = [
     ),
 ];
 
-/// The series of the targets, each with its labels.
+/// Writes the series of the targets, each with its labels.
 pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     shown: &[(Labels, &Numbers)],

@@ -33,7 +33,7 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Numbers) -> 
     }
 }
 
-/// The names of counters get `_total` by themselves.
+/// Metrics; names of counters get the suffix `_total` automatically.
 const OF_TARGETS: [OfTargets; 18] = [
     gauge(
         "target_processes",
@@ -121,7 +121,7 @@ const OF_TARGETS: [OfTargets; 18] = [
     }),
 ];
 
-/// The series of the targets, each with its labels.
+/// Writes the series of the targets, each with its labels.
 pub(super) fn encode(
     encoder: &mut DescriptorEncoder<'_>,
     shown: &[(Labels, &Numbers)],
@@ -143,9 +143,9 @@ pub(super) fn encode(
     scans(encoder, shown)
 }
 
-/// Standard errors of the sums, of those that are estimates.
+/// Writes the standard errors of estimated sums.
 fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    // The variances of processes with the same labels add up: their samples know nothing of each other.
+    // The variances of processes with the same labels add up: their samples are independent.
     let mut variances: BTreeMap<&Labels, [f64; 2]> = BTreeMap::new();
     for (labels, numbers) in shown {
         if let Some((live, allocated)) = numbers.errors {
@@ -177,7 +177,7 @@ fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> 
     Ok(())
 }
 
-/// Writes the resident parts of the targets for which they are asked.
+/// Writes the resident parts of the targets whose rule asks for them.
 fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
     let mut parts: BTreeMap<Labels, f64> = BTreeMap::new();
     for (labels, numbers) in shown {
@@ -199,7 +199,7 @@ fn parts(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> R
     )
 }
 
-/// Writes what keeps memory from going back, for the targets for which that is asked.
+/// Writes the pins of the targets whose rule asks for them.
 fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
     let mut sums: BTreeMap<Labels, [f64; 2]> = BTreeMap::new();
     for (labels, numbers) in shown {

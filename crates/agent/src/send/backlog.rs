@@ -1,11 +1,11 @@
-//! Speed at which a backlog is sent. A store that comes back after an hour is not to get that hour from all hosts at
+//! Speed at which a backlog is sent. A store that comes back after an hour should not get that hour from all hosts at
 //! once.
 
 use std::time::Duration;
 
 /// Factor by which a backlog is sent faster than it grew.
 const SPEED: u32 = 10;
-/// And takes at most so long.
+/// Longest time in which it is sent.
 const LONGEST: Duration = Duration::from_secs(300);
 /// Age below which a request is not part of a backlog.
 const FRESH: Duration = Duration::from_secs(30);
@@ -17,20 +17,20 @@ pub struct Queued {
     pub count: usize,
     /// Age of the oldest one.
     pub oldest: Duration,
-    /// When the oldest and the newest were put there: the newest is the larger.
+    /// Times at which the oldest and the newest were queued: the newest is the larger.
     pub stamps: (u64, u64),
 }
 
 /// The backlog of one store.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// The last request that belongs to it, and the mean pause before each.
+    /// The last request of the backlog, and the mean pause before each.
     paced: Option<(u64, Duration)>,
 }
 
 impl Backlog {
-    /// The mean pause before the next request, now that the store takes them. What comes while a backlog is sent waits behind
-    /// it, and is a smaller one then.
+    /// Returns the mean pause before the next request, now that the store accepts them. Requests that come while a
+    /// backlog is sent wait behind it, and form a smaller one.
     pub fn pause(&mut self, queued: Option<Queued>) -> Duration {
         let Some(queued) = queued else {
             self.paced = None;
@@ -50,7 +50,8 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    /// A store comes back after an hour: the time until nothing waits any more, and the most requests within a second.
+    /// A store comes back after an hour: returns the time until the queue is empty, and the most requests within a
+    /// second.
     fn sent(away: Duration, every: Duration) -> (Duration, u32) {
         let ms = |time: Duration| time.as_millis() as u64;
         let mut backlog = Backlog::default();
@@ -83,7 +84,7 @@ mod tests {
         for every in [Duration::from_millis(1500), Duration::from_millis(75)] {
             let (took, most) = sent(3600 * second, every);
             assert!(took > 300 * second && took < 400 * second, "{took:?}");
-            // An hour within five minutes, and at the end at once what came within the last half minute.
+            // An hour within five minutes, and at the end at once the requests of the last half minute.
             let of_a_second = second.as_millis() as u32 / every.as_millis() as u32;
             let at_once = (FRESH.as_millis() / every.as_millis()) as u32;
             assert!(most <= 14 * (of_a_second + 1) + at_once, "{most}");
@@ -106,7 +107,7 @@ mod tests {
         let each = Duration::from_millis(100);
         assert_eq!(backlog.pause(queued(60, 60, (10, 70))), each);
         assert_eq!(backlog.pause(queued(90, 61, (11, 101))), each);
-        // The last of them, and what came behind.
+        // The last of them, and the following ones.
         assert_eq!(backlog.pause(queued(20, 7, (70, 101))), each);
         assert_eq!(backlog.pause(queued(19, 6, (71, 101))), Duration::ZERO);
     }

@@ -1,4 +1,4 @@
-//! Profiles as files in a directory: the oldest go when there are too many.
+//! Profiles as files in a directory: the oldest are removed when there are too many.
 
 use super::SendError;
 use crate::board::Identity;
@@ -12,9 +12,9 @@ use std::time::SystemTime;
 
 /// Suffix of their names.
 const END: &str = ".pb.gz";
-/// Prefix of their names, so that no file of others is ever mistaken for one of ours.
+/// Prefix of their names, so that no other file is ever mistaken for one of ours.
 const BEGIN: &str = "memhook-";
-/// Shape of a heap profile as go tool pprof shows it, in its order.
+/// Contents of a heap profile in the order of go tool pprof.
 const SHAPE: PprofShape = PprofShape {
     values: &[
         "alloc_objects",
@@ -32,7 +32,7 @@ pub struct Directory {
     own: OwnDirectory,
     keep: usize,
     max_bytes: u64,
-    /// Names and sizes, the oldest first.
+    /// Names and sizes, oldest first.
     kept: VecDeque<(String, u64)>,
     bytes: u64,
     count: u64,
@@ -40,7 +40,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if it is not there, and finds what an agent before this one has left in it.
+    /// Creates the directory if it is missing, and finds the files of an earlier agent in it.
     pub fn new(files: &Files) -> Result<Directory, SendError> {
         let failed = |source| SendError::Directory {
             path: files.directory.clone(),
@@ -50,7 +50,7 @@ impl Directory {
         Directory::of(own, files.keep, files.max_bytes.0).map_err(failed)
     }
 
-    /// Opens the files in a directory that is open.
+    /// Uses the files in an open directory.
     pub fn of(own: OwnDirectory, keep: u32, max_bytes: u64) -> std::io::Result<Directory> {
         let mut found: Vec<(SystemTime, String, u64)> = Vec::new();
         for entry in own.entries()? {
@@ -81,14 +81,14 @@ impl Directory {
             count: 0,
             has_failed: false,
         };
-        // Whether it can be written to is found out now, before a process is touched.
+        // Checks now, before any process is touched, that it is writable.
         let probe = format!("{BEGIN}{}.probe", std::process::id());
         directory.own.write_whole(&probe, b"")?;
         directory.own.remove(&probe)?;
         Ok(directory)
     }
 
-    /// Writes a profile. Reports an error once, until a profile is written again.
+    /// Writes a profile. Reports an error once, until a write succeeds again.
     pub fn put(&mut self, profile: &Profile, identity: &Identity) -> Result<(), Option<String>> {
         self.put_for("", profile, identity)
     }
@@ -140,7 +140,7 @@ impl Directory {
     }
 }
 
-/// A file appears under its name when it is whole.
+/// Writes a file that appears under its name when it is complete.
 fn write(directory: &OwnDirectory, name: &str, profile: &Profile) -> std::io::Result<u64> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(&pprof(profile, &SHAPE))?;
@@ -149,7 +149,7 @@ fn write(directory: &OwnDirectory, name: &str, profile: &Profile) -> std::io::Re
     Ok(packed.len() as u64)
 }
 
-/// Replaces what may not be in the name of a file.
+/// Replaces characters that are invalid in file names.
 fn plain(character: char) -> char {
     if character.is_ascii_alphanumeric() || "-_.".contains(character) {
         character
@@ -201,7 +201,8 @@ mod tests {
             std::os::unix::fs::MetadataExt::mode(&metadata) & 0o777
         };
         assert_eq!(mode(&found[0]), 0o600);
-        // Whoever can write into the directory, at the name of the next profile, must not have it go elsewhere.
+        // Someone who can write into the directory, at the name of the next profile, must not be able to
+        // redirect it.
         let victim = path.with_extension("victim");
         std::fs::write(&victim, "theirs").expect("written");
         let next = path.join("memhook-.._odd_name-0-0-6.pb.gz.part");
@@ -221,7 +222,7 @@ mod tests {
         let left = names(&path);
         assert_eq!(left.len(), 3, "{left:?}");
         std::fs::remove_dir_all(&path).expect("removed");
-        // Told once.
+        // Reported once.
         assert!(
             again
                 .put(&Profile::default(), &identity)

@@ -1,5 +1,5 @@
-//! From a profile to where it is sent. A thread of its own encodes profiles and puts them where they wait; another one
-//! for each store sends them. So nothing that is slow, a disk or a network, keeps a target waiting.
+//! From a profile to its destinations. A thread encodes profiles and queues them on disk; another one for each store
+//! sends them. So no slow disk or network keeps a target waiting.
 
 mod backlog;
 mod files;
@@ -23,12 +23,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use store::{Encode, Store};
 
-/// Limit of the memory of profiles that wait to be encoded, as [`weight`] computes it. All targets may make one at the
+/// Limit on the memory of profiles that wait to be encoded, as [`weight`] computes it. All targets may make one at the
 /// same moment, and most of them have some dozens of sites; the largest are a thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
-/// The directory of profiles that are kept because memory was about to run out, below that of the state; how many are
-/// kept, and their bytes.
+/// Directory below that of the state for profiles kept because memory was about to run out; their number and bytes.
 const BLACK_BOX: &str = "blackbox";
 const MOST_KEPT: u32 = 50;
 const MOST_KEPT_BYTES: u64 = 32 << 20;
@@ -39,18 +38,18 @@ pub struct Made {
     pub profile: Profile,
     /// Identity of the process.
     pub identity: Arc<Identity>,
-    /// Where it goes.
+    /// Its destinations.
     pub to: Vec<Destination>,
-    /// A word for why it is kept, if memory was about to run out.
+    /// A word for the reason to keep it, if memory was about to run out.
     pub kept_for: Option<&'static str>,
 }
 
-/// Labels that every profile of this host has.
+/// Labels of every profile of this host.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
     /// The name of the host.
     pub host: String,
-    /// Labels of the configuration.
+    /// Configured labels.
     pub labels: Vec<(String, String)>,
 }
 
@@ -63,7 +62,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Hands a profile over. Where too many wait, it is dropped, and counted.
+    /// Queues a profile. If too many wait, it is dropped and counted.
     pub fn put(&self, made: Made) {
         let bytes = weight(&made.profile);
         let has_room = |waiting: usize| {
@@ -81,7 +80,7 @@ impl Outbox {
     }
 }
 
-/// About what a profile takes: its sites with their stacks, and its frames with their names.
+/// Estimates the memory of a profile: its sites with their stacks, and its frames with their names.
 fn weight(profile: &Profile) -> usize {
     let stacks: usize = profile.stacks.iter().map(|stack| 4 * stack.len()).sum();
     let sites = profile.sites.len() * size_of::<ProfileSite>();
@@ -98,7 +97,7 @@ pub struct Senders {
     posters: Vec<JoinHandle<()>>,
 }
 
-/// Reason why profiles cannot be sent as the configuration says.
+/// Reason why profiles cannot be sent as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// A directory cannot be used.
@@ -118,10 +117,10 @@ pub enum SendError {
     Thread(#[source] std::io::Error),
 }
 
-/// All that a profile may be encoded for.
+/// Destinations of encoded profiles.
 struct Encoder {
     files: Option<Directory>,
-    /// Opened when the first profile is kept.
+    /// The black box, opened when the first profile is kept.
     black_box: Option<Directory>,
     state: PathBuf,
     stores: Vec<(Destination, Arc<Store>)>,
@@ -192,12 +191,12 @@ impl Senders {
         })
     }
 
-    /// Where profiles are put.
+    /// Returns a queue for profiles.
     pub fn outbox(&self) -> Outbox {
         self.outbox.clone()
     }
 
-    /// Encodes what was made, and ends. What cannot be sent within moments stays on the disk for the next start. All
+    /// Encodes the rest, and ends. Profiles that cannot be sent within moments stay on disk for the next start. All
     /// other outboxes must be gone.
     pub fn finish(self) {
         drop(self.outbox);
@@ -209,7 +208,7 @@ impl Senders {
     }
 }
 
-/// The host and the labels of the configuration.
+/// Returns the host and the configured labels.
 fn common(file: &File) -> Common {
     let host = rustix::system::uname();
     let labels = file.labels.iter().flat_map(|labels| labels.get_ref());
@@ -230,8 +229,8 @@ impl Encoder {
         }
     }
 
-    /// Encodes on a thread that ends at once. One that lived on would keep what it has released last of each size (glibc's
-    /// caches of threads), wherever in the heap that is, and with it the pages around.
+    /// Encodes on a thread that ends at once. If it lived on, it would keep its last released blocks of each size
+    /// (glibc's caches of threads), wherever in the heap they are, and with them the pages around.
     fn encode_apart(&mut self, made: Made) {
         let mut left = Some(made);
         let thread = std::thread::Builder::new().name("encoder".into());
@@ -243,7 +242,7 @@ impl Encoder {
                 warn("a profile is lost because of a fault of ours");
             }
         });
-        // There is no thread to be had.
+        // No thread is available.
         if let Some(made) = left {
             self.encode(made);
         }
@@ -330,7 +329,7 @@ mod tests {
         }
     }
 
-    /// All of two thousand targets may hand theirs over before the first is encoded.
+    /// All of two thousand targets may queue theirs before the first is encoded.
     #[test]
     fn what_waits_is_bounded_by_its_size() {
         let board = Board::new();
@@ -348,7 +347,7 @@ mod tests {
             outbox.put(made(30));
         }
         assert_eq!(dropped(), 0);
-        // Larger than all that may wait, and so the first to be refused.
+        // Larger than everything that may wait, and so the first to be refused.
         outbox.put(made(MOST_WAITING_BYTES / size_of::<ProfileSite>() + 1));
         assert_eq!(dropped(), 1);
         let encoder = Encoder {

@@ -8,7 +8,7 @@ use memhook_report::{OtlpSource, Profile, otlp_request};
 use prost::Message;
 use std::hash::{BuildHasher, RandomState};
 
-/// Where requests go, below the address of the collector.
+/// Path below the address of the collector.
 pub const PATH: &str = "/v1development/profiles";
 const VALUES: [&str; 4] = [
     "alloc_objects",
@@ -32,7 +32,7 @@ struct PartialSuccess {
     error_message: String,
 }
 
-/// The headers of a request, beside those of the configuration.
+/// Returns the headers of a request, in addition to the configured ones.
 pub fn headers() -> Vec<(&'static str, String)> {
     vec![
         ("Content-Type", "application/x-protobuf".into()),
@@ -40,9 +40,9 @@ pub fn headers() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A request, gzipped.
+/// Returns a request, gzipped.
 pub fn request(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
-    // Bounded as for Pyroscope, which takes 4 MiB; so do many receivers behind collectors.
+    // Bounded like for Pyroscope, which accepts 4 MiB; so do many receivers behind collectors.
     let source = OtlpSource {
         attributes: attributes(identity, common),
         values: &VALUES,
@@ -54,7 +54,7 @@ pub fn request(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u
     gzip(&made)
 }
 
-/// Sixteen bytes that nobody else has; seeded by the system.
+/// Returns sixteen unique bytes, seeded by the system.
 fn unique() -> [u8; 16] {
     let halves = [(); 2].map(|()| {
         RandomState::new()
@@ -67,11 +67,11 @@ fn unique() -> [u8; 16] {
     id
 }
 
-/// Who was profiled, by semantic conventions. No process id, as in other stores.
+/// Returns the identity of the process by semantic conventions. No process id, as in other stores.
 fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
     let own = [
         ("service.name", &identity.service),
-        // What a pod's service belongs to where nothing else is said (semantic conventions, "service attributes").
+        // Default namespace of a pod's service (semantic conventions, "service attributes").
         ("service.namespace", &identity.namespace),
         ("service.version", &identity.version),
         ("k8s.namespace.name", &identity.namespace),
@@ -83,7 +83,7 @@ fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
         ("process.executable.name", &identity.process),
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value.clone()));
-    // The conventions have a name for each kind of workload that Kubernetes itself has; others follow their pattern.
+    // The conventions have a name for each of Kubernetes' own kinds of workload; others follow their pattern.
     let kind = &identity.workload_type;
     let workload =
         (!kind.is_empty()).then(|| (format!("k8s.{kind}.name"), identity.workload.clone()));
@@ -94,7 +94,7 @@ fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns what a collector did not take of a request that it answered with success.
+/// Returns the part of a successful request that a collector rejected.
 pub fn refused(answer: &[u8]) -> Option<String> {
     let partial = Response::decode(answer).ok()?.partial_success?;
     (partial.rejected_profiles > 0).then(|| {

@@ -8,16 +8,16 @@ use memhook_report::{PprofShape, Profile, pprof};
 use prost::Message;
 use std::io::Write;
 
-/// Where pushes go, below the address of the store.
+/// Path below the address of the store.
 pub const PATH: &str = "/push.v1.PusherService/Push";
-/// Pyroscope takes no larger profile by default (`validation.max-profile-size-bytes`).
+/// Largest profile that Pyroscope accepts by default (`validation.max-profile-size-bytes`).
 pub(super) const MOST_BYTES: usize = 4 << 20;
-/// Nor one with more samples (`validation.max-profile-stacktrace-samples`).
+/// Most samples (`validation.max-profile-stacktrace-samples`).
 pub(super) const MOST_SAMPLES: usize = 16_000;
-/// Nor a longer value of a label (`validation.max-label-value-length`).
+/// Longest value of a label (`validation.max-label-value-length`).
 const MOST_OF_A_LABEL: usize = 2048;
 
-/// Labels on samples would make a series of each of their values, so there are none.
+/// Returns a shape without labels on samples: each of their values would become a series.
 const fn shape(values: &'static [&'static str]) -> PprofShape {
     PprofShape {
         values,
@@ -63,7 +63,7 @@ struct RawSample {
     id: String,
 }
 
-/// The headers of a push, beside those of the configuration.
+/// Returns the headers of a push, in addition to the configured ones.
 pub fn headers() -> Vec<(&'static str, String)> {
     vec![
         ("Content-Type", "application/proto".into()),
@@ -72,7 +72,7 @@ pub fn headers() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A push, ready to be sent.
+/// Returns a push, ready to send.
 pub fn push(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
     let samples = profiles(profile)
         .into_iter()
@@ -89,7 +89,7 @@ pub fn push(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> 
     gzip(&request.encode_to_vec())
 }
 
-/// Returns a profile within the limits of a store: what is too much is summed up, not left out.
+/// Returns a profile within the limits of a store: the excess is summed up, not left out.
 pub(super) fn bounded<const N: usize>(
     profile: &Profile,
     most_samples: usize,
@@ -114,11 +114,11 @@ fn profiles(profile: &Profile) -> [Vec<u8>; 2] {
     })
 }
 
-/// Who was profiled. No process id: each would be a series of its own.
+/// Returns the identity of the process. No process id: each would be a series of its own.
 fn labels(identity: &Identity, common: &Common) -> Vec<LabelPair> {
     let own = [
         ("__name__", "memory"),
-        // What lives is no sum over time, and what was allocated is that of the interval already: the store must not
+        // Live memory is not a sum over time, and allocations are already those of the interval: the store must not
         // take differences.
         ("__delta__", "false"),
         ("service_name", &identity.service),
@@ -147,7 +147,7 @@ fn labels(identity: &Identity, common: &Common) -> Vec<LabelPair> {
     labels
 }
 
-/// The value of a label or an attribute, within the bounds of a store.
+/// Returns the value of a label or an attribute, within the bounds of a store.
 pub(super) fn shortened(value: &str) -> String {
     let mut end = value.len().min(MOST_OF_A_LABEL);
     while !value.is_char_boundary(end) {
@@ -158,7 +158,7 @@ pub(super) fn shortened(value: &str) -> String {
 
 pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
-    // Into memory, so it cannot fail.
+    // Writing into memory cannot fail.
     let _ = packed.write_all(bytes);
     packed.finish().unwrap_or_default()
 }
@@ -194,7 +194,7 @@ mod tests {
         profile
     }
 
-    /// Sums of the two values, and how many samples there are.
+    /// Returns the number of samples and the sums of the two values.
     fn sums(bytes: &[u8]) -> (usize, [i64; 2]) {
         #[derive(Clone, PartialEq, Message)]
         struct Sums {

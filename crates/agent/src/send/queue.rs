@@ -1,5 +1,5 @@
-//! Requests that wait on the disk until a store takes them. Bounded by the configuration and by what the disk has: the
-//! oldest go first.
+//! Requests that wait on disk until a store accepts them. The configuration and the room on disk bound them: the oldest
+//! are dropped first.
 
 use super::backlog::Queued;
 use crate::config::Destination;
@@ -12,18 +12,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Suffix of the names of its files.
 const END: &str = ".push";
 
-/// Where the queues are, below the state directory.
+/// Directory of the queues, below the state directory.
 pub const QUEUES: &str = "queue";
-/// The share of a disk that queues leave free, for the journal and for everybody else.
+/// Inverse of the share of a disk that queues leave free, for the journal and for other users.
 const FREE_SHARE: u64 = 16;
-/// But at least and at most so many bytes.
+/// Bounds on those free bytes.
 const LEAST_FREE: u64 = 64 << 10;
 const MOST_FREE: u64 = 16 << 20;
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Milliseconds since 1970 at which it was put there, made unique: its name.
+    /// Milliseconds since 1970 at which it was queued, made unique: its name.
     stamp: u64,
     bytes: u64,
 }
@@ -37,12 +37,12 @@ pub struct Queue {
     bytes: u64,
 }
 
-/// Result of putting something there: errors, and what was given up for it.
+/// Result of queueing a request: errors, and dropped requests.
 #[derive(Debug, Default)]
 pub struct Put {
-    /// Requests that were given up because there was no room.
+    /// Requests that were dropped for lack of room.
     pub given_up: u64,
-    /// The new one could not be written.
+    /// Reason why the new one could not be written.
     pub error: Option<Error>,
 }
 
@@ -55,19 +55,19 @@ fn now_ms() -> u64 {
     unix.map_or(0, |time| time.as_millis() as u64)
 }
 
-/// The directory of a queue below a state directory, if there is one. A link in its place, or one of others, is left
-/// alone.
+/// Opens the directory of a queue below a state directory, if it exists. A link in its place, or another user's
+/// directory, is left alone.
 fn existing(state: &OwnDirectory, of: Destination) -> Option<OwnDirectory> {
     state.name(QUEUES).join(of.name()).is_dir().then_some(())?;
     directory(state, of).ok()
 }
 
-/// The directory of a queue below a state directory.
+/// Opens or creates the directory of a queue below a state directory.
 pub fn directory(state: &OwnDirectory, of: Destination) -> std::io::Result<OwnDirectory> {
     state.below(QUEUES)?.below(of.name())
 }
 
-/// The queue that an agent before this one has left for a store: where it is, and how many requests wait in it.
+/// Finds the queue that an earlier agent has left for a store: its place, and the number of requests in it.
 pub fn left_for(state: &OwnDirectory, of: Destination) -> Option<(PathBuf, usize)> {
     let queue = existing(state, of)?;
     let names = queue.entries().ok()?.map(|entry| entry.file_name());
