@@ -5,18 +5,18 @@ use memhook_ledger::{CountedSite, Estimate, LiveWalk, Observer, SampledAllocatio
 use memhook_report::{Amount, LiveSite};
 use rustc_hash::FxHashMap;
 
-/// Adds up what the samples of each site stand for when they are allocated: of a site, the ledger knows how many samples it
-/// has, but not their sizes, on which it depends what they stand for.
+/// Sums up, at their allocation, the amounts for which the samples of each site stand: the ledger knows the number of a
+/// site's samples, but not their sizes, on which these amounts depend.
 #[derive(Debug, Default)]
 pub struct SampledSites {
     samples: SampledAllocations,
-    /// By the ledger's index of the site, which has allocations of one stack and one mean distance between samples only:
-    /// its call stack, and what was allocated.
+    /// Call stack and allocations of each site, by the ledger's index. A site has allocations of one stack and one mean
+    /// distance between samples only.
     sites: Vec<(u32, Estimate)>,
 }
 
 impl SampledSites {
-    /// Nothing allocated; `samples` knows what one stands for.
+    /// Creates empty sums; `samples` knows the amount for which a sample stands.
     pub fn new(samples: SampledAllocations) -> SampledSites {
         SampledSites {
             samples,
@@ -44,14 +44,14 @@ impl Observer for SampledSites {
 
 /// Sums over all call stacks.
 pub struct Sums {
-    /// All call stacks that were ever seen.
+    /// All call stacks seen so far.
     pub sites: Vec<LiveSite>,
-    /// Standard errors of the live bytes and of those allocated since the attach; `None`: exact.
+    /// Standard errors of the live bytes and of those allocated since the attach; `None` if they are exact.
     pub errors: Option<(u64, u64)>,
 }
 
 impl Sums {
-    /// Live and allocated, of all call stacks.
+    /// Returns the live and allocated amounts of all call stacks.
     pub fn totals(&self) -> (Amount, Amount) {
         let live = self.sites.iter().map(|site| site.live).sum();
         let allocated = self.sites.iter().map(|site| site.allocated).sum();

@@ -37,20 +37,20 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The longest time between two rounds.
+/// Longest time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
-/// Length of a round while targets are being left: each that has been makes room for the next.
+/// Length of a round while targets are being left: each one makes room for the next.
 const LEAVING_ROUND: Duration = Duration::from_millis(20);
-/// Time between two checks of what the agent itself uses.
+/// Time between two checks of the agent's own use.
 const JUDGE_PERIOD: Duration = Duration::from_secs(1);
-/// Time between two times that free memory is returned. What names are found in is released in many arenas, each of
-/// which would keep it.
+/// Time between two returns of free memory. Data for finding names is released in many arenas, each of which would keep
+/// it.
 const TRIM_PERIOD: Duration = Duration::from_secs(30);
-/// Time after which one round leaves the processor to others.
+/// Pause after a long round, which leaves the processor to others.
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
-/// An attach takes no longer, or it waits for something.
+/// Duration from which an attach is late: it must be waiting for something.
 const ATTACH_IS_LATE: Duration = Duration::from_secs(10);
-/// Time that what an agent before this one has left in a process gets to be put right.
+/// Time for repairing what an earlier agent has left in a process.
 const RECOVERY: Duration = Duration::from_secs(20);
 /// Reason why a process is not traced if its files cannot be read.
 pub const SILENT: &str = "its files do not answer";
@@ -76,22 +76,22 @@ pub struct Supervisor {
     next_show: Instant,
     events: Option<ProcEvents>,
     kubelet: Option<Kubelet>,
-    /// The number of the list of pods that the machine was looked at by.
+    /// Number of the list of pods that the last look at the machine used.
     pod_lists: u64,
     namespaces: Namespaces,
     state: State,
-    /// Advice that outlasts the agent; `None`: it cannot be kept.
+    /// Advice that outlasts the agent; `None` if it cannot be stored.
     kept_advice: Option<Arc<KeptAdvice>>,
     board: Arc<Board>,
     senders: Senders,
-    /// Something could not be put back.
+    /// True if a target could not be restored completely.
     has_failed_to_restore: bool,
     reloads: u32,
 }
 
 impl Supervisor {
-    /// A supervisor that has attached to nothing yet. `left`: what an agent before this one has left attached, which is put
-    /// right first.
+    /// Creates a supervisor without targets. `left`: the processes that an earlier agent has left attached, which are
+    /// repaired first.
     pub fn new(
         (path, experiments): (PathBuf, Experiments),
         file: File,
@@ -147,17 +147,17 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Detaches what a killed agent has left.
+    /// Detaches from the processes of a killed agent.
     fn put_right(&mut self, left: &BTreeMap<i32, u64>) {
         for (&pid, &started) in left {
-            // A hundred of them take longer than an agent that hangs is waited for.
+            // A hundred of them take longer than the patience with a hung agent.
             self.board.tell_alive();
             if memhook_process::thread_start_time(pid, pid) != Some(started) {
                 self.forget(pid);
                 continue;
             }
             let (to, from) = crossbeam_channel::bounded(1);
-            // On another thread: what it reads of the process may never answer.
+            // On another thread: its reads of the process may never return.
             let recover = move || drop(to.send(memhook_attach::recover(pid)));
             let thread = std::thread::Builder::new().name("recovery".into());
             if thread.spawn(recover).is_err() {
@@ -177,7 +177,7 @@ impl Supervisor {
                         "process {pid}: {count} slots of an agent before this one could not be restored; they pass through"
                     ));
                 }
-                // It stays in the journal, and the attach puts it right if a rule chooses it.
+                // It stays in the journal, and the attach repairs it if a rule chooses it.
                 Err(error) => {
                     warn(&format!(
                         "process {pid} was left attached: {}",
@@ -190,14 +190,14 @@ impl Supervisor {
         }
     }
 
-    /// Notes that nothing of ours is in a process any more.
+    /// Notes that nothing of ours is left in a process.
     fn forget(&mut self, pid: i32) {
         if let Some(message) = self.state.has_left(pid) {
             warn(&message);
         }
     }
 
-    /// Works until a signal asks for the end.
+    /// Works until a signal ends it.
     pub fn run(&mut self) {
         while stops() == 0 {
             let begin = Instant::now();
@@ -209,7 +209,7 @@ impl Supervisor {
             self.judge(begin);
             self.depart();
             self.attend(begin);
-            // Where processes begin and end all the time, there are many rounds a second.
+            // If processes begin and end all the time, there are many rounds a second.
             if begin >= self.next_show {
                 self.next_show = begin + ROUND;
                 self.show();
@@ -218,7 +218,7 @@ impl Supervisor {
         }
     }
 
-    /// Looks at what the agent uses, and gives up a target where that is too much.
+    /// Checks the agent's use, and drops a target if it is too high.
     fn judge(&mut self, now: Instant) {
         if now < self.next_judge {
             return;
@@ -244,7 +244,7 @@ impl Supervisor {
         self.judge_namespaces(now);
     }
 
-    /// Attaches to those that wait for it, as far as the budget goes.
+    /// Attaches to waiting processes, within the budget.
     fn attend(&mut self, now: Instant) {
         let mut held_back: BTreeSet<Scarce> = match self.verdict {
             Verdict::Free => BTreeSet::new(),
@@ -261,7 +261,7 @@ impl Supervisor {
             self.tell_held_back(BTreeSet::new());
             return;
         }
-        // The oldest processes first, which are the servers that others come from.
+        // The oldest processes come first: they are the servers from which others come.
         due.sort_unstable();
         let is_free = held_back.is_empty();
         for (_, pid) in due {
@@ -271,7 +271,7 @@ impl Supervisor {
             let workers = self.members.values();
             let workers = workers.filter_map(|member| Some((member, member.worker()?)));
             let (traced, attaching) = workers.fold((0, 0), |(all, new), (member, worker)| {
-                // One that waits for a file that does not answer keeps no other one waiting.
+                // An attach that waits for an unresponsive file does not hold up others.
                 let is_late = now.duration_since(member.since) > ATTACH_IS_LATE;
                 (
                     all + 1,
@@ -282,7 +282,7 @@ impl Supervisor {
                 held_back.insert(Scarce::Targets);
                 break;
             }
-            // More at the same time would only make each other slower, and each holds a thread of its target.
+            // More at the same time would only slow each other down, and each holds a thread of its target.
             if attaching >= processors() as usize {
                 break;
             }
@@ -295,7 +295,7 @@ impl Supervisor {
         self.tell_held_back(held_back);
     }
 
-    /// Begins an attach. Returns false if the rule has as many targets as it may have.
+    /// Begins an attach. Returns false if the rule is at its limit of targets.
     fn attach(&mut self, pid: i32, now: Instant) -> bool {
         let Some(member) = self.members.get(&pid) else {
             return true;
@@ -344,7 +344,7 @@ impl Supervisor {
         identity: Arc<Identity>,
         now: Instant,
     ) {
-        // Written down before: if we are killed in the middle of the attach, the next agent finds the process.
+        // Written before that: if we are killed in the middle of the attach, the next agent finds the process.
         if let Err(error) = self.state.attaches(pid, identity.started) {
             return self.refused(pid, unwritten(&error), now);
         }
@@ -368,7 +368,7 @@ impl Supervisor {
         let Some(member) = self.members.get(&pid) else {
             return;
         };
-        // It is attached to for advice now and then.
+        // It is periodically attached to for advice.
         if rule.advise.is_some()
             && let Err(error) = self.state.attaches(pid, member.identity.started)
         {
@@ -380,7 +380,7 @@ impl Supervisor {
             Arc::clone(&member.identity),
             rule,
             Means {
-                // One copy at a time: it may take what the ledgers leave.
+                // One copy at a time: it may take the memory that ledgers leave.
                 memory: memory / 2,
                 directory: self.file.agent.state.clone(),
                 has_names: self.file.symbols.names == Names::Agent,
@@ -420,7 +420,7 @@ impl Supervisor {
         agent.held_back = held_back;
     }
 
-    /// Puts everything on the board.
+    /// Updates the board.
     fn show(&self) {
         self.board
             .set_rows(self.members.values().map(Member::row).collect());
@@ -431,7 +431,7 @@ impl Supervisor {
         let now = Instant::now();
         let soonest = self.members.values().filter_map(Member::next_attempt).min();
         let until = soonest.map_or(ROUND, |at| at.saturating_duration_since(now));
-        // A round takes its time, and must not be all that a processor does.
+        // A round takes its time, and must not occupy a processor completely.
         let round = if self.is_leaving() {
             LEAVING_ROUND
         } else {
@@ -449,22 +449,22 @@ impl Supervisor {
             tv_sec: 0,
             tv_nsec: pause.min(ROUND).as_nanos() as _,
         };
-        // An interruption is as good as a message.
+        // An interruption counts as a message.
         let is_ready = poll(&mut sources, Some(&timeout)).is_ok_and(|ready| ready > 0);
         if is_ready {
-            // On a busy machine the messages do not end: several are taken together.
+            // On a busy machine messages never end: take several together.
             std::thread::sleep(LEAST_PAUSE);
         }
     }
 }
 
-/// Returns why a process is not attached to that the next agent would not find.
+/// Returns why the agent does not attach to a process: the next agent would not find it.
 fn unwritten(error: &impl std::fmt::Display) -> String {
     format!("the list of attached processes cannot be written: {error}")
 }
 
-/// Returns the part of the agent's memory that may be read for names at one time: targets that are attached to
-/// meanwhile need the rest.
+/// Returns the part of the agent's memory for reading names at one time: targets that are attached to meanwhile need
+/// the rest.
 fn names_memory(memory: u64) -> u64 {
     memory / 2
 }
@@ -477,7 +477,7 @@ pub fn ledger_bytes(file: &File) -> u64 {
     (memory / 2 / targets).max(LEAST_LEDGER)
 }
 
-/// The budget: processor seconds a second, and bytes.
+/// Returns the budget: processor seconds per second, and bytes.
 fn bounds(file: &File) -> (f64, u64) {
     let memory = file.agent.max_memory.bytes(machine_memory());
     (file.agent.max_cpu.0 * processors(), memory)

@@ -1,4 +1,4 @@
-//! What the agent does with one trace: numbers every second, and a profile at the end of each interval.
+//! The agent's work on one trace: numbers every second, and a profile at the end of each interval.
 
 use crate::black_box::{BlackBox, BlackBoxes};
 use crate::board::{Growth, Identity, Link, Numbers};
@@ -17,18 +17,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time between two readings of the numbers.
 const NUMBERS_PERIOD: Duration = Duration::from_secs(1);
-/// Where samples are taken, the live blocks have to be walked over for them; and of a target that is quiet, there is little
-/// to tell.
+/// Longer time for samples, which require a walk over the live blocks, and for quiet targets, whose numbers hardly
+/// change.
 const SELDOM: Duration = Duration::from_secs(5);
-/// The longest time between two turns of a target that is quiet.
+/// Longest time between two turns of a quiet target.
 const QUIET_PACE: Duration = Duration::from_secs(5);
-/// How long the last profile waits for names.
+/// Time for which the last profile waits for names.
 const LAST_NAMES: Duration = Duration::from_secs(2);
-/// How long one waits whose process may be killed at any moment.
+/// Time for which a profile waits for names if its process may be killed at any moment.
 const URGENT_NAMES: Duration = Duration::from_millis(20);
-/// What was read of a module for names takes much more memory than these. After some profiles, new names are rare.
+/// Time for which a module's data for names is kept: it takes much more memory than the names, and after some profiles,
+/// new names are rare.
 const NAMES_KEPT: Duration = Duration::from_secs(30);
-/// Sites of a profile; stores refuse more samples.
+/// Most sites of a profile; stores refuse more samples.
 const MOST_SITES: usize = 8000;
 
 /// The job of one target.
@@ -40,26 +41,26 @@ pub struct TargetJob {
     outbox: Outbox,
     profiler: Option<LiveProfiler>,
     black_box: Option<BlackBox>,
-    /// Why the profile that is being made is kept: a word, and a sentence.
+    /// Reason for keeping the current profile: a word, and a sentence.
     occasion: Option<(&'static str, String)>,
     next_profile: Duration,
     next_numbers: Duration,
     next_account: Duration,
-    /// When the last turn was, since the attach.
+    /// Time of the last turn since the attach.
     now: Duration,
-    /// When the numbers were last taken, and the passes over the rings until then.
+    /// Time of the last numbers, and the passes over the rings up to then.
     last_numbers: Duration,
     passes: u64,
     began_unix_ms: u64,
     growth: Growth,
     numbers: Numbers,
     memory: CgroupMemory,
-    /// Where names come from, also when the process has ended.
+    /// Source of names, even after the process has ended.
     _root: TargetRoot,
 }
 
 impl TargetJob {
-    /// A job that has done nothing yet. `names`: who reads the files with names; `None` if others add them to profiles.
+    /// Creates a job. `names`: the shared readers of files with names; `None` if others add names to profiles.
     pub fn new(
         link: Arc<Link>,
         identity: Arc<Identity>,
@@ -145,7 +146,7 @@ impl TargetJob {
         self.link.tell(numbers);
     }
 
-    /// Begins the profile of the interval that ends now. One that still waits for names goes without them.
+    /// Begins the profile of the interval that ends now. A profile that still waits for names is sent without them.
     fn begin_profile(&mut self, trace: &Trace<SampledSites>) {
         self.finish_profile(None);
         let consumer = trace.consumer();
@@ -165,7 +166,7 @@ impl TargetJob {
         );
     }
 
-    /// What a profile says apart from sites and names.
+    /// Returns the profile apart from sites and names.
     fn facts(&self, consumer: &Consumer<SampledSites>, now: Duration, sums: &Sums) -> Profile {
         Profile {
             target: Target {
@@ -181,7 +182,7 @@ impl TargetJob {
                 .map(UnseenTime::from)
                 .collect(),
             depth: self.depth,
-            // Where all was recorded again at last, the older blocks are still known by samples.
+            // Even if all is recorded again at last, the older blocks are known only by samples.
             sampling: sums.errors.map(|(live, _)| Sampling {
                 mean_bytes: self.numbers.sample_bytes.max(1),
                 live_error_bytes: Some(live),
@@ -191,7 +192,7 @@ impl TargetJob {
         }
     }
 
-    /// Hands the profile over, if its names are there; `wait`: for so long at most, and without them then.
+    /// Sends the profile, if its names are there. `wait`: waits at most this long, and then sends it without them.
     fn finish_profile(&mut self, wait: Option<Duration>) {
         let Some(profiler) = &mut self.profiler else {
             return;
@@ -202,7 +203,7 @@ impl TargetJob {
         self.hand_over(profile);
     }
 
-    /// Makes a profile that is kept.
+    /// Makes a profile to be kept.
     fn keep(
         &mut self,
         trace: &Trace<SampledSites>,
@@ -237,12 +238,12 @@ impl TargetJob {
 }
 
 impl Job<SampledSites> for TargetJob {
-    /// Many targets at ten turns a second cost what a few do at a hundred.
+    /// Returns the time between turns: many targets at ten turns a second cost what a few do at a hundred.
     fn pace(&self) -> Duration {
         Duration::from_millis(100)
     }
 
-    /// Until the next numbers or profile.
+    /// Returns the time until the next numbers or profile.
     fn quiet_pace(&self) -> Duration {
         let names_are_due = self.profiler.as_ref().is_some_and(LiveProfiler::is_busy);
         if names_are_due {
@@ -256,7 +257,7 @@ impl Job<SampledSites> for TargetJob {
         until.clamp(self.pace(), QUIET_PACE)
     }
 
-    /// All targets at once would be too many: the supervisor has them left, a few at a time.
+    /// Leaving all targets at once would be too much: the supervisor does it, a few at a time.
     fn ends_by_signal(&self) -> bool {
         false
     }
@@ -282,7 +283,7 @@ impl Job<SampledSites> for TargetJob {
         let alarm = self.black_box.as_mut();
         let alarm = alarm.and_then(|black_box| black_box.look(turn.gone));
         if turn.is_last {
-            // The last profile says it all.
+            // The last profile has everything.
             return ControlFlow::Continue(());
         }
         let now = trace.consumer().elapsed();

@@ -1,4 +1,4 @@
-//! Document that `/targets` serves: memhook-rs/targets/1 (docs/schemas/targets-1.json).
+//! The document of `/targets`: memhook-rs/targets/1 (docs/schemas/targets-1.json).
 
 use crate::board::{Advised, Board, Phase, Pin, Reclaimed};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 #[derive(Serialize)]
 struct Targets {
     schema: &'static str,
-    /// Sorted by process id.
+    /// Targets, sorted by process id.
     targets: Vec<Target>,
     held_back: Vec<&'static str>,
     configuration_refused: bool,
@@ -117,7 +117,7 @@ impl Advice {
     }
 }
 
-/// The last advice on a process, a document of memhook-rs/advice/1.
+/// Returns the last advice on a process, a document of memhook-rs/advice/1.
 pub fn advice(board: &Board, pid: &str) -> Option<String> {
     let pid: i32 = pid.parse().ok()?;
     let rows = board.rows();
@@ -148,7 +148,7 @@ fn known(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The document, as JSON.
+/// Returns the document, as JSON.
 pub fn json(board: &Board) -> serde_json::Result<String> {
     let agent = board.agent().clone();
     let rows = board.rows().into_iter().map(|row| {

@@ -1,17 +1,17 @@
-//! Waits of a target's threads for a processor. One that gets next to none, such as in a control group whose quota is
-//! used up, has no time to give away.
+//! Waits of a target's threads for a processor. A target that hardly gets one, such as in a control group whose quota
+//! is used up, has no time to spare.
 
 use memhook_process::{SchedulingFile, sleeps, thread_ids, thread_state};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A process that wants a processor and gets it for less than a tenth of that time is starved.
+/// Waiting time per running time from which a process is starved.
 const WAITS_PER_RUN: u32 = 9;
-/// Many short waits are those of a machine that is busy.
+/// Least length of a telling wait: many short ones are normal on a busy machine.
 const LONG_WAIT: Duration = Duration::from_millis(10);
-/// Waits that add up to less than this prove nothing.
+/// Least sum of waits that proves anything.
 const TELLING: Duration = Duration::from_millis(200);
-/// Threads that are looked at.
+/// Most threads that are examined.
 const MOST_THREADS: usize = 256;
 
 /// Scheduling of a thread in its life.
@@ -20,7 +20,7 @@ struct Life {
     ran: Duration,
     waited: Duration,
     turns: u64,
-    /// Number of times that it has slept, if it does not sleep now.
+    /// Number of its sleeps, unless it sleeps now.
     awake_after: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Scheduling of a process's threads so far. Nothing where the kernel keeps no such figures.
+    /// Returns the scheduling of a process's threads so far; empty if the kernel keeps no such figures.
     pub fn of(pid: i32) -> Waits {
         let threads = thread_ids(pid).unwrap_or_default().into_iter();
         let figures = threads.take(MOST_THREADS).filter_map(|tid| {
@@ -52,7 +52,7 @@ impl Waits {
         }
     }
 
-    /// Returns true if the threads that were there before have waited for too long since then.
+    /// Returns true if the earlier threads have waited for too long since then.
     pub fn show_starvation_since(&self, before: &Waits) -> bool {
         let mut all = Life::default();
         for (tid, now) in &self.threads {
@@ -61,8 +61,8 @@ impl Waits {
             };
             let ran = now.ran.saturating_sub(then.ran);
             let mut waited = now.waited.saturating_sub(then.waited);
-            // The kernel counts a wait at its end, and one may last for seconds: a group is charged for the time that a
-            // hypervisor took from its processor, and has to make up for it. A thread that has not slept has waited
+            // The kernel counts a wait at its end, and one may last for seconds: a group is charged for time that a
+            // hypervisor took from its processor, and has to pay it back. A thread that has not slept has waited
             // whenever it did not run.
             if now.awake_after.is_some() && now.awake_after == then.awake_after {
                 let elapsed = self.at.saturating_duration_since(before.at);
@@ -83,7 +83,7 @@ impl Waits {
 mod tests {
     use super::*;
 
-    /// Each thread with what it ran and waited, in milliseconds, and its turns. They sleep.
+    /// Threads with their running and waiting time in milliseconds, and their turns. They sleep.
     fn waits(threads: &[(i32, u64, u64, u64)]) -> Waits {
         let threads = threads.iter().map(|&(tid, ran, waited, turns)| {
             let life = Life {
@@ -132,17 +132,17 @@ mod tests {
         for (after, is_starved) in [
             // Nothing has happened.
             (waits(&[(1, 100, 1000, 10), (2, 100, 5000, 10)]), false),
-            // A quota of which each tenth of a second has a twentieth, on a machine where others interrupt it, too.
+            // A quota of a twentieth of each tenth of a second, on a machine where others interrupt it, too.
             (waits(&[(1, 150, 1950, 40), (2, 100, 5000, 10)]), true),
-            // It waits all the time, and has not had one turn.
+            // It waits all the time, without a single turn.
             (waits(&[(1, 100, 2000, 10), (2, 100, 5000, 10)]), true),
             // Six threads for each processor.
             (waits(&[(1, 266, 1833, 60), (2, 266, 5833, 60)]), false),
-            // Much that is short.
+            // Many short waits.
             (waits(&[(1, 120, 1500, 200), (2, 120, 5500, 200)]), false),
             // One short wait.
             (waits(&[(1, 100, 1150, 11), (2, 100, 5000, 10)]), false),
-            // A thread that was not there before.
+            // A new thread.
             (waits(&[(1, 100, 1000, 10), (3, 0, 9000, 1)]), false),
         ] {
             assert_eq!(after.show_starvation_since(&before), is_starved);

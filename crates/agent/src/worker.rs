@@ -1,5 +1,5 @@
 //! The thread that traces one target, from the attach to the end: ptrace requests must come from the thread that
-//! seized.
+//! seized it.
 
 use crate::black_box::BlackBoxes;
 use crate::board::Link;
@@ -19,31 +19,31 @@ use std::thread::JoinHandle;
 pub enum Ended {
     /// The process has ended, or executes another program.
     Gone,
-    /// The process goes on, and nothing of ours is in its way.
+    /// The process goes on, and nothing of ours affects it.
     Left,
-    /// The process goes on, but not everything could be put back: why.
+    /// The process goes on, but could not be restored completely, for this reason.
     NotRestored(String),
     /// It was never traced.
     Refused(String),
-    /// We have failed. The process was detached from.
+    /// We failed, and detached from the process.
     Panicked,
 }
 
 /// State that the threads of all targets share.
 pub struct Shared {
-    /// Looks after quiet targets.
+    /// Upkeep of quiet targets.
     pub lookout: Lookout,
-    /// Files of targets that were read.
+    /// Shared files of targets.
     pub files: SharedFiles,
     /// Readers of names.
     pub names: SharedReaders,
-    /// Black boxes of processes that are watched for the end of their memory.
+    /// Black boxes of processes that may run out of memory.
     pub black_boxes: BlackBoxes,
-    /// Held by the one whose memory is being copied and searched.
+    /// Lock of the process whose memory is being copied and searched.
     pub one_scan: Mutex<()>,
-    /// Held by the one that is traced for advice.
+    /// Lock of the process that is traced for advice.
     pub one_examination: Mutex<()>,
-    /// True if the agent is over its budget, so that searches which can wait do so.
+    /// True if the agent is over its budget, which delays searches that can wait.
     pub is_held_back: AtomicBool,
 }
 
@@ -68,7 +68,7 @@ impl Worker {
         let thread = builder.spawn(move || {
             of_thread.tell_thread(rustix::thread::gettid().as_raw_nonzero().get());
             let sampled = SampledSites::new(config.sampled_allocations());
-            // It may have ended since the rules were asked, and its id be that of a process that must not be touched.
+            // It may have ended since it was chosen, and its id may belong to a process that must not be touched.
             let _chosen = match chosen.keep() {
                 Ok(kept) => kept,
                 Err(replaced) => return Ended::Refused(replaced.to_string()),
@@ -86,7 +86,7 @@ impl Worker {
         Ok(Worker { thread, link })
     }
 
-    /// Begins to search a process that is not traced. `reclaim`: whether its unreachable blocks are reported or freed.
+    /// Begins to search an untraced process. `reclaim`: treatment of its unreachable blocks.
     pub fn start_searches(searches: Searches, reclaim: Option<Reclaim>) -> std::io::Result<Worker> {
         let builder = std::thread::Builder::new().name("scans".into());
         let link = Arc::clone(searches.link());
@@ -103,7 +103,7 @@ impl Worker {
         self.thread.is_finished()
     }
 
-    /// Waits until then.
+    /// Waits until then, and returns the outcome.
     pub fn join(self) -> Ended {
         // Dropping the trace has detached from the process.
         self.thread.join().unwrap_or(Ended::Panicked)
@@ -111,7 +111,7 @@ impl Worker {
 }
 
 impl Ended {
-    /// One word for the log.
+    /// Returns one word for the log.
     pub fn name(&self) -> &'static str {
         match self {
             Ended::Gone => "gone",

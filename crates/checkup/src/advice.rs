@@ -1,4 +1,4 @@
-//! What a recording tells of what to do.
+//! Advice from a recording.
 
 use crate::allocator::said_by_allocator;
 use memhook_advice::{Advice, Facts, advise};
@@ -13,11 +13,11 @@ use memhook_report::recorded::{Contents, Window, account, profile, stale};
 use memhook_report::{Leaks, Profile, RssPart, RssReport, RssView, Target};
 use memhook_symbols::Symbolizer;
 
-/// The note of a look at a process whose allocator could say what it holds.
+/// Note of a look at a process whose allocator could report its contents.
 pub const ALLOCATOR_NOT_ASKED: &str =
     "read only: the allocator was not asked what it holds, which takes a call";
 
-/// Why a recording tells nothing.
+/// Reason why a recording leads to no advice.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdviceError {
@@ -29,8 +29,8 @@ pub enum AdviceError {
     Recording(#[from] memhook_recording::Error),
 }
 
-/// What to do about the process of a recording. `resident`: what is resident of it now, for which the recording stands if
-/// it is `None`; `is_running`: it is still there, so commands may name it.
+/// Advises on the process of a recording. `resident`: its present resident memory; `None` for that of the recording.
+/// `is_running`: it still runs, so commands may name it.
 pub fn advice_of(
     recording: &Recording,
     mut symbols: Symbolizer,
@@ -52,7 +52,7 @@ pub fn advice_of(
     }))
 }
 
-/// What to do about a process that may only be looked at: by copies of its memory, and without a trace.
+/// Advises on a process that may only be looked at: by copies of its memory, and without a trace.
 ///
 /// # Errors
 /// If its memory cannot be read.
@@ -84,7 +84,7 @@ pub fn advice_of_look(pid: i32, limits: Limits) -> Result<Advice, HeapError> {
     }))
 }
 
-/// What nothing reaches, of a process of which no allocation was seen.
+/// Finds unreachable blocks in a process without a trace.
 fn leaks_of_look(pid: i32, limits: Limits) -> Leaks {
     let request = Request {
         limits,
@@ -112,8 +112,8 @@ fn leaks_of_look(pid: i32, limits: Limits) -> Leaks {
     found.report(usize::MAX, |_| Default::default())
 }
 
-/// What is resident of a recorded process now, if another allocator than glibc's has the heap and says what is in it: a
-/// trace does not ask. One thread is held for that.
+/// Returns the present resident memory of a recorded process if another allocator than glibc's has the heap and reports
+/// its contents, which a trace does not ask for. This holds one thread.
 pub fn resident_now(pid: i32, limits: Limits, recording: &Recording) -> Option<RssReport> {
     let recorded = account(recording)?;
     let is_foreign = |part: &&RssPart| part.name == Part::ForeignHeap.name() && part.bytes > 0;

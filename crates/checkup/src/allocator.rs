@@ -1,4 +1,4 @@
-//! Allocators other than glibc's: their own figures, and what they give back.
+//! Allocators other than glibc's: their statistics, and their return of memory.
 
 use memhook_attach::{Claim, Reach, SafePoints, claim};
 use memhook_heap::{AllocatorStatistics, KnownAllocator, ReleasedMemory, foreign_callback};
@@ -32,14 +32,14 @@ pub enum CallError {
 
 /// An allocator of a process that may be called.
 pub struct Callable {
-    /// Which one.
+    /// The allocator.
     pub allocator: KnownAllocator,
     pid: i32,
     safe_points: SafePoints,
     _claim: Claim,
 }
 
-/// The allocator of a process that is not glibc's, if it is one that memhook-rs can call.
+/// Returns the allocator of a process, if it is not glibc's and memhook-rs can call it.
 pub fn callable_allocator(
     pid: i32,
 ) -> Result<Option<(KnownAllocator, Vec<ModuleImage>)>, CallError> {
@@ -49,7 +49,7 @@ pub fn callable_allocator(
 }
 
 impl Callable {
-    /// Refuses where a call could do harm.
+    /// Checks that a call cannot do harm.
     pub fn new(
         pid: i32,
         allocator: KnownAllocator,
@@ -78,7 +78,7 @@ impl Callable {
         })
     }
 
-    /// Asks for its own figures.
+    /// Asks for its statistics.
     pub fn ask(&self) -> Result<AllocatorStatistics, CallError> {
         let mut hold = || {
             self.safe_points
@@ -87,7 +87,7 @@ impl Callable {
         Ok(self.allocator.ask(&mut hold, PATIENCE)?)
     }
 
-    /// Has the allocator give memory back.
+    /// Makes the allocator return memory.
     pub fn release(&self) -> Result<ReleasedMemory, CallError> {
         let mut hold = || {
             self.safe_points
@@ -97,7 +97,7 @@ impl Callable {
     }
 }
 
-/// Returns the figures of an allocator other than glibc's, if it can report any.
+/// Returns the statistics of an allocator other than glibc's, if it can report any.
 pub fn said_by_allocator(pid: i32) -> Result<Option<AllocatorStatistics>, CallError> {
     let found = callable_allocator(pid)?;
     let Some((allocator, images)) = found.filter(|(found, _)| found.has_statistics()) else {

@@ -25,104 +25,105 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long one look for names takes; then the attendant is asked again.
+/// Duration of one wait for names, between questions to the attendant.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// The part of the time after which a first look has too little time before the last one.
+/// Fraction of the time after which it is too late for a first look.
 const LATEST_FIRST_LOOK: u32 = 4;
 
-/// How a process is examined.
+/// Settings of an examination.
 pub struct Examination<'a> {
-    /// How long it is traced.
+    /// Length of the trace.
     pub duration: Duration,
-    /// How it is traced.
+    /// Settings of the trace.
     pub config: TraceConfig,
-    /// What is read of its files, where many processes have them in common.
+    /// Files shared by many processes.
     pub files: Option<&'a SharedFiles>,
-    /// How its memory is looked at, at the begin and when the time is over; `None`: it is not.
+    /// Looks at its memory, at the begin and at the end; `None` for none.
     pub looks: Option<MemoryLooks>,
-    /// How it is recorded, and in which directory. Nothing with a name is left there.
+    /// Settings of the recording, and its directory. Nothing with a name is left there.
     pub recording: Options,
-    /// That directory.
+    /// Directory of the recording.
     pub directory: PathBuf,
-    /// Where names come from beside the files of the process, or whether from nowhere.
+    /// Places to search for names in addition to the process's files; `None` for no names.
     pub names: Option<SearchPath>,
 }
 
 /// Copies of the memory: one at the begin of an examination, and two at its end.
 pub struct MemoryLooks {
-    /// The copy that is searched for what nothing reaches.
+    /// Request for the copy that is searched for unreachable blocks.
     pub search: Request,
-    /// Bounds of each copy in which the heap is walked.
+    /// Limits of each copy in which the heap is walked.
     pub walk: Limits,
-    /// How a copy that failed is told.
+    /// Words for a failed copy.
     pub words: fn(&HeapError) -> String,
 }
 
-/// Who has a process examined, while that goes on.
+/// The caller's part during an examination.
 pub trait Attendant {
-    /// Whether a signal that asks this program to end does the same to the examination.
+    /// Returns true if a signal that ends this program also ends the examination.
     fn ends_by_signal(&self) -> bool {
         true
     }
 
-    /// The longest time between two turns.
+    /// Returns the longest time between two turns.
     fn pace(&self) -> Duration {
         Duration::from_millis(10)
     }
 
-    /// Calls that end the wait for the next turn, and that `is_called_off` takes.
+    /// Returns the calls that end the wait for the next turn, and that `is_called_off` takes.
     fn calls(&self) -> Option<&Receiver<()>> {
         None
     }
 
-    /// Called when the process is traced.
+    /// Called once the process is traced.
     fn attached(&mut self, _session: &Session) {}
 
-    /// Called with each turn: the thread that takes the events, and whether the examination ends without its last looks.
+    /// Called with each turn, with the thread that takes the events. Returns true to end the examination without its
+    /// last looks.
     fn is_called_off(&mut self, _drainer: Option<i32>) -> bool {
         false
     }
 
-    /// Called when the memory is to be copied, until it is true: whether that may be done now.
+    /// Called until it returns true, when the memory is to be copied: whether that may be done now.
     fn may_look(&mut self) -> bool {
         true
     }
 
-    /// Called when the first copy has been made.
+    /// Called after the first copy.
     fn has_looked(&mut self) {}
 
-    /// Whether names are waited for no longer.
+    /// Returns true to stop waiting for names.
     fn gives_up_names(&self) -> bool;
 
-    /// Takes something that the user should know, in one line.
+    /// Takes a notice for the user, in one line.
     fn notice(&mut self, _text: &str) {}
 }
 
-/// What an examination has come to.
+/// Result of an examination.
 pub struct Examined {
     /// Path of the recording, as long as this exists.
     pub path: PathBuf,
-    /// The modules of the process.
+    /// Modules of the process.
     pub modules: Vec<ModuleFile>,
-    /// How the trace ended.
+    /// End of the trace.
     pub end: End,
     /// Times in which the process went on untraced.
     pub gaps: Vec<Gap>,
-    /// The last of them was not over when the trace ended.
+    /// True if the last of them was not over when the trace ended.
     pub is_abandoned: bool,
-    /// Whether everything was recorded.
+    /// True if everything was recorded.
     pub is_complete: bool,
-    /// It was ended before its time, and without the last looks.
+    /// True if it was ended early, without the last looks.
     pub is_called_off: bool,
     _file: File,
 }
 
-/// Why a process cannot be examined.
+/// Reason why a process cannot be examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExaminationError {
-    /// No temporary file can be made.
+    /// No temporary file can be created.
     #[error(transparent)]
     File(#[from] std::io::Error),
     /// It cannot be traced.
@@ -133,7 +134,7 @@ pub enum ExaminationError {
 /// Traces a process for a time and leaves it.
 ///
 /// # Errors
-/// If it cannot be attached to, or no file can be made. It was not touched then.
+/// If it cannot be attached to, or no file can be created. Then it was not touched.
 pub fn examine(
     pid: i32,
     examination: Examination<'_>,
@@ -176,22 +177,22 @@ struct ExaminationJob<'a> {
     attendant: &'a mut dyn Attendant,
     names: Names,
     first_look: Option<FirstLook>,
-    /// The first look was taken, or has failed, or comes too late.
+    /// True if the first look was taken, failed, or is too late.
     has_first_look: bool,
     looks: Option<Looks>,
     is_complete: bool,
     is_called_off: bool,
-    /// Where names come from, also when the process has ended.
+    /// Source of names, even after the process has ended.
     _root: TargetRoot,
 }
 
-/// What was seen before the detach.
+/// Results from before the detach.
 struct Looks {
     leaks: LastLook,
     pins: PinnedMemory,
 }
 
-/// Everything, because advice chooses itself what matters.
+/// Everything: advice makes its own choice.
 const VIEW: RssView = RssView {
     top: usize::MAX,
     pins: true,
@@ -233,7 +234,7 @@ impl<'a> ExaminationJob<'a> {
         }
     }
 
-    /// What the recording keeps of the end of the run.
+    /// Returns the recording's notes about the end of the run.
     fn notes<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Vec<(&'static str, String)> {
         let (session, consumer) = (trace.session(), trace.consumer());
         let looks = self.looks.take();
@@ -260,7 +261,7 @@ impl<'a> ExaminationJob<'a> {
         notes
     }
 
-    /// Copies the memory as soon as that may be done.
+    /// Copies the memory as soon as that is permitted.
     fn look_first<O: Observer + Send>(&mut self, trace: &Trace<O>) {
         let looks = self.examination.looks.as_ref();
         let Some(looks) = looks.filter(|_| !self.has_first_look) else {
@@ -275,7 +276,7 @@ impl<'a> ExaminationJob<'a> {
         }
     }
 
-    /// A report of what was traced, without rows.
+    /// Returns a report of the trace, without rows.
     fn report<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
         let Names {
@@ -374,7 +375,7 @@ struct Names {
     depth: u32,
 }
 
-/// Names, and who waits for them.
+/// Names, and the attendant who waits for them.
 struct Attended<'a> {
     names: &'a mut Names,
     attendant: &'a dyn Attendant,

@@ -1,4 +1,4 @@
-//! A look at a traced process's memory at the begin of the trace, with which the last one is compared.
+//! A look at a traced process's memory at the begin of the trace, for comparison with the last one.
 
 use crate::resident::LookedAt;
 use memhook_attach::Consumer;
@@ -7,14 +7,14 @@ use memhook_ledger::Observer;
 use memhook_report::{RssReport, RssView, TwoLooks};
 use std::thread::JoinHandle;
 
-/// The first look at a process; its copy of the memory is walked, and given up, on a thread of its own.
+/// The first look at a process; its copy of the memory is walked and dropped on a thread of its own.
 pub struct FirstLook {
     moment_ns: u64,
     walk: JoinHandle<Option<(RssReport, Option<LiveSizes>)>>,
 }
 
 impl FirstLook {
-    /// Copies the memory. `None` if that fails: the last look will say why.
+    /// Copies the memory. `None` if that fails: the last look will report the reason.
     pub fn take<O: Observer + Send>(
         pid: i32,
         consumer: &Consumer<O>,
@@ -38,7 +38,7 @@ impl FirstLook {
         })
     }
 
-    /// Compares it with the last look. Waits until it has been walked.
+    /// Compares it with the last look, after waiting for its walk.
     pub fn compared(self, last: &LookedAt) -> Option<TwoLooks> {
         let (first, before) = self.walk.join().ok()??;
         let sizes = before.as_ref().zip(last.live_sizes.as_ref());

@@ -1,4 +1,4 @@
-//! A traced process's memory at the end of the trace, for what nothing reaches.
+//! A traced process's memory at the end of the trace, to search for unreachable blocks.
 
 use crate::StackNames;
 use memhook_attach::{Consumer, Session};
@@ -7,16 +7,16 @@ use memhook_heap::{Captured, Error as HeapError, Request, Snapshot, capture_sett
 use memhook_ledger::{Ledger, Observer};
 use memhook_report::{Leaks, UnreachableSite};
 
-/// A copy of the memory, or why there is none.
+/// A copy of the memory, or the reason why there is none.
 pub struct LastLook {
     captured: Result<Captured, String>,
-    /// Time before it was copied, on the ledger's clock; `None` if the process has not run since.
+    /// Time before the copy, on the ledger's clock; `None` if the process has not run since.
     moment_ns: Option<u64>,
 }
 
 impl LastLook {
     /// Copies the memory. Call this while the process is still traced: a block allocated later would be in no
-    /// ledger. `words`: how a failure is told.
+    /// ledger. `words`: words for a failure.
     pub fn take<O: Observer + Send>(
         pid: i32,
         consumer: &Consumer<O>,
@@ -28,7 +28,7 @@ impl LastLook {
         LastLook::of(captured, Some(moment_ns))
     }
 
-    /// Takes it from a process that is stopped at its end.
+    /// Uses the memory of a process that is stopped at its end.
     pub fn at_end(captured: Result<Captured, HeapError>) -> LastLook {
         LastLook::of(captured.map_err(|error| error.to_string()), None)
     }
@@ -41,7 +41,7 @@ impl LastLook {
         }
     }
 
-    /// Makes one for a process that has ended.
+    /// Creates the look at a process that has ended.
     pub fn too_late() -> LastLook {
         LastLook {
             moment_ns: None,
@@ -49,7 +49,7 @@ impl LastLook {
         }
     }
 
-    /// The copy, if there is one.
+    /// Returns the copy, if there is one.
     pub fn snapshot(&self) -> Option<&Snapshot> {
         self.captured
             .as_ref()
@@ -57,7 +57,7 @@ impl LastLook {
             .map(|captured| &captured.snapshot)
     }
 
-    /// The copy or why there is none, and how to search it.
+    /// Returns the copy or the reason for its absence, and the settings of the search.
     pub fn memory(&self, finds_possible: bool) -> (Result<&Snapshot, String>, Search) {
         let memory = self.captured.as_ref().map(|captured| &captured.snapshot);
         (memory.map_err(String::clone), self.search(finds_possible))
@@ -96,12 +96,12 @@ impl LastLook {
 pub struct Searched(Result<FoundLeaks, String>);
 
 impl Searched {
-    /// By the stack and the thread that allocated it, for the rows of a report.
+    /// Returns the blocks by the stack and the thread of their allocation, for the rows of a report.
     pub fn unreachable(&self) -> Option<&[UnreachableSite]> {
         self.0.as_ref().ok().map(FoundLeaks::unreachable)
     }
 
-    /// The part of a report about it, with `top` call stacks.
+    /// Returns the part of a report about them, with `top` call stacks.
     pub fn report(self, session: &Session, reporter: &mut impl StackNames, top: usize) -> Leaks {
         match self.0 {
             Ok(found) => {

@@ -1,9 +1,9 @@
-//! One running process, recorded for a time, its memory searched and its heap walked at the end, and the advice that
-//! follows: what `advise` does, for whoever asks for it.
+//! One running process, recorded for a time, with its memory searched and its heap walked at the end, and the resulting
+//! advice: the work of `advise`, for any caller.
 //!
-//! [`examine`] traces a process and leaves it, with a recording that has no name. [`advice_of`] reads that, or any other
-//! recording. Beside them is what other commands share with them: the last look at a traced process's memory, and calls
-//! of allocators that say what they hold.
+//! [`examine`] traces a process and leaves it, with a recording that has no name. [`advice_of`] reads that, or any
+//! other recording. Parts that other commands share are here, too: the last look at a traced process's memory, and
+//! calls of allocators that report their contents.
 //!
 //! Not here: options, terminals, rules that choose processes.
 
@@ -31,9 +31,9 @@ use memhook_report::StackFrame;
 
 /// Names of the call stacks of a session.
 pub trait StackNames {
-    /// Looks up the names of these backtraces, and waits for them until nobody wants to wait any longer.
+    /// Looks up the names of these backtraces, and waits for them until the wait is given up.
     fn look_up(&mut self, session: &Session, stacks: &mut dyn Iterator<Item = u32>);
 
-    /// Kind of a backtrace, whether it was cut short, and its frames with the names that are there.
+    /// Returns the kind of a backtrace, whether it was cut short, and its frames with the names that have arrived.
     fn stack(&mut self, session: &Session, id: u32) -> (String, bool, Vec<StackFrame>);
 }

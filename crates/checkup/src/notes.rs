@@ -1,4 +1,4 @@
-//! What a recording keeps of the last report of its run.
+//! Notes of a recording from the last report of its run.
 
 use memhook_attach::BudgetKept;
 use memhook_recording::{
@@ -6,7 +6,7 @@ use memhook_recording::{
 };
 use memhook_report::{KeptTime, Overhead, ReportModel, UnreachableSite, unreachable_note};
 
-/// The notes, as JSON: what of each module was seen, what nobody touched, what was resident, and what nothing reached.
+/// Returns the notes, as JSON: coverage of modules, untouched memory, resident memory, and unreachable blocks.
 pub fn notes(
     report: &ReportModel,
     unreachable: Option<&[UnreachableSite]>,
@@ -35,7 +35,7 @@ pub fn notes(
         .collect()
 }
 
-/// What a budget has kept, for reports.
+/// Returns the result of a budget, for reports.
 pub fn kept_overhead(kept: BudgetKept) -> Overhead {
     let ends = kept.kept.iter().skip(1).map(|next| next.from);
     let ends = ends.chain([kept.until]);

@@ -1,4 +1,4 @@
-//! What is resident of a traced process, for its reports.
+//! Resident memory of a traced process, for its reports.
 
 use crate::StackNames;
 use memhook_attach::{Consumer, Session, account_of_session};
@@ -8,7 +8,8 @@ use memhook_heap::{
 use memhook_ledger::{LiveWalk, Observer};
 use memhook_report::{RssReport, RssView};
 
-/// The account at this moment, by the kernel's sums and the trace. `None` if the process has gone.
+/// Returns the present account, by the kernel's sums and the trace. `None` if the process has
+/// gone.
 pub fn account_of_trace<O: Observer + Send>(
     session: &Session,
     consumer: &Consumer<O>,
@@ -23,18 +24,18 @@ pub fn account_of_trace<O: Observer + Send>(
 pub struct LookedAt {
     /// The account with pins by call stack.
     pub report: RssReport,
-    /// The live blocks by size; `None` if no heap was dissected.
+    /// Live blocks by size; `None` if no heap was dissected.
     pub live_sizes: Option<LiveSizes>,
-    /// Allocators other than glibc's whose heap was dissected.
+    /// Allocators other than glibc's whose heaps were dissected.
     pub allocators: Vec<String>,
 }
 
-/// A copy of the memory for the last report, which says what pins it.
+/// A copy of the memory for the last report, which shows its pins.
 pub struct PinnedMemory {
     copy: Result<MemoryCopy, String>,
-    /// When it was taken, on the ledger's clock.
+    /// Time of the copy on the ledger's clock.
     moment_ns: u64,
-    /// An account for where nothing can be copied.
+    /// Account for the case that nothing can be copied.
     by_mappings: Account,
 }
 
@@ -53,7 +54,8 @@ impl PinnedMemory {
         }
     }
 
-    /// The account with pins by call stack, where the ledger has all events up to the detach.
+    /// Returns the account with pins by call stack. The ledger must have all events up to the
+    /// detach.
     pub fn report<O: Observer + Send>(
         self,
         session: &Session,

@@ -1,4 +1,4 @@
-//! The call stacks of a traced process, as reports ask for them.
+//! The call stacks of a traced process, for reports.
 
 use memhook_attach::Session;
 use memhook_report::{Backtrace, Backtraces};

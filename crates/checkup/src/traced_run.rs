@@ -1,4 +1,4 @@
-//! A traced process as reports see it.
+//! A traced process, for reports.
 
 use crate::SessionStacks;
 use memhook_attach::{CallScans, ModuleCoverage, Session};
@@ -9,18 +9,18 @@ use memhook_stream::Losses;
 use memhook_symbols::{ModuleFile, Symbolizer};
 use std::time::Duration;
 
-/// A session, and what is known of how much of its modules is seen.
+/// A session, with the coverage of its modules.
 pub struct Traced<'a> {
-    /// The attach.
+    /// Session of the attach.
     pub session: &'a Session,
-    /// Calls of allocators that were counted in modules.
+    /// Counted calls of allocators in modules.
     pub call_scans: &'a mut CallScans,
     /// Most frames of a call stack.
     pub depth: u32,
 }
 
 impl<'a> Traced<'a> {
-    /// A session as it is now.
+    /// Wraps the present state of a session.
     pub fn new(session: &'a Session, call_scans: &'a mut CallScans, depth: u32) -> Traced<'a> {
         Traced {
             session,
@@ -62,7 +62,7 @@ impl TracedRun for Traced<'_> {
         let executable = self.session.modules().first();
         Target {
             pid,
-            // One that has ended has no other name any more.
+            // After its end it has no other name.
             name: Some(process_name(pid))
                 .filter(|name| !name.is_empty())
                 .or_else(|| Some(executable?.name().to_owned()))

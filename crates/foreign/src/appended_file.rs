@@ -1,15 +1,15 @@
-//! A file of ours that lines are appended to, run after run.
+//! A file of ours to which lines are appended, run after run.
 
 use crate::output_error::{OutputError, failed};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a file to append to it; it is made, for its owner alone, if it is not there. What others may write is refused, and
-/// so is a link: whoever put it there would choose what is written to.
+/// Opens a file to append to it; creates it, for its owner alone, if it is missing. Refuses a link or a file that
+/// others may write, either of which would let someone else choose the destination.
 ///
 /// # Errors
-/// Those of open(2), and when it is a link, no regular file, another user's, or writable by others.
+/// Errors of open(2); and if it is a link, not a regular file, another user's, or writable by others.
 pub fn open_appended(path: &Path) -> Result<File, OutputError> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
         let path = path.to_owned();

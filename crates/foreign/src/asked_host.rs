@@ -1,11 +1,12 @@
-//! Whom a client of our servers asks, by the Host of its request.
+//! The host that a client of our servers asks, by the Host of its request.
 
 use std::net::IpAddr;
 
-/// Returns true if a request with this Host is meant for a server of ours that goes by these names.
+/// Returns true if a request with this Host is meant for a server of ours with these names.
 ///
-/// A page from elsewhere can have a name of its own that leads to us, and its browser would let it read what it asks
-/// for by that name (DNS rebinding). An address is nobody else's name, and `localhost` is always this machine.
+/// A page from elsewhere can have a name of its own that resolves to us, and its browser would let it read our
+/// answers under that name (DNS rebinding). An address cannot be another's name, and `localhost` is always this
+/// machine.
 pub fn asks_for_us<'a>(host: &str, names: impl IntoIterator<Item = &'a str>) -> bool {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let name = match host.rsplit_once(':') {

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// No name is longer, mangled or not; longer ones are shown mangled, and cut. The longest of honest programs have a
-/// few thousand bytes.
+/// Longest name, mangled or not; longer ones are shown mangled, and cut. The longest of honest programs have a few
+/// thousand bytes.
 pub const MOST_NAME_BYTES: usize = 16 << 10;
 
-/// Takes so much, and fails then, which ends the demangling. Parts that write nothing end it too when they are too
-/// many: each visit of a demangler costs time.
+/// A writer that fails beyond its limit, which ends the demangling. Too many parts that write nothing end it, too:
+/// each visit of a demangler costs time.
 #[derive(Default)]
 pub(crate) struct Bounded {
     pub text: String,
@@ -15,7 +15,7 @@ pub(crate) struct Bounded {
     is_full: bool,
 }
 
-/// As many parts as a name of full length may have.
+/// Most parts that a name of full length may have.
 pub(crate) const MOST_VISITS: usize = MOST_NAME_BYTES * 64;
 
 impl Bounded {

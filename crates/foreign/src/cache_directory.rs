@@ -1,7 +1,7 @@
-//! The directory that holds our caches, and whose it is.
+//! The directory that holds our caches, and its owner.
 //!
-//! The next run believes what is kept there, and files in it are removed. So it must be the user's own: not
-//! the end of a link, nor the directory of another user, which HOME names after `sudo -E`.
+//! The next run trusts its contents, and files in it are removed. So it must be the user's own: not the end of a link,
+//! nor the directory of another user, which HOME names after `sudo -E`.
 
 use crate::own_directory::{is_of, is_ours};
 use std::{
@@ -13,15 +13,16 @@ use std::{
     time::SystemTime,
 };
 
-/// Where our caches are: `memhook-rs` in the user's cache directory (XDG Base Directory Specification): `$XDG_CACHE_HOME`, or `.cache` in `$HOME`.
-/// The HOME of root may be that of another user; then it is in root's own home. `None` if the user has none.
+/// Returns the directory of our caches: `memhook-rs` in the user's cache directory (XDG Base Directory Specification):
+/// `$XDG_CACHE_HOME`, or `.cache` in `$HOME`. If the HOME of root belongs to another user, it is in root's own home.
+/// `None` if the user has none.
 pub fn user_caches() -> Option<PathBuf> {
     let user = nix::unistd::geteuid().as_raw();
     let directory = directory_of(user, &|name| std::env::var_os(name), home_of_root)?;
     Some(directory.join("memhook-rs"))
 }
 
-/// The cache directory of this user, in an environment with these variables.
+/// Returns the cache directory of this user, in an environment with these variables.
 fn directory_of(
     user: u32,
     variable: &dyn Fn(&str) -> Option<OsString>,
@@ -32,7 +33,7 @@ fn directory_of(
         path.is_absolute().then_some(path)
     };
     if let Some(directory) = absolute("XDG_CACHE_HOME") {
-        // The user asked for this one: if it cannot be used, no other is used instead.
+        // The user asked for this one: if it is unusable, no other replaces it.
         let is_own = directory.ancestors().find_map(|path| path.metadata().ok());
         return is_own.filter(|found| is_of(found, user)).map(|_| directory);
     }
@@ -42,7 +43,7 @@ fn directory_of(
     Some(home?.join(".cache"))
 }
 
-/// From passwd(5): a static program cannot safely call the C library's functions for it.
+/// Reads passwd(5): a static program cannot safely call the C library's functions for it.
 fn home_of_root() -> Option<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").ok()?;
     let home = users.lines().find_map(|line| {
@@ -54,28 +55,28 @@ fn home_of_root() -> Option<PathBuf> {
     home.map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
-/// A directory of files that come and go, below the one of all our caches.
+/// A directory of temporary files, below the one of all our caches.
 pub struct CacheDirectory<'a> {
-    /// The one of all our caches.
+    /// Directory of all our caches.
     pub caches: &'a Path,
-    /// The name of this one in it.
+    /// Name of this one in it.
     pub name: &'a str,
 }
 
 impl CacheDirectory<'_> {
-    /// The path of a file in it, if whatever is found there can be believed to be ours.
+    /// Returns the path of a file in it, if its contents can be trusted to be ours.
     pub fn find(&self, name: &str) -> Option<PathBuf> {
         let directory = self.caches.join(self.name);
         (is_ours(self.caches) && is_ours(&directory)).then(|| directory.join(name))
     }
 
-    /// Makes it, and the one of all our caches, if they are ours or can be made.
+    /// Creates it, and the one of all our caches, unless they exist.
     ///
     /// # Errors
-    /// When they are not ours, or cannot be made.
+    /// When they are not ours, or cannot be created.
     pub fn make(&self) -> std::io::Result<PathBuf> {
         let directory = self.caches.join(self.name);
-        // The specification wants them to be accessible to the user alone.
+        // The specification requires them to be accessible only to the user.
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -107,7 +108,7 @@ impl CacheDirectory<'_> {
         let directory = self.make()?;
         let own = directory.join(format!("{name}.{}.{number}", std::process::id()));
         let path = directory.join(name);
-        // A process that had our number may have died here.
+        // A process with our number may have died here.
         let _ = std::fs::remove_file(&own);
         let written = File::create_new(&own)
             .map_err(E::from)
@@ -119,8 +120,8 @@ impl CacheDirectory<'_> {
         written.map(|()| path)
     }
 
-    /// Removes the least recently used files until all together have at most `max_bytes`; `keep` stays. Files
-    /// that dead writers left are removed in the same way.
+    /// Removes the least recently used files until all together have at most `max_bytes`; `keep` stays. Files left by
+    /// dead writers are removed in the same way.
     pub fn prune(&self, keep: &str, max_bytes: u64) {
         let directory = self.caches.join(self.name);
         if !is_ours(self.caches) || !is_ours(&directory) {
@@ -176,7 +177,7 @@ mod tests {
         };
         let cache = |home: &Path| Some(home.join(".cache"));
         assert_eq!(chosen(user, &[("HOME", &own)]), cache(&own));
-        // Another user's, as after `sudo -E`: root has a home of its own, and nobody else may use that.
+        // Another user's, as after `sudo -E`: root has a home of its own, and no other user may use that.
         let is_root = user == 0;
         let instead = is_root.then(|| root.join(".cache"));
         for foreign in [&open, Path::new("relative"), &base.join("missing")] {
@@ -185,7 +186,7 @@ mod tests {
         let other = user + 1;
         assert_eq!(chosen(other, &[("HOME", &own)]), None);
         assert_eq!(chosen(other, &[]), None);
-        // Asked for, it is used or nothing is; one that is still to be made belongs to who owns the place.
+        // If requested, it is used or nothing is; a new one belongs to the owner of the place.
         let new = own.join("new/cache");
         assert_eq!(chosen(user, &[("XDG_CACHE_HOME", &new)]), Some(new.clone()));
         let both = [("XDG_CACHE_HOME", &*new), ("HOME", &*own)];

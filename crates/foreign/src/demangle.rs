@@ -1,27 +1,28 @@
 //! C++ and Rust names, within bounds.
 //!
 //! A mangled name refers back to its own parts, so each ten bytes of it may double the length of the demangled
-//! one: what a demangler may write must be limited, not what it reads.
+//! one: the output of a demangler must be limited, not its input.
 
 use crate::bounded_name::{Bounded, MOST_NAME_BYTES};
 use crate::itanium::{self, Style};
 use std::fmt;
 
-/// The name as its source has it, without return types, types of literals and hashes; any other name as it is.
+/// Returns the name as in its source, without return types, types of literals and hashes; any other name
+/// unchanged.
 pub fn demangle(name: &str) -> String {
     // Symbol tables of shared objects may carry versions: `f@@VERSION`.
     let plain = name.split_once('@').map_or(name, |(plain, _)| plain);
     demangled(plain, Style { in_full: false })
 }
 
-/// The name with return types, as valgrind and c++filt write it.
+/// Returns the name with return types, like valgrind and c++filt.
 pub fn demangle_in_full(name: &str) -> String {
     demangled(name, Style { in_full: true })
 }
 
-/// The name of a type, as RTTI and the symbols of vtables hold it.
+/// Returns the name of a type, from the form in RTTI and in the symbols of vtables.
 pub fn class_name(mangled: &str) -> String {
-    // A bare type is no symbol; a typeinfo-name symbol of it is.
+    // A bare type is not a symbol, but a typeinfo-name symbol of it is.
     let symbol = format!("_ZTS{mangled}");
     let text = cpp(&symbol, Style { in_full: true });
     let text = text.as_deref();
@@ -31,7 +32,7 @@ pub fn class_name(mangled: &str) -> String {
 }
 
 fn demangled(name: &str, style: Style) -> String {
-    // Rust first: its old scheme uses the Itanium prefix, and would demangle with a hash.
+    // Rust first: its old scheme uses the Itanium prefix, and would be demangled with a hash.
     let readable = rust(name).or_else(|| cpp(name, style));
     readable.unwrap_or_else(|| cut(name))
 }
@@ -46,7 +47,8 @@ fn rust(name: &str) -> Option<String> {
     out.finished()
 }
 
-/// The old scheme is that of C++, and a namespace named like a hash at the end.
+/// Returns true for a namespace named like a hash at the end: the mark of the old scheme, which is otherwise
+/// that of C++.
 fn has_rust_hash(name: &str) -> bool {
     let hash = name.rfind("17h").and_then(|at| name.get(at + 3..at + 20));
     hash.and_then(|hash| hash.strip_suffix('E'))
@@ -60,9 +62,9 @@ fn cpp(name: &str, style: Style) -> Option<String> {
     itanium::demangle(name, style, Bounded::default())
 }
 
-/// As much of a name as is shown.
+/// Returns the visible part of a name.
 fn cut(name: &str) -> String {
-    /// More of a mangled name tells nobody anything.
+    /// Most bytes of a mangled name that are shown: more would help nobody.
     const SHOWN_BYTES: usize = 1024;
     if name.len() <= MOST_NAME_BYTES && !name.starts_with("_Z") || name.len() <= SHOWN_BYTES {
         return name.to_owned();
@@ -161,7 +163,7 @@ mod tests {
         assert!(symbol.len() < 300, "{}", symbol.len());
         assert_eq!(demangle(&symbol), symbol);
         assert_eq!(demangle_in_full(&symbol), symbol);
-        // What is short enough is demangled as ever.
+        // Short names are demangled as usual.
         let short = demangle(&format!("_Z1f{}", doubling(4)));
         assert!(
             short.starts_with("f(P<int, int>, P<P<int, int>, P<int, int>"),
@@ -242,8 +244,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
-        /// Whatever the name, the answer is bounded and comes. The limit of time is far above what the slowest
-        /// machine needs, and far below what one unbounded name takes.
+        /// For any name, the answer is bounded and arrives. The time limit is far above the need of the slowest
+        /// machine, and far below the time of one unbounded name.
         #[test]
         fn any_name_has_an_end(
             prefix in "(_Z|_R|_ZN|_ZTS|_Z1f)",

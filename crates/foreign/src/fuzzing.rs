@@ -5,15 +5,15 @@ use crate::http_server::parsed_request;
 /// Result of a request, or of the beginning of one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// There has to come more.
+    /// More has to follow.
     Incomplete,
     /// It is answered with this status.
     Refused(&'static str),
-    /// This path is asked for, of us or of somebody else.
+    /// It is for this path, with a flag for a request to us.
     For(String, bool),
 }
 
-/// Reads a request as the server does whose only name is `name`.
+/// Reads a request like a server whose only name is `name`.
 pub fn asked(bytes: &[u8], name: &str) -> Asked {
     match parsed_request(bytes) {
         None => Asked::Incomplete,

@@ -1,11 +1,11 @@
 //! A server of fixed answers to GET, for the agent's numbers and the page of a recording.
 //!
-//! One request a connection, without keep-alive, uploads or TLS. One thread waits for all requests and reads them as
-//! they come, so that a slow client costs a descriptor and nothing else; it also gives the answers that need no work.
-//! Other answers are made and written on threads of their own, of which there are a few. A client gets a bounded time,
-//! in all and not for each byte, and a bounded number of bytes; an address gets a bounded number of connections. Where
-//! there are too many, the oldest of the address that has most of them is closed, so that whoever only holds
-//! connections keeps nobody else out. A browser that was led here by a name of somebody else gets no answer.
+//! One request per connection, without keep-alive, uploads or TLS. One thread waits for all requests and reads them as
+//! they come, so that a slow client costs only a descriptor; it also gives the answers that need no work. A few further
+//! threads make and write the other answers. A client gets a bounded time, in all and not for each byte, and a bounded
+//! number of bytes; an address gets a bounded number of connections. When there are too many, the oldest connection of
+//! the address with the most is closed, so that a client that only holds connections keeps no other out. A browser that
+//! was led here by another's name gets no answer.
 
 mod places;
 mod request;
@@ -20,12 +20,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// From the connection to the end of the request.
+/// Time limit from the connection to the end of the request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections whose request is not complete, in all and of one address.
+/// Most connections with an incomplete request, in all and for one address.
 const MOST_SILENT: usize = 64;
 const MOST_SILENT_OF_ONE: usize = 16;
-/// Pause after a connection could not be taken, because no descriptor is free.
+/// Pause after a connection could not be accepted, because no descriptor is free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// An answer.
@@ -45,7 +45,7 @@ impl Answer {
         }
     }
 
-    /// A status (RFC 9110), with a line of text or with nothing.
+    /// Makes an answer with a status (RFC 9110), and a line of text or nothing.
     pub fn text(status: &'static str, line: &str) -> Answer {
         let body = if line.is_empty() {
             String::new()
@@ -59,12 +59,12 @@ impl Answer {
         }
     }
 
-    /// The status, beginning with its number.
+    /// Returns the status, beginning with its number.
     pub fn status(&self) -> &'static str {
         self.status
     }
 
-    /// As it is sent.
+    /// Returns the bytes to send.
     fn bytes(&self, without_body: bool) -> Vec<u8> {
         let allow = if self.status.starts_with("405") {
             "Allow: GET, HEAD\r\n"
@@ -89,18 +89,18 @@ type Respond<T> = Box<dyn Fn(&Request) -> T + Send + Sync>;
 
 /// Server, with its handler and its names.
 pub struct HttpServer {
-    /// Names by which this machine may be asked, beside its addresses and `localhost`.
+    /// Names by which this machine may be asked, in addition to its addresses and `localhost`.
     pub names: Vec<String>,
-    /// Answers that are made or written at the same time.
+    /// Most answers that are made or written at the same time.
     pub most_clients: usize,
     /// Limit for one address.
     pub most_of_one: usize,
-    /// For the end of an answer, from the end of its request.
+    /// Time limit from the end of a request to the end of its answer.
     pub answer_within: Duration,
-    /// Answers a request that is meant for us, if it can do that at once: the thread that waits for requests calls it, so
-    /// it must not wait for anything.
+    /// Answers a request to us, if it can do that at once: the thread that waits for requests calls it, so it must not
+    /// block.
     pub answer_at_once: Respond<Option<Answer>>,
-    /// Answers any other request that is meant for us.
+    /// Answers any other request to us.
     pub answer: Respond<Answer>,
 }
 
@@ -124,7 +124,7 @@ impl HttpServer {
             let now = Instant::now();
             no_room_until = no_room_until.filter(|until| *until > now);
             let ready = await_any(listener, &silent, no_room_until);
-            // From the last to the first, as those that are served leave the list.
+            // From the last to the first, since served ones leave the list.
             for at in (0..silent.len()).rev().filter(|at| ready.clients[*at]) {
                 match silent[at].client.read() {
                     Ok(None) => {}
@@ -132,10 +132,10 @@ impl HttpServer {
                     Err(_) => drop(silent.remove(at)),
                 }
             }
-            // The time before the wait counts, and this comes after reading: whoever asked in time is answered, even if this
-            // thread stood still.
+            // The time before the wait counts, and this comes after reading: a client that asked in time is answered,
+            // even if this thread was stopped.
             silent.retain(|client| client.until > now);
-            // A few at a time: those that are there have their turn, too.
+            // A few at a time: present ones have their turn, too.
             for _ in 0..if ready.has_new { MOST_SILENT } else { 0 } {
                 match listener.accept() {
                     Ok((stream, address)) => {
@@ -144,7 +144,7 @@ impl HttpServer {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                     Err(_) => {
-                        // Makes room for one that asks.
+                        // Makes room for a client that asks.
                         silent.drain(..silent.len().min(1));
                         no_room_until = Some(Instant::now() + PAUSE);
                         break;
@@ -154,7 +154,7 @@ impl HttpServer {
         }
     }
 
-    /// Takes a connection. Whoever has asked by then needs no place among those that have not.
+    /// Accepts a connection. A client that has already asked needs no place among those that have not.
     fn enter(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -197,7 +197,7 @@ impl HttpServer {
         };
         let (server, stream) = (Arc::clone(self), client.stream);
         let thread = std::thread::Builder::new().name("http client".into());
-        // Where no thread can be started, the client is sent away.
+        // If no thread can be started, the client is turned away.
         let _ = thread.spawn(move || {
             let _place: Place = place;
             let until = Instant::now() + server.answer_within;
@@ -212,7 +212,7 @@ fn misdirected() -> Answer {
     Answer::text("421 Misdirected Request", why)
 }
 
-/// The answer, or that the method is not possible for what there is.
+/// Returns the answer, or the one for a method that an existing resource does not allow.
 fn refined(request: &Request, answer: Answer) -> Answer {
     match request.method.as_str() {
         "GET" | "HEAD" => answer,
@@ -221,13 +221,13 @@ fn refined(request: &Request, answer: Answer) -> Answer {
     }
 }
 
-/// Connections that can be read now.
+/// Connections that are readable now.
 struct Ready {
     has_new: bool,
     clients: Vec<bool>,
 }
 
-/// Waits for a connection, for a part of a request, or until the time of a client is over.
+/// Waits for a connection, for a part of a request, or until a client's time is over.
 fn await_any(listener: &TcpListener, silent: &[Silent], no_room_until: Option<Instant>) -> Ready {
     let wanted = |is_wanted: bool| {
         if is_wanted {
@@ -249,10 +249,10 @@ fn await_any(listener: &TcpListener, silent: &[Silent], no_room_until: Option<In
         .min();
     let timeout = soonest.map_or(PollTimeout::NONE, |until| {
         let left = until.saturating_duration_since(Instant::now());
-        // Not earlier, or it would be asked again and again within the last millisecond.
+        // Not earlier, or it would be polled again and again within the last millisecond.
         PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
-    // An interruption is as good as the end of the time.
+    // An interruption counts as the end of the time.
     let any = poll(&mut sources, timeout).is_ok_and(|ready| ready > 0);
     let mut ready = sources
         .iter()
@@ -272,12 +272,12 @@ struct Client {
 }
 
 impl Client {
-    /// Answers with what fits into the room that the kernel has for a connection on which nothing was written yet.
+    /// Answers with the part that fits into the kernel's room for a connection on which nothing was written yet.
     fn answer(&self, answer: &Answer, without_body: bool) {
         let _ = (&self.stream).write_all(&answer.bytes(without_body));
     }
 
-    /// Reads what has come. `None`: the request is not complete.
+    /// Reads the available bytes. `None` if the request is incomplete.
     fn read(&mut self) -> Result<Option<Parsed>> {
         let mut room = [0; 1024];
         loop {
@@ -294,7 +294,7 @@ impl Client {
     }
 }
 
-/// A request, or the status to refuse it with.
+/// A request, or the status of its refusal.
 type Parsed = std::result::Result<Request, &'static str>;
 
 fn write_all(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<()> {
@@ -328,7 +328,7 @@ mod tests {
             let is_in_time = begin.elapsed() < PATIENCE;
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
-            // A client that stood still before it asked is sent away.
+            // A client that paused before it asked is turned away.
             if is_in_time || !answer.is_empty() {
                 return String::from_utf8_lossy(&answer).into_owned();
             }
@@ -343,7 +343,7 @@ mod tests {
             names: vec!["agent.example".into()],
             most_clients: MOST_CLIENTS,
             most_of_one: MOST_CLIENTS / 2,
-            // The thread of an answer may stand still before it writes.
+            // The thread of an answer may be stopped before it writes.
             answer_within: Duration::from_secs(600),
             answer_at_once: Box::new(|request| {
                 let is_prompt = request.path == "/at-once";
@@ -411,7 +411,7 @@ mod tests {
             };
             assert_eq!(status, expected, "{hosts}");
         }
-        // Those that say nothing, however many they are, keep nobody out.
+        // Silent clients, however many they are, keep nobody out.
         let connect = |_| TcpStream::connect(address).expect("connected");
         let _silent: Vec<TcpStream> = (0..3 * MOST_SILENT).map(connect).collect();
         for path in ["/healthz", "/at-once"] {
@@ -420,7 +420,7 @@ mod tests {
                 assert_eq!(status(&request), "HTTP/1.1 200 OK");
             }
         }
-        // Nor do those whose answer takes for ever, and those that do not read theirs.
+        // Nor do those whose answer takes forever, and those that do not read theirs.
         for path in ["/large", "/endless"] {
             let ask = |number| {
                 let mut client = connect(number);
@@ -432,7 +432,7 @@ mod tests {
                 let prompt = status("GET /at-once HTTP/1.1\r\n\r\n");
                 assert_eq!(prompt, "HTTP/1.1 200 OK", "{path}");
             }
-            // What hangs gets no thread for each that asks for it.
+            // A hanging resource does not get a thread for each client.
             let other = || status("GET /healthz HTTP/1.1\r\n\r\n");
             let until = Instant::now() + Duration::from_secs(60);
             let expected = match path {

@@ -1,4 +1,4 @@
-//! Compressed sections, whose headers say how large they will be.
+//! Compressed sections, whose headers state their full size.
 
 use std::io::{Read, Result};
 
@@ -11,9 +11,10 @@ pub enum Compression {
     Zstd,
 }
 
-/// Debug information becomes 3 to 10 times larger. What becomes more than this is made to fill our memory.
+/// Largest factor of expansion. Debug information becomes 3 to 10 times larger; more is made to fill our
+/// memory.
 const MOST_TIMES: u64 = 64;
-/// Whatever the rate.
+/// Size that is accepted whatever the factor.
 const ALWAYS_BYTES: u64 = 1 << 20;
 const MOST_BYTES: u64 = 2 << 30;
 
@@ -22,7 +23,7 @@ pub fn is_believable(stored_bytes: u64, bytes: u64) -> bool {
     bytes <= MOST_BYTES && bytes <= stored_bytes.saturating_mul(MOST_TIMES).max(ALWAYS_BYTES)
 }
 
-/// The section of exactly so many bytes; `None` if it has another size, or one that cannot be believed.
+/// Expands a section to exactly this many bytes; `None` if it has another size, or an implausible one.
 pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Vec<u8>> {
     if !is_believable(stored.len() as u64, bytes) {
         return None;
@@ -31,7 +32,7 @@ pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Ve
         Compression::Zlib => all(flate2::read::ZlibDecoder::new(stored), bytes),
         Compression::Zstd => {
             let mut decoder = zstd::Decoder::with_buffer(stored).ok()?;
-            // The window is memory of ours too: no more than the section can need (zstd(1), --memory).
+            // The window is our memory, too: no more than the section can need (zstd(1), --memory).
             let window = bytes.max(1 << 20).ilog2() + 1;
             decoder.window_log_max(window.clamp(20, 31)).ok()?;
             all(decoder, bytes)
@@ -43,7 +44,7 @@ pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Ve
 
 fn all(from: impl Read, bytes: u64) -> Result<Option<Vec<u8>>> {
     let mut out = Vec::new();
-    // One more shows that it is longer.
+    // One more byte shows that it is longer.
     from.take(bytes + 1).read_to_end(&mut out)?;
     Ok((out.len() as u64 == bytes).then_some(out))
 }
@@ -83,7 +84,7 @@ mod tests {
         }
     }
 
-    /// A megabyte that becomes a gigabyte, whatever its header says.
+    /// A megabyte that becomes a gigabyte, whatever its header claims.
     #[test]
     fn a_bomb_is_refused() {
         let zeros = vec![0; 64 << 20];

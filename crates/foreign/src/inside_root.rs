@@ -1,4 +1,4 @@
-//! Looking a path up in another root than ours: that of a target, or a copy of one.
+//! Looking up a path in a root other than ours: that of a target, or a copy of one.
 
 use crate::regular_file::open_found;
 use nix::errno::Errno;
@@ -13,20 +13,20 @@ use std::{
     path::{Component, Path},
 };
 
-/// Opens a regular file below a root as a process with that root would: absolute links and `..` stay in it.
-/// For reading; see [`open_regular`](crate::open_regular).
+/// Opens a regular file below a root like a process with that root: absolute links and `..` stay in it. For
+/// reading; see [`open_regular`](crate::open_regular).
 ///
 /// # Errors
-/// Those of openat2(2).
+/// Errors of openat2(2).
 pub fn open_below(root: &Path, path: &Path) -> Result<File> {
     open_found(find_below(root, path)?)
 }
 
-/// The directory at a path, as a process finds it whose root directory is `root`: to make and remove files in it
+/// Opens the directory at a path like a process with the root directory `root`, to create and remove files in it
 /// (`O_PATH`). Links stay within the root.
 ///
 /// # Errors
-/// Those of open(2), and if it is not a directory.
+/// Errors of open(2), and if it is not a directory.
 pub fn open_folder_below(root: &Path, path: &Path) -> Result<OwnedFd> {
     let found = find_below(root, path)?;
     if fstat(&found)?.st_mode & libc::S_IFMT != libc::S_IFDIR {
@@ -45,7 +45,7 @@ fn find_below(root: &Path, path: &Path) -> nix::Result<OwnedFd> {
     }
 }
 
-/// Number of further look-ups when a rename made one uncertain (openat2(2), EAGAIN).
+/// Number of retries after a rename made a lookup uncertain (openat2(2), EAGAIN).
 const TRIES: usize = 16;
 
 fn by_kernel(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
@@ -62,13 +62,13 @@ fn by_kernel(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
     found
 }
 
-/// As many links as the kernel follows (path_resolution(7)).
+/// Number of links that the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
-/// Deeper paths are made to keep us busy.
+/// Most parts of a path; deeper ones are made to keep us busy.
 const MOST_PARTS: usize = 4096;
 
-/// The look-up without openat2(2): one name at a time, each opened without following it. `..` goes back to a
-/// directory that was passed, so a directory that is moved meanwhile leads nowhere else.
+/// Looks up a path without openat2(2): one name at a time, each opened without following it. `..` returns to a
+/// directory that was passed, so moving a directory meanwhile leads nowhere else.
 fn by_steps(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
     let mut passed: Vec<OwnedFd> = Vec::new();
     let mut left: VecDeque<Step> = steps(path).collect();
@@ -115,7 +115,7 @@ fn by_steps(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
     }
 }
 
-/// Links of procfs lead to where no name does.
+/// Returns true for links of procfs, which lead to places without a name.
 fn is_of_proc(link: &OwnedFd) -> nix::Result<bool> {
     Ok(nix::sys::statfs::fstatfs(link)?.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
@@ -142,7 +142,7 @@ pub(crate) mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
-    /// A folder that goes away.
+    /// A temporary folder.
     pub(crate) struct Scratch(pub PathBuf);
 
     impl Scratch {
@@ -161,7 +161,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Both ways find the file of the root, never the one outside that a link of the same text leads to from ours.
+    /// Both ways find the file of the root, never the one outside to which a link with the same text leads from
+    /// ours.
     #[test]
     fn links_stay_in_their_root() {
         let scratch = Scratch::new("root");
@@ -194,7 +195,7 @@ pub(crate) mod tests {
                 assert!(read(path).is_err(), "{path}");
             }
         }
-        // Seen from our root, the link leads outside: that is what must not happen.
+        // Seen from our root, the link leads outside: that must not happen.
         assert_eq!(
             std::fs::read_to_string(root.join("absolute/x")).unwrap(),
             "outside"

@@ -1,11 +1,11 @@
 //! Input that others can influence: a target, its files, the directory of an output.
 //!
-//! Files that a target names are opened as regular files of its own file system or not at all
-//! ([`open_regular`]), and what they say of their sizes is compared with what the disk holds
-//! ([`Extent`], [`inflate`]). Names are demangled within bounds ([`demangle()`]) and are made
-//! harmless before a person sees them ([`visible`]); [`units`] reads and writes every size and time. Outputs are made by [`OutputFile`], for their
-//! owner alone and through no link, and what is kept for the next run is in a
-//! [`CacheDirectory`] or an [`OwnDirectory`]. [`HttpServer`] answers those who may ask, and no page from elsewhere.
+//! Files that a target names are opened as regular files of its own file system or not at all ([`open_regular`]), and
+//! their claimed sizes are compared with their room on disk ([`Extent`], [`inflate`]). Names are demangled within
+//! bounds ([`demangle()`]) and made harmless before anyone sees them ([`visible`]); [`units`] reads and writes every
+//! size and time. Outputs are created by [`OutputFile`], for their owner alone and through no link, and data for the
+//! next run is in a [`CacheDirectory`] or an [`OwnDirectory`]. [`HttpServer`] answers permitted clients, and no page
+//! from elsewhere.
 
 mod appended_file;
 mod asked_host;

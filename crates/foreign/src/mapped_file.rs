@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Opens the file of a mapping: the very one, even if it was replaced or deleted since; without the privilege for that,
-/// what is at its path in the root of the process, if it has this inode number.
+/// the file at its path in the root of the process, if it has this inode number.
 ///
 /// # Errors
 /// When there is no such file, or it is not a regular one.

@@ -1,26 +1,27 @@
-//! Reasons why an output cannot be made.
+//! Reasons why an output cannot be created.
 
 use std::{
     io::{Error, ErrorKind},
     path::{Path, PathBuf},
 };
 
-/// Reason why an output cannot be made.
+/// Reason why an output cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// There is a file already, and it may not be replaced.
+    /// A file exists, and may not be replaced.
     #[error("{} exists already", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// A symbolic link: it may be somebody's who wants us to write elsewhere.
+    /// It is a symbolic link, perhaps by someone who wants us to write
+    /// elsewhere.
     #[error("{} is a symbolic link, which is not followed: name the file itself", path.display())]
     Link {
         /// The link.
         path: PathBuf,
     },
-    /// Nothing that can be written, or another user's.
+    /// It is not writable, or another user's.
     #[error("{} is {what}: choose another name", path.display())]
     NotOurs {
         /// The file.
@@ -28,13 +29,13 @@ pub enum OutputError {
         /// Kind of the existing thing.
         what: &'static str,
     },
-    /// It is read, too, and would be lost.
+    /// It is also an input, and would be lost.
     #[error("{} is what is read: choose another name for the output", path.display())]
     IsInput {
         /// The file.
         path: PathBuf,
     },
-    /// Something that can be executed.
+    /// It is executable.
     #[error("{} is a program: name another file, and put -- in front of a program to run", path.display())]
     Program {
         /// The file.
@@ -45,13 +46,13 @@ pub enum OutputError {
     Io {
         /// The file.
         path: PathBuf,
-        /// errno.
+        /// Error from the system.
         source: Error,
     },
 }
 
 impl OutputError {
-    /// As an error of the operating system's kind; the text stays.
+    /// Converts it to an error of the operating system's kind; the text stays.
     pub fn into_io(self) -> Error {
         let kind = match &self {
             OutputError::Exists { .. } => ErrorKind::AlreadyExists,
@@ -65,7 +66,7 @@ impl OutputError {
     }
 }
 
-/// The error of a file that is there already.
+/// Returns the error for an existing file.
 pub fn exists_already(path: &Path) -> OutputError {
     OutputError::Exists {
         path: path.to_owned(),

@@ -1,7 +1,7 @@
-//! Files that we make.
+//! Files that we create.
 //!
-//! They hold a process's memory, or names out of it, so they are for the user alone. The directory may be one where
-//! others write (/tmp): they may have put a link, a pipe or a file of theirs at the name.
+//! They hold a process's memory, or names from it, so they are for the user alone. The directory may be writable by
+//! others (/tmp), who may have put a link, a pipe or a file of theirs at the name.
 
 use crate::output_error::{OutputError, exists_already, failed, link, not_ours};
 use crate::output_stream::{own_descriptor, stream};
@@ -19,8 +19,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Before the work: refuses an output that is one of the inputs, which would be overwritten where that is allowed,
-/// and one that exists, unless it may be replaced (`replace`).
+/// Refuses, before the work, an output that is one of the inputs, which might be overwritten, and one that exists,
+/// unless it may be replaced (`replace`).
 ///
 /// # Errors
 /// [`OutputError::IsInput`], [`OutputError::Exists`]
@@ -44,25 +44,24 @@ pub fn check_output<P: AsRef<Path>>(
     Ok(())
 }
 
-/// Returns true if there is a regular file that somebody may execute.
+/// Returns true for a regular file that someone may execute.
 pub fn is_program(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
 }
 
-/// A file without a name in the directory for temporary files. It goes away when it is closed (open(2),
-/// O_TMPFILE).
+/// Creates an unnamed file in the directory for temporary files. It vanishes when it is closed (open(2), O_TMPFILE).
 ///
 /// # Errors
-/// Those of open(2), with the directory.
+/// Errors of open(2), with the directory.
 pub fn unnamed_file() -> Result<File> {
     unnamed_file_in(&std::env::temp_dir())
 }
 
-/// Like [`unnamed_file`], in another directory. File systems that have no such files get one whose name is removed at
-/// once.
+/// Like [`unnamed_file`], in another directory. On file systems without such files, it removes the name of a new one
+/// at once.
 ///
 /// # Errors
-/// Those of open(2), with the directory.
+/// Errors of open(2), with the directory.
 pub fn unnamed_file_in(directory: &Path) -> Result<File> {
     let removed = || {
         let (file, name) = beside(&directory.join("unnamed"))?;
@@ -75,20 +74,20 @@ pub fn unnamed_file_in(directory: &Path) -> Result<File> {
     })
 }
 
-/// It can be given a name later.
+/// Creates one that can get a name later.
 fn without_name(directory: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).mode(0o600);
     options.custom_flags(libc::O_TMPFILE).open(directory)
 }
 
-/// The name by which this process can open a file of its own once more.
+/// Returns the name by which this process can open a file of its own again.
 pub fn own_name(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// An output, open for writing. It is to be [kept](OutputFile::keep) with its first contents; until then a file
-/// that was there before is untouched.
+/// An output, open for writing. [Keep](OutputFile::keep) it with its first contents; until then, an existing file is
+/// untouched.
 #[derive(Debug)]
 pub struct OutputFile {
     file: File,
@@ -100,17 +99,17 @@ pub struct OutputFile {
 enum Standing {
     /// Without a name, which it gets when it is kept: nothing is left of it if we are killed before.
     Unnamed,
-    /// Ours, at its path; it was not there before.
+    /// Ours, at its path; it is new.
     New,
-    /// Beside its path, under this name.
+    /// Next to its path, under this name.
     Beside(PathBuf),
-    /// At its path, where it was before; or no file: a pipe, a terminal.
+    /// At its path, where it existed before; or not a file: a pipe, a terminal.
     There,
 }
 
 impl OutputFile {
-    /// Makes a file for its owner alone. One that exists is refused unless `replace`: then it is replaced by another
-    /// file when that is kept. Terminals, pipes and other streams of the user's are opened as they are.
+    /// Creates a file for its owner alone. Refuses an existing one unless `replace`: then keeping the new file
+    /// replaces the old one. Terminals, pipes and other streams of the user's are opened as they are.
     ///
     /// # Errors
     /// [`OutputError`]
@@ -135,9 +134,9 @@ impl OutputFile {
         stream(path, &found).map(|file| OutputFile::there(path, file))
     }
 
-    /// Opens a file that is written again and again, as reports of a build are: one that exists stays the same file,
-    /// with its owner and permissions, and is written at its end. In a directory where others write it must be
-    /// the user's own, and no link is followed.
+    /// Opens a file that is written repeatedly, such as the reports of a build: an existing one stays the same file,
+    /// with its owner and permissions, and is written at its end. In a directory that others can write it must be the
+    /// user's own, and no link is followed.
     ///
     /// # Errors
     /// [`OutputError`]
@@ -152,7 +151,7 @@ impl OutputFile {
             std::fs::metadata(path)
         };
         let found = match look {
-            // A link to a file that is not there yet.
+            // A link to a missing file.
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(link(path)),
             found => found.map_err(failed(path))?,
         };
@@ -165,7 +164,7 @@ impl OutputFile {
             .append(true)
             .custom_flags(no_link | libc::O_NONBLOCK);
         let file = options.open(path).map_err(failed(path))?;
-        // What was found may be another one by now.
+        // The file may have been exchanged since the check.
         let opened = file.metadata().map_err(failed(path))?;
         if !opened.is_file() {
             return Err(not_ours(path, "no regular file"));
@@ -179,7 +178,7 @@ impl OutputFile {
         Ok(OutputFile::there(path, file))
     }
 
-    /// An output that replaces nothing: a descriptor of ours, or a new file.
+    /// Opens an output that replaces nothing: a descriptor of ours, or a new file.
     fn without_old(path: &Path) -> std::result::Result<Option<OutputFile>, OutputError> {
         if let Some(file) = own_descriptor(path)? {
             return Ok(Some(OutputFile::there(path, file)));
@@ -203,14 +202,14 @@ impl OutputFile {
         OutputFile::at(path, file, Standing::There)
     }
 
-    /// Puts the file in its place, and gives it away for writing.
+    /// Puts the file in its place, and returns it for writing.
     ///
     /// # Errors
-    /// When what is there cannot be replaced.
+    /// When an existing file cannot be replaced.
     pub fn keep(mut self) -> Result<File> {
         match &self.standing {
             Standing::Beside(beside) => std::fs::rename(beside, &self.path)?,
-            // The way that open(2) shows for O_TMPFILE. What is there by now is not overwritten.
+            // The way in open(2) for O_TMPFILE. It does not overwrite a file that has appeared meanwhile.
             Standing::Unnamed => linkat(
                 AT_FDCWD,
                 &own_name(&self.file),
@@ -224,7 +223,7 @@ impl OutputFile {
         self.file.try_clone()
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -268,11 +267,11 @@ fn new_file(path: &Path) -> Result<File> {
         .open(path)
 }
 
-/// A new file in the same directory, which a rename puts in the place of the old one.
+/// Creates a file in the same directory, which a rename puts in the place of the old one.
 fn beside(path: &Path) -> Result<(File, PathBuf)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let mut last = Error::from(ErrorKind::AlreadyExists);
-    // A process with our id that was killed may have left some.
+    // A killed process with our id may have left some.
     for _ in 0..100 {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut name = OsString::from(".");
@@ -328,7 +327,7 @@ mod tests {
         let error = put(&path, false, "second").unwrap_err();
         assert!(matches!(error, OutputError::Exists { .. }), "{error}");
         assert_eq!(read_to_string(&path).unwrap(), "first");
-        // Replaced by another file: who has the old one open, or a name of it, does not see the new one.
+        // Replaced by another file: a process that has the old one open, or a name of it, does not see the new one.
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         let other = scratch.0.join("other");
         std::fs::hard_link(&path, &other).unwrap();
@@ -354,7 +353,7 @@ mod tests {
         assert_eq!(names(&scratch.0), 1);
     }
 
-    /// Until it is kept it has no name, so that nothing is left of it if we are killed.
+    /// It has no name until it is kept, so that nothing is left of it if we are killed.
     #[test]
     fn a_new_output_gets_its_name_at_the_end() {
         let scratch = Scratch::new("unnamed");
@@ -363,7 +362,7 @@ mod tests {
         assert!(output.is_new());
         assert_eq!(names(&scratch.0), 0);
         output.file().write_all(b"early, ").unwrap();
-        // Somebody else is faster.
+        // Someone else is faster.
         write(&path, "theirs").unwrap();
         let error = output.keep().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
@@ -397,7 +396,7 @@ mod tests {
                 assert!(error.to_string().contains("symbolic link"), "{error}");
             }
         }
-        // In a directory for all, the outputs of builds follow no link either.
+        // In a public directory, the outputs of builds follow no link either.
         std::fs::set_permissions(&scratch.0, PermissionsExt::from_mode(0o1777)).unwrap();
         for path in [&link, &dangling] {
             let error = OutputFile::reopen(path).unwrap_err();

@@ -1,4 +1,4 @@
-//! Outputs that are not files: descriptors that we were started with, terminals, pipes.
+//! Outputs that are not files: inherited descriptors, terminals, pipes.
 
 use crate::output_error::{OutputError, failed, link, not_ours};
 use nix::unistd::geteuid;
@@ -8,8 +8,8 @@ use std::{
     path::Path,
 };
 
-/// A descriptor that we were started with, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened what
-/// is behind it, so it is what the user means.
+/// Opens an inherited descriptor, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened its file, so
+/// it is the one that the user means.
 pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     let number = match path.to_str() {
         Some("/dev/stdout") => "1",
@@ -29,15 +29,15 @@ pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
     }
-    // A file behind it may have been written to already.
+    // Its file may already have contents.
     let opened = OpenOptions::new()
         .append(true)
         .open(format!("/proc/self/fd/{number}"));
     opened.map(Some).map_err(failed(path))
 }
 
-/// A terminal, a pipe, /dev/null: nothing is lost by writing into it. A pipe must be ours: whoever put it there reads
-/// what we write.
+/// Opens a terminal, a pipe, /dev/null: writing to it loses nothing. A pipe must be ours: its creator reads what we
+/// write.
 pub(crate) fn stream(path: &Path, found: &Metadata) -> Result<File, OutputError> {
     let kind = found.file_type();
     if kind.is_symlink() {

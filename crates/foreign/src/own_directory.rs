@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns true if it is a directory of this user that not everybody can write to.
+/// Returns true if it is a directory of this user that is not writable by everybody.
 pub(crate) fn is_of(found: &Metadata, user: u32) -> bool {
     found.is_dir() && found.uid() == user && found.mode() & 0o002 == 0
 }
@@ -24,8 +24,8 @@ pub(crate) fn is_ours(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory).is_ok_and(|found| is_own(&found))
 }
 
-/// A directory of ours, held open: what is done in it is done in the one that was looked at, whatever its path leads
-/// to later. Its files are for the user alone.
+/// A directory of ours, held open: actions stay in the one that was checked, wherever its path leads later. Its
+/// files are for the user alone.
 #[derive(Debug)]
 pub struct OwnDirectory {
     folder: File,
@@ -33,16 +33,16 @@ pub struct OwnDirectory {
 }
 
 impl OwnDirectory {
-    /// Opens it, and makes it if it is not there.
+    /// Opens it, creating it if it is missing.
     ///
     /// # Errors
-    /// When it cannot be made, is the end of a link, or belongs to others or can be written by them.
+    /// When it cannot be created, is the end of a link, or belongs to others or can be written by them.
     pub fn make(path: &Path) -> Result<OwnDirectory> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         OwnDirectory::open(path, path.to_owned())
     }
 
-    /// A directory in it, which is made if it is not there.
+    /// Opens a directory in it, creating it if it is missing.
     ///
     /// # Errors
     /// As for [`make`](OwnDirectory::make).
@@ -54,7 +54,7 @@ impl OwnDirectory {
         }
     }
 
-    /// Opens what is there. `called`: its path for people.
+    /// Opens an existing one. `called`: its path for people.
     fn open(path: &Path, called: PathBuf) -> Result<OwnDirectory> {
         let mut options = OpenOptions::new();
         let options = options
@@ -83,28 +83,28 @@ impl OwnDirectory {
         })
     }
 
-    /// Where it was opened, for people to read.
+    /// Returns the path at which it was opened, for people to read.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A name in it, by which this process opens it and nothing else.
+    /// Returns a name in it, by which this process opens it and nothing else.
     pub fn name(&self, name: &str) -> PathBuf {
         own_name(&self.folder).join(name)
     }
 
-    /// Its entries.
+    /// Iterates over its entries.
     ///
     /// # Errors
-    /// Those of opendir(3).
+    /// Errors of opendir(3).
     pub fn entries(&self) -> Result<impl Iterator<Item = std::fs::DirEntry>> {
         Ok(std::fs::read_dir(own_name(&self.folder))?.flatten())
     }
 
-    /// Opens a file that is there, for reading.
+    /// Opens an existing file for reading.
     ///
     /// # Errors
-    /// Those of open(2), and when it is a link or no regular file.
+    /// Errors of open(2), and if it is a link or not a regular file.
     pub fn read(&self, name: &str) -> Result<File> {
         let mut options = OpenOptions::new();
         let options = options
@@ -113,10 +113,10 @@ impl OwnDirectory {
         only_regular(options.open(self.name(name))?)
     }
 
-    /// Opens a file that stays, to be locked. It is made if it is not there.
+    /// Opens a lasting file, to lock it. Creates it if it is missing.
     ///
     /// # Errors
-    /// Those of open(2), and when it is a link or no regular file.
+    /// Errors of open(2), and if it is a link or not a regular file.
     pub fn lasting_file(&self, name: &str) -> Result<File> {
         let mut options = OpenOptions::new();
         let options = options.create(true).truncate(false).write(true).mode(0o600);
@@ -124,13 +124,13 @@ impl OwnDirectory {
         only_regular(options.open(self.name(name))?)
     }
 
-    /// Writes a file, which appears under its name when it is whole, in the place of one that is there.
+    /// Writes a file, which appears under its name when it is complete, in place of an existing one.
     ///
     /// # Errors
-    /// Those of open(2), write(2) and rename(2).
+    /// Errors of open(2), write(2) and rename(2).
     pub fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let part = self.name(&part_of(name));
-        // Left by one that was killed: nobody else can make files here.
+        // Left by a killed one: nobody else can create files here.
         let _ = std::fs::remove_file(&part);
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(0o600);
@@ -149,10 +149,10 @@ impl OwnDirectory {
         name.ends_with(PART)
     }
 
-    /// Removes a file. A link in its place is removed, and not what it leads to.
+    /// Removes a file. A link in its place is removed, and not its destination.
     ///
     /// # Errors
-    /// Those of unlink(2).
+    /// Errors of unlink(2).
     pub fn remove(&self, name: &str) -> Result<()> {
         std::fs::remove_file(self.name(name))
     }
@@ -208,7 +208,7 @@ mod tests {
         let mut file = own.read("file").expect("there");
         std::io::Read::read_to_string(&mut file, &mut text).expect("text");
         assert_eq!(text, "newer");
-        // A pipe makes nobody wait.
+        // A pipe blocks nobody.
         nix::unistd::mkfifo(&path.join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("made");
         assert!(own.read("pipe").is_err());
         own.below("c").and_then(|own| own.below("d")).expect("made");
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Checks that the directory stays the same when its path later leads to another one.
+    /// The directory stays the same when its path later leads to another one.
     #[test]
     fn it_stays_the_one_that_was_looked_at() {
         let scratch = Scratch::new("moved");

@@ -1,4 +1,4 @@
-//! Opening files whose names somebody else chose.
+//! Opening files with foreign names.
 
 use crate::inside_root;
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
@@ -13,24 +13,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Opens a regular file for reading; anything else is refused without having been opened. A pipe would
-/// make us wait, and some devices act when they are opened (watchdogs, tapes).
+/// Opens a regular file for reading; refuses anything else without opening it. A pipe would block us, and some devices
+/// act when they are opened (watchdogs, tapes).
 ///
-/// A path below `/proc/PID/root` is looked up inside that root, absolute links included: the kernel
-/// would follow those into our own (path_resolution(7)).
+/// A path below `/proc/PID/root` is looked up inside that root, including absolute links: the kernel would follow those
+/// into our own (path_resolution(7)).
 ///
 /// # Errors
-/// Those of open(2); [`is_regular`] tells whether the file is of another kind.
+/// Errors of open(2); [`is_regular`] recognizes those for a file of another kind.
 pub fn open_regular(path: &Path) -> Result<File> {
     if let Some((root, inside)) = root_of_process(path) {
         return inside_root::open_below(&root, &inside);
     }
-    // Nothing happens to what O_PATH finds (open(2)).
+    // O_PATH does nothing to the file (open(2)).
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     open_found(openat(AT_FDCWD, path, flags, Mode::empty())?)
 }
 
-/// `/proc/PID/root` and the path in it.
+/// Splits `/proc/PID/root` from the path in it.
 fn root_of_process(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let rest = path.strip_prefix("/proc").ok()?;
     let mut parts = rest.components();
@@ -42,20 +42,20 @@ fn root_of_process(path: &Path) -> Option<(PathBuf, PathBuf)> {
     (is_root && !inside.as_os_str().is_empty()).then(|| (root, inside.to_owned()))
 }
 
-/// Opens what O_PATH has found, if it is a regular file. It is still the same file then.
+/// Opens the file that O_PATH has found, if it is a regular one. It is still the same file then.
 pub(crate) fn open_found(found: OwnedFd) -> Result<File> {
     let found = File::from(found);
     if !found.metadata()?.is_file() {
         return Err(not_regular());
     }
-    // O_NONBLOCK: who holds a lease on the file could make an open wait (fcntl(2), "Leases").
+    // O_NONBLOCK: the holder of a lease on the file could otherwise make an open wait (fcntl(2), "Leases").
     File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
-/// The error for a file of another kind.
+/// Returns the error for a file of another kind.
 pub fn not_regular() -> Error {
     Error::new(ErrorKind::InvalidInput, "not a regular file")
 }
@@ -65,38 +65,38 @@ pub fn is_regular(error: &Error) -> bool {
     error.kind() != ErrorKind::InvalidInput
 }
 
-/// No more of a file is read at once.
+/// Most bytes of a file that are read at once.
 const MOST_BYTES: u64 = 4 << 30;
-/// A file may be so many times larger than what the disk holds of it: holes, and file systems that compress.
+/// Factor by which a file may exceed its room on disk: holes, and file systems that compress.
 const MOST_TIMES_THE_DISK: u64 = 16;
-/// And so much in any case: some file systems count the blocks of a new file later.
+/// Size that is accepted in any case: some file systems count the blocks of a new file later.
 const ALWAYS_BYTES: u64 = 64 << 20;
 
-/// Length of a file, and how much of it really exists.
+/// Length of a file, and its room on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Its length.
     pub bytes: u64,
-    /// Bytes that it takes on the disk.
+    /// Bytes on disk.
     pub disk_bytes: u64,
 }
 
 impl Extent {
-    /// Extent of an open file.
+    /// Returns the extent of an open file.
     ///
     /// # Errors
-    /// Those of stat(2).
+    /// Errors of stat(2).
     pub fn of(file: &File) -> Result<Extent> {
         Ok(Extent::from(&file.metadata()?))
     }
 
-    /// Returns true if this many bytes of it may be read into memory. A file with holes is of any length at no cost to
-    /// who made it, and would cost us all of it.
+    /// Returns true if this many bytes of it may be read into memory. A file with holes can have any length at no cost
+    /// to its creator, and would cost us all of it.
     pub fn may_hold(&self, bytes: u64) -> bool {
         bytes <= self.believable_bytes()
     }
 
-    /// So much of it may be read into memory.
+    /// Returns how much of it may be read into memory.
     pub fn believable_bytes(&self) -> u64 {
         let on_disk = self.disk_bytes.saturating_mul(MOST_TIMES_THE_DISK);
         let believable = on_disk.saturating_add(ALWAYS_BYTES);
@@ -113,10 +113,10 @@ impl From<&Metadata> for Extent {
     }
 }
 
-/// The first so many bytes of a file.
+/// Reads the first `bytes` of a file.
 ///
 /// # Errors
-/// When the file is shorter than that, or its length is not to be believed.
+/// When the file is shorter, or its length is implausible.
 pub fn read_exactly(file: &File, bytes: u64) -> Result<Vec<u8>> {
     if !Extent::of(file)?.may_hold(bytes) {
         let why = "larger than what the disk holds of it, or than 4 GiB";
@@ -128,11 +128,11 @@ pub fn read_exactly(file: &File, bytes: u64) -> Result<Vec<u8>> {
     Ok(read)
 }
 
-/// The start of a file, at most so many bytes. For texts of the kernel about a process, some of which are its own memory:
-/// it says where its command line is, and how long (prctl(2), `PR_SET_MM`).
+/// Reads the start of a file, at most `most` bytes. For texts of the kernel about a process, some of which are its own
+/// memory: it chooses the place and length of its command line (prctl(2), `PR_SET_MM`).
 ///
 /// # Errors
-/// Those of open(2) and read(2).
+/// Errors of open(2) and read(2).
 pub fn read_start(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most).read_to_end(&mut bytes)?;

@@ -1,22 +1,23 @@
-//! Sizes, times and shares as people write and read them: one grammar for options, triggers and configuration files.
+//! Sizes, times and shares in the form that people write and read: one grammar for options, triggers and
+//! configuration files.
 
 use std::time::Duration;
 
 /// Error in a value, with what was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// No size.
+    /// It is not a size.
     #[error("expected a size like 100, 64K, 1.5G or 1T")]
     Size,
-    /// No time.
+    /// It is not a time.
     #[error("expected a positive duration like 500ms, 30s, 10m, 2h or 1d")]
     Duration,
-    /// No share that tracing or watching may take.
+    /// It is not a share for tracing or watching.
     #[error("expected a share above 0% and up to 50%, like 0.5% or 2%")]
     Budget,
 }
 
-/// The digits of a number, with a decimal point or without, and the unit behind them.
+/// Splits the digits of a number, with or without a decimal point, from the unit after them.
 fn split(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -25,7 +26,7 @@ fn split(text: &str) -> Option<(&str, &str)> {
         .then_some((digits, unit.trim()))
 }
 
-/// Bytes: `100`, `64K`, `512m`, `1.5G`, `1T`, `2MiB`.
+/// Parses bytes: `100`, `64K`, `512m`, `1.5G`, `1T`, `2MiB`.
 pub fn size(text: &str) -> Result<u64, UnitError> {
     let read = || {
         let (digits, unit) = split(text)?;
@@ -48,9 +49,9 @@ pub fn size(text: &str) -> Result<u64, UnitError> {
     read().ok_or(UnitError::Size)
 }
 
-/// A time above 0: `500ms`, `30s`, `10m`, `1.5h`, `1d`; a bare number is seconds.
+/// Parses a time above 0: `500ms`, `30s`, `10m`, `1.5h`, `1d`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, UnitError> {
-    /// Decades; no sum of such times overflows.
+    /// Longest time, in decades; no sum of such times overflows.
     const LONGEST_S: f64 = 1e9;
     let read = || {
         let (digits, unit) = split(text)?;
@@ -68,14 +69,14 @@ pub fn duration(text: &str) -> Result<Duration, UnitError> {
     read().ok_or(UnitError::Duration)
 }
 
-/// A share in percent: `90%`, `0.5 %`, or `2` for 2%.
+/// Parses a share in percent: `90%`, `0.5 %`, or `2` for 2%.
 pub fn percent(text: &str) -> Option<f64> {
     let (digits, unit) = split(text)?;
     let percent = digits.parse().ok()?;
     matches!(unit, "" | "%").then_some(percent)
 }
 
-/// The share of a program's time that tracing or watching it may take, up to half of it.
+/// Parses the share of a program's time that tracing or watching it may take, up to half of it.
 pub fn budget(text: &str) -> Result<f64, UnitError> {
     percent(text)
         .filter(|percent| *percent > 0.0 && *percent <= 50.0)
@@ -83,7 +84,7 @@ pub fn budget(text: &str) -> Result<f64, UnitError> {
         .ok_or(UnitError::Budget)
 }
 
-/// Bytes in binary units: `96 B`, `4.1 KiB`.
+/// Writes bytes in binary units: `96 B`, `4.1 KiB`.
 pub fn size_text(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -91,7 +92,7 @@ pub fn size_text(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would be printed as 1024.0 is 1.0 of the next unit.
+    // 1024.0 of a unit would be printed as 1.0 of the next one.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;

@@ -1,23 +1,23 @@
 //! Foreign text, made safe to show.
 //!
-//! Names of processes, files and functions may hold any bytes. On a terminal some of them act: control
-//! characters move the cursor, change its title or paste (ECMA-48), the controls of bidirectional text make a
-//! line read as another one (Unicode Technical Report 36, 2.10). They are shown as `\x1b` or `\u{202e}`.
+//! Names of processes, files and functions may hold any bytes. On a terminal some of them act: control characters
+//! move the cursor, change its title or paste (ECMA-48), the controls of bidirectional text make a line read as
+//! another one (Unicode Technical Report 36, 2.10). They are shown as `\x1b` or `\u{202e}`.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// On one line: line ends and tabs too are shown as what they are.
+/// Makes text safe on one line: line ends and tabs are escaped, too.
 pub fn visible(text: &str) -> Cow<'_, str> {
     escaped(text, acts, plain)
 }
 
-/// Lines stay lines.
+/// Makes text safe, keeping its lines.
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) && !is_layout(c), plain)
 }
 
-/// Lines stay lines, and colours (ECMA-48, SGR: `ESC [ numbers m`) stay colours. For text of ours, whose names are
+/// Makes text safe, keeping lines and colours (ECMA-48, SGR: `ESC [ numbers m`). For our own text, whose names are
 /// made visible before they are coloured.
 pub fn visible_colored(text: &str) -> Cow<'_, str> {
     if !text.contains(acts) {
@@ -39,10 +39,10 @@ pub fn visible_colored(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The result is JSON with the same meaning. Its writers escape the controls of ASCII only; the others can occur
-/// in strings only.
+/// Makes JSON safe, with the same meaning. Its writers escape only the controls of ASCII; the others occur only in
+/// strings.
 pub fn visible_json(text: &str) -> Cow<'_, str> {
-    // None of them is beyond the plane that four digits reach.
+    // None of them is beyond the plane of four digits.
     escaped(text, |c| acts(c) && !is_layout(c), in_json)
 }
 
@@ -92,7 +92,7 @@ fn escaped<'a>(
     Cow::Owned(out)
 }
 
-/// The length of the colour that a text begins with.
+/// Returns the length of the colour at the begin of a text.
 fn color_length(text: &str) -> Option<usize> {
     let inner = text.strip_prefix("\x1b[")?;
     let end = inner.find(|c: char| !c.is_ascii_digit() && c != ';')?;

@@ -11,7 +11,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Symbols as c++filt writes them.
+/// Returns symbols in the spelling of c++filt.
 fn by_cxxfilt(symbols: &str) -> String {
     // `-i`: `std::string` stays short.
     let mut child = Command::new("c++filt")
@@ -27,7 +27,7 @@ fn by_cxxfilt(symbols: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The dynamic symbols of a library that are C++ names; none of what is no library.
+/// Returns the dynamic symbols of a library that are C++ names; none for other files.
 fn names_of(library: &Path) -> Vec<String> {
     let mut nm = Command::new("nm");
     let listing = nm.args(["-D", "--without-symbol-versions"]).arg(library);
@@ -42,7 +42,7 @@ fn names_of(library: &Path) -> Vec<String> {
         .collect()
 }
 
-/// But for spaces, and for one in a thousand.
+/// Compares, ignoring spaces, and allowing one difference in a thousand.
 fn are_those_of_cxxfilt(names: &[String]) {
     let expected = by_cxxfilt(&names.join("\n"));
     let plain = |name: &str| name.replace(' ', "");
@@ -70,12 +70,12 @@ fn all_names_of_the_cxx_library_are_those_of_cxxfilt() {
     are_those_of_cxxfilt(&names);
 }
 
-/// Compilers have the names that are hardest to read. Of other large libraries, those that are there.
+/// Compilers have the most difficult names. Further large libraries are tested if they are installed.
 #[test]
 fn names_of_large_libraries_are_those_of_cxxfilt() {
-    /// Below this, a file has few names or none.
+    /// Size below which a file has few names or none.
     const LARGE: u64 = 1_000_000;
-    /// More are sampled evenly.
+    /// Number above which names are sampled evenly.
     const MOST_NAMES: usize = 300_000;
     let own = output(Command::new("cc").arg("-print-file-name=libstdc++.so.6"));
     let beside = std::fs::read_dir("/usr/lib/x86_64-linux-gnu");

@@ -1,4 +1,4 @@
-//! Leaks of an earlier run that are accepted.
+//! Accepted leaks of an earlier run.
 
 use crate::Error;
 use crate::error::text_of;
@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, path::Path};
 
 const SCHEMA: &str = "memhook-rs/baseline/1";
 
-/// Sites and what they leaked, by functions and modules: another build compares.
+/// Sites and their leaks, by functions and modules, so that another build compares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     sites: BTreeMap<Vec<String>, Sum>,
@@ -29,7 +29,7 @@ struct Entry {
 }
 
 impl Baseline {
-    /// A baseline of the leaks that were found.
+    /// Creates a baseline of the leaks found.
     pub fn of<'a>(evidence: &Evidence, leaks: impl Iterator<Item = &'a Leak>) -> Baseline {
         let mut sites: BTreeMap<_, Sum> = BTreeMap::new();
         for leak in leaks {
@@ -50,7 +50,8 @@ impl Baseline {
         all.fold(Baseline::default(), Baseline::or_more)
     }
 
-    /// Merges the baselines of two processes: each site with the most that it leaked in one.
+    /// Merges the baselines of two processes: each site with its largest leak in one of
+    /// them.
     pub fn or_more(mut self, other: Baseline) -> Baseline {
         for (site, sum) in other.sites {
             let most = self.sites.entry(site).or_default();
@@ -60,15 +61,15 @@ impl Baseline {
         self
     }
 
-    /// The baseline in a file.
+    /// Reads the baseline in a file.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds something else.
+    /// When the file cannot be read, or is not a baseline.
     pub fn open(path: &Path) -> Result<Baseline, Error> {
         Baseline::read(&path.display().to_string(), &text_of(path)?)
     }
 
-    /// Reads the text of a file; `name`: what to call it in an error.
+    /// Reads the text of a file; `name`: its name in errors.
     pub fn read(name: &str, text: &str) -> Result<Baseline, Error> {
         let bad = |problem: String| Error::Baseline {
             file: name.to_owned(),
@@ -95,7 +96,7 @@ impl Baseline {
         Ok(Baseline { sites })
     }
 
-    /// The file's text: one line a site, so that differences show.
+    /// Returns the file's text: one line for each site, so that differences are visible.
     ///
     /// # Errors
     /// When a site cannot be serialized.
@@ -113,7 +114,7 @@ impl Baseline {
         Ok(out + "\n]}\n")
     }
 
-    /// Leaks of a site when the baseline was written.
+    /// Returns a site's leaks in the baseline.
     pub fn sum(&self, identity: &[String]) -> Option<Sum> {
         self.sites.get(identity).copied()
     }

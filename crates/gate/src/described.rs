@@ -1,4 +1,4 @@
-//! Heaps of allocators that the user has described: which of their blocks nothing reaches.
+//! Heaps of allocators that the user has described: their unreachable blocks.
 
 use crate::reached::dissected;
 use crate::{Evidence, Reached, Search, Sum};
@@ -13,30 +13,30 @@ pub struct DescribedBlocks {
     pub name: String,
     /// Its live blocks, as of the snapshot or later.
     pub live: Vec<LiveBlock>,
-    /// Where released blocks were (address, bytes), if no other block is there by now.
+    /// Places of released blocks (address, bytes), unless another block has taken them.
     pub released: Vec<(u64, u64)>,
-    /// Some function of it gives single blocks back. Of a heap without one, nobody expects that.
+    /// True if a function of it releases single blocks. Without one, blocks are not expected to be released.
     pub releases: bool,
 }
 
-/// The sums of a heap of several, for a verdict on it.
+/// Sums of one heap among several, for a verdict on it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeapEvidence {
     /// Name given by the user.
     pub name: String,
-    /// Blocks that are still reachable, or that do not grow.
+    /// Blocks that are reachable, or that do not grow.
     pub reachable: Sum,
-    /// Most bytes live at a time.
+    /// Most bytes that were live at a time.
     pub peak_bytes: u64,
-    /// Allocations made.
+    /// Number of allocations.
     pub allocations: u64,
 }
 
-/// Finds out which blocks of described heaps nothing reaches. `malloc`: the live blocks of malloc's ledger, out of
-/// which they may be cut.
+/// Determines the unreachable blocks of described heaps. `malloc`: the live blocks of malloc's ledger, from which they
+/// may be cut.
 ///
-/// What is found about one heap says nothing of the others: a block that only a leaked block of another heap reaches is
-/// a leak of its own.
+/// The result for one heap says nothing about the others: a block that only a leaked block of another heap reaches is a
+/// leak of its own.
 pub fn reached_in_heaps(
     snapshot: &Snapshot,
     malloc: impl Iterator<Item = LiveBlock>,
@@ -66,7 +66,7 @@ pub fn reached_in_heaps(
     let possible = search
         .finds_possible
         .then(|| possibly_lost(snapshot, &heap, &marked, options));
-    // A block of one heap may be all of a block of another one.
+    // A block of one heap may fill a block of another one.
     let mut known: HashMap<u32, Vec<(usize, &LiveBlock)>> = HashMap::new();
     for (of, described) in heaps.iter().enumerate().filter(|(_, heap)| heap.releases) {
         for block in described.live.iter().filter(is_known) {
@@ -116,7 +116,7 @@ pub fn reached_in_heaps(
     found
 }
 
-/// With the live blocks alone.
+/// Returns the result for the live blocks alone.
 fn of_live(heap: &DescribedBlocks) -> Reached {
     let mut found = Reached::default();
     for block in &heap.live {
@@ -140,7 +140,7 @@ fn unsearched(heap: &DescribedBlocks, gap: &str) -> Reached {
     found
 }
 
-/// Adds a note about the blocks that were not judged, which count as reachable.
+/// Adds a note about unjudged blocks, which count as reachable.
 fn note_rest(heap: &DescribedBlocks, searched: Sum, found: &mut Reached) {
     let mut rest = Sum::default();
     heap.live
@@ -166,7 +166,7 @@ fn note_rest(heap: &DescribedBlocks, searched: Sum, found: &mut Reached) {
 }
 
 impl Evidence {
-    /// Adds what was found about a described heap. Its sites and findings join the others, its sums stay apart.
+    /// Adds the result for a described heap. Its sites and findings join the others, its sums stay separate.
     pub fn add_heap(&mut self, name: &str, mut of_heap: Evidence) {
         let first = self.sites.len();
         for site in &mut of_heap.sites {

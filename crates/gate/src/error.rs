@@ -5,10 +5,10 @@ use std::path::Path;
 /// A file that cannot be read, used or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A line of a suppression file.
+    /// A line of a suppression file is wrong.
     #[error("{file}:{line}: {problem}")]
     Suppression {
-        /// The file's name as it was given.
+        /// The file's name as given.
         file: String,
         /// Line number, from 1.
         line: usize,
@@ -18,7 +18,7 @@ pub enum Error {
     /// A baseline that cannot be read.
     #[error("{file} is no baseline of memhook-rs ({problem}): write one with --write-baseline")]
     Baseline {
-        /// The file's name as it was given.
+        /// The file's name as given.
         file: String,
         /// Mistake in the file.
         problem: String,
@@ -26,9 +26,9 @@ pub enum Error {
     /// A file that cannot be read.
     #[error("cannot read {file}")]
     Read {
-        /// The file's name as it was given.
+        /// The file's name as given.
         file: String,
-        /// errno.
+        /// Error from the system.
         source: std::io::Error,
     },
     /// The verdict could not be written.
@@ -39,7 +39,7 @@ pub enum Error {
     WriteBaseline(#[source] std::io::Error),
 }
 
-/// The text of a file that people write.
+/// Returns the text of a file that people write.
 pub(crate) fn text_of(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|source| Error::Read {
         file: path.display().to_string(),

@@ -1,4 +1,4 @@
-//! What is known about a program's memory when it is judged.
+//! Known facts about a program's memory at its judgement.
 
 use crate::growth::Growth;
 use memhook_report::RunScores;
@@ -10,9 +10,9 @@ use std::time::Duration;
 /// Blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes: u64,
 }
 
@@ -42,21 +42,21 @@ pub struct SourceFrame {
     pub module: Option<String>,
     /// Address in the module's file (svma).
     pub svma: u64,
-    /// Inlined into the next frame.
+    /// True if it is inlined into the next frame.
     pub inlined: bool,
-    /// Its function passes on what an allocator returns: a leak is its caller's.
+    /// True if its function passes on what an allocator returns: a leak is its caller's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub wrapper: bool,
 }
 
 impl SourceFrame {
-    /// The module's file name.
+    /// Returns the module's file name.
     pub fn module_name(&self) -> Option<&str> {
         let path = self.module.as_deref()?;
         Some(path.rsplit('/').next().unwrap_or(path))
     }
 
-    /// What people call it: its function, else its place in the module.
+    /// Returns its name for people: its function, else its place in the module.
     pub fn name(&self) -> String {
         match (&self.function, self.module_name()) {
             (Some(function), _) => memhook_report::readable_name(function),
@@ -65,7 +65,7 @@ impl SourceFrame {
         }
     }
 
-    /// `file:line`, or the module.
+    /// Returns `file:line`, or the module.
     pub fn place(&self) -> String {
         match (&self.file, self.line, self.module_name()) {
             (Some(file), Some(line), _) => format!("{file}:{line}"),
@@ -79,29 +79,28 @@ impl SourceFrame {
 /// An allocation site: blocks that were allocated by one call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AllocationSite {
-    /// Dynamic symbol of the allocating function (`malloc`, `_Znwm`); `None`: the allocation was not
-    /// traced.
+    /// Dynamic symbol of the allocating function (`malloc`, `_Znwm`); `None` if the allocation was not traced.
     pub symbol: Option<String>,
-    /// What people call that function (`malloc`, `new`).
+    /// Common name of that function (`malloc`, `new`).
     pub kind: String,
-    /// Innermost first.
+    /// Frames, innermost first.
     pub stack: Vec<SourceFrame>,
-    /// The stack goes on, but could not be followed.
+    /// True if the stack goes on, but the unwinder could not follow it.
     pub truncated: bool,
-    /// The heap, if it is that of an allocator that the user has described.
+    /// Its heap, if that belongs to an allocator that the user has described.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<String>,
-    /// What of it lives, leaked or not.
+    /// Its live blocks, leaked or not.
     pub live: Sum,
 }
 
 impl AllocationSite {
-    /// What makes it the same site in another build: functions and modules, no addresses and no lines.
+    /// Returns its identity in any build: functions and modules, without addresses and lines.
     pub fn identity(&self) -> Vec<String> {
         self.identity_by(&self.stack)
     }
 
-    /// The same by some frames only.
+    /// Returns that identity for some frames only.
     pub(crate) fn identity_by(&self, frames: &[SourceFrame]) -> Vec<String> {
         let names = frames.iter().map(|f| match &f.function {
             Some(function) => function.clone(),
@@ -110,17 +109,17 @@ impl AllocationSite {
         std::iter::once(self.kind.clone()).chain(names).collect()
     }
 
-    /// The frames up to the function that is to blame: wrappers, and the first function that is not one.
+    /// Returns the frames up to the function to blame: wrappers, and the first function that is not one.
     pub fn frames_to_blame(&self) -> &[SourceFrame] {
         let blamed = self.stack.iter().position(|frame| !frame.wrapper);
         &self.stack[..blamed.map_or(self.stack.len(), |at| at + 1)]
     }
 
-    /// What sites of one leak have in common: the kind, and the line that is to blame. Where all frames are
+    /// Returns the common key of the sites of one leak: the kind, and the line to blame. If all frames are
     /// wrappers', all of them.
     pub(crate) fn leak_key(&self) -> (String, Vec<SourceFrame>) {
         let place = |frame: &SourceFrame| SourceFrame {
-            // Where there is no line, the function is all that is the same at each of its calls.
+            // Without a line, only the function is the same at each of its calls.
             svma: if frame.function.is_some() {
                 0
             } else {
@@ -135,9 +134,9 @@ impl AllocationSite {
         (self.kind.clone(), frames.iter().map(place).collect())
     }
 
-    /// The frame to show in the source: of those that are no wrapper's the innermost whose source is below `root`,
-    /// else the innermost whose source is given relatively (as distributions build), else the innermost with a line
-    /// outside the system's headers.
+    /// Returns the frame to show in the source: among those that are not wrappers' the innermost whose source is
+    /// below `root`, else the innermost with a relative source path (as in builds of distributions), else the
+    /// innermost with a line outside the system's headers.
     pub fn culprit(&self, root: &str) -> Option<&SourceFrame> {
         let (wrappers, others): (Vec<_>, Vec<_>) = self.stack.iter().partition(|f| f.wrapper);
         culprit_of(&others, root).or_else(|| culprit_of(&wrappers, root))
@@ -162,8 +161,8 @@ fn culprit_of<'a>(frames: &[&'a SourceFrame], root: &str) -> Option<&'a SourceFr
         .or_else(|| with_line().find(|f| !in_system(f)))
 }
 
-/// Whether a source file is below `root`. One that is named relatively belongs to whoever built the module; it is
-/// ours only if it is there.
+/// Returns true if a source file is below `root`. A relative path belongs to the builder of the module; it is ours
+/// only if it exists there.
 pub(crate) fn is_below(file: &str, root: &str) -> bool {
     if file.starts_with('/') {
         Path::new(file).starts_with(root)
@@ -172,22 +171,22 @@ pub(crate) fn is_below(file: &str, root: &str) -> bool {
     }
 }
 
-/// Blocks that nothing reaches, by the site of those that no other leaked block points to.
+/// Unreachable blocks, by the site of those that no other leaked block points to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Leak {
     /// Number of the site in [`Evidence::sites`].
     pub site: usize,
     /// Blocks to which no other leaked block points.
     pub direct: Sum,
-    /// What is reachable only from them, by site.
+    /// Blocks that are reachable only from them, by site.
     pub indirect: Vec<(usize, Sum)>,
-    /// Set when it was found by its growth, not by reachability.
+    /// Set if it was found by its growth, not by reachability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth: Option<Growth>,
 }
 
 impl Leak {
-    /// Direct and indirect together.
+    /// Returns direct and indirect blocks together.
     pub fn total(&self) -> Sum {
         let mut total = self.direct;
         for (_, sum) in &self.indirect {
@@ -198,33 +197,33 @@ impl Leak {
 }
 
 /// Blocks of one site that only pointers into blocks keep reachable: either the program has such pointers, or it has
-/// lost the blocks and the pointers are left over. They never fail a gate.
+/// lost the blocks and the pointers are remnants. They never fail a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PossibleLeak {
     /// Number of the site in [`Evidence::sites`].
     pub site: usize,
-    /// How much it is.
+    /// Its blocks and bytes.
     #[serde(flatten)]
     pub blocks: Sum,
 }
 
-/// How the program came to its end.
+/// End of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// It runs on.
     #[default]
     Running,
-    /// With this exit status.
+    /// It exited with this status.
     Exited(i32),
-    /// By this signal.
+    /// This signal killed it.
     Signaled(i32),
-    /// It was not seen: this is a recording.
+    /// Its end was not seen: this is a recording.
     Recorded,
 }
 
 impl Ending {
-    /// How the program failed by itself; `None`: it did not.
+    /// Returns how the program failed by itself; `None` if it did not.
     pub(crate) fn failure(&self) -> Option<String> {
         match self {
             Ending::Exited(0) | Ending::Running | Ending::Recorded => None,
@@ -251,7 +250,7 @@ impl std::fmt::Display for Ending {
     }
 }
 
-/// Names of the signals that end programs (signal(7), x86).
+/// Returns the names of the signals that end programs (signal(7), x86).
 fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
         1 => "SIGHUP",
@@ -270,21 +269,21 @@ fn signal_name(signal: i32) -> Option<&'static str> {
     })
 }
 
-/// What the findings are.
+/// Kind of the findings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// Blocks that nothing reaches.
+    /// Unreachable blocks.
     #[default]
     Leaks,
     /// Sites that keep growing.
     Growth,
-    /// Live blocks; whether something reaches them was not looked at.
+    /// Live blocks, without a search for unreachable ones.
     Live,
 }
 
 impl Subject {
-    /// One finding, as a noun.
+    /// Returns the noun for one finding.
     pub(crate) fn noun(self) -> &'static str {
         match self {
             Subject::Leaks => "leak",
@@ -294,52 +293,52 @@ impl Subject {
     }
 }
 
-/// All that the verdict is made from.
+/// All evidence for the verdict.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
-    /// What ran: a command line, or a name.
+    /// The program: a command line, or a name.
     pub program: String,
-    /// How it ended.
+    /// Its end.
     pub ending: Ending,
-    /// What the findings are.
+    /// Kind of the findings.
     pub subject: Subject,
     /// Every site with live blocks.
     pub sites: Vec<AllocationSite>,
-    /// What nothing reaches.
+    /// Unreachable blocks.
     #[serde(skip)]
     pub leaks: Vec<Leak>,
-    /// What something still reaches.
+    /// Reachable blocks.
     pub reachable: Sum,
-    /// What of it is possibly lost, the largest first; empty unless that was asked for.
+    /// Possibly lost ones among those, largest first; empty unless asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<PossibleLeak>,
     /// The heaps of described allocators, in their order. All other sums are those of malloc's heap.
     #[serde(skip)]
     pub heaps: Vec<crate::HeapEvidence>,
-    /// Most bytes live at a time.
+    /// Most bytes that were live at a time.
     pub peak_bytes: u64,
-    /// Allocations made.
+    /// Number of allocations.
     pub allocations: u64,
-    /// How well the heap is used, if that is limited.
+    /// Scores of the heap, if they are limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<RunScores>,
-    /// How long it was looked at.
+    /// Length of the observation.
     #[serde(skip)]
     pub elapsed: Duration,
-    /// There were times in which nothing was seen, so neither a leak nor a sum is certain.
+    /// True if there were times in which nothing was seen, so that neither a leak nor a sum is certain.
     #[serde(skip)]
     pub is_blind: bool,
-    /// What the trace may have missed; `None` if the process was not traced.
+    /// Events that the trace may have missed; `None` if the process was not traced.
     #[serde(skip)]
     pub seen: Option<Seen>,
-    /// What was not seen, so that to pass would not be sound.
+    /// Parts that were not seen, so that passing would not be sound.
     pub gaps: Vec<String>,
-    /// What else to know.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
 impl Evidence {
-    /// Name of the program, without the number of its process and its arguments.
+    /// Returns the name of the program, without the number of its process and its arguments.
     pub(crate) fn command(&self) -> &str {
         let numbered = self.program.strip_prefix("process ");
         let words = numbered.and_then(|rest| rest.split_once(": "));
@@ -347,14 +346,14 @@ impl Evidence {
         words.split(' ').next().unwrap_or_default()
     }
 
-    /// All that is possibly lost.
+    /// Returns the sum of possibly lost blocks.
     pub fn possibly_lost(&self) -> Sum {
         let mut sum = Sum::default();
         self.possible.iter().for_each(|leak| sum.add(leak.blocks));
         sum
     }
 
-    /// Everything that lives.
+    /// Returns the sum of live blocks.
     pub fn live(&self) -> Sum {
         let mut live = self.reachable;
         for leak in &self.leaks {

@@ -1,4 +1,4 @@
-//! From what was found in a process or a recording to evidence with names.
+//! Turns the findings in a process or a recording into evidence with names.
 
 use crate::growth::Growth;
 use crate::names::{NameSource, Names};
@@ -7,13 +7,13 @@ use memhook_ledger::Totals;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Leaked blocks of one backtrace, and what only they reach. The backtrace is `None` for blocks whose allocation
-/// was not traced.
+/// Leaked blocks of one backtrace, and the blocks that only they reach. The backtrace is `None` for blocks whose
+/// allocation was not traced.
 #[derive(Clone, Debug, Default)]
 pub struct Lost {
-    /// Blocks of this backtrace to which no other leaked block points.
+    /// Blocks of this backtrace that no other leaked block points to.
     pub direct: Sum,
-    /// Blocks that only they reach, by backtrace.
+    /// Blocks that only the direct ones reach, by backtrace.
     pub indirect: HashMap<Option<u32>, Sum>,
 }
 
@@ -26,28 +26,28 @@ impl Lost {
     }
 }
 
-/// The blocks of a process at one moment.
+/// Blocks of a process at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Reached {
     /// Leaks by the backtrace of their direct blocks.
     pub lost: HashMap<Option<u32>, Lost>,
-    /// Addresses of those of them whose allocation is known.
+    /// Addresses of the leaked blocks whose allocation is known.
     pub unreachable: Vec<u64>,
     /// Reachable blocks.
     pub reachable: Sum,
-    /// Blocks that are reachable only through pointers into them, by backtrace, if they were asked for.
+    /// Blocks that are reachable only through pointers into their middle, by backtrace, if requested.
     pub possible: HashMap<Option<u32>, Sum>,
     /// Live blocks by backtrace, leaked or not.
     pub live: HashMap<u32, Sum>,
-    /// Parts that were not seen.
+    /// Parts of the process that were not seen.
     pub gaps: Vec<String>,
     /// Further notes for the reader.
     pub notes: Vec<String>,
 }
 
 impl Reached {
-    /// Leaves out leaks of which it is not known where they were allocated: the ledger was too small for
-    /// all blocks, so they may be ones that the user puts up with.
+    /// Drops leaks with an unknown allocation site: the ledger was too small for all blocks, so the user may
+    /// already have accepted them.
     pub fn forget_unknown(&mut self) {
         self.lost.remove(&None);
         for lost in self.lost.values_mut() {
@@ -56,7 +56,7 @@ impl Reached {
         self.possible.remove(&None);
     }
 
-    /// All that nothing reaches.
+    /// Returns the sum of all blocks that nothing reaches.
     pub fn leaked(&self) -> Sum {
         let mut leaked = Sum::default();
         for lost in self.lost.values() {
@@ -67,7 +67,7 @@ impl Reached {
     }
 }
 
-/// Puts names to what was found. `needs_all_sites`: to those of live blocks too.
+/// Names the sites of the findings. `needs_all_sites`: those of live blocks, too.
 pub fn evidence(
     needs_all_sites: bool,
     source: NameSource<'_>,
@@ -89,7 +89,7 @@ pub fn evidence(
     let of_possible = reached.possible.keys().copied().flatten();
     let needed = of_leaks.chain(of_possible).chain(of_live.iter().copied());
     let mut names = source.look_up(needed);
-    // By site: there may be a hundred thousand.
+    // Grouped by site: there may be a hundred thousand.
     let mut by_site: BTreeMap<usize, (Sum, BTreeMap<usize, Sum>)> = BTreeMap::new();
     for (&stack, lost) in &reached.lost {
         let (direct, indirect) = by_site.entry(names.site(stack)).or_default();
@@ -121,7 +121,7 @@ pub fn evidence(
     for (site, sum) in live {
         sites[site].live.add(sum);
     }
-    // Those of one size in an order that the next run has, too.
+    // Sites of equal size come in an order that the next run will repeat.
     possible.sort_by_cached_key(|p| (Reverse(p.blocks.bytes), sites[p.site].identity()));
     let mut evidence = Evidence {
         sites,
@@ -133,15 +133,15 @@ pub fn evidence(
         notes: reached.notes,
         ..Evidence::default()
     };
-    // What the loader has allocated before the first hooked call is in no event, and lives at the end.
+    // Allocations of the loader before the first hooked call appear in no event, but are live at the end.
     evidence.peak_bytes = totals.peak_live_bytes.max(evidence.live().bytes);
     evidence
 }
 
-/// Sites that grow: backtrace, growth, blocks more than at the begin.
+/// Growing sites: backtrace, growth, and the blocks gained since the beginning.
 pub type Grown = [(u32, Growth, Sum)];
 
-/// Puts names to sites that grow.
+/// Names the sites that grow.
 pub fn growth_evidence(source: NameSource<'_>, totals: &Totals, grown: &Grown) -> Evidence {
     let mut names = source.look_up(grown.iter().map(|g| g.0));
     let mut leaks = Vec::new();
@@ -170,7 +170,7 @@ pub fn growth_evidence(source: NameSource<'_>, totals: &Totals, grown: &Grown) -
     }
 }
 
-/// Puts names to live blocks; whether something reaches them is not known.
+/// Names the sites of live blocks, which may be reachable or not.
 pub(crate) fn live_evidence(
     mut names: Names<'_>,
     totals: &Totals,

@@ -1,33 +1,33 @@
-//! Which sites of a service go on growing: a trend test over the survivors of each.
+//! Decides which sites of a service keep growing: a trend test over the survivors of each site.
 //!
-//! The series of a site is how many of its blocks are alive at equally distant moments and older than
-//! a request lives: load shows in the young ones. A site grows if the Mann–Kendall test sees a rise in
-//! the whole window and in its second half: a cache that levels off rises in the first half only.
+//! The series of a site is the number of its blocks that are alive and older than a typical request, at equally spaced
+//! moments: load shows in the young ones. A site grows if the Mann–Kendall test sees a rise in the whole window and in
+//! its second half: a cache that levels off rises in the first half only.
 //!
-//! Neighbours in such a series are alike, which makes the plain test see trends in noise. So the
-//! variance is corrected as by K. H. Hamed and A. R. Rao, "A modified Mann-Kendall trend test for
-//! autocorrelated data", Journal of Hydrology 204 (1998): by the autocorrelation of the ranks once the
-//! trend is taken out. A constant pool whose blocks live about as long as the window is a random walk in
-//! it, for which no such correction is enough: the mean of the steps has to be above zero, too. With several
-//! sites the chance of a false alarm is divided among them (Bonferroni), so that `confidence` holds for the
-//! whole verdict.
+//! Neighbouring values of such a series are alike, which makes the plain test see trends in noise. The variance is
+//! therefore corrected as in K. H. Hamed and A. R. Rao, "A modified Mann-Kendall trend test for autocorrelated data",
+//! Journal of Hydrology 204 (1998): by the autocorrelation of the ranks after the trend has been removed. A constant
+//! pool whose blocks live about as long as the window is a random walk in it, and no such correction is enough for
+//! that: the mean of the steps has to be above zero, too. With several sites the chance of a false alarm is divided
+//! among them (Bonferroni), so that `confidence` holds for the whole verdict.
 //!
-//! Blocks from before the attach belong to no site. While they are freed, and others take their place, each
-//! site that is constant grows from nothing to its size. All of these frees are counted, so a site certainly
-//! grows if it does so with every one of them taken off it. If it grows only without that, or ever more slowly,
-//! the window was too short to tell.
+//! Blocks from before the attach belong to no site. While they are freed and replaced, each constant site grows from
+//! nothing to its size. All of these frees are counted, so a site certainly grows if it still does after every one of
+//! them is subtracted from it. If it grows only without this subtraction, or ever more slowly, the window was too short
+//! to tell.
 
 use crate::trend::{Trend, corrected, drift, ends_above};
 use serde::Serialize;
 
-/// Fewer moments say nothing.
+/// Least number of moments for a verdict.
 pub const LEAST_MOMENTS: usize = 16;
-/// A site that grows less than this in the second half, as a part of the first, may be levelling off.
+/// A site that grows by less than this share of its first half in the second may be levelling off.
 const STEADY_SHARE: f64 = 0.75;
-/// Number of standard deviations beyond which a difference of counts is not chance.
+/// Number of standard deviations beyond which a difference of counts is not due to chance.
 const DEVIATIONS: f64 = 4.0;
 
-/// While blocks from before the attach are freed, every constant site rises, so that this test alone decides.
+/// Stricter limit while blocks from before the attach are freed: every constant site rises then, so that this test
+/// alone decides.
 const CAUTION: f64 = 4.0;
 
 /// Quantity that grows.
@@ -36,7 +36,7 @@ const CAUTION: f64 = 4.0;
 pub enum GrowthKind {
     /// Blocks.
     Blocks,
-    /// Bytes, in blocks that become larger.
+    /// Bytes, in blocks that get larger.
     Size,
 }
 
@@ -47,33 +47,33 @@ pub struct Growth {
     pub kind: GrowthKind,
     /// Chance that a site that does not grow looks like this.
     pub p: f64,
-    /// Blocks more from one moment to the next (Sen's slope).
+    /// Blocks gained from one moment to the next (Sen's slope).
     pub blocks_per_interval: f64,
-    /// Bytes more from one moment to the next.
+    /// Bytes gained from one moment to the next.
     pub bytes_per_interval: f64,
 }
 
 /// Course of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Course {
-    /// No more than it was, as far as can be seen.
+    /// It does not grow, as far as can be seen.
     Steady,
-    /// It rises, but that may be blocks that take the place of those from before the attach.
+    /// It rises, but perhaps only because its blocks replace those from before the attach.
     Replacing,
     /// It rises ever more slowly.
     Levelling,
-    /// It goes on growing.
+    /// It keeps growing.
     Growing(Growth),
 }
 
 /// Returns the course of each series at this confidence (0.99: at most one false verdict in a hundred runs). `freed`:
-/// how many blocks from before the attach have been freed, as of the times at which the youngest of the blocks that
-/// count were allocated.
+/// number of blocks from before the attach that had been freed when the youngest of the counted blocks was allocated,
+/// at each moment.
 pub fn courses(series: &[Vec<f64>], freed: &[f64], confidence: f64) -> Vec<Course> {
     courses_among(0, series, freed, confidence)
 }
 
-/// Like [`courses`], among this many other tests of the same run.
+/// Like [`courses`], together with this many other tests of the same run.
 pub(crate) fn courses_among(
     others: usize,
     series: &[Vec<f64>],
@@ -89,7 +89,7 @@ pub(crate) fn risen(series: &[Vec<f64>]) -> usize {
     series.iter().filter(|s| has_risen(s)).count()
 }
 
-/// The chance of a false alarm that each of so many tests may have.
+/// Returns the chance of a false alarm that each of several tests may have.
 pub(crate) fn shared(confidence: f64, tests: usize) -> f64 {
     (1.0 - confidence) / tests.max(1) as f64
 }
@@ -106,14 +106,14 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
     let whole = corrected(series);
     let late = corrected(&series[middle..]);
     let rises = |trend: &Trend| trend.p < alpha && trend.s > 0;
-    // Of what has been there for longer than the window, the second half has the least.
+    // Of the blocks that are older than the window, the second half has the fewest.
     let has_freed = freed.first() != freed.last();
     let stretch = if has_freed { &series[middle..] } else { series };
     let goes_on = rises(&whole) && rises(&late) && drift(stretch) < alpha;
     if !(goes_on && ends_above(series, 0)) {
         return Course::Steady;
     }
-    // The site at its least: as if all that were freed had been its own.
+    // Lower bound of the site: as if all freed blocks had been its own.
     let at_least: Vec<f64> = series
         .iter()
         .zip(freed)
@@ -136,9 +136,8 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
     })
 }
 
-/// Returns true if even the lower bound of a site rises, in the second half or at its end. The longer a window, the
-/// fewer of the blocks from before the attach are left to be freed in the stretch that decides; a leak is there all the
-/// time.
+/// Returns true if even the lower bound of a site rises, in the second half or at its end. The longer the window, the
+/// fewer blocks from before the attach are left to be freed in the stretch that decides; a leak is there all the time.
 fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
     let alpha = alpha / CAUTION / 2.0;
     let moments = at_least.len();
@@ -156,7 +155,7 @@ fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
 mod tests {
     use super::*;
 
-    /// xorshift64*, seeded: the runs are the same everywhere.
+    /// xorshift64*, seeded, so that runs are the same everywhere.
     struct Random(u64);
 
     impl Random {
@@ -174,20 +173,20 @@ mod tests {
 
     const MOMENTS: usize = 60;
     const STEPS: usize = 20;
-    /// Older than this many steps counts.
+    /// Blocks older than this many steps count.
     const AGE: usize = 4 * STEPS;
 
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Site {
-        /// Keeps one block in so many requests for good.
+        /// Keeps the block of one in this many requests for good.
         Leak { one_in: f64 },
-        /// Fills up to a size, then replaces at random.
+        /// Fills up to a size, then replaces entries at random.
         Cache { size: usize },
-        /// Requests only; their number swings.
+        /// Serves requests only; their number swings.
         Load,
     }
 
-    /// Births of the live blocks, step by step; returns the old ones at each moment.
+    /// Simulates the births of the live blocks, step by step; returns the number of old ones at each moment.
     fn simulate(site: Site, seed: u64) -> Vec<f64> {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -202,7 +201,7 @@ mod tests {
             let swing = 1.0 + 0.8 * (step as f64 / period * 6.3 + phase).sin();
             let arrivals = (20.0 * swing * random.between(0.3, 1.7)) as usize;
             for _ in 0..arrivals {
-                // Lives exponentially long, a tenth of the age on average, now and then much longer.
+                // Lifetimes are exponential, on average a tenth of the age that counts, and now and then much longer.
                 let slow = if random.unit() < 0.01 { 8.0 } else { 1.0 };
                 let life = -random.unit().max(1e-9).ln() * AGE as f64 / 10.0 * slow;
                 requests.push((step, step as f64 + life));
@@ -241,7 +240,7 @@ mod tests {
             .count()
     }
 
-    /// The table of the documentation (docs/gate-evaluation.md).
+    /// Prints the table of the documentation (docs/gate-evaluation.md).
     #[test]
     fn misses_and_false_alarms_in_200_seeded_runs() {
         let mut table = String::new();
@@ -277,7 +276,7 @@ mod tests {
         let mut step = vec![0.0; 30];
         step.extend([1.0; 10]);
         assert!(!is_growing(&step, &[0.0; 40], 0.99), "grown once");
-        // Each block may be the successor of one that was freed.
+        // Each block may replace one that was freed.
         assert_eq!(
             courses(std::slice::from_ref(&leak), &leak, 0.99),
             [Course::Replacing]

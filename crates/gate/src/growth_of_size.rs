@@ -1,28 +1,28 @@
-//! Which sites have blocks that become larger while their number stays the same: a buffer that is appended to
+//! Decides which sites have blocks that get larger while their number stays the same: a buffer that is appended to
 //! and never emptied, a queue of ever longer texts.
 //!
-//! Such a block is often young, because each realloc(3) makes it anew, so that a test over the blocks that outlive
-//! requests does not see it. So this one looks at all live blocks of a site, at their bytes and at their mean size.
-//! More load makes more blocks, and not larger ones; a site that has more blocks than it had is left to the other
-//! test. A site grows if both series rise as its does: in the whole window and in the second half, by more than a
-//! random walk, above every earlier level, and not ever more slowly.
+//! Such a block is often young, because each realloc(3) makes it anew, so a test over the blocks that outlive
+//! requests does not see it. This one therefore looks at all live blocks of a site: at their bytes and at their
+//! mean size. More load makes more blocks, not larger ones; a site with more blocks than before is left to the
+//! other test. A site grows if both series rise like those of the other test: in the whole window and in the second
+//! half, by more than a random walk, above every earlier level, and not ever more slowly.
 //!
-//! Of what was freed from before the attach, some may have had its successors at this site. There are at most as
-//! many of those as the site has blocks more than it had at its least, and none is larger than its largest block:
-//! with that taken off, a site that certainly grows still does.
+//! Some of the blocks from before the attach that were freed may have been replaced at this site. There are at most
+//! as many of these as the site has gained blocks since its minimum, and none is larger than its largest block: if
+//! a site still grows after these are subtracted, it certainly grows.
 
 use crate::growth::{Course, Growth, GrowthKind, LEAST_MOMENTS};
 use crate::trend::{Trend, corrected, drift, ends_above, mean};
 
-/// A site whose number of blocks rises more surely than this has more blocks.
+/// A site whose number of blocks rises more certainly than this has more blocks.
 const SAME_NUMBER: f64 = 0.05;
-/// A site that grows less than this in the second half, as a part of the first, may be levelling off.
+/// A site that grows by less than this share of its first half in the second may be levelling off.
 const STEADY_SHARE: f64 = 0.75;
-/// Number of standard deviations beyond which the sum of its steps is not chance.
+/// Number of standard deviations beyond which the sum of a site's steps is not due to chance.
 const DEVIATIONS: f64 = 3.0;
 /// Stricter limit for a size that goes up and down by chance, because this test alone decides about it.
 const CAUTION: f64 = 4.0;
-/// One moment in so many may find no block: realloc(3) may be at work on it.
+/// At one in this many moments there may be no block, because realloc(3) is moving it.
 const EMPTY_SHARE: usize = 8;
 
 /// All live blocks of a site at one moment.
@@ -30,13 +30,13 @@ const EMPTY_SHARE: usize = 8;
 pub struct Held {
     pub blocks: f64,
     pub bytes: f64,
-    /// The largest block that the site has ever had.
+    /// Largest block that the site has ever had.
     pub largest: f64,
     /// Number of blocks from before the attach that have been freed.
     pub freed: f64,
 }
 
-/// Returns true if a site may grow in size, and so shares the chance of a false alarm.
+/// Returns true if a site may grow in size, and therefore takes a share of the chance of a false alarm.
 pub fn may_grow(moments: &[Held]) -> bool {
     let Some((first, last)) = moments.first().zip(moments.last()) else {
         return false;
@@ -79,7 +79,7 @@ pub fn course_of_size(moments: &[Held], alpha: f64) -> Course {
     })
 }
 
-/// The bytes without all that may have taken the place of blocks from before the attach.
+/// Returns the bytes without all blocks that may have replaced those from before the attach.
 fn at_least(held: &[Held]) -> Vec<f64> {
     let (mut least, freed_before) = (f64::MAX, held[0].freed);
     let bytes = held.iter().map(|m| {
@@ -90,7 +90,7 @@ fn at_least(held: &[Held]) -> Vec<f64> {
     bytes.collect()
 }
 
-/// The less certain one of the trends of the whole and of its second half, if both are upward.
+/// Returns the less certain of two trends, that of the whole and that of its second half, if both are upward.
 fn rise(series: &[f64], alpha: f64) -> Option<Trend> {
     let late = &series[series.len() / 2..];
     let trends = [corrected(series), corrected(late)];
@@ -109,7 +109,7 @@ fn steps(series: &[f64]) -> impl Iterator<Item = f64> {
     series.windows(2).map(|pair| pair[1] - pair[0])
 }
 
-/// The series in units of its usual step, if it takes one: a rise counts by the steps that it takes, and one
+/// Returns the series in units of its usual step, if it has one: a rise counts by its number of steps, and one
 /// jump, however high, is one step.
 fn in_usual_steps(series: &[f64]) -> Vec<f64> {
     let taken: Vec<f64> = steps(series).filter(|step| *step != 0.0).collect();
@@ -118,7 +118,7 @@ fn in_usual_steps(series: &[f64]) -> Vec<f64> {
     series.iter().map(|value| value / unit).collect()
 }
 
-/// Returns true if it rises significantly less in the second half than in the first.
+/// Returns true if the series rises significantly less in the second half than in the first.
 fn levels_off(series: &[f64]) -> bool {
     let (width, middle) = (series.len() / 8, series.len() / 2);
     let begin = mean(&series[..width]);
@@ -140,7 +140,7 @@ mod tests {
     const MOMENTS: usize = 60;
     const ENTRIES: usize = 50;
 
-    /// xorshift64*, seeded: the runs are the same everywhere.
+    /// xorshift64*, seeded, so that runs are the same everywhere.
     struct Random(u64);
 
     impl Random {
@@ -166,17 +166,17 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Site {
-        /// A buffer is appended to.
+        /// A buffer that is appended to.
         Buffer,
-        /// Entries are replaced, so many at each moment, by ones that become longer.
+        /// Entries, of which so many are replaced by longer ones at each moment.
         LongerEntries(usize),
-        /// Entries are replaced, so many at each moment, by ones of any size.
+        /// Entries, of which so many are replaced by ones of any size at each moment.
         Entries(usize),
         /// Like the variant above, with a few very large entries.
         HeavyTail(usize),
-        /// As many requests of any size as there is load, which swings.
+        /// As many requests of any size as the load demands, which swings.
         Load,
-        /// As many requests as there is load, which rises all the time.
+        /// As many requests as the load demands, which rises all the time.
         RisingLoad,
         /// A buffer that is as large as the largest request so far.
         HighWater,
@@ -184,9 +184,9 @@ mod tests {
         Sawtooth,
         /// A size that goes up and down by chance.
         Walk,
-        /// Entries become as long as they get in the first moments.
+        /// Entries that reach their full length in the first moments.
         WarmingUp,
-        /// Many small blocks, and a few large ones from before the attach, which are replaced one after another.
+        /// Many small blocks, and a few large ones from before the attach that are replaced one after another.
         Successors,
     }
 
@@ -266,7 +266,7 @@ mod tests {
         moments
     }
 
-    /// Returns how many of the runs are judged to grow, and how many have no verdict.
+    /// Returns the number of runs judged to grow, and the number without a verdict.
     fn said(site: Site) -> (usize, usize) {
         let courses = (1..=RUNS).map(|seed| course_of_size(&simulate(site, seed), 0.01));
         let courses: Vec<Course> = courses.collect();

@@ -1,5 +1,5 @@
-//! Attaches to simulated programs whose heap is full: how often growth is seen where there is none, and how often
-//! a leak is missed. The runs are seeded, and so the same everywhere.
+//! Attaches to simulated programs with a full heap: how often growth is reported without any, and how often a leak is
+//! missed. The runs are seeded, so they are the same everywhere.
 
 use crate::growth::{Course, courses};
 use crate::survivors::{AGE_IN_PAUSES, MOMENTS};
@@ -30,33 +30,33 @@ impl Random {
 
 /// Seconds before the window (`--warmup`).
 const WARMUP: f64 = 30.0;
-/// Blocks of a full heap.
+/// Number of blocks in a full heap.
 const FULL: usize = 1000;
 const RUNS: u64 = 200;
 
 #[derive(Clone, Copy, Debug)]
 enum Program {
-    /// Each block that is freed has a successor at once, as in a full cache that replaces entries at random;
-    /// lifetimes are exponential.
+    /// Each freed block is replaced at once, as in a full cache that replaces entries at random; lifetimes are
+    /// exponential.
     Exponential(f64),
     /// Like the variant above, with a fixed lifetime for each block.
     Fixed(f64),
-    /// Sessions come by chance, and stay for an exponential time.
+    /// Sessions arrive at random, and stay for an exponential time.
     Pool(f64),
-    /// Fills up evenly, and is emptied after so long.
+    /// Fills up evenly, and is emptied after this many seconds.
     Sawtooth(f64),
-    /// A cache or a program that warms up, ever more slowly: after so long it has two thirds.
+    /// A cache or a program that warms up ever more slowly: after this many seconds it is two thirds full.
     Filling(f64),
 }
 
-/// The blocks of one site, as they are seen by a tracer that came at time 0.
+/// Blocks of one site, as seen by a tracer that attached at time 0.
 struct Watched {
     warmup: f64,
     age: f64,
     pause: f64,
-    /// Old blocks at each moment.
+    /// Number of old blocks at each moment.
     old: Vec<f64>,
-    /// Blocks from before, freed by the time at which the youngest old ones were allocated.
+    /// Number of earlier blocks that were freed by the time when the youngest old ones were allocated.
     freed: Vec<f64>,
 }
 
@@ -81,7 +81,7 @@ impl Watched {
         self.warmup + self.age + self.pause * i as f64
     }
 
-    /// The first moment at or after a time.
+    /// Returns the first moment at or after a time.
     fn from(&self, time: f64) -> usize {
         let moments = (time - self.warmup - self.age) / self.pause;
         (moments.ceil().max(0.0) as usize).min(self.old.len())
@@ -156,17 +156,17 @@ fn run(program: Program, watched: &mut Watched, random: &mut Random) {
 /// Verdicts on runs of one kind.
 #[derive(Debug, Default)]
 struct Said {
-    /// A site grows that does not.
+    /// Runs in which a site is reported to grow that does not.
     false_alarms: u64,
-    /// The run was too short, although nothing leaks.
+    /// Runs that were too short for a verdict, although nothing leaks.
     too_short: u64,
-    /// A leak does not grow.
+    /// Runs with a leak that is not reported to grow.
     missed: u64,
-    /// The run was too short to tell a leak.
+    /// Runs that were too short to recognize a leak.
     unclear: u64,
 }
 
-/// Each run is judged as it is, and with a leak of a thousandth of the heap in each second at a site of its own.
+/// Judges each run as it is, and with a leak of a thousandth of the heap per second at a separate site.
 fn judged(program: Program, warmup: f64, duration: f64) -> Said {
     let mut said = Said::default();
     for seed in 1..=RUNS {
@@ -197,7 +197,7 @@ const LIFETIMES: [f64; 5] = [1.0, 10.0, 60.0, 200.0, 600.0];
 /// Less than one in a hundred.
 const FEW: u64 = RUNS / 100 - 1;
 
-/// In five minutes, however long blocks live.
+/// This holds after five minutes, however long blocks live.
 #[test]
 fn a_constant_heap_is_not_said_to_grow() {
     for life in LIFETIMES {
@@ -214,7 +214,7 @@ fn a_constant_heap_is_not_said_to_grow() {
     }
 }
 
-/// In the time that docs/gate.md asks for.
+/// This holds for the time that docs/gate.md recommends.
 #[test]
 fn a_window_that_is_long_enough_gives_a_verdict() {
     for life in LIFETIMES.into_iter().skip(1) {
@@ -234,8 +234,8 @@ fn a_window_that_is_long_enough_gives_a_verdict() {
     }
 }
 
-/// The power that docs/gate.md states for windows without a warm-up: how many of the runs find the leak. All others give
-/// no verdict.
+/// Checks the power that docs/gate.md states for windows without a warm-up: the number of runs that find the leak. All
+/// others give no verdict.
 #[test]
 fn a_leak_is_found_without_a_warm_up() {
     for (life, warmup, duration, least) in [

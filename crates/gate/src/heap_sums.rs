@@ -1,4 +1,4 @@
-//! Leaks and remains of one heap, and the limits that they exceed.
+//! Leaks and remaining blocks of one heap, and the limits that they exceed.
 
 use crate::described::HeapEvidence;
 use crate::evidence::{Evidence, Sum};
@@ -6,21 +6,21 @@ use crate::verdict::{HeapVerdict, Outcome, Violation};
 use crate::{AllocationSite, Limits};
 use memhook_report::{MAIN_HEAP, bytes, count, counted};
 
-/// The sums of one heap.
+/// Sums of one heap.
 pub(crate) struct HeapSums {
     name: String,
     pub leaked: Sum,
     pub suppressed: Sum,
     pub known: Sum,
     reachable: Sum,
-    /// Groups of findings that count.
+    /// Number of groups of findings that count.
     pub leaks: u64,
     peak_bytes: u64,
     allocations: u64,
 }
 
 impl HeapSums {
-    /// Sums of all blocks outside described heaps.
+    /// Returns the sums of all blocks outside described heaps.
     pub fn of_malloc(evidence: &Evidence) -> HeapSums {
         HeapSums::of_described(&HeapEvidence {
             name: MAIN_HEAP.to_owned(),
@@ -30,7 +30,7 @@ impl HeapSums {
         })
     }
 
-    /// Before anything has leaked.
+    /// Returns the sums of a described heap before anything has leaked.
     pub fn of_described(heap: &HeapEvidence) -> HeapSums {
         HeapSums {
             name: heap.name.clone(),
@@ -52,7 +52,7 @@ impl HeapSums {
         live
     }
 
-    /// With its outcome.
+    /// Returns the sums with their outcome.
     pub fn verdict(&self, outcome: Outcome) -> HeapVerdict {
         HeapVerdict {
             name: self.name.clone(),
@@ -66,7 +66,8 @@ impl HeapSums {
         }
     }
 
-    /// The limits that this heap exceeds. `has_several`: there are others, so it is named.
+    /// Returns the limits that this heap exceeds. `has_several`: there are other heaps, so
+    /// this one is named.
     pub fn violations(
         &self,
         evidence: &Evidence,

@@ -1,4 +1,4 @@
-//! From evidence to a verdict.
+//! Turns evidence into a verdict.
 
 use crate::evidence::{Evidence, Leak, Sum};
 use crate::heap_sums::HeapSums;
@@ -8,18 +8,18 @@ use memhook_report::MAIN_HEAP;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Accepted leaks, and frames to skip.
+/// Accepted leaks and frames to skip.
 #[derive(Debug, Default)]
 pub struct Exceptions {
-    /// Leaks that are known and accepted.
+    /// Known and accepted leaks.
     pub suppressions: Suppressions,
     /// Leaks of an earlier run.
     pub baseline: Option<Baseline>,
-    /// Functions that only pass on what an allocator returns.
+    /// Functions that only pass on the result of an allocator.
     pub wrappers: Wrappers,
 }
 
-/// Weighs the evidence of several processes, each for itself.
+/// Judges the evidence of several processes separately.
 pub fn judge_each(
     evidence: Vec<Evidence>,
     limits: &Limits,
@@ -28,7 +28,7 @@ pub fn judge_each(
 ) -> Vec<Verdict> {
     let one = |evidence| judge(evidence, limits, exceptions, allow_partial);
     let mut verdicts: Vec<Verdict> = evidence.into_iter().map(one).collect();
-    // The last one knows what none of them has used.
+    // The last verdict knows which rules none of the processes has used.
     let last = verdicts.len().saturating_sub(1);
     for verdict in &mut verdicts[..last] {
         verdict.unused_suppressions.clear();
@@ -36,7 +36,7 @@ pub fn judge_each(
     verdicts
 }
 
-/// Weighs the evidence. With `allow_partial`, what was not seen does not matter.
+/// Judges the evidence. With `allow_partial`, gaps do not matter.
 pub fn judge(
     mut evidence: Evidence,
     limits: &Limits,
@@ -85,7 +85,7 @@ pub fn judge(
             heaps[heap_of(&evidence.sites[finding.leak.site])].leaks += 1;
         }
     }
-    // What seems live may have been released unseen, and its address may be another block's.
+    // A block that seems live may have been released unseen, and its address may belong to another block.
     let is_blind = evidence.is_blind && !allow_partial;
     let is_sound = evidence.gaps.is_empty() || allow_partial;
     let outcome = |violations: &[Violation]| match (violations.is_empty(), is_sound) {
@@ -130,8 +130,8 @@ pub fn judge(
     }
 }
 
-/// Decides whether a leak counts, what it was in the baseline, and which part of its indirect blocks is suppressed by
-/// itself (and so removed from it).
+/// Decides whether a leak counts, how large it was in the baseline, and which part of its indirect blocks is
+/// suppressed by itself (and therefore removed from it).
 fn stand(
     leak: &mut Leak,
     evidence: &Evidence,
@@ -161,7 +161,7 @@ fn stand(
     (Standing::Counted, baseline.sum(&identity), apart)
 }
 
-/// Gives leaks their group's number, and puts those of a group together, the largest first.
+/// Numbers the groups of leaks, and puts the leaks of a group together, the largest first.
 fn group(findings: &mut [Finding], evidence: &Evidence) {
     let key = |finding: &Finding| {
         let site = &evidence.sites[finding.leak.site];
@@ -172,7 +172,7 @@ fn group(findings: &mut [Finding], evidence: &Evidence) {
         *bytes.entry(key(finding)).or_default() += finding.leak.total().bytes;
     }
     let mut keys: Vec<_> = bytes.keys().cloned().collect();
-    // Those of one size in an order that the next run has, too.
+    // Groups of equal size come in an order that the next run will repeat.
     keys.sort_by_cached_key(|key| (Reverse(bytes[key]), format!("{key:?}")));
     let numbers: HashMap<_, _> = keys.into_iter().zip(0..).collect();
     for finding in &mut *findings {

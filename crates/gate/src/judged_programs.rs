@@ -1,11 +1,12 @@
-//! Which of the processes that a command starts are judged: those whose program is the user's.
+//! Selects the processes of a command that are judged: those that run a program of the user.
 //!
-//! Shells, make, ctest, compilers and interpreters keep memory to their end by design, and a leak in them is no news to
-//! whoever runs his tests with them. What a user builds lies elsewhere than what a system or a tool manager installs.
+//! Shells, make, ctest, compilers and interpreters deliberately keep memory until they end, and a leak in them is of no
+//! interest to somebody who runs his tests with them. Programs that a user builds lie elsewhere than those that a
+//! system or a tool manager installs.
 
 use crate::template_matches;
 
-/// Where systems, package managers and distributions of compilers put programs.
+/// Directories where systems, package managers and distributions of compilers install programs.
 const SYSTEM: [&str; 7] = [
     "/usr/",
     "/bin/",
@@ -15,24 +16,24 @@ const SYSTEM: [&str; 7] = [
     "/nix/store/",
     "/snap/",
 ];
-/// Directories of tool managers in homes, wherever these are.
+/// Directories of tool managers, below any home directory.
 const TOOLS: [&str; 2] = ["/.cargo/", "/.rustup/"];
-/// A directory above this one has the system's programs in it.
+/// A directory above this one contains the programs of the system.
 const SYSTEMS_PROGRAMS: &str = "/usr/bin";
 
-/// Decides by what a process executes whether it is judged.
+/// Decides by the program of a process whether it is judged.
 #[derive(Clone, Debug, Default)]
 pub struct JudgedPrograms {
-    /// Every process is.
+    /// True if every process is judged.
     pub all: bool,
-    /// Programs, or files that interpreters run, that are judged wherever they are.
+    /// Programs, or files run by interpreters, that are judged wherever they are.
     pub patterns: Vec<String>,
-    /// The directory in which the command was started: what is below it is the user's.
+    /// Directory in which the command was started: everything below it belongs to the user.
     pub directory: String,
 }
 
 impl JudgedPrograms {
-    /// Returns true if a process is judged that runs this program with these arguments, the first of which is its name.
+    /// Returns true if a process with this program and these arguments is judged; the first argument is its name.
     pub fn judges(&self, program: &str, arguments: &[String]) -> bool {
         self.all || self.is_named(program, arguments) || self.is_users(program)
     }

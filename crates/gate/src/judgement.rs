@@ -1,4 +1,4 @@
-//! Verdicts on the processes of one program, and what they have in common.
+//! Verdicts on the processes of one program, and the leaks that they share.
 
 use crate::verdict::{Group, Outcome, Verdict};
 use crate::{AllocationSite, Sum};
@@ -6,19 +6,19 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::ops::Deref;
 
-/// The verdicts on all processes that were judged, in the order in which these began.
+/// Verdicts on all processes that were judged, in the order in which the processes started.
 #[derive(Clone, Debug, Default)]
 pub struct Judgement {
     /// One for each process.
     pub verdicts: Vec<Verdict>,
-    /// Programs whose processes were not judged.
+    /// Programs with processes that were not judged.
     pub not_judged: Vec<NotJudged>,
 }
 
-/// A program whose processes were not judged.
+/// A program with processes that were not judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotJudged {
-    /// Its name.
+    /// Name of the program.
     pub program: String,
     /// Number of its processes.
     pub processes: u64,
@@ -41,23 +41,23 @@ impl Deref for Judgement {
     }
 }
 
-/// One leak, in all processes that have it.
+/// A leak, in all processes that have it.
 #[derive(Clone, Debug)]
 pub struct SharedLeak<'a> {
-    /// The verdict on the process in which it is largest.
+    /// Verdict on the process in which the leak is largest.
     pub verdict: &'a Verdict,
     /// The leak in that process.
     pub group: Group<'a>,
-    /// Blocks of all processes to which no other leaked block points.
+    /// Blocks of all processes that no other leaked block points to.
     pub direct: Sum,
-    /// With what only they reach.
+    /// The direct blocks and those that only they reach.
     pub total: Sum,
-    /// The verdicts on all processes that have it.
+    /// Verdicts on all processes with this leak.
     pub processes: Vec<&'a Verdict>,
 }
 
 impl<'a> SharedLeak<'a> {
-    /// The site of its largest part.
+    /// Returns the site of the largest part.
     pub fn site(&self) -> &'a AllocationSite {
         &self.verdict.evidence.sites[self.group.main().leak.site]
     }
@@ -73,8 +73,8 @@ impl<'a> SharedLeak<'a> {
 }
 
 impl Judgement {
-    /// The leaks that count, each once, however many processes have it, the largest first. `of`: which processes are
-    /// asked about.
+    /// Returns the leaks that count, each once, however many processes have it, the largest first. `of` selects the
+    /// processes.
     pub fn leaks(&self, of: impl Fn(&Verdict) -> bool) -> Vec<SharedLeak<'_>> {
         let mut leaks: Vec<SharedLeak<'_>> = Vec::new();
         let mut places = HashMap::new();
@@ -94,19 +94,19 @@ impl Judgement {
                 }
             }
         }
-        // Stable: those of one size stay in the order in which they were found.
+        // The sort is stable: leaks of equal size stay in the order in which they were found.
         leaks.sort_by_key(|leak| std::cmp::Reverse(leak.total.bytes));
         leaks
     }
 
-    /// Returns true if more than one process did not pass, so that what they share is reported once.
+    /// Returns true if more than one process did not pass, so that shared leaks are reported once.
     pub(crate) fn has_several_others(&self) -> bool {
         let others = self.iter().filter(|v| v.outcome != Outcome::Passed);
         others.take(2).count() > 1
     }
 }
 
-/// Programs by the names of their processes, in the order in which they were first seen.
+/// Returns programs by the names of their processes, in the order in which they were first seen.
 pub fn not_judged(names: impl IntoIterator<Item = String>) -> Vec<NotJudged> {
     let mut programs: Vec<NotJudged> = Vec::new();
     for program in names {

@@ -10,7 +10,7 @@ use memhook_report::{
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Leaks found in a copy of a process's memory, before their stacks have names.
+/// Leaks found in a copy of a process's memory, before their stacks are named.
 pub struct FoundLeaks {
     snapshot: SnapshotTaken,
     found: Reached,
@@ -19,15 +19,15 @@ pub struct FoundLeaks {
 }
 
 impl FoundLeaks {
-    /// Searches the copy. The ledger must have all events up to it; `search` knows a moment on its clock before the
-    /// copy was taken, `samples` what a sampled block stands for.
+    /// Searches the copy. The ledger must have all events up to the copy. `search` contains a time before the copy was
+    /// taken, on the ledger's clock; `samples` knows how many blocks a sampled one stands for.
     pub fn search<O: Observer>(
         snapshot: &Snapshot,
         ledger: &Ledger<O>,
         samples: &SampledAllocations,
         search: Search,
     ) -> FoundLeaks {
-        // Where only samples are known, the memory of other allocators holds blocks that are not.
+        // If only samples are known, the memory of other allocators contains unknown blocks.
         let search = Search {
             is_complete: search.is_complete && !ledger.is_sampled(),
             ..search
@@ -58,20 +58,20 @@ impl FoundLeaks {
         }
     }
 
-    /// The stacks that need names.
+    /// Returns the stacks that need names.
     pub fn stacks(&self) -> impl Iterator<Item = u32> {
         let possible = self.found.possible.keys();
         self.found.lost.keys().chain(possible).copied().flatten()
     }
 
-    /// All blocks that nothing reaches and whose allocation is known, whatever else of that points to them, by the stack
-    /// and the thread that allocated them.
+    /// Returns all unreachable blocks with a known allocation, by stack and thread that allocated them, whether or not
+    /// other leaked blocks point to them.
     pub fn unreachable(&self) -> &[UnreachableSite] {
         &self.unreachable
     }
 
-    /// The report, with the `top` largest sites. `named` knows the kind of a stack, whether it was cut short, and
-    /// its frames.
+    /// Returns the report, with the `top` largest sites. `named` knows the kind of a stack, whether it is truncated,
+    /// and its frames.
     pub fn report(
         self,
         top: usize,
@@ -104,7 +104,7 @@ impl FoundLeaks {
     }
 }
 
-/// The unreachable blocks of the ledger, each counted as what it stands for.
+/// Returns the unreachable blocks of the ledger, each weighted by the blocks that it stands for.
 fn unreachable_sites(
     found: &Reached,
     ledger: &Ledger<impl Observer>,
@@ -145,7 +145,7 @@ fn totals(found: &Reached) -> LeakTotals {
     }
 }
 
-/// One row for each stack, those that read alike together, the largest first.
+/// Returns one row for each stack, merging those that read alike, the largest first.
 fn rows(
     lost: impl IntoIterator<Item = (Option<u32>, Lost)>,
     named: &mut impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
@@ -188,7 +188,7 @@ fn rows(
     sites
 }
 
-/// Returns true if two stacks show the same lines: where the compiler unrolls and inlines, it makes copies of a call.
+/// Returns true if two stacks show the same lines: the compiler copies calls when it unrolls and inlines.
 fn reads_alike(a: &[StackFrame], b: &[StackFrame]) -> bool {
     let same = |(a, b): (&StackFrame, &StackFrame)| {
         let text = |f: &StackFrame| {

@@ -3,12 +3,13 @@
 use crate::evidence::AllocationSite;
 use crate::pattern::template_matches;
 
-/// A limit on what one site may keep live.
+/// A limit on the live blocks of one site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteLimit {
-    /// Most live bytes.
+    /// Largest allowed number of live bytes.
     pub bytes: u64,
-    /// Which sites, together: as in `leak:` suppressions.
+    /// Sites to which the limit applies, added together: as in `leak:`
+    /// suppressions.
     pub pattern: String,
 }
 
@@ -24,22 +25,22 @@ impl SiteLimit {
     }
 }
 
-/// Limits; `None`: unlimited.
+/// Limits; `None` means unlimited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// Bytes that nothing reaches.
+    /// Limit on bytes that nothing reaches.
     pub leaked_bytes: Option<u64>,
-    /// Blocks that nothing reaches.
+    /// Limit on blocks that nothing reaches.
     pub leaked_blocks: Option<u64>,
-    /// Bytes live at the end, leaked or not.
+    /// Limit on bytes live at the end, leaked or not.
     pub live_bytes: Option<u64>,
-    /// Most bytes live at a time.
+    /// Limit on the peak of live bytes.
     pub peak_bytes: Option<u64>,
-    /// Allocations made.
+    /// Limit on the number of allocations.
     pub allocations: Option<u64>,
-    /// The least lifetime score, from 0 to 1.
+    /// Least allowed lifetime score, from 0 to 1.
     pub lifetime_score: Option<f64>,
-    /// The least usage score.
+    /// Least allowed usage score.
     pub usage_score: Option<f64>,
     /// Limits of single sites.
     pub sites: Vec<SiteLimit>,
@@ -59,7 +60,7 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// No leak at all.
+    /// Returns limits that allow no leak at all.
     fn default() -> Self {
         Limits {
             leaked_bytes: Some(0),

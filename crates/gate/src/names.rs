@@ -1,4 +1,4 @@
-//! From interned backtraces to sites with names.
+//! Turns interned backtraces into sites with names.
 
 use crate::{AllocationSite, SourceFrame};
 use memhook_abi::HOOKED_FUNCTIONS;
@@ -7,7 +7,7 @@ use memhook_report::{Backtraces, recorded::ordered_modules};
 use memhook_symbols::{Frame, ModuleFile, SearchPath, Symbolizer};
 use std::{collections::HashMap, ops::Range, time::Duration};
 
-/// A module where it was mapped.
+/// A module and where it was mapped.
 pub struct MappedModule {
     /// Addresses (avma).
     pub addresses: Range<u64>,
@@ -15,18 +15,18 @@ pub struct MappedModule {
     pub path: String,
 }
 
-/// Where a trace has its backtraces, and where their names come from.
+/// Backtraces of a trace, and the source of their names.
 pub struct NameSource<'a> {
-    /// A trace under way, or a recording.
+    /// A running trace or a recording.
     pub backtraces: &'a dyn Backtraces,
-    /// The modules, those first that an address most likely belongs to.
+    /// The modules; of two at one address, the more likely one comes first.
     pub modules: Vec<MappedModule>,
-    /// Knows these modules.
+    /// Symbolizer that knows these modules.
     pub symbols: Symbolizer,
 }
 
 impl<'a> NameSource<'a> {
-    /// Names in a recording.
+    /// Returns the names in a recording.
     pub fn of_recording(recording: &'a Recording, symbols: Symbolizer) -> NameSource<'a> {
         let modules = ordered_modules(recording).into_iter();
         let modules = modules.map(|module| MappedModule {
@@ -40,7 +40,7 @@ impl<'a> NameSource<'a> {
         }
     }
 
-    /// Names in a trace with these modules, whose files `search` finds.
+    /// Returns the names in a trace with these modules, whose files `search` finds.
     pub fn of_trace(
         backtraces: &'a dyn Backtraces,
         files: Vec<ModuleFile>,
@@ -60,7 +60,7 @@ impl<'a> NameSource<'a> {
         }
     }
 
-    /// Has all these backtraces looked up, and waits for the answers.
+    /// Looks up all these backtraces, and waits for the answers.
     pub(crate) fn look_up(mut self, stacks: impl Iterator<Item = u32>) -> Names<'a> {
         let backtraces = stacks.filter_map(|id| self.backtraces.backtrace(id));
         self.symbols.request(backtraces.flat_map(|b| b.addresses));
@@ -74,10 +74,10 @@ impl<'a> NameSource<'a> {
     }
 }
 
-/// Names that take longer, from a slow debuginfod server, are gone without.
+/// Names that take longer, because a debuginfod server is slow, are left out.
 const LONGEST_LOOK_UP: Duration = Duration::from_secs(600);
 
-/// Resolves the backtraces of one trace; those that read alike become one site.
+/// Resolves the backtraces of one trace, and merges those that read alike into one site.
 pub(crate) struct Names<'a> {
     source: NameSource<'a>,
     sites: Vec<AllocationSite>,
@@ -86,7 +86,8 @@ pub(crate) struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// The number of a backtrace's site; `None`: that of blocks whose allocation was not traced.
+    /// Returns the number of a backtrace's site; for `None`, that of blocks whose allocation was
+    /// not traced.
     pub fn site(&mut self, stack: Option<u32>) -> usize {
         if let Some(&known) = self.by_stack.get(&stack) {
             return known;
@@ -98,7 +99,7 @@ impl Names<'_> {
                 ..AllocationSite::default()
             },
         };
-        // The same line at several places of the code (unrolled loops, inlined copies) is one site.
+        // The same line at several places in the code (unrolled loops, inlined copies) is one site.
         let mut key = (site.kind.clone(), site.stack.clone());
         for frame in key.1.iter_mut().filter(|f| f.function.is_some()) {
             frame.svma = 0;
@@ -165,7 +166,7 @@ impl Names<'_> {
         location.frames.into_iter().map(frame).collect()
     }
 
-    /// All sites by number.
+    /// Returns all sites by number.
     pub fn into_sites(self) -> Vec<AllocationSite> {
         self.sites
     }

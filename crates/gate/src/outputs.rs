@@ -1,4 +1,4 @@
-//! The files and streams that verdicts are written to.
+//! Files and streams that verdicts are written to.
 
 use crate::formats::rendered;
 use crate::formats::text::{conclusion, details};
@@ -12,37 +12,37 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where verdicts go, and how they look there. A path of `-` is standard output.
+/// Destinations of verdicts, and how they look there. The path `-` means standard output.
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
-    /// The name of a form, whether it is appended to what the file holds, and the file.
+    /// Name of each form, whether it is appended to the file, and the file.
     pub forms: Vec<(&'static str, bool, PathBuf)>,
-    /// Where the baseline of what was found goes.
+    /// File for a baseline of the findings.
     pub baseline: Option<PathBuf>,
-    /// Print annotations for GitHub Actions to standard output.
+    /// True if annotations for GitHub Actions are printed to standard output.
     pub github: bool,
-    /// The file in which GitHub Actions takes the outputs of a step (`GITHUB_OUTPUT`).
+    /// File from which GitHub Actions reads the outputs of a step (`GITHUB_OUTPUT`).
     pub github_output: Option<PathBuf>,
-    /// Print suppressions for what was found, before the verdict.
+    /// True if suppressions of the findings are printed before the verdict.
     pub suppressions: bool,
-    /// Print only the line with the verdict.
+    /// True if only the line with the verdict is printed.
     pub is_verdict_only: bool,
-    /// List every process, those that passed too.
+    /// True if every process is listed, even those that passed.
     pub is_verbose: bool,
-    /// The line with the verdict has the colour of the outcome.
+    /// True if the line with the verdict has the colour of the outcome.
     pub is_colored: bool,
-    /// The text goes to standard error, because the output of a program fills standard output. It also goes
-    /// there when a form goes to standard output, so that whoever reads that gets nothing else.
+    /// True if the text goes to standard error because standard output belongs to the program. It also goes there
+    /// when a form goes to standard output, so that a reader of the form sees nothing else.
     pub is_beside_program: bool,
     /// Number of findings to show, and the directory that source paths are relative to.
     pub format: FormatOptions,
 }
 
-/// The files, opened before a program starts: a run must not be lost because one cannot be written. Those that
-/// were there before stay the same files, because the next step of a build reads them.
+/// Files that are opened before a program starts: a run must not be lost because one of them cannot be written.
+/// Existing files are not replaced by new ones, because the next step of a build reads them.
 pub struct Outputs {
     options: OutputOptions,
-    /// As in the options; standard output is `None`.
+    /// Files as in the options; `None` is standard output.
     files: Vec<(&'static str, bool, Option<OutputFile>)>,
     baseline: Option<OutputFile>,
 }
@@ -51,7 +51,7 @@ impl Outputs {
     /// Opens the files.
     ///
     /// # Errors
-    /// When one of them cannot be written.
+    /// If one of them cannot be written.
     pub fn open(mut options: OutputOptions) -> Result<Outputs, OutputError> {
         options.format.lists_all = options.is_verbose;
         let open_form = |(form, appends, path): &(&'static str, bool, PathBuf)| {
@@ -67,10 +67,10 @@ impl Outputs {
         })
     }
 
-    /// Writes the verdicts on all processes in every form that was asked for.
+    /// Writes the verdicts on all processes in every requested form.
     ///
     /// # Errors
-    /// When a form cannot be made, or a file cannot be written.
+    /// If a form cannot be created, or a file cannot be written.
     pub fn write(self, verdicts: &Judgement) -> Result<(), Error> {
         let options = &self.options;
         let form = |name| rendered(name, verdicts, &options.format).map_err(Error::Verdict);
@@ -123,7 +123,7 @@ impl Outputs {
     }
 }
 
-/// As a terminal may have it.
+/// Returns a text in a form that is safe for a terminal.
 fn shown<'a>(form: &str, text: &'a str) -> Cow<'a, str> {
     let format = FORMATS.into_iter().find(|format| format.name() == form);
     match format.map(|format| format.nature()) {
@@ -132,7 +132,7 @@ fn shown<'a>(form: &str, text: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// The verdict in the colour of the outcome, and what to do about it.
+/// Returns the verdict in the colour of the outcome, with the remedy.
 fn concluded(options: &OutputOptions, verdicts: &Judgement) -> String {
     let (line, remedy) = conclusion(verdicts, &options.format);
     let line = visible_lines(line.trim_end());
@@ -161,8 +161,8 @@ fn step_outputs(options: &OutputOptions, verdicts: &Judgement) -> String {
     out
 }
 
-/// `None`: standard output. A program is not overwritten: somebody wrote `--json PROGRAM` and meant
-/// `--json -- PROGRAM`.
+/// Opens a file; `None` is standard output. An executable is not overwritten: somebody wrote `--json PROGRAM` and
+/// meant `--json -- PROGRAM`.
 fn open(path: &Path) -> Result<Option<OutputFile>, OutputError> {
     if path == Path::new("-") {
         return Ok(None);
@@ -176,13 +176,13 @@ fn open(path: &Path) -> Result<Option<OutputFile>, OutputError> {
 fn put(file: OutputFile, from_the_start: bool, text: &str) -> std::io::Result<()> {
     let mut file: File = file.keep()?;
     if from_the_start {
-        // Devices and pipes have no length to set.
+        // Devices and pipes have no length.
         let _ = file.set_len(0);
     }
     file.write_all(text.as_bytes())
 }
 
 fn to_stdout(text: &str) {
-    // A reader that went away is not our error.
+    // A reader that has gone away is not our error.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 impl Evidence {
-    /// About a process of which nothing is known.
+    /// Returns evidence about a process that nothing is known about.
     pub fn lacking(program: String, gap: String) -> Evidence {
         Evidence {
             program,
@@ -19,7 +19,7 @@ impl Evidence {
         }
     }
 
-    /// About a process that was not traced: what is unreachable in glibc's heap.
+    /// Returns evidence about a process that was not traced: the unreachable blocks in glibc's heap.
     pub fn untraced(program: String, snapshot: &Snapshot, finds_possible: bool) -> Evidence {
         let search = Search {
             finds_possible,
@@ -27,7 +27,7 @@ impl Evidence {
         };
         let found = reached(snapshot, std::iter::empty(), search);
         let total = found.leaked();
-        // Nobody traced it, so a heap that cannot be read is a gap even without a known block.
+        // Nobody traced the process, so a heap that cannot be read is a gap even without a known block.
         let mut evidence = Evidence {
             program,
             reachable: found.reachable,
@@ -59,8 +59,8 @@ impl Evidence {
         evidence
     }
 
-    /// About a process that was made by fork and has executed nothing: what it allocated is not traced. If nothing
-    /// in it is unreachable, it has leaked nothing.
+    /// Returns evidence about a process that was forked and has not executed a program: its own allocations are not
+    /// traced. If nothing in it is unreachable, it has leaked nothing.
     pub fn forked(program: String, captured: Result<&Snapshot, &memhook_heap::Error>) -> Evidence {
         let mut found = match &captured {
             Ok(snapshot) => reached(snapshot, std::iter::empty(), Search::default()),
@@ -69,7 +69,7 @@ impl Evidence {
                 ..Reached::default()
             },
         };
-        // A C library that has no heap yet has lost nothing; one whose heap cannot be read may have.
+        // A C library without a heap has leaked nothing; one whose heap cannot be read may have.
         if let Ok(Err(error @ memhook_heap::Error::UnknownLayout { .. })) = captured.map(dissect) {
             found.gaps.push(error.to_string());
         }
@@ -112,8 +112,8 @@ impl Ending {
     }
 }
 
-/// The blocks of a traced process, by its memory at one moment, if that could be copied; otherwise `memory` says why not.
-/// The ledger is that of [`reached`].
+/// Returns the blocks of a traced process, as its memory shows them at one moment, if it could be copied; otherwise
+/// `memory` contains the reason. The ledger is that of [`reached`].
 pub fn traced_blocks(
     ledger: &Ledger,
     memory: Result<&Snapshot, String>,
@@ -140,8 +140,8 @@ pub fn traced_blocks(
     found
 }
 
-/// The live blocks, without those that a thread was reallocating when the process ended: what became of these is not
-/// known, and whichever block there is belongs to the call.
+/// Returns the live blocks, without those that a thread was reallocating when the process ended: their fate is unknown,
+/// and any block that exists belongs to the call.
 pub(crate) fn known_live(
     snapshot: &Snapshot,
     ledger: &Ledger<impl Observer>,
@@ -156,7 +156,7 @@ pub(crate) fn known_live(
     live.filter(move |block| !on_their_way.contains(&block.address))
 }
 
-/// Returns why the known live blocks are not exact, or `None` if they are. A verdict needs all of them, and their
+/// Returns why the known live blocks are not exact, or `None` if they are. A verdict needs all of them, with their
 /// stacks.
 pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
     if ledger.is_sampled() {
@@ -171,7 +171,7 @@ pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
 }
 
 impl Evidence {
-    /// Notes what the trace itself missed, before anything else: lost events, and the times in which nothing was seen.
+    /// Notes the gaps of the trace itself, before any other: lost events, and times in which nothing was seen.
     pub fn note_missed(&mut self, losses: &Losses, gaps: &[Gap]) {
         self.is_blind = !gaps.is_empty();
         let unseen = unseen_in_words(gaps).map(|words| words + ", so no sum is certain");
@@ -184,7 +184,7 @@ impl Evidence {
     }
 }
 
-/// Returns true if a block allocated by `caller` is the allocator's own: a replacement of malloc allocates its
+/// Returns true if a block allocated by `caller` belongs to the allocator itself: a replacement of malloc allocates its
 /// singletons with `new`. musl's allocator is part of its C library, which allocates for the program (strdup(3)).
 pub fn is_allocators(snapshot: &Snapshot, caller: u64) -> bool {
     let mut modules = snapshot.meta.modules.iter();

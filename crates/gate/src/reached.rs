@@ -1,4 +1,4 @@
-//! Which blocks of a process are still reachable: a snapshot joined with the blocks of a trace.
+//! Finds out which blocks of a process are still reachable, by joining a snapshot with the blocks of a trace.
 
 use crate::Reached;
 use crate::mapped::doubtful_mappings;
@@ -27,11 +27,11 @@ impl Traced {
 /// Scope of a search, and facts known beforehand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Search {
-    /// A moment on the ledger's clock before the snapshot was taken; `None` if the process has not run since.
+    /// Time before the snapshot was taken, on the ledger's clock; `None` if the process has not run since.
     pub before_ns: Option<u64>,
-    /// Every block of the program was traced.
+    /// True if every block of the program was traced.
     pub is_complete: bool,
-    /// Find [`Reached::possible`], too.
+    /// True if [`Reached::possible`] is computed, too.
     pub finds_possible: bool,
 }
 
@@ -43,8 +43,8 @@ impl Search {
     }
 }
 
-/// Finds out which blocks nothing reaches: those of glibc's heap, and those of other allocators that were
-/// traced. `live` are the blocks of the ledger as of the snapshot or later.
+/// Finds the blocks that nothing reaches: those of glibc's heap, and traced blocks of other allocators. `live`: blocks
+/// of the ledger as of the snapshot or later.
 pub fn reached(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
@@ -68,7 +68,7 @@ pub fn reached(
             (marked, leaks)
         }
     };
-    // The size that was asked for, if it is known; else what the block can hold.
+    // Requested size, if known; otherwise the capacity of the block.
     let look = |number: u32| {
         let block = heap.blocks.get(number);
         match traced.find(block.address) {
@@ -107,8 +107,8 @@ pub fn reached(
     found
 }
 
-/// The heap that a search of the snapshot is about, with the traced blocks that it knows in address order; what is to be
-/// said of it is added to `found`. `None`: there is no block to search for.
+/// Returns the heap that is searched, with the traced blocks known to the search in address order; adds gaps and notes
+/// about it to `found`. `None` if there is no block to search for.
 pub(crate) fn dissected(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
@@ -124,14 +124,14 @@ pub(crate) fn dissected(
             .or_default()
             .add_block(block.size);
     }
-    // What threads inside malloc mean at the end of a process is found out later.
+    // Threads inside malloc at the end of a process are handled later.
     let is_unfinished = is_unfinished(snapshot, search);
     let of_malloc = is_unfinished.then(|| inside_malloc_note(snapshot.meta.in_malloc));
     let notes = snapshot.meta.notes.iter();
     let notes = notes.filter(|&note| Some(note) != of_malloc.as_ref());
     found.gaps.extend(notes.cloned());
     let (mut heap, undissected) = match dissect(snapshot) {
-        // Another allocator's heap was dissected.
+        // The heap of another allocator was dissected.
         Ok(heap) => {
             let pid = snapshot.meta.pid;
             let mut minors = heap.undissected.iter().filter_map(Undissected::newer_glibc);
@@ -142,7 +142,7 @@ pub(crate) fn dissected(
         }
         Err(_) if traced.0.is_empty() => return None,
         Err(error) => {
-            // It is no gap if all blocks are another allocator's.
+            // This is not a gap if all blocks belong to another allocator.
             let mut modules = snapshot.meta.modules.iter();
             let has_other = modules.any(|m| m.allocator.is_some());
             (Heap::empty(), (!has_other).then_some(error))
@@ -205,8 +205,8 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Adds those that were live when the snapshot was taken: they are older and still live. Returns whether all
-    /// that is free was told from them.
+    /// Adds the blocks that were live when the snapshot was taken: they are older than it, and still live. Returns
+    /// whether all free memory could be told from them.
     fn add(
         &self,
         heap: &mut Heap,

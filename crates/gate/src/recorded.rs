@@ -1,4 +1,4 @@
-//! A recording, as evidence: everything but what is reachable.
+//! Turns a recording into evidence of everything except reachability.
 
 use crate::gather::{growth_evidence, live_evidence};
 use crate::names::NameSource;
@@ -11,24 +11,25 @@ use memhook_report::{RunScores, counted};
 use memhook_stream::Gap;
 use std::time::Duration;
 
-/// What is looked for in a recording, and where.
+/// Part of a recording to examine, and what to look for.
 pub struct RecordedOptions {
-    /// Begin and end of what is looked at, since the attach.
+    /// Beginning and end of the examined stretch, since the attach.
     pub stretch: (Duration, Duration),
-    /// How sure a verdict of growth is; `None`: live blocks are looked at, not growth.
+    /// Confidence of a verdict on growth; `None` if live blocks are judged instead of growth.
     pub growth_confidence: Option<f64>,
-    /// Live blocks by site are findings: there is a baseline to compare them with, or to write.
+    /// True if live blocks by site are findings, because there is a baseline to compare with or
+    /// to write.
     pub are_sites_findings: bool,
-    /// Single sites are limited, so every live block's backtrace matters.
+    /// True if single sites are limited, so that every live block's backtrace matters.
     pub needs_all_sites: bool,
-    /// How sites are scored, if scores are limited.
+    /// Options for scores, if these are limited.
     pub scores: Option<ScoreOptions>,
 }
 
-/// What a recording can tell.
+/// Returns the evidence in a recording.
 ///
 /// # Errors
-/// When it is damaged.
+/// If the recording is damaged.
 pub fn recorded_evidence(
     recording: &Recording,
     source: NameSource<'_>,
@@ -41,7 +42,7 @@ pub fn recorded_evidence(
     let is_cut = to < recorded_time(recording);
     let mut watch = |replay: &memhook_recording::Replay| {
         let now = Duration::from_nanos(replay.now_ns());
-        // Several at once where nothing happened meanwhile.
+        // Several moments may be counted at once if nothing happened between them.
         while options.growth_confidence.is_some() && next <= now.min(to) {
             survivors.count(replay.ledger(), next, pause);
             next += pause.max(Duration::from_millis(1));
@@ -97,7 +98,7 @@ pub fn recorded_evidence(
 /// Adds the scores of a recording, or of a stretch of it, to the evidence.
 ///
 /// # Errors
-/// When the recording is damaged, or does not hold every allocation.
+/// If the recording is damaged, or does not contain every allocation.
 pub fn score_evidence(
     recording: &Recording,
     stretch: Option<(Duration, Duration)>,
@@ -128,19 +129,19 @@ pub fn score_evidence(
     Ok(())
 }
 
-/// How long the recording is.
+/// Returns the duration of a recording.
 pub fn recorded_time(recording: &Recording) -> Duration {
     Duration::from_nanos(recording.span_ns().1)
 }
 
-/// Live blocks by backtrace.
+/// Returns the live blocks by backtrace.
 fn live(ledger: &Ledger) -> Vec<(u32, Sum)> {
     let sites = ledger.live_by(None).into_iter();
     let sum = |blocks, bytes| Sum { blocks, bytes };
     sites.map(|s| (s.stack, sum(s.blocks, s.bytes))).collect()
 }
 
-/// What the recording misses.
+/// Returns the gaps of a recording.
 fn gaps(recording: &Recording) -> Vec<String> {
     let mut gaps = Vec::new();
     match recording.end() {

@@ -1,4 +1,4 @@
-//! Leaks that are known and accepted.
+//! Known and accepted leaks.
 
 use crate::error::text_of;
 use crate::evidence::AllocationSite;
@@ -6,26 +6,26 @@ use crate::pattern::template_matches;
 use crate::{Error, valgrind};
 use std::path::PathBuf;
 
-/// One suppression.
+/// A suppression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
-    /// LeakSanitizer's: any frame's function, file or module matches.
+    /// LeakSanitizer's: the function, file or module of any frame matches.
     Template(String),
     /// Valgrind's: frames in order.
     Frames(valgrind::Suppression),
 }
 
-/// All suppressions, with how often each was used.
+/// All suppressions, with the number of uses of each.
 #[derive(Clone, Debug, Default)]
 pub struct Suppressions {
     rules: Vec<(Rule, u64)>,
 }
 
 impl Suppressions {
-    /// All of files and of patterns.
+    /// Reads suppressions from files and patterns.
     ///
     /// # Errors
-    /// When a file cannot be read, or holds something else.
+    /// If a file cannot be read, or contains anything else.
     pub fn of(files: &[PathBuf], patterns: &[String]) -> Result<Suppressions, Error> {
         let mut all = Suppressions::default();
         for path in files {
@@ -35,7 +35,8 @@ impl Suppressions {
         Ok(all)
     }
 
-    /// Reads a file: LeakSanitizer's syntax, or Valgrind's, whose suppressions are in braces.
+    /// Reads a file in LeakSanitizer's syntax or in Valgrind's, whose suppressions are in
+    /// braces.
     pub fn read(&mut self, file: &str, text: &str) -> Result<(), Error> {
         let mut lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim()));
         let bad = |line: usize, problem: String| Error::Suppression {
@@ -57,7 +58,8 @@ impl Suppressions {
             }
             match line.split_once(':') {
                 Some(("leak", pattern)) if !pattern.is_empty() => self.add(pattern),
-                // A file may hold other sanitizers' suppressions beside LeakSanitizer's.
+                // A file may contain suppressions for other sanitizers beside
+                // LeakSanitizer's.
                 Some((kind, _)) if is_other_sanitizers(kind) => {}
                 _ => {
                     let problem = format!(

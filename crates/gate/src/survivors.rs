@@ -1,5 +1,5 @@
-//! Blocks that outlive requests, and all live ones, counted by site at equally distant moments: what growth is
-//! seen in.
+//! Counts blocks that outlive requests, and all live ones, by site at equally spaced moments: the data in which
+//! growth is detected.
 
 use crate::growth::{Course, Growth, LEAST_MOMENTS, courses_among, risen, shared};
 use crate::growth_of_size::{Held, course_of_size, may_grow};
@@ -8,17 +8,17 @@ use memhook_ledger::{Ledger, SiteWalk};
 use memhook_report::{count, counted};
 use std::{collections::HashMap, time::Duration};
 
-/// Moments at which survivors are counted.
+/// Number of moments at which survivors are counted.
 pub const MOMENTS: u32 = 60;
 /// Number of pauses after which a block is old.
 pub(crate) const AGE_IN_PAUSES: u32 = 4;
 
-/// One site at each moment.
+/// Counts of one site at each moment.
 #[derive(Default)]
 struct Series {
     old: Vec<Sum>,
     all: Vec<Sum>,
-    /// The largest block so far.
+    /// Largest block so far.
     largest: u64,
 }
 
@@ -29,40 +29,41 @@ impl Series {
     }
 }
 
-/// Old blocks of each backtrace at each moment, and all of them.
+/// Old blocks of each backtrace at each moment, and their sums.
 #[derive(Default)]
 pub struct Survivors {
     moments: usize,
     by_stack: HashMap<u32, Series>,
-    /// Releases of blocks from before the attach, up to each moment.
+    /// Number of releases of blocks from before the attach, up to each moment.
     freed: Vec<u64>,
 }
 
-/// Verdicts from the survivors.
+/// Verdicts drawn from the survivors.
 #[derive(Default)]
 pub struct Verdicts {
     /// Backtraces that grow, and by how much since the first moment.
     pub grown: Vec<(u32, Growth, Sum)>,
-    /// Reason why there is no verdict on the others.
+    /// Reason why there is no verdict on the others, if there is none.
     pub unclear: Option<String>,
 }
 
 impl Survivors {
-    /// The walk over the blocks that count at a moment; `now` since the attach, `pause` between two of them.
+    /// Returns the walk over the blocks that count at a moment; `now` is since the attach, `pause` is the
+    /// distance of two moments.
     pub fn walk(now: Duration, pause: Duration) -> SiteWalk {
         let before = now.saturating_sub(pause * AGE_IN_PAUSES);
         SiteWalk::new(Some(before.as_nanos() as u64))
     }
 
-    /// Another moment of a ledger that nobody waits for.
+    /// Counts another moment of a ledger that is not being written meanwhile.
     pub fn count(&mut self, ledger: &Ledger, now: Duration, pause: Duration) {
         let mut walk = Survivors::walk(now, pause);
         while ledger.walk_sites(&mut walk) {}
         self.count_walked(walk, ledger.totals().unknown_releases);
     }
 
-    /// Another moment, with the walk that was made over the live blocks, and the releases of blocks from before
-    /// the attach so far.
+    /// Counts another moment, with a finished walk over the live blocks, and the number of releases of blocks
+    /// from before the attach so far.
     pub fn count_walked(&mut self, walk: SiteWalk, freed: u64) {
         self.freed.push(freed);
         for site in walk.into_sites() {
@@ -89,7 +90,7 @@ impl Survivors {
         }
     }
 
-    /// All blocks of a site at each moment but the first ones.
+    /// Returns all blocks of a site at each moment except the first ones.
     fn held(&self, series: &Series, skipped: usize) -> Vec<Held> {
         let moments = series.all.iter().zip(&self.freed).skip(skipped);
         let held = moments.map(|(sum, &freed)| Held {
@@ -101,7 +102,7 @@ impl Survivors {
         held.collect()
     }
 
-    /// Backtraces that grow, and whether there may be others.
+    /// Returns the backtraces that grow, and whether there may be others.
     pub fn verdicts(&self, confidence: f64) -> Verdicts {
         // A block counts when it is this much older than the one that it may have replaced.
         let age = AGE_IN_PAUSES as usize;
@@ -191,7 +192,7 @@ impl Survivors {
     }
 }
 
-/// The bytes that the blocks of a site have more than in the beginning, and how many blocks it has.
+/// Returns the bytes that the blocks of a site have gained since the beginning, and the number of its blocks.
 fn larger_by(held: &[Held]) -> Sum {
     let mut there = held.iter().filter(|m| m.blocks > 0.0);
     let first = there.next().copied().unwrap_or_default();

@@ -1,30 +1,29 @@
-//! The Mann–Kendall test: does a series go up, whatever its distribution?
+//! Mann–Kendall test: does a series rise, whatever its distribution?
 //!
-//! H. B. Mann, "Nonparametric tests against trend", Econometrica 13 (1945); M. G. Kendall, "Rank
-//! Correlation Methods" (1975), with the correction of the variance for ties. The slope is that of
-//! P. K. Sen, "Estimates of the regression coefficient based on Kendall's tau" (1968).
+//! H. B. Mann, "Nonparametric tests against trend", Econometrica 13 (1945); M. G. Kendall, "Rank Correlation
+//! Methods" (1975), with the correction of the variance for ties. The slope is that of P. K. Sen, "Estimates of
+//! the regression coefficient based on Kendall's tau" (1968).
 
 /// Trend of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
     /// Number of values above an earlier one, minus the number below it.
     pub s: i64,
-    /// Chance that a series without trend looks like this or more so (one-sided: upwards).
+    /// Chance that a series without a trend looks like this or more extreme (one-sided: upwards).
     pub p: f64,
     /// Median change from one value to the next.
     pub slope: f64,
 }
 
-/// Looks at a series of equally distant values.
+/// Tests a series of equally spaced values.
 ///
-/// The normal approximation is good from about ten values on (Kendall); of fewer than four nothing is
-/// said (p = 1).
+/// The normal approximation is good from about ten values on (Kendall); fewer than four say nothing (p = 1).
 pub fn mann_kendall(series: &[f64]) -> Trend {
     test(series, 1.0)
 }
 
-/// The test for values that depend on their neighbours (Hamed and Rao 1998): the variance grows by the
-/// significant autocorrelations of the ranks of what is left without the trend.
+/// Tests values that depend on their neighbours (Hamed and Rao 1998): the variance grows by the significant
+/// autocorrelations of the ranks that remain after the trend is removed.
 pub fn corrected(series: &[f64]) -> Trend {
     let n = series.len() as f64;
     let plain = mann_kendall(series);
@@ -40,7 +39,7 @@ pub fn corrected(series: &[f64]) -> Trend {
     let mean = ranks.iter().sum::<f64>() / n;
     let variance: f64 = ranks.iter().map(|r| (r - mean).powi(2)).sum();
     let mut sum = 0.0;
-    // Longer lags are estimated from too few pairs.
+    // There are too few pairs to estimate longer lags.
     for lag in 1..series.len() / 2 {
         let pairs = ranks.iter().zip(&ranks[lag..]);
         let covariance: f64 = pairs.map(|(a, b)| (a - mean) * (b - mean)).sum();
@@ -57,7 +56,7 @@ pub fn corrected(series: &[f64]) -> Trend {
     test(series, 1.0 + 2.0 * sum / (n * (n - 1.0) * (n - 2.0)))
 }
 
-/// Ranks from 1; equal values share the mean of theirs.
+/// Ranks values from 1; equal values share their mean rank.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let below = |v: f64| values.iter().filter(|&&w| w < v).count() as f64;
     let equal = |v: f64| values.iter().filter(|&&w| w == v).count() as f64;
@@ -87,7 +86,7 @@ fn test(series: &[f64], inflation: f64) -> Trend {
         .sum();
     let variance = (term(n as f64) - ties) / 18.0 * inflation;
     let p = if n >= 4 && variance > 0.0 {
-        // The continuity correction of Kendall.
+        // Kendall's continuity correction.
         upper_tail((s - s.signum()) as f64 / variance.sqrt())
     } else {
         1.0
@@ -95,13 +94,15 @@ fn test(series: &[f64], inflation: f64) -> Trend {
     Trend { s, p, slope }
 }
 
-/// Chance that a random walk without drift rises so much: by the mean of its steps and their variance.
+/// Returns the chance that a random walk without drift rises this much, from the mean and the variance of its
+/// steps.
 pub fn drift(series: &[f64]) -> f64 {
     let steps: Vec<f64> = series.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let n = steps.len() as f64;
     let sum: f64 = steps.iter().sum();
     let variance: f64 = steps.iter().map(|step| (step - sum / n).powi(2)).sum();
-    // Steps of one size are a count that goes up regularly; a count of events varies like their number.
+    // Steps of equal size form a count that rises regularly; a count of events has a variance equal to its
+    // number.
     let variance = variance.max(sum.abs());
     if variance > 0.0 {
         upper_tail(sum / variance.sqrt())
@@ -110,7 +111,7 @@ pub fn drift(series: &[f64]) -> f64 {
     }
 }
 
-/// Chance that a standard normal variable is above `z`.
+/// Returns the chance that a standard normal variable is above `z`.
 fn upper_tail(z: f64) -> f64 {
     0.5 * libm::erfc(z / std::f64::consts::SQRT_2)
 }
@@ -131,8 +132,8 @@ pub(crate) fn mean(part: &[f64]) -> f64 {
     part.iter().sum::<f64>() / part.len() as f64
 }
 
-/// The mean of the last moments, and the highest one of as many in the part of the first half that is left when
-/// `skip` moments are: what fills up and is emptied again ends no higher.
+/// Returns true if the mean of the last moments is above the highest mean of as many moments in the first half,
+/// without the first `skip` moments: a site that fills up and is emptied again ends no higher.
 pub(crate) fn ends_above(series: &[f64], skip: usize) -> bool {
     let width = series.len() / 8;
     let end = mean(&series[series.len() - width..]);

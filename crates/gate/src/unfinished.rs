@@ -1,19 +1,19 @@
-//! Threads that the end of their process met inside malloc.
+//! Threads that were inside malloc when their process ended.
 //!
-//! The kernel ends them wherever they are (exit_group(2)), so the heap stays as they leave it, half-way through a
-//! change. A change is about free chunks and about the block that is handed out or taken back, never about another
-//! block in use. So the verdict on all others is right if these were all found:
+//! The kernel ends them wherever they are (exit_group(2)), so the heap may be in the middle of a change. A change
+//! affects free chunks and the block that is being allocated or released, but never another block in use. So the
+//! verdict on all others is right if all of these were found:
 //!
-//! - Each traced block that is live has to be in the dissected heap, at its address and with its size. A chunk whose
-//!   header was half written leads the walk astray, and blocks behind it are missing. Their headers are whole, so the
-//!   walk is taken up again at each of them. If some are missing still, there is no verdict. If all blocks were traced
-//!   and found, what could not be walked is free.
-//! - A block that is on its way is in no ledger yet (an allocation is published before its address is returned) or any
-//!   more (a release before the call), and if nothing reaches it, it is no leak of the program. The same goes for free
-//!   chunks that were in no list at that moment, which look as if they were in use. So what nothing reaches is a leak
-//!   only if it was traced. If not all blocks were traced, and there is one that is not found to be on its way, there
-//!   is no verdict.
-//! - What the new block of a `realloc` points to is not leaked, even if only malloc knows that block, and by the
+//! - Each traced live block has to be in the dissected heap, at its address and with its size. A chunk with a
+//!   half-written header leads the walk astray, and the blocks behind it are missing. Their headers are intact, so the
+//!   walk resumes at each of them. If some are still missing, there is no verdict. If all blocks were traced and
+//!   found, the parts that could not be walked are free.
+//! - A block in transit is not yet in a ledger (an allocation is published before its address is returned) or no
+//!   longer (a release is published before the call), and if nothing reaches it, it is not a leak of the program. The
+//!   same applies to free chunks that were in no list at that moment, which look as if they were in use. So an
+//!   unreachable block is a leak only if it was traced. If not all blocks were traced, and there is one that is not
+//!   found to be in transit, there is no verdict.
+//! - Blocks that the new block of a `realloc` points to are not leaked, even if only malloc knows that block, by the
 //!   address of its chunk.
 
 use crate::mapped::unknown_mappings;
@@ -23,17 +23,17 @@ use memhook_heap::{
 };
 use std::collections::HashSet;
 
-/// From a chunk to its block.
+/// Distance from a chunk to its block.
 const HEADER_BYTES: u64 = 16;
-/// Words on top of a stack in which the functions of malloc may keep the address of a chunk.
+/// Number of words at the top of a stack in which the functions of malloc may keep the address of a chunk.
 const STACK_WORDS: u64 = 64;
 
-/// Returns true for a process at its end in which threads are inside malloc.
+/// Returns true for a process at its end with threads inside malloc.
 pub(crate) fn is_unfinished(snapshot: &Snapshot, search: Search) -> bool {
     snapshot.meta.in_malloc > 0 && search.before_ns.is_none()
 }
 
-/// A heap that threads have left half-way.
+/// A heap that threads have left in the middle of a change.
 pub(crate) struct Unfinished<'a> {
     snapshot: &'a Snapshot,
     traced: &'a Traced,
@@ -41,7 +41,7 @@ pub(crate) struct Unfinished<'a> {
 }
 
 impl<'a> Unfinished<'a> {
-    /// `None` if no thread was inside malloc.
+    /// Returns `None` if no thread was inside malloc.
     pub fn of(snapshot: &'a Snapshot, traced: &'a Traced, search: Search) -> Option<Self> {
         is_unfinished(snapshot, search).then_some(Unfinished {
             snapshot,
@@ -50,7 +50,7 @@ impl<'a> Unfinished<'a> {
         })
     }
 
-    /// Separates reachable from unreachable blocks. Adds to the gaps if that is not certain.
+    /// Separates reachable from unreachable blocks. Adds a gap if the result is not certain.
     pub fn search(
         &self,
         heap: &mut Heap,
@@ -64,13 +64,14 @@ impl<'a> Unfinished<'a> {
         }
         let has_all_traced = self.has_all_traced(heap);
         if has_all_traced && self.is_complete {
-            // No block is there, so it is no root either.
+            // No block is there, so it is not a root either.
             heap.unparsed.clear();
         }
         let mut also = Vec::new();
         let were_exact = std::mem::replace(&mut heap.mmapped_exact, true);
         if !were_exact {
-            // The sums of mapped chunks are changed before or after the chunks. Those that were traced are chunks.
+            // malloc changes the sums of mapped chunks before or after the chunks themselves. Those that were traced
+            // are chunks.
             also.extend(unknown_mappings(heap, self.traced));
         }
         let mut marked = mark_also(snapshot, heap, options, &also);
@@ -80,7 +81,7 @@ impl<'a> Unfinished<'a> {
             marked = mark_also(snapshot, heap, options, &also);
         }
         let mut leaks = leaks(snapshot, &heap.blocks, &marked, options);
-        // Where nothing was traced, what is unknown is all that there is to say.
+        // If nothing was traced, the unknown blocks are all there is to report.
         if self.traced.iter().next().is_some() {
             leaks.retain(|leak| self.is_traced(heap, leak.block));
             for leak in &mut leaks {
@@ -112,7 +113,7 @@ impl<'a> Unfinished<'a> {
         })
     }
 
-    /// Blocks that nothing reaches and nobody owns, whose chunks a thread inside the C library knows.
+    /// Returns unreachable blocks without an owner whose chunks are known to a thread inside the C library.
     fn on_their_way(&self, heap: &Heap, marked: &Marked) -> Vec<u64> {
         let chunks = self.words_of_malloc().into_iter();
         chunks
@@ -121,7 +122,7 @@ impl<'a> Unfinished<'a> {
             .collect()
     }
 
-    /// Returns true if nothing here reaches a block, and nobody owns it.
+    /// Returns true if nothing here reaches a block, and it has no owner.
     fn is_nobodys(&self, heap: &Heap, marked: &Marked, block: u64) -> bool {
         let found = heap.blocks.find(block);
         found.is_some_and(|(number, offset)| {

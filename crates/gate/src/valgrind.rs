@@ -2,10 +2,10 @@
 
 use crate::evidence::{AllocationSite, SourceFrame};
 
-/// One suppression for leaks.
+/// A suppression for leaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suppression {
-    /// Its name.
+    /// Name of the suppression.
     pub name: String,
     frames: Vec<Line>,
 }
@@ -24,7 +24,8 @@ enum Line {
 
 type Problem = (Option<usize>, String);
 
-/// Reads what follows the `{`. `None`: it is not about leaks that a gate reports.
+/// Reads the text after the `{`. Returns `None` if the suppression is not about leaks that a gate
+/// reports.
 pub fn read<'a>(
     lines: &mut impl Iterator<Item = (usize, &'a str)>,
 ) -> Result<Option<Suppression>, Problem> {
@@ -99,7 +100,7 @@ impl Suppression {
 }
 
 fn is_prefix(lines: &[Line], stack: &[&SourceFrame]) -> bool {
-    // From behind: whether the rest of the lines matches at each place of the stack.
+    // Backwards: whether the remaining lines match at each place in the stack.
     let mut rest = vec![true; stack.len() + 1];
     for line in lines.iter().rev() {
         let mut now = vec![false; stack.len() + 1];

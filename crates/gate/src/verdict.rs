@@ -3,13 +3,13 @@
 use crate::evidence::{Evidence, Leak, Sum};
 use serde::Serialize;
 
-/// The result.
+/// Outcome of a judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// Everything is within its limits.
     Passed,
-    /// A limit is exceeded.
+    /// A limit was exceeded.
     Failed,
     /// Nothing was found, but not everything was seen.
     Unsound,
@@ -19,44 +19,44 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
-    /// It counts.
+    /// The leak counts.
     Counted,
     /// A suppression matches.
     Suppressed,
-    /// It is in the baseline, and has not grown.
+    /// The leak is in the baseline, and has not grown.
     Known,
 }
 
-/// One leak, weighed.
+/// One leak, judged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The leak.
     pub leak: Leak,
     /// Standing of the leak.
     pub standing: Standing,
-    /// Leaks of the site in the baseline, if it has grown since.
+    /// Leaks of the site in the baseline, if they have grown since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Sum>,
-    /// Number of its group: leaks of one standing for which the same line is to blame.
+    /// Number of its group: leaks of the same standing, with the same line to blame.
     pub group: usize,
 }
 
-/// Leaks that differ only in how the program got to the function that leaks, the largest first.
+/// Leaks that differ only in the path by which the program reached the leaking function, the largest first.
 #[derive(Clone, Debug)]
 pub struct Group<'a>(pub Vec<&'a Finding>);
 
 impl<'a> Group<'a> {
-    /// The largest.
+    /// Returns the largest leak.
     pub fn main(&self) -> &'a Finding {
         self.0[0]
     }
 
-    /// Blocks to which no other leaked block points.
+    /// Returns the sum of the blocks that no other leaked block points to.
     pub fn direct(&self) -> Sum {
         self.sum(|leak| leak.direct)
     }
 
-    /// With what only they reach.
+    /// Returns the sum of the direct blocks and those that only they reach.
     pub fn total(&self) -> Sum {
         self.sum(Leak::total)
     }
@@ -77,10 +77,10 @@ impl<'a> Group<'a> {
     }
 }
 
-/// A limit that is exceeded.
+/// An exceeded limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// The option that sets it.
+    /// Option that sets the limit.
     pub option: &'static str,
     /// Finding and limit, in words.
     pub text: String,
@@ -89,7 +89,7 @@ pub struct Violation {
 /// Verdict on one of several heaps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HeapVerdict {
-    /// `malloc`, or what the user calls it.
+    /// `malloc`, or the name given by the user.
     pub name: String,
     /// Result for this heap.
     pub outcome: Outcome,
@@ -97,34 +97,34 @@ pub struct HeapVerdict {
     pub leaked: Sum,
     /// Suppressed leaks.
     pub suppressed: Sum,
-    /// Leaks that are in the baseline.
+    /// Leaks in the baseline.
     pub known: Sum,
     /// Blocks that something still reaches.
     pub reachable: Sum,
-    /// Most bytes live at a time.
+    /// Peak of live bytes.
     pub peak_bytes: u64,
-    /// Allocations made.
+    /// Number of allocations.
     pub allocations: u64,
 }
 
-/// The verdict.
+/// A verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// The result.
     pub outcome: Outcome,
     /// Exceeded limits.
     pub violations: Vec<Violation>,
-    /// Leaks that count. Where allocators are described, of those of malloc's heap.
+    /// Leaks that count. If allocators are described: those of malloc's heap only.
     pub leaked: Sum,
     /// Suppressed leaks.
     pub suppressed: Sum,
-    /// Leaks that are in the baseline.
+    /// Leaks in the baseline.
     pub known: Sum,
-    /// Where allocators are described, every heap for itself, that of malloc and its like first: one that takes its
-    /// memory from another would be counted twice in a sum.
+    /// If allocators are described: each heap separately, with that of malloc and similar functions first. A sum
+    /// would count memory twice if one heap takes it from another.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<HeapVerdict>,
-    /// Every leak, those of a group together, the largest first.
+    /// Every leak, grouped, the largest first.
     pub findings: Vec<Finding>,
     /// Suppressions that matched nothing.
     pub unused_suppressions: Vec<String>,
@@ -133,7 +133,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The leaks that count, in groups, the largest first.
+    /// Returns the leaks that count, in groups, the largest first.
     pub fn counted(&self) -> Vec<Group<'_>> {
         let findings = self.findings.iter();
         let counted: Vec<_> = findings
@@ -144,7 +144,7 @@ impl Verdict {
     }
 }
 
-/// The result for several processes: that of the worst.
+/// Returns the outcome for several processes: the worst one.
 pub fn outcome(verdicts: &[Verdict]) -> Outcome {
     let is = |outcome| verdicts.iter().any(|v| v.outcome == outcome);
     match (is(Outcome::Failed), is(Outcome::Unsound)) {

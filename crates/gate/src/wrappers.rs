@@ -1,10 +1,10 @@
-//! Functions that only pass on what an allocator returns: a leak is not theirs, but their caller's.
+//! Functions that only pass on the result of an allocator: a leak is blamed on their caller instead.
 
 use crate::evidence::SourceFrame;
 use crate::pattern::template_matches;
 use memhook_report::{is_library_plumbing, is_wrapper};
 
-/// Libraries whose functions allocate for their caller.
+/// Libraries with functions that allocate for their caller.
 const SYSTEM_LIBRARIES: [&str; 5] = [
     "libc.so",
     "libstdc++.so",
@@ -13,19 +13,20 @@ const SYSTEM_LIBRARIES: [&str; 5] = [
     "libm.so",
 ];
 
-/// Which functions are wrappers: those that are known by their names, and patterns of the user's.
+/// Recognizes wrappers: those with a known name, and those that match patterns of the user.
 #[derive(Clone, Debug, Default)]
 pub struct Wrappers {
     patterns: Vec<String>,
 }
 
 impl Wrappers {
-    /// With these patterns, in the syntax of suppressions, besides the names that are known.
+    /// Creates a list of these patterns, in the syntax of suppressions, and the known names.
     pub fn new(patterns: Vec<String>) -> Wrappers {
         Wrappers { patterns }
     }
 
-    /// Returns true if a frame belongs to a wrapper. One without a name is not, unless it is in a system library.
+    /// Returns true if a frame belongs to a wrapper. A frame without a name does only if it is in a system
+    /// library.
     pub(crate) fn has(&self, frame: &SourceFrame) -> bool {
         let of_system = |module: &str| SYSTEM_LIBRARIES.iter().any(|l| module.starts_with(l));
         let by_name = |function: &String| {

@@ -1,11 +1,12 @@
-//! Live objects by class, or by call stack where no class is known: `census PID SECONDS`.
+//! Counts live objects by class, or by call stack if the class is unknown: `census PID
+//! SECONDS`.
 
 use memhook::{Attached, BacktraceId, Error, Options, Profiler};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::time::Duration;
 
-/// Needs no more than the library keeps.
+/// A profiler that needs only the data that the library keeps.
 pub struct Census;
 
 impl Profiler for Census {
@@ -19,7 +20,7 @@ struct Living {
     bytes: u64,
 }
 
-/// Writes how many objects of each kind live now, the largest sum of bytes first.
+/// Writes the number of live objects of each kind, the largest sum of bytes first.
 pub fn count(attached: &Attached<Census>, out: &mut impl Write) -> Result<(), Error> {
     attached.catch_up();
     let by_stack: HashMap<BacktraceId, Living> = attached.with(|heap| {
@@ -40,13 +41,14 @@ pub fn count(attached: &Attached<Census>, out: &mut impl Write) -> Result<(), Er
     let mut rows: Vec<(String, Living)> = by_kind.into_iter().collect();
     rows.sort_by_key(|(_, living)| std::cmp::Reverse(living.bytes));
     for (kind, Living { objects, bytes }) in rows {
-        // Nobody reads on: no reason to fail.
+        // A reader that has gone away is no reason to fail.
         let _ = writeln!(out, "{objects} objects, {bytes} bytes: {kind}");
     }
     Ok(())
 }
 
-/// The class of what a call stack allocates, or the function and line of the program that does.
+/// Returns the class of the objects that a call stack allocates, or the function and line of
+/// the program that allocates them.
 fn kind(attached: &Attached<Census>, id: BacktraceId) -> Result<String, Error> {
     let backtrace = attached.backtrace(id)?;
     if let Some(class) = backtrace.class {

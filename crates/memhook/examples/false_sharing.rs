@@ -1,8 +1,8 @@
-//! Threads that write to different blocks in one cache line, and so take it away from each other:
+//! Finds threads that write to different blocks in the same cache line, and therefore take it away from each other:
 //! `false_sharing PID SECONDS`.
 //!
-//! Watches lines that hold two blocks, one after the other, again and again. Of each block, two words of the line are
-//! watched for writes.
+//! Repeatedly watches lines with two blocks, one after the other. Two words of each block in such a line are watched
+//! for writes.
 
 use memhook::{Access, Attached, Block, Error, Next, Options, Profiler, Touch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 const LINE_BYTES: u64 = 64;
-/// Words of a block that are watched: a thread has four watchpoints.
+/// Number of words of a block that are watched: a thread has four watchpoints.
 const WORDS: u64 = 2;
 
 /// Keeps with each block the threads that write to it, with a call stack of each.
@@ -26,12 +26,12 @@ impl Profiler for FalseSharing {
                 .entry(access.tid)
                 .or_insert_with(|| access.frames.clone());
         }
-        // Others may write to it as well.
+        // Other threads may write to it as well.
         Next::OtherThreads
     }
 }
 
-/// Neighbouring blocks with a line in common.
+/// Returns neighbouring blocks that share a line.
 fn pairs(attached: &Attached<FalseSharing>) -> Vec<(u64, Block, Block)> {
     attached.catch_up();
     let mut blocks: Vec<Block> =
@@ -46,14 +46,14 @@ fn pairs(attached: &Attached<FalseSharing>) -> Vec<(u64, Block, Block)> {
     neighbours.collect()
 }
 
-/// The words of a block in a line that are watched.
+/// Returns the words of a block in a line that are watched.
 fn words(line: u64, block: &Block) -> Range<u64> {
     let start = block.address.max(line);
     let end = block.range().end.min(line + LINE_BYTES);
     start..end.min(start + WORDS * 8)
 }
 
-/// Looks for the given time at lines with two blocks.
+/// Examines lines with two blocks for the given time.
 pub fn look(
     attached: &Attached<FalseSharing>,
     time: Duration,
@@ -91,7 +91,7 @@ fn report(attached: &Attached<FalseSharing>, out: &mut impl Write) -> Result<(),
             continue;
         }
         count += 1;
-        // Nobody reads on: no reason to fail.
+        // A reader that has gone away is no reason to fail.
         let _ = writeln!(out, "line {line:#x} is shared:");
         for (block, writers) in [(one, of_one), (other, of_other)] {
             for (tid, frames) in writers {

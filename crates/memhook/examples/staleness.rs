@@ -1,7 +1,8 @@
-//! Memory that nobody touches: `staleness PID SECONDS IDLE`.
+//! Finds memory that nobody touches: `staleness PID SECONDS IDLE`.
 //!
-//! Lets the process allocate for some seconds, and then watches a word of each block. A block is stale if nobody accesses
-//! that word for `IDLE` seconds. The result is the share of stale bytes, and the call stacks that allocated them.
+//! Lets the process allocate for some seconds, and then watches a word of each block. A block is stale if nobody
+//! accesses that word for `IDLE` seconds. The result is the share of stale bytes, and the call stacks that allocated
+//! them.
 
 use memhook::{Access, Attached, BacktraceId, Block, Error, Next, Options, Profiler, Touch, Watch};
 use std::collections::BTreeMap;
@@ -11,16 +12,16 @@ use std::time::Duration;
 /// Known use of a block.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Use {
-    /// It has not been watched for long enough.
+    /// The block has not been watched long enough.
     #[default]
     Unknown,
-    /// It was accessed while it was watched.
+    /// The block was accessed while it was watched.
     Used,
-    /// It was not.
+    /// The block was not accessed.
     Stale,
 }
 
-/// Notes with each block whether it was accessed.
+/// Records for each block whether it was accessed.
 pub struct Staleness;
 
 impl Profiler for Staleness {
@@ -34,14 +35,14 @@ impl Profiler for Staleness {
     }
 }
 
-/// A block that is watched, and until when.
+/// A watched block, and the end of the watch.
 struct Look {
     block: Block,
     watch: Watch,
     until: Duration,
 }
 
-/// Watches each block that lives now for `idle`, or until it is accessed, and writes what is stale.
+/// Watches each live block for `idle`, or until it is accessed, and writes a report on stale ones.
 pub fn look(
     attached: &Attached<Staleness>,
     idle: Duration,
@@ -53,7 +54,7 @@ pub fn look(
     let mut looks: Vec<Look> = Vec::new();
     while !(waiting.is_empty() && looks.is_empty()) && attached.ending().is_none() {
         while let Some(block) = waiting.pop() {
-            // One word of each, so that four blocks are watched at a time.
+            // One word of each block, so that four blocks are watched at a time.
             let word = block.address..block.address + block.size.clamp(1, 8);
             match attached.watch(word, Touch::Any) {
                 Ok(watch) => looks.push(Look {
@@ -74,7 +75,7 @@ pub fn look(
     report(attached, out)
 }
 
-/// Returns true if the look at a block is over, and records its result.
+/// Returns true if the watch of a block is over, and records its result.
 fn is_over(attached: &Attached<Staleness>, look: &Look) -> bool {
     let is_unknown = |found: &Block, state: Use| *found == look.block && state == Use::Unknown;
     let still = attached.with(|heap| {
@@ -110,7 +111,7 @@ fn report(attached: &Attached<Staleness>, out: &mut impl Write) -> Result<(), Er
         }
     });
     let share = 100.0 * stale as f64 / f64::max(known as f64, 1.0);
-    // Nobody reads on: no reason to fail.
+    // A reader that has gone away is no reason to fail.
     let _ = writeln!(out, "{stale} of {known} bytes are stale: {share:.0} %");
     for (id, (blocks, bytes)) in by_stack {
         let frames = attached.backtrace(id)?.frames.into_iter();

@@ -25,40 +25,40 @@ const ARRIVAL: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
-    /// We have left the process, which runs on as if we had never been there.
+    /// We have left the process, which runs on as before.
     Detached,
-    /// The process has ended, or executes another program.
+    /// The process has ended or executed another program.
     Gone,
-    /// A callback has panicked, and we have left the process.
+    /// A callback panicked, and we have left the process.
     Panicked(String),
-    /// We have left the process, but functions of it may still lead to the hook, which passes calls through.
+    /// We have left the process, but some of its functions may still lead to the hook, which passes calls through.
     NotRestored {
         /// Reason of the failure.
         why: String,
     },
 }
 
-/// Sums of a trace, and what it has missed.
+/// Sums of a trace, and what it missed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Allocations, those of successful reallocations included.
+    /// Number of allocations, including successful reallocations.
     pub allocations: u64,
-    /// Bytes requested by them.
+    /// Number of requested bytes.
     pub allocated_bytes: u64,
-    /// Releases, those of blocks from before the attach included.
+    /// Number of releases, including those of blocks from before the attach.
     pub frees: u64,
-    /// Blocks that live now.
+    /// Number of live blocks.
     pub live_blocks: u64,
-    /// Bytes of them.
+    /// Number of live bytes.
     pub live_bytes: u64,
-    /// Events that were lost.
+    /// Number of lost events.
     pub lost: u64,
-    /// Times in which the process went on untraced.
+    /// Number of times that the process ran untraced.
     pub gaps: u64,
     /// True if there was a callback for each event: nothing was lost, and the memory limit was not reached.
     pub is_complete: bool,
-    /// Notices for the user of a profiler, as sentences.
+    /// Notices for the user of a profiler, in whole sentences.
     pub notices: Vec<String>,
 }
 
@@ -66,9 +66,9 @@ pub struct Summary {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Thread {
-    /// Its id, as the process itself sees it; 0 if it is not known.
+    /// Thread id in the PID namespace of the process; 0 if unknown.
     pub tid: u32,
-    /// Its name, if it still runs.
+    /// Name of the thread, if it still runs.
     pub name: String,
 }
 
@@ -76,7 +76,7 @@ pub struct Thread {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Search {
-    /// Blocks that [`Profiler::on_unreachable`] was called for.
+    /// Number of blocks for which [`Profiler::on_unreachable`] was called.
     pub blocks: u64,
     /// Parts that the search did not see.
     pub gaps: Vec<String>,
@@ -92,7 +92,7 @@ pub struct Attached<P: Profiler> {
     names: Mutex<Names>,
 }
 
-/// Tells of the end if nothing else has: who waits for it would wait for ever if the follower panicked.
+/// Reports the end if nothing else has: a waiting caller would wait forever if the follower panicked.
 struct EndAtLast(Arc<Course>);
 
 impl Drop for EndAtLast {
@@ -101,10 +101,10 @@ impl Drop for EndAtLast {
     }
 }
 
-/// Attaches a profiler to a running process. When this returns, every allocation is reported.
+/// Attaches a profiler to a running process. After this returns, every allocation is reported.
 ///
 /// # Errors
-/// If the process cannot be traced, which is then as it was before.
+/// If the process cannot be traced; it is left unchanged.
 pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<Attached<P>, Error> {
     let config = options.config().clone();
     let of_attach = |error: &memhook_attach::Error| Error::of_attach(pid, error);
@@ -149,36 +149,36 @@ pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<A
 }
 
 impl<P: Profiler> Attached<P> {
-    /// The process.
+    /// Returns the process id.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Time since the attach, as blocks and accesses have it.
+    /// Returns the time since the attach, on the clock of blocks and accesses.
     pub fn elapsed(&self) -> Duration {
         self.consumer.elapsed()
     }
 
-    /// Looks at the profiler and the live blocks. No event is taken meanwhile, and threads of the process whose buffers are
-    /// full wait: keep it short, and call no other method of this type in it.
+    /// Gives access to the profiler and the live blocks. Meanwhile no events are processed, and threads of the process
+    /// with full buffers wait: keep it short, and do not call other methods of this type in it.
     pub fn with<T>(&self, look: impl FnOnce(&mut Heap<P>) -> T) -> T {
         let mut state = self.consumer.lock();
         look(state.ledger.observer_mut().blocks_mut())
     }
 
-    /// Returns how the trace has ended, or `None` if it goes on.
+    /// Returns how the trace ended, or `None` if it is still running.
     pub fn ending(&self) -> Option<Ending> {
         self.course.ending()
     }
 
-    /// Waits until the trace has ended, for this time at most.
+    /// Waits until the trace has ended, but no longer than `most`.
     pub fn wait(&self, most: Duration) -> Option<Ending> {
         self.course.wait(most)
     }
 
-    /// Waits until everything that has happened in the process by now has been reported.
+    /// Waits until everything that has happened in the process so far has been reported.
     pub fn catch_up(&self) {
-        // What has happened before a pass begins has arrived by the end of the next one.
+        // Events from before the start of a pass have arrived by the end of the next one.
         let enough = self.consumer.passes() + 3;
         let begin = Instant::now();
         while self.consumer.passes() < enough
@@ -206,19 +206,19 @@ impl<P: Profiler> Attached<P> {
 
     /// Calls [`Profiler::on_access`] at the next access to a block. The watch ends with the block.
     ///
-    /// A processor has four watchpoints of eight bytes each, so [`Watch::range`] may be only the beginning of the block.
-    /// Accesses of the allocator are reported as well: `free` writes into the block that it releases.
+    /// A processor has four watchpoints of eight bytes each, so [`Watch::range`] may be only the beginning of the
+    /// block. Accesses by the allocator are reported as well: `free` writes into the block that it releases.
     ///
     /// # Errors
-    /// Where there are no watchpoints, or none is free, and when the trace is over.
+    /// If there are no watchpoints, or none is free, or the trace is over.
     pub fn watch_block(&self, block: &Block, touch: Touch) -> Result<Watch, Error> {
         self.watch_of(block.range(), touch, Some(*block))
     }
 
-    /// Calls [`Profiler::on_access`] at the next access to some memory, by whichever thread.
+    /// Calls [`Profiler::on_access`] at the next access to some memory, by any thread.
     ///
     /// # Errors
-    /// As [`Attached::watch_block`].
+    /// The same as for [`Attached::watch_block`].
     pub fn watch(&self, range: Range<u64>, touch: Touch) -> Result<Watch, Error> {
         self.watch_of(range, touch, None)
     }
@@ -236,20 +236,21 @@ impl<P: Profiler> Attached<P> {
         self.ask(move |_, watches| watches.add(pid, range, touch, block))?
     }
 
-    /// Ends a watch. Returns whether it was under way, so nothing was accessed yet.
+    /// Ends a watch. Returns whether it was still active, so nothing has been accessed yet.
     pub fn unwatch(&self, watch: WatchId) -> bool {
         self.ask(move |trace, watches| {
-            // What has happened until now is reported first.
+            // Past accesses are reported first.
             watches.turn(trace);
             watches.remove(watch)
         })
         .unwrap_or(false)
     }
 
-    /// The frames of a call stack with their names. Looks for names in files, which takes a while at the first time.
+    /// Returns the frames of a call stack with their names. Searches files for names, which takes a while the first
+    /// time.
     ///
     /// # Errors
-    /// When the follower has ended.
+    /// If the follower has ended.
     pub fn backtrace(&self, id: BacktraceId) -> Result<Backtrace, Error> {
         let found = self.ask(move |trace, _| {
             let session = trace.session();
@@ -263,18 +264,18 @@ impl<P: Profiler> Attached<P> {
         Ok(names.backtrace(function, &addresses, is_cut, modules))
     }
 
-    /// The names of return addresses, such as [`Access::frames`](crate::Access::frames) has them: more frames than
-    /// addresses where functions are inlined.
+    /// Returns the names of return addresses, such as [`Access::frames`](crate::Access::frames): there are more frames
+    /// than addresses if functions were inlined.
     ///
     /// # Errors
-    /// When the follower has ended.
+    /// If the follower has ended.
     pub fn names(&self, addresses: &[u64]) -> Result<Vec<Frame>, Error> {
         let modules = self.ask(|trace, _| trace.session().module_files())?;
         let mut names = self.names.lock().unwrap_or_else(|e| e.into_inner());
         Ok(names.frames(addresses, modules))
     }
 
-    /// A thread of the process.
+    /// Returns a thread of the process.
     pub fn thread(&self, id: ThreadId) -> Thread {
         let tid = self.consumer.lock().ledger.tid_of(id.0);
         let name = memhook_process::thread_name(self.pid, tid as i32);
@@ -284,7 +285,7 @@ impl<P: Profiler> Attached<P> {
         }
     }
 
-    /// Sums of the trace.
+    /// Returns the sums of the trace.
     pub fn summary(&self) -> Summary {
         let losses = self.consumer.region().losses();
         let lost = losses.dropped + losses.ringless;
@@ -304,11 +305,11 @@ impl<P: Profiler> Attached<P> {
         }
     }
 
-    /// Copies the memory of the process, and calls [`Profiler::on_unreachable`] for each live block that no pointer leads
-    /// to. The process is held for at most 50 ms.
+    /// Copies the memory of the process, and calls [`Profiler::on_unreachable`] for each live block that no pointer
+    /// leads to. The process is stopped for at most 50 ms.
     ///
     /// # Errors
-    /// If its memory cannot be copied within these limits, and when the trace is over.
+    /// If its memory cannot be copied within these limits, or the trace is over.
     pub fn search_unreachable(&self) -> Result<Search, Error> {
         let pid = self.pid;
         if self.course.ending().is_some() {
@@ -343,10 +344,10 @@ impl<P: Profiler> Attached<P> {
         })
     }
 
-    /// Leaves the process, and waits until that is done. What was seen can be asked for afterwards.
+    /// Leaves the process, and waits until that is done. The results remain available.
     pub fn leave(&self) -> Ending {
         self.course.leave();
-        // Wakes the follower.
+        // This wakes the follower.
         let _ = self.ask(|_, _| ());
         let ending = self.course.wait(Duration::MAX);
         ending.unwrap_or(Ending::Gone)
@@ -355,7 +356,7 @@ impl<P: Profiler> Attached<P> {
     /// Leaves the process, and returns the profiler.
     ///
     /// # Errors
-    /// [`Error::Panicked`] if a callback has panicked, and [`Error::Detach`] if functions of the process may still lead to
+    /// [`Error::Panicked`] if a callback panicked, and [`Error::Detach`] if functions of the process may still lead to
     /// the hook.
     pub fn detach(mut self) -> Result<P, Error> {
         let pid = self.pid;
@@ -373,7 +374,7 @@ impl<P: Profiler> Attached<P> {
         }
     }
 
-    /// Leaves the process, and waits for the follower. Returns what it has panicked with.
+    /// Leaves the process, and waits for the follower. Returns the message if the follower panicked.
     fn end(&mut self) -> Option<String> {
         self.course.leave();
         self.asks = None;

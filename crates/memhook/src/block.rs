@@ -1,4 +1,4 @@
-//! Blocks, and what happens to them.
+//! Blocks, and the events that concern them.
 
 use memhook_ledger::{BlockOf, ReleaseBy};
 use std::ops::Range;
@@ -39,7 +39,7 @@ impl Block {
         }
     }
 
-    /// The addresses of its bytes.
+    /// Returns the addresses of its bytes.
     pub fn range(&self) -> Range<u64> {
         self.address..self.address.saturating_add(self.size)
     }
@@ -49,7 +49,7 @@ impl Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Free {
-    /// Thread that released it; `None` if the call was not seen: the block's address was handed out again.
+    /// Thread that released it; `None` if the call was not seen: the block's address was reused.
     pub thread: Option<ThreadId>,
     /// Call stack of the release, with [`Options::free_backtraces`](crate::Options::free_backtraces).
     pub backtrace: Option<BacktraceId>,
@@ -69,21 +69,21 @@ impl Free {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WatchId(pub(crate) u64);
 
-/// An access to memory that is watched.
+/// An access to watched memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Access {
     /// The watch.
     pub watch: WatchId,
-    /// Address of the word of eight bytes that was accessed, or a part of it.
+    /// Address of the accessed word of eight bytes, or of a part of it.
     pub address: u64,
-    /// Id of the thread, as the process itself sees it.
+    /// Thread id in the PID namespace of the process.
     pub tid: u32,
     /// Time since the attach.
     pub time: Duration,
     /// True if the kernel made the access on behalf of the thread, as in `read(2)`.
     pub by_kernel: bool,
-    /// Call stack of the access: the instruction behind it, then return addresses, innermost first.
-    /// [`Attached::names`](crate::Attached::names) has their names. Empty if it is not known.
+    /// Call stack of the access: the address after the accessing instruction, then return addresses, innermost
+    /// first. [`Attached::names`](crate::Attached::names) returns their names. Empty if unknown.
     pub frames: Vec<u64>,
 }

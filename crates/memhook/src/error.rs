@@ -1,6 +1,6 @@
 //! Errors of this library.
 
-/// Reason of a failure. Unless the variant says otherwise, the process is as it was before.
+/// Reason for a failure. Unless the variant says otherwise, the process is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,13 +18,13 @@ pub enum Error {
     /// A thread of this process could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
-    /// The trace is over: the process has ended or executes another program, or we have left it.
+    /// The trace is over: the process has ended or executed another program, or we have left it.
     #[error("the trace of process {pid} is over")]
     Over {
         /// The process.
         pid: i32,
     },
-    /// Accesses cannot be watched: there are no hardware watchpoints here, or we may not use them.
+    /// Accesses cannot be watched: there are no hardware watchpoints, or we may not use them.
     #[error("accesses of process {pid} cannot be watched: {why}")]
     NoWatchpoints {
         /// The process.
@@ -32,7 +32,7 @@ pub enum Error {
         /// Reason.
         why: String,
     },
-    /// All watchpoints are in use, at most four at a time.
+    /// All watchpoints are in use; there are at most four.
     #[error("all watchpoints of process {pid} are in use")]
     WatchpointsInUse {
         /// The process.
@@ -46,11 +46,11 @@ pub enum Error {
         /// Reason.
         why: String,
     },
-    /// A callback of the profiler has panicked. No callback was called after that, and the process was left in order.
+    /// A callback of the profiler panicked. No callback was called afterwards, and the process was left properly.
     #[error("a callback of the profiler panicked: {0}")]
     Panicked(String),
-    /// The process could not be left in order. Functions of it may still lead to the hook, which passes calls through;
-    /// attaching and detaching once more repairs that.
+    /// The process could not be left properly. Some of its functions may still lead to the hook, which passes calls
+    /// through; attaching and detaching once more repairs that.
     #[error("process {pid} could not be left in order: {why}")]
     Detach {
         /// The process.
@@ -70,7 +70,7 @@ impl Error {
     }
 }
 
-/// An error and what caused it, in one line.
+/// Returns an error and its causes in one line.
 pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut next = error.source();

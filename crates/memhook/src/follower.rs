@@ -1,4 +1,4 @@
-//! The thread that attaches, follows the process, and leaves it.
+//! Thread that attaches to the process, follows it, and leaves it.
 
 use crate::attached::Ending;
 use crate::heap::Told;
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Between two looks at watched memory.
+/// Pause between two checks of watched memory.
 const WATCHED_PACE: Duration = Duration::from_millis(1);
 const PACE: Duration = Duration::from_millis(10);
 
-/// Request to the follower, which runs on its thread.
+/// Request to the follower, executed on its thread.
 pub(crate) type Ask<P> = Box<dyn FnOnce(&Trace<Told<P>>, &mut Watches) + Send>;
 
 /// Progress of the trace: whether and how it has ended, with a message.
@@ -70,12 +70,12 @@ impl Course {
     }
 }
 
-/// Follows the process, and does what it is asked to.
+/// Follows the process, and executes requests.
 pub(crate) struct Follower<P: Profiler> {
     asks: Receiver<Ask<P>>,
     watches: Watches,
     course: Arc<Course>,
-    /// Nobody asks any more.
+    /// True if no more requests can arrive.
     is_over: bool,
 }
 
@@ -89,7 +89,8 @@ impl<P: Profiler> Follower<P> {
         }
     }
 
-    /// Follows until the process ends or nobody asks any more, leaves it, and answers what is asked afterwards.
+    /// Follows until the process ends or no more requests can arrive, leaves it, and answers the remaining
+    /// requests.
     pub fn follow(mut self, trace: &mut Trace<Told<P>>) {
         let end = trace.run(None, &mut self);
         self.watches.clear();
@@ -131,7 +132,7 @@ impl<P: Profiler> Job<Told<P>> for Follower<P> {
         }
     }
 
-    /// Signals are the business of the program that this library is in.
+    /// Signals are handled by the program that uses this library.
     fn ends_by_signal(&self) -> bool {
         false
     }

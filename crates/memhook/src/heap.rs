@@ -1,4 +1,4 @@
-//! The live blocks with the profiler's data, and the calls of the profiler.
+//! Live blocks with the data of the profiler, and the calls to the profiler.
 
 use crate::block::{Access, Block, Free};
 use crate::profiler::{Next, Profiler};
@@ -7,17 +7,17 @@ use rustc_hash::FxHashMap;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Observer of a trace for a profiler.
+/// Observer that passes a trace to a profiler.
 pub(crate) type Told<P> = Moves<Heap<P>>;
 
 /// The live blocks of the process that were allocated since the attach, and the profiler.
 pub struct Heap<P: Profiler> {
     profiler: P,
     live: FxHashMap<u64, (Block, P::Data)>,
-    /// A block whose address another one has, while its release has not been reported.
+    /// A block whose address belongs to another one by now, before its release was reported.
     displaced: Option<(Block, P::Data)>,
     samples: SampledAllocations,
-    /// Message of the panic of a callback. None is called after that.
+    /// Message of the panic of a callback. No callback is called afterwards.
     panic: Option<String>,
 }
 
@@ -32,22 +32,22 @@ impl<P: Profiler> Heap<P> {
         }
     }
 
-    /// The profiler.
+    /// Returns the profiler.
     pub fn profiler(&mut self) -> &mut P {
         &mut self.profiler
     }
 
-    /// The live blocks with their data, in no order.
+    /// Returns the live blocks with their data, in any order.
     pub fn blocks(&self) -> impl ExactSizeIterator<Item = (&Block, &P::Data)> {
         self.live.values().map(|(block, data)| (block, data))
     }
 
-    /// The live blocks, with their data to be changed, in no order.
+    /// Returns the live blocks with mutable data, in any order.
     pub fn blocks_mut(&mut self) -> impl ExactSizeIterator<Item = (&Block, &mut P::Data)> {
         self.live.values_mut().map(|(block, data)| (&*block, data))
     }
 
-    /// The live block that begins at an address.
+    /// Returns the live block that begins at an address.
     pub fn block(&self, address: u64) -> Option<(&Block, &P::Data)> {
         self.live.get(&address).map(|(block, data)| (block, data))
     }
@@ -58,7 +58,7 @@ impl<P: Profiler> Heap<P> {
         self.samples.weight_of(level, block.size)
     }
 
-    /// The address of the live block that has the byte at an address. Looks at all blocks: for rare events.
+    /// Returns the address of the live block that contains an address. Searches all blocks: for rare events.
     pub(crate) fn block_with(&self, address: u64) -> Option<u64> {
         let is_in = |(block, _): &&(Block, P::Data)| block.range().contains(&address);
         self.live
@@ -75,8 +75,9 @@ impl<P: Profiler> Heap<P> {
         self.panic.as_deref()
     }
 
-    /// Calls the profiler, unless a call has panicked: then what the call would have got is dropped, which is the user's
-    /// code, too. A panic of the user's must not end the thread that takes the events, which the process would wait for.
+    /// Calls the profiler, unless an earlier call panicked: then the arguments are dropped, which also runs the user's
+    /// code. A panic in the user's code must not end the thread that takes the events, because the process would wait
+    /// for it.
     fn call<T>(&mut self, call: impl FnOnce(&mut P) -> T) -> Option<T> {
         let (profiler, is_over) = (&mut self.profiler, self.panic.is_some());
         let guarded = AssertUnwindSafe(|| {
@@ -90,7 +91,7 @@ impl<P: Profiler> Heap<P> {
             Ok(result) => result,
             Err(payload) => {
                 self.panic.get_or_insert_with(|| panic_text(&*payload));
-                // Dropping what it panicked with may panic as well.
+                // Dropping the payload of the panic may panic as well.
                 std::mem::forget(payload);
                 None
             }
@@ -119,7 +120,7 @@ impl<P: Profiler> Heap<P> {
         }
     }
 
-    /// Reports an access. Returns what becomes of the watch.
+    /// Reports an access. Returns how the watch continues.
     pub(crate) fn accessed(&mut self, access: &Access, start: Option<u64>) -> Next {
         let mut entry = start.and_then(|start| self.live.remove_entry(&start));
         let next = self.call(|profiler| {
@@ -132,8 +133,8 @@ impl<P: Profiler> Heap<P> {
         next.unwrap_or_default()
     }
 
-    /// Reports that nothing points to the block at an address, if it was allocated before `moment_ns`. Returns whether it
-    /// was.
+    /// Reports that nothing points to the block at an address, if it was allocated before `moment_ns`. Returns whether
+    /// it was.
     pub(crate) fn unreachable(&mut self, address: u64, moment_ns: u64) -> bool {
         let Some((address, mut entry)) = self.live.remove_entry(&address) else {
             return false;
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(heap.panic(), None);
         heap.released(&block(16, 0), 7, None);
         assert_eq!(heap.panic(), Some("dropped"));
-        // These would be told to nobody, but their data have to go.
+        // These are not reported any more, but their data have to be dropped.
         heap.released(&block(32, 0), 7, None);
         heap.allocated(&block(64, 0), 7);
         let counts = (heap.profiler.allocations, heap.profiler.frees);
@@ -250,7 +251,7 @@ mod tests {
         std::mem::forget(heap);
     }
 
-    /// Numbers the blocks, and remembers which were released.
+    /// Numbers the blocks, and records which were released.
     #[derive(Default)]
     struct Numbers(u32, Vec<u32>);
 
@@ -272,11 +273,11 @@ mod tests {
         let mut heap = heap(Numbers::default());
         heap.allocated(&block(16, 0), 7);
         heap.allocated(&block(32, 0), 7);
-        // The address is used again, and the release of the first block is known only afterwards.
+        // The address is reused, and the release of the first block becomes known only afterwards.
         heap.allocated(&block(16, 5), 7);
         heap.released(&block(16, 0), 7, None);
         assert_eq!(heap.profiler.1, [1]);
-        // A block that is found to be gone already when its allocation is reported; the other one stays.
+        // A block that is already gone when its allocation is reported; the other one stays.
         heap.allocated(&block(16, 2), 7);
         heap.released(&block(16, 2), 7, None);
         assert_eq!(heap.profiler.1, [1, 4]);

@@ -1,4 +1,4 @@
-//! Names of what is on call stacks.
+//! Names of the frames of call stacks.
 
 use memhook_abi::HOOKED_FUNCTIONS;
 use memhook_attach::Session;
@@ -7,7 +7,7 @@ use memhook_report::{frames_at, one_spelling, type_of_stack};
 use memhook_symbols::{Constructors, ModuleFile, Symbolizer};
 use std::time::Duration;
 
-/// Time limit for finding names in the files of the process.
+/// Time limit for the search for names in the files of the process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A frame of a call stack.
@@ -22,9 +22,9 @@ pub struct Frame {
     pub function: Option<String>,
     /// Source file.
     pub file: Option<String>,
-    /// Line.
+    /// Line number.
     pub line: Option<u32>,
-    /// True if it was inlined into the frame that follows.
+    /// True if it was inlined into the next frame.
     pub is_inlined: bool,
 }
 
@@ -32,20 +32,21 @@ pub struct Frame {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backtrace {
-    /// The function that was called: `malloc`, `new`, `realloc`.
+    /// Function that was called: `malloc`, `new`, `realloc`.
     pub called: Option<String>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
-    /// True if the stack continues beyond what could be followed.
+    /// True if the stack goes on, but could not be followed.
     pub is_cut: bool,
-    /// The C++ class of the blocks that it allocates, as far as containers, allocators and constructors tell.
+    /// C++ class of the blocks that it allocates, as far as containers, allocators and constructors reveal
+    /// it.
     pub class: Option<String>,
 }
 
-/// Looks for names.
+/// Finds names.
 pub(crate) struct Names {
     symbols: Symbolizer,
-    /// Where the files are, also when the process has ended.
+    /// Access to the files, even after the process has ended.
     _root: TargetRoot,
 }
 

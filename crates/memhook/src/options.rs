@@ -2,7 +2,7 @@
 
 use memhook_attach::TraceConfig;
 
-/// Which allocations are reported, and how much of their call stacks.
+/// Selects the allocations to report, and the depth of their call stacks.
 ///
 /// ```
 /// let options = memhook::Options::new().depth(32).min_size(64);
@@ -14,12 +14,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// Every allocation, with ten frames of its call stack.
+    /// Returns options that report every allocation, with ten frames of its call stack.
     pub fn new() -> Options {
         Options::default()
     }
 
-    /// Frames to collect of each call stack, from 1 to 128.
+    /// Sets the number of frames to collect of each call stack, from 1 to 128.
     pub fn depth(mut self, frames: u32) -> Options {
         self.config.depth = frames;
         self
@@ -37,8 +37,8 @@ impl Options {
         self
     }
 
-    /// Reports a sample of the allocations, with this mean distance in bytes. [`Heap::weight`](crate::Heap::weight) says
-    /// how many blocks each one stands for.
+    /// Reports a sample of the allocations, with this mean distance in bytes. [`Heap::weight`](crate::Heap::weight)
+    /// returns the number of blocks that each one stands for.
     pub fn sample_bytes(mut self, mean: u64) -> Options {
         self.config.sample_bytes = Some(mean);
         self
@@ -50,9 +50,9 @@ impl Options {
         self
     }
 
-    /// Bytes of memory that this process may take for live blocks and call stacks, without the data that the profiler
-    /// keeps. Beyond that, a part of the blocks is kept, which [`Summary::is_complete`](crate::Summary::is_complete)
-    /// reports.
+    /// Limits the memory that this process uses for live blocks and call stacks, in bytes, without the data of the
+    /// profiler. Beyond that, only some of the blocks are kept, and
+    /// [`Summary::is_complete`](crate::Summary::is_complete) becomes false.
     pub fn max_memory(mut self, bytes: u64) -> Options {
         self.config.max_memory = Some(bytes);
         self

@@ -2,7 +2,7 @@
 
 use crate::block::{Access, Block, Free};
 
-/// Continuation of a watch after an access.
+/// What happens to a watch after an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Next {
@@ -15,39 +15,40 @@ pub enum Next {
     OtherThreads,
 }
 
-/// A heap profiler. Every method has a default body, so that you write those you need.
+/// A heap profiler. Every method has a default body, so you only implement those that you need.
 ///
-/// Calls for one address come in the order in which things happened to it. All calls come under one lock, on threads of
-/// the library. Threads of the process whose buffers are full wait for that lock, so a callback should take well below a
-/// microsecond, and never wait for anything, nor call a method of [`Attached`](crate::Attached).
+/// Calls for one address come in the order of the events. All calls are made under one lock, on threads of the library.
+/// Threads of the process with full buffers wait for that lock, so a callback should take well below a microsecond,
+/// must never wait for anything, and must not call a method of [`Attached`](crate::Attached).
 ///
 /// If a callback panics, no other one is called, and the library detaches from the process.
 pub trait Profiler: Send + 'static {
     /// Data kept with each live block.
     type Data: Default + Send + 'static;
 
-    /// A block was allocated. Returns the data to keep with it.
+    /// Called when a block was allocated. Returns the data to keep with it.
     fn on_alloc(&mut self, block: &Block) -> Self::Data {
         let _ = block;
         Self::Data::default()
     }
 
-    /// A block was released.
+    /// Called when a block was released.
     fn on_free(&mut self, block: &Block, data: Self::Data, free: &Free) {
         let _ = (block, data, free);
     }
 
-    /// `realloc` has replaced a block, perhaps by one at the same address. Returns the data to keep with the new one.
+    /// Called when `realloc` has replaced a block, perhaps by one at the same address. Returns the data to keep with
+    /// the new one.
     ///
-    /// If another thread gets the old address before the end of the call is known, it is reported as a release and an
-    /// allocation.
+    /// If another thread gets the old address before the end of the call is known, the call is reported as a release
+    /// and an allocation.
     fn on_realloc(&mut self, old: &Block, new: &Block, data: Self::Data) -> Self::Data {
         let _ = (old, new);
         data
     }
 
-    /// Blocks like this one were allocated and released again at once, this many times. The default calls
-    /// [`on_alloc`](Profiler::on_alloc) and [`on_free`](Profiler::on_free) for each.
+    /// Called when blocks like this one were allocated and immediately released, `count` times. The default calls
+    /// [`on_alloc`](Profiler::on_alloc) and [`on_free`](Profiler::on_free) each time.
     fn on_pairs(&mut self, block: &Block, free: &Free, count: u64) {
         for _ in 0..count {
             let data = self.on_alloc(block);
@@ -55,15 +56,15 @@ pub trait Profiler: Send + 'static {
         }
     }
 
-    /// Memory was accessed that [`Attached::watch`](crate::Attached::watch) watches. `block` is the live block there, with
-    /// its data.
+    /// Called when memory was accessed that [`Attached::watch`](crate::Attached::watch) watches. `block` is the live
+    /// block there, with its data.
     fn on_access(&mut self, access: &Access, block: Option<(&Block, &mut Self::Data)>) -> Next {
         let _ = (access, block);
         Next::Done
     }
 
-    /// [`Attached::search_unreachable`](crate::Attached::search_unreachable) has found that no pointer leads to this live
-    /// block.
+    /// Called when [`Attached::search_unreachable`](crate::Attached::search_unreachable) has found that no pointer
+    /// leads to this live block.
     fn on_unreachable(&mut self, block: &Block, data: &mut Self::Data) {
         let _ = (block, data);
     }

@@ -1,4 +1,4 @@
-//! Watched memory, looked at on the thread that follows the process.
+//! Watched memory, checked on the thread that follows the process.
 
 use crate::block::{Access, Block, WatchId};
 use crate::error::{Error, in_words};
@@ -13,37 +13,38 @@ use std::ops::Range;
 use std::time::Duration;
 
 const WORD_BYTES: u64 = 8;
-/// Frames of the call stack of an access.
+/// Number of frames in the call stack of an access.
 const DEPTH: usize = 64;
 
-/// Which accesses are reported.
+/// Kinds of accesses that are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Touch {
     /// Reads and writes.
     #[default]
     Any,
-    /// Writes alone.
+    /// Writes only.
     Write,
 }
 
-/// Memory that is watched.
+/// A watch of some memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Watch {
-    /// Its id.
+    /// Id of the watch.
     pub id: WatchId,
-    /// Watched part of the range: as many words of eight bytes, from its beginning, as watchpoints were free.
+    /// Watched part of the range: as many words of eight bytes, from its beginning, as there were free
+    /// watchpoints.
     pub range: Range<u64>,
 }
 
 struct Watched {
     words: Vec<u64>,
-    /// The block that begins where the watch begins, if it was a block's. The watch ends with it.
+    /// The block at the beginning of the watch, if it was set for a block. The watch ends with it.
     block: Option<Block>,
 }
 
-/// The watches of one process.
+/// Watches of one process.
 #[derive(Default)]
 pub(crate) struct Watches {
     accesses: Option<NextAccesses>,
@@ -56,7 +57,7 @@ impl Watches {
         self.watched.is_empty()
     }
 
-    /// Watches what is in `range`.
+    /// Watches the memory in `range`.
     pub fn add(
         &mut self,
         pid: i32,
@@ -88,7 +89,7 @@ impl Watches {
         Ok(Watch { id, range })
     }
 
-    /// Ends a watch. Returns whether it was under way.
+    /// Ends a watch. Returns whether it was still active.
     pub fn remove(&mut self, id: WatchId) -> bool {
         let Some(watched) = self.watched.remove(&id) else {
             return false;

@@ -1,6 +1,7 @@
-//! Allocators that the user describes: on the command line a function at a time, or several of them in a file.
+//! Allocators described by the user: one function at a time on the command line, or several allocators in a
+//! file.
 //!
-//! A description says which function it is about, what its arguments mean and where the block comes back:
+//! A description names the function, the meaning of its arguments and the place where the block is returned:
 //! `pool_alloc(size=arg2) -> ptr`, `pool_free(ptr=arg1)`, `get(count=arg1, size=arg2, ptr=*arg3) -> 0`.
 
 use crate::{FunctionSelector, Wanted};
@@ -12,17 +13,17 @@ use serde::Deserialize;
 use std::ops::Range;
 use toml::Spanned;
 
-/// Arguments that are passed in registers.
+/// Number of arguments that are passed in registers.
 const MOST_ARGUMENTS: u8 = 6;
-/// Letters of a heap's name.
+/// Longest name of a heap.
 const MOST_LETTERS: usize = 64;
-/// The heap that the functions of the C library and its like belong to.
+/// Heap of the functions of the C library and similar ones.
 pub const MAIN_HEAP: &str = "malloc";
 
 /// One function of an allocator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatorFunction {
-    /// Which function it is.
+    /// Selects the function.
     pub selector: FunctionSelector,
     /// Effect of the function; its heap is that of its allocator.
     pub does: DescribedFunction,
@@ -33,11 +34,11 @@ pub struct AllocatorFunction {
 pub struct Allocator {
     /// Name of the heap in reports.
     pub name: String,
-    /// Its functions.
+    /// Functions of the allocator.
     pub functions: Vec<AllocatorFunction>,
 }
 
-/// Returns the form of descriptions of an allocator's functions.
+/// Returns the syntax for a function of an allocator.
 fn form(role: DescribedRole) -> &'static str {
     match role {
         DescribedRole::Allocates => {
@@ -55,7 +56,7 @@ fn form(role: DescribedRole) -> &'static str {
 struct Parts {
     size: Option<Size>,
     count: Option<Argument>,
-    /// The argument, and whether it says where the pointer is.
+    /// Number of the argument, and whether it points to the pointer.
     ptr: Option<(u8, bool)>,
 }
 
@@ -195,7 +196,7 @@ fn size(text: &str) -> Result<Size, String> {
     }
 }
 
-/// `arg2`, or `arg2:32` of an `int` or `unsigned`.
+/// Reads `arg2`, or `arg2:32` for an `int` or `unsigned`.
 fn argument(text: &str) -> Result<Argument, String> {
     let (name, bits) = text.split_once(':').unwrap_or((text, "64"));
     let is_narrow = match bits {
@@ -227,7 +228,7 @@ fn argument_number(name: &str) -> Result<u8, String> {
     }
 }
 
-/// The allocators of a file.
+/// Allocators of a file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -248,7 +249,7 @@ struct Described {
 }
 
 impl Allocator {
-    /// Reads a file of allocators. A mistake is given with its line and column.
+    /// Reads a file of allocators. A mistake is reported with its line and column.
     pub fn file(text: &str) -> Result<Vec<Allocator>, String> {
         let file: File = toml::from_str(text).map_err(|error| {
             let at = error.span().unwrap_or(0..0);
@@ -273,7 +274,7 @@ impl Allocator {
                 name: described.name.get_ref().clone(),
                 functions,
             });
-            // What is wrong with all so far is wrong with the last one.
+            // All earlier ones were checked, so the mistake is in the last one.
             check_allocators(&all).map_err(|why| wrong(described.name.span(), why))?;
         }
         if all.is_empty() {
@@ -317,7 +318,7 @@ pub fn check_allocators(all: &[Allocator]) -> Result<(), String> {
     Ok(())
 }
 
-/// Line and column of a place, from 1.
+/// Returns the line and column of a position, from 1.
 fn place(text: &str, span: Range<usize>) -> String {
     let before = text.get(..span.start).unwrap_or(text);
     let line = before.matches('\n').count() + 1;

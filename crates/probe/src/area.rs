@@ -1,13 +1,14 @@
-//! The memory that holds pads, as bytes: a header, a journal of what was exchanged, and the pads.
+//! Layout of the memory that holds pads: a header, a journal of the replaced bytes, and the pads.
 //!
 //! It is complete before anything leads to it, and never changes again. The journal is in the memory of the process
-//! itself, so that whoever comes after a killed attacher, or to a forked process, can put every byte back.
+//! itself, so that anyone who comes later (after an attacher was killed, or in a forked process) can restore every
+//! byte.
 
 use crate::pad::{Shared, Task};
 use crate::thread_block::find_block;
 use crate::{Condition, CountsLayout, JUMP_BYTES, Pad, Plan, Refusal, Role};
 
-/// The longest exchange that a journal describes.
+/// Longest replacement that a journal describes.
 pub const LONGEST_PATCH: usize = JUMP_BYTES;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"mhkprobe");
@@ -15,15 +16,15 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: u64 = 128;
 const ENTRY_BYTES: u64 = 24;
 const PAGE_BYTES: u64 = 4096;
-/// Room for the routine that all pads share.
+/// Room for the routine shared by all pads.
 const SHARED_CODE_BYTES: u64 = 512;
-/// A header that names more exchanges is not ours.
+/// A header with more entries is not ours.
 const MOST_ENTRIES: u32 = 1 << 20;
 
-/// One exchange.
+/// A replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// Where (avma).
+    /// Address of the bytes (avma).
     pub at: u64,
     /// Bytes that were there.
     pub original: [u8; LONGEST_PATCH],
@@ -34,19 +35,19 @@ pub struct JournalEntry {
 /// Header of an area, with the memory that belongs to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AreaHeader {
-    /// Who made it.
+    /// Process id of the attacher.
     pub attacher: u32,
-    /// Number of exchanges in the journal.
+    /// Number of entries in the journal.
     pub entries: u32,
-    /// Bytes of the area.
+    /// Size of the area in bytes.
     pub bytes: u64,
-    /// Where the table of threads is (avma).
+    /// Address of the table of threads (avma).
     pub table_at: u64,
-    /// Bytes of the table.
+    /// Size of the table in bytes.
     pub table_bytes: u64,
-    /// Where the shared memory is mapped (avma).
+    /// Address of the shared memory (avma).
     pub shared_at: u64,
-    /// Bytes of the shared memory.
+    /// Size of the shared memory in bytes.
     pub shared_bytes: u64,
 }
 
@@ -120,7 +121,7 @@ impl JournalEntry {
     }
 }
 
-/// One place of a function where a jump leads to a pad.
+/// A place in a function where a jump leads to a pad.
 #[derive(Clone, Copy, Debug)]
 pub struct AreaFunction<'p> {
     /// Displaced instructions.
@@ -133,26 +134,26 @@ pub struct AreaFunction<'p> {
     pub role: Role,
 }
 
-/// An area to be made: one function after the other is added.
+/// An area in the making: functions are added one by one.
 pub struct AreaPlan<'p> {
     functions: Vec<AreaFunction<'p>>,
     conditions: &'p [Condition],
-    /// Where the code is that looks at arguments and stacks (avma).
+    /// Address of the code that examines arguments and stacks (avma).
     hit: u64,
 }
 
-/// The bytes of an area, and its pads.
+/// Bytes of an area, and its pads.
 pub struct Area {
     /// All bytes.
     pub bytes: Vec<u8>,
-    /// Exchanges that will be made.
+    /// Planned replacements.
     pub journal: Vec<JournalEntry>,
-    /// The pads, in the order in which the functions were added, or why there is none.
+    /// Pads in the order in which the functions were added, or the reason why there is none.
     pub pads: Vec<Result<Pad, Refusal>>,
 }
 
 impl<'p> AreaPlan<'p> {
-    /// For these functions. Calls count that meet all conditions.
+    /// Creates a plan for these functions. Calls that meet all conditions count.
     pub fn new(functions: Vec<AreaFunction<'p>>, conditions: &'p [Condition]) -> AreaPlan<'p> {
         AreaPlan {
             functions,
@@ -161,7 +162,7 @@ impl<'p> AreaPlan<'p> {
         }
     }
 
-    /// With the address of the code that pads call if the layout has arguments or stacks.
+    /// Sets the address of the code that pads call if the layout has arguments or stacks.
     pub fn calling(self, hit: u64) -> AreaPlan<'p> {
         AreaPlan { hit, ..self }
     }
@@ -170,7 +171,7 @@ impl<'p> AreaPlan<'p> {
         (HEADER_BYTES + 16 + self.functions.len() as u64 * ENTRY_BYTES).next_multiple_of(64)
     }
 
-    /// Returns its size in bytes: whole pages.
+    /// Returns the size of the area in bytes: whole pages.
     pub fn bytes(&self) -> u64 {
         let most = |one: &AreaFunction<'_>| {
             one.role
@@ -181,7 +182,7 @@ impl<'p> AreaPlan<'p> {
         (self.code_offset() + SHARED_CODE_BYTES + pads).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Makes it for this address (avma).
+    /// Builds the area for this address (avma).
     pub fn build(
         &self,
         at: u64,
@@ -189,7 +190,7 @@ impl<'p> AreaPlan<'p> {
         counts: &CountsLayout,
     ) -> Result<Area, Refusal> {
         let mut bytes = vec![0xcc; self.bytes() as usize];
-        // Behind the journal, whose length is that of all functions.
+        // Behind the journal, whose length covers all functions.
         let pointer_offset = self.code_offset() - 16;
         let code_offset = self.code_offset();
         let shared = Shared {

@@ -18,7 +18,7 @@ impl Assembler {
         }
     }
 
-    /// Goes on at a multiple of 16.
+    /// Pads to a multiple of 16.
     pub(crate) fn align(&mut self) {
         while !self.here().is_multiple_of(16) {
             self.code.push(0xcc);
@@ -33,7 +33,7 @@ impl Assembler {
         self.at + self.code.len() as u64
     }
 
-    /// An instruction that ends with a displacement to `to`.
+    /// Appends an instruction that ends with a displacement to `to`.
     pub(crate) fn put_relative(&mut self, opcode: &[u8], to: u64) -> Result<(), Refusal> {
         self.put(opcode);
         let distance = distance(self.here() + 4, to)?;
@@ -41,14 +41,15 @@ impl Assembler {
         Ok(())
     }
 
-    /// A branch forward by a displacement that is filled in by [`Assembler::arrive`].
+    /// Appends a forward branch with a displacement that [`Assembler::arrive`] fills in.
     pub(crate) fn put_forward(&mut self, opcode: &[u8]) -> usize {
         self.put(opcode);
         self.put(&[0; 4]);
         self.code.len()
     }
 
-    /// Puts the instructions so that they do the same as at their own place, and decodes them again to be sure.
+    /// Appends instructions so that they do the same as at their original place, and decodes them again to be
+    /// sure.
     pub(crate) fn put_relocated(&mut self, instructions: &[Instruction]) -> Result<(), Refusal> {
         let code = relocated(instructions, self.here())?;
         if !is_same(instructions, &code, self.here()) {
@@ -71,7 +72,7 @@ pub(crate) fn distance(from: u64, to: u64) -> Result<[u8; 4], Refusal> {
         .map_err(|_| Refusal::OutOfReach)
 }
 
-/// An instruction that was decoded at another address, as it is in the process.
+/// Moves an instruction that was decoded at another address to its address in the process.
 pub(crate) fn moved_by(instruction: &Instruction, bias: u64) -> Instruction {
     use iced_x86::OpKind::{NearBranch16, NearBranch32, NearBranch64};
     let mut moved = *instruction;

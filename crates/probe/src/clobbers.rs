@@ -1,19 +1,19 @@
-//! Decision whether callers can know which registers a function leaves alone.
+//! Decides whether callers can know which registers a function preserves.
 //!
-//! GCC's -fipa-ra keeps values across a call in registers that the psABI gives to the callee, if it has seen all code
-//! that the call can reach: a function of the same file that calls only functions of the same file. What a call of
-//! unknown code may change is everything that the psABI allows. So a function that reaches an indirect call, or one
-//! through the PLT, can be led to code of ours that keeps to the psABI.
+//! GCC's -fipa-ra keeps values across a call in registers that the psABI lets the callee clobber, if it has seen all
+//! code that the call can reach: a function of the same file that calls only functions of the same file. A call of
+//! unknown code may change everything that the psABI allows. So a function that reaches an indirect call, or one
+//! through the PLT, can be redirected to code of ours that follows the psABI.
 
 use crate::Code;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Functions that are looked at; with more, some call was not looked at.
+/// Number of functions that are examined; beyond that, some calls were not followed.
 const MOST_FUNCTIONS: usize = 4096;
 
-/// Returns true if a function, or one that it calls or jumps to directly, calls code that nobody knew when it was
+/// Returns true if a function, or one that it calls or jumps to directly, calls code that was unknown when it was
 /// compiled. `functions` are those of the module, sorted by address.
 pub fn calls_unknown_code(
     code: &Code<'_>,
@@ -57,7 +57,7 @@ fn target_of(instruction: &Instruction) -> Option<u64> {
         .then(|| instruction.near_branch_target())
 }
 
-/// The function that an address is in; they are sorted.
+/// Returns the function that contains an address; `functions` are sorted.
 pub(crate) fn containing(functions: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
     let behind = functions.partition_point(|range| range.start <= address);
     functions[..behind]

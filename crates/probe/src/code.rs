@@ -1,12 +1,12 @@
-//! The code of a module, and where its branches lead.
+//! Code of a module, and the targets of its branches.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
 
-/// Entries of a jump table that are looked at.
+/// Number of entries of a jump table that are examined.
 const MOST_CASES: usize = 4096;
 
-/// A branch: where it is, and where it leads.
+/// A branch: its address and its target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Branch {
     to: u64,
@@ -22,20 +22,20 @@ enum Kind {
     Pointer,
 }
 
-/// The code of a module, and where its branches lead. All addresses are of one kind, usually svma.
+/// Code of a module, and the targets of its branches. All addresses are of one kind, usually svma.
 pub struct Code<'a> {
     text: &'a [(u64, &'a [u8])],
-    /// Sorted by target.
+    /// Branches sorted by target.
     branches: Vec<Branch>,
-    /// Where decoding failed, sorted.
+    /// Addresses where decoding failed, sorted.
     undecodable: Vec<u64>,
 }
 
 impl<'a> Code<'a> {
-    /// Decodes everything in `functions` (sorted), and looks at jump tables in `constants`. `text` and `constants` are
-    /// pieces of the module with their addresses. `pointers` are addresses that the module's data holds (relocations).
+    /// Decodes everything in `functions` (sorted), and examines jump tables in `constants`. `text` and `constants` are
+    /// pieces of the module with their addresses. `pointers` are addresses in the module's data (relocations).
     ///
-    /// A jump table is found by the instruction that takes its address, which every function does that uses one:
+    /// A jump table is found by the instruction that takes its address, which every function that uses one contains:
     /// its entries are offsets from the table (or absolute addresses, in a program that is not position-independent).
     /// Constants that only look like one add targets, which can only lead to a refusal.
     pub fn new(
@@ -77,7 +77,7 @@ impl<'a> Code<'a> {
         }
         tables.sort_unstable();
         tables.dedup();
-        // Tables lie side by side, and the offsets of the next one are from its own beginning.
+        // Tables lie side by side, and the offsets in the next one are relative to its own beginning.
         let mut end = u64::MAX;
         for &table in tables.iter().rev() {
             if code.add_cases(constants, table..end) {
@@ -90,7 +90,8 @@ impl<'a> Code<'a> {
         code
     }
 
-    /// Adds what the table at the beginning of a range leads to, if it leads to code; whether it does so by offsets.
+    /// Adds the targets of the table at the beginning of a range, if they are code; returns whether its entries are
+    /// offsets.
     fn add_cases(&mut self, constants: &[(u64, &[u8])], range: Range<u64>) -> bool {
         let table = range.start;
         let Some(bytes) = part_at(constants, table) else {
@@ -111,7 +112,7 @@ impl<'a> Code<'a> {
         has_offsets
     }
 
-    /// Adds places in the code, up to the first that is not in it.
+    /// Adds targets up to the first one outside the code.
     fn add_targets(&mut self, from: u64, targets: impl Iterator<Item = u64>) {
         let text = self.text;
         let targets = targets.take_while(|&to| part_at(text, to).is_some());
@@ -122,7 +123,7 @@ impl<'a> Code<'a> {
         }));
     }
 
-    /// Places in a range that data, a jump table among them, leads to.
+    /// Returns addresses in a range that data, including jump tables, points to.
     pub(crate) fn pointers_into(&self, range: &Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let from = self.branches.partition_point(|b| b.to < range.start);
         let behind = self.branches.partition_point(|b| b.to < range.end);
@@ -130,13 +131,13 @@ impl<'a> Code<'a> {
         inside.filter(|b| b.kind == Kind::Pointer).map(|b| b.to)
     }
 
-    /// The bytes of a range, if the code has all of them.
+    /// Returns the bytes of a range, if the code contains all of them.
     pub fn bytes(&self, range: &Range<u64>) -> Option<&'a [u8]> {
         let bytes = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
         part_at(self.text, range.start)?.get(..bytes)
     }
 
-    /// A branch, or what may be one, that leads into this range: where it is.
+    /// Returns the address of a branch, or a possible one, that leads into this range.
     pub(crate) fn branch_into(&self, range: Range<u64>) -> Option<u64> {
         let first = self.branches.partition_point(|b| b.to < range.start);
         let found = self.branches.get(first)?;
@@ -150,7 +151,7 @@ impl<'a> Code<'a> {
         into.any(|branch| branch.kind == Kind::Jump && function.contains(&branch.from))
     }
 
-    /// Where decoding failed inside of this range.
+    /// Returns an address in this range where decoding failed.
     pub(crate) fn undecodable_in(&self, range: &Range<u64>) -> Option<u64> {
         let first = self.undecodable.partition_point(|&at| at < range.start);
         let at = *self.undecodable.get(first)?;
@@ -158,7 +159,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Returns the rest of the part with this address, from there on.
+/// Returns the rest of the part that contains this address, starting there.
 fn part_at<'p>(parts: &[(u64, &'p [u8])], address: u64) -> Option<&'p [u8]> {
     parts.iter().find_map(|(start, bytes)| {
         let offset = usize::try_from(address.checked_sub(*start)?).ok()?;
@@ -166,7 +167,7 @@ fn part_at<'p>(parts: &[(u64, &'p [u8])], address: u64) -> Option<&'p [u8]> {
     })
 }
 
-/// Where a direct jump or call leads. Calls into the middle of a function exist in assembly.
+/// Returns the target of a direct jump or call. Calls into the middle of a function exist in assembly.
 fn branch(instruction: &Instruction) -> Option<Branch> {
     let kind = match instruction.flow_control() {
         FlowControl::ConditionalBranch
@@ -186,7 +187,7 @@ fn branch(instruction: &Instruction) -> Option<Branch> {
     })
 }
 
-/// An address that an instruction names: `lea reg, [rip + x]`, `mov reg, imm`, `jmp [x + reg * 8]`.
+/// Returns an address named by an instruction: `lea reg, [rip + x]`, `mov reg, imm`, `jmp [x + reg * 8]`.
 fn named_address(instruction: &Instruction) -> Option<u64> {
     if instruction.is_ip_rel_memory_operand() {
         return Some(instruction.ip_rel_memory_address());

@@ -1,4 +1,4 @@
-//! Conditions on integer arguments: what they say, and the instructions that check them.
+//! Conditions on integer arguments: their syntax, and the instructions that check them.
 
 /// Comparison of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,16 +11,16 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-/// An argument compared with a number, both signed and of 64 bits.
+/// An argument compared with a number, both signed 64-bit integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// 0 is the first argument.
+    /// Number of the argument, from 0.
     argument: usize,
     comparison: Comparison,
     value: i64,
 }
 
-/// By length, so that `<=` is not taken for `<`.
+/// Sorted by length, so that `<=` is not taken for `<`.
 const SIGNS: [(&str, Comparison); 6] = [
     ("==", Comparison::Equal),
     ("!=", Comparison::NotEqual),
@@ -42,7 +42,7 @@ const COMPARE: [&[u8; 3]; 6] = [
 ];
 
 impl Condition {
-    /// Reads `arg2 > 4096`, or several of them with `&&` in between.
+    /// Reads `arg2 > 4096`, or several conditions with `&&` between them.
     pub fn list(text: &str) -> Result<Vec<Condition>, String> {
         text.split("&&")
             .map(|part| Condition::one(part.trim()))
@@ -73,7 +73,7 @@ impl Condition {
         })
     }
 
-    /// Instructions that leave the flags of the comparison. They change rax.
+    /// Returns instructions that set the flags of the comparison. They change rax.
     pub(crate) fn compare(&self) -> Vec<u8> {
         // mov rax, imm64
         let mut code = vec![0x48, 0xb8];
@@ -82,7 +82,7 @@ impl Condition {
         code
     }
 
-    /// `jcc rel32` without its distance, taken if the condition is not met.
+    /// Returns `jcc rel32` without its distance, taken if the condition is not met.
     pub(crate) fn jump_unless(&self) -> [u8; 2] {
         let code = match self.comparison {
             Comparison::Equal => 0x85,          // jne
@@ -96,7 +96,7 @@ impl Condition {
     }
 }
 
-/// Decimal or hexadecimal; an unsigned number of 64 bits stands for the signed one with the same bits.
+/// Reads a decimal or hexadecimal number; an unsigned 64-bit number stands for the signed one with the same bits.
 fn value_of(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),

@@ -1,14 +1,14 @@
-//! Where the pads count.
+//! Memory in which the pads count.
 //!
-//! Each thread counts in a block of its own, so that no cache line is shared and no increment needs a lock prefix.
-//! A thread finds its block by its thread pointer, in a table of private memory that a fork wipes
-//! (`MADV_WIPEONFORK`): a forked process finds no block, and counts nothing. The blocks are in shared memory, so
-//! that they outlive the process.
+//! Each thread counts in a block of its own, so that no cache line is shared and no increment needs a lock prefix. A
+//! thread finds its block by its thread pointer, in a table of private memory that a fork wipes (`MADV_WIPEONFORK`):
+//! a forked process finds no block, and counts nothing. The blocks are in shared memory, so that they outlive the
+//! process.
 //!
 //! ```text
 //! table (private, wiped by a fork)          blocks (shared)
 //!   4096 entries: thread pointer, block       +0    number of blocks taken
-//!                                             256   how the code works that looks at arguments and stacks
+//!                                             256   settings of the code that looks at arguments and stacks
 //!   +64 KiB: 1 if this is no forked process   4096  block 0, for threads without one of their own
 //!   +64 KiB + 8: address of the blocks              block 1: thread pointer, then a counter for each probe
 //! ```
@@ -16,52 +16,52 @@
 use crate::histogram::Histogram;
 use memhook_abi::{ProbeThread, STACK_PLACES, VALUE_TABLE_BYTES};
 
-/// The sizes of the counting memory.
+/// Sizes of the counting memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CountsLayout {
     /// Number of probes.
     pub probes: usize,
     /// True if blocks have room for entries that wait for their exits, and for histograms.
     pub has_latency: bool,
-    /// Number of arguments of each function for which blocks have tables.
+    /// Number of arguments per function for which blocks have tables.
     pub arguments: usize,
     /// True if blocks have room for call stacks.
     pub has_stacks: bool,
 }
 
-/// Functions whose arguments or callers can be looked at at once.
+/// Number of functions whose arguments or callers can be examined at once.
 pub const MOST_EVENTS: usize = 256;
 
-/// Entries of the table.
+/// Number of entries in the table.
 const ENTRIES: u64 = 4096;
 const ENTRY_BYTES: u64 = 16;
-/// Blocks that exist, with that of the threads that have none.
+/// Number of blocks, including the one for threads without their own.
 const BLOCKS: u64 = 1024;
 const PAGE_BYTES: u64 = 4096;
 
 impl CountsLayout {
-    /// Bytes of the entries; behind them are the words that follow here.
+    /// Size of the entries in bytes; the words below follow them.
     pub const TABLE_ENTRY_BYTES: u64 = ENTRIES * ENTRY_BYTES;
-    /// In the table: whether blocks may be used.
+    /// Offset in the table: whether blocks may be used.
     pub const IS_LIVE: u64 = Self::TABLE_ENTRY_BYTES;
-    /// In the table: where the blocks are.
+    /// Offset in the table: address of the blocks.
     pub const BLOCKS_AT: u64 = Self::TABLE_ENTRY_BYTES + 8;
-    /// Bytes of the table.
+    /// Size of the table in bytes.
     pub const TABLE_BYTES: u64 = Self::TABLE_ENTRY_BYTES + PAGE_BYTES;
-    /// In the shared memory: how many blocks were taken.
+    /// Offset in the shared memory: number of blocks taken.
     pub const TAKEN: u64 = 0;
-    /// In the shared memory: how the code is to work that pads call ([`memhook_abi::ProbeConfig`]).
+    /// Offset in the shared memory: settings for the code that pads call ([`memhook_abi::ProbeConfig`]).
     pub const CONFIG: u64 = 256;
-    /// In the shared memory: where block 0 is.
+    /// Offset in the shared memory: block 0.
     pub const FIRST_BLOCK: u64 = PAGE_BYTES;
-    /// Bytes of an entry that waits for its exit: stack pointer, time, probe, nothing.
+    /// Size of an entry that waits for its exit, in bytes: stack pointer, time, probe, nothing.
     pub(crate) const WAITING_ENTRY: u8 = 32;
-    /// Bytes of all entries that can wait in a block.
+    /// Size of all entries that can wait in a block, in bytes.
     pub(crate) const WAITING_BYTES: u64 = 128 * Self::WAITING_ENTRY as u64;
-    /// No block has this number or a higher one.
+    /// Block numbers are below this.
     pub const MOST_BLOCKS: u64 = BLOCKS;
 
-    /// Bytes from one block to the next: whole pages, so that one thread's pages are its own.
+    /// Returns the distance of two blocks in bytes: whole pages, so that threads do not share them.
     pub fn block_bytes(&self) -> u64 {
         self.used_bytes().next_multiple_of(PAGE_BYTES)
     }
@@ -71,22 +71,22 @@ impl CountsLayout {
         self.arguments > 0 || self.has_stacks
     }
 
-    /// In a block: how many bytes the entries take that wait for their exits.
+    /// Returns the offset in a block of the size of the waiting entries, in bytes.
     pub(crate) fn depth(&self) -> u64 {
         8 + 8 * self.probes as u64
     }
 
-    /// In a block: where these entries are.
+    /// Returns the offset of these entries in a block.
     pub(crate) fn waiting(&self) -> u64 {
         self.depth() + 8
     }
 
-    /// In a block: where the histogram of a probe is.
+    /// Returns the offset of a probe's histogram in a block.
     pub fn histogram(&self, probe: usize) -> u64 {
         self.waiting() + Self::WAITING_BYTES + (probe * Histogram::WORDS * 8) as u64
     }
 
-    /// Bytes of a block that count calls and latencies.
+    /// Returns the number of bytes of a block that count calls and latencies.
     pub fn counting_bytes(&self) -> u64 {
         if self.has_latency {
             self.histogram(self.probes)
@@ -95,27 +95,28 @@ impl CountsLayout {
         }
     }
 
-    /// In a block: where the words of its thread are ([`memhook_abi::ProbeThread`]).
+    /// Returns the offset in a block of the words of its thread ([`memhook_abi::ProbeThread`]).
     pub fn thread(&self) -> u64 {
         self.counting_bytes().next_multiple_of(64)
     }
 
-    /// In a block: where the tables of values are.
+    /// Returns the offset of the tables of values in a block.
     pub fn values(&self) -> u64 {
         self.thread() + size_of::<ProbeThread>() as u64
     }
 
-    /// In a block: where the table of the values of an argument is, by its place among those that were asked for.
+    /// Returns the offset in a block of the table with the values of an argument, by its position among the requested
+    /// ones.
     pub fn value_table(&self, probe: usize, argument: usize) -> u64 {
         self.values() + ((probe * self.arguments + argument) * VALUE_TABLE_BYTES) as u64
     }
 
-    /// In a block: where the table of call stacks is.
+    /// Returns the offset of the table of call stacks in a block.
     pub fn stacks(&self) -> u64 {
         self.value_table(self.probes, 0)
     }
 
-    /// Bytes of a block that are of use.
+    /// Returns the number of bytes used in a block.
     pub fn used_bytes(&self) -> u64 {
         match (self.has_events(), self.has_stacks) {
             (false, _) => self.counting_bytes(),
@@ -124,8 +125,8 @@ impl CountsLayout {
         }
     }
 
-    /// Bytes of a block that a thread touches which does nothing special: some of the places for call stacks, and one
-    /// table of values in eight.
+    /// Returns the number of bytes in a block that an ordinary thread touches: some of the slots for call stacks, and
+    /// one table of values in eight.
     pub fn likely_bytes(&self) -> u64 {
         let values = if self.has_events() {
             self.stacks() - self.values()
@@ -136,7 +137,7 @@ impl CountsLayout {
         self.counting_bytes() + values / 8 + stacks
     }
 
-    /// The histogram of a probe in the bytes of a block.
+    /// Returns the histogram of a probe from the bytes of a block.
     pub fn histogram_words(&self, block: &[u8], probe: usize) -> Vec<u64> {
         let at = self.histogram(probe) as usize;
         let bytes = block.get(at..at + Histogram::WORDS * 8).unwrap_or_default();
@@ -144,17 +145,17 @@ impl CountsLayout {
         words.map(|word| u64::from_le_bytes(*word)).collect()
     }
 
-    /// Bytes of the shared memory. Pages that nobody touches do not exist.
+    /// Returns the size of the shared memory in bytes. Pages that nobody touches take no memory.
     pub fn shared_bytes(&self) -> u64 {
         Self::FIRST_BLOCK + BLOCKS * self.block_bytes()
     }
 
-    /// Where a block is in the shared memory.
+    /// Returns the offset of a block in the shared memory.
     pub fn block(&self, number: u64) -> u64 {
         Self::FIRST_BLOCK + number * self.block_bytes()
     }
 
-    /// Where the counter of a probe is in a block.
+    /// Returns the offset of the counter of a probe in a block.
     pub fn counter(probe: usize) -> u64 {
         8 + 8 * probe as u64
     }
@@ -172,7 +173,7 @@ impl CountsLayout {
         1u64.to_le_bytes()
     }
 
-    /// Returns how many blocks there are to read, by the first word of the shared memory.
+    /// Returns the number of blocks to read, from the first word of the shared memory.
     pub fn blocks_to_read(taken: u64) -> u64 {
         taken.clamp(1, BLOCKS)
     }

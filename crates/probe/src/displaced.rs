@@ -1,4 +1,4 @@
-//! Instructions that a jump displaces, and the same ones at another address.
+//! Instructions that a jump displaces, and their equivalents at another address.
 
 use crate::Refusal;
 use iced_x86::{
@@ -6,7 +6,7 @@ use iced_x86::{
     FastFormatter, FlowControl, Instruction, InstructionBlock, Mnemonic, OpKind, Register,
 };
 
-/// An instruction as text.
+/// Returns an instruction as text.
 pub fn assembly(instruction: &Instruction) -> String {
     let mut text = String::new();
     let mut formatter = FastFormatter::new();
@@ -19,7 +19,7 @@ pub fn assembly(instruction: &Instruction) -> String {
     text
 }
 
-/// Checks that an instruction does the same at any address, once its operands are adapted.
+/// Checks that an instruction does the same at any address, after its operands are adapted.
 pub(crate) fn check_movable(instruction: &Instruction) -> Result<(), Refusal> {
     let immovable = || Refusal::Immovable {
         instruction: assembly(instruction),
@@ -34,8 +34,8 @@ pub(crate) fn check_movable(instruction: &Instruction) -> Result<(), Refusal> {
         FlowControl::IndirectCall => {
             instruction.is_call_near_indirect() && !refers_to_stack_pointer(instruction)
         }
-        // A transaction would be aborted to code elsewhere; interrupts and system calls leave the thread in the pad
-        // for as long as they take.
+        // A transaction would abort to code elsewhere; interrupts and system calls keep the thread in the pad for as
+        // long as they take.
         FlowControl::XbeginXabortXend | FlowControl::Interrupt | FlowControl::Exception => false,
     };
     is_movable.then_some(()).ok_or_else(immovable)
@@ -50,7 +50,7 @@ fn is_bound_to_its_place(instruction: &Instruction) -> bool {
     instruction.is_privileged()
         || matches!(
             instruction.mnemonic(),
-            // Behind the entry, this is where indirect branches may arrive.
+            // Behind the entry, indirect branches may arrive here.
             Mnemonic::Endbr64
                 | Mnemonic::Endbr32
                 | Mnemonic::Syscall
@@ -85,9 +85,9 @@ pub(crate) fn is_call(instruction: &Instruction) -> bool {
     )
 }
 
-/// The machine code of displaced instructions at `address`. A call, which can only be the last one, becomes a push
-/// of the return address that it would have pushed at its own place, and a jump: its callee returns to the
-/// function, and a backtrace through it is the original one.
+/// Returns the machine code of displaced instructions at `address`. A call, which can only be the last one, becomes a
+/// push of the return address that it would have pushed at its original place, and a jump: its callee returns to the
+/// function, and a backtrace through it looks like the original one.
 pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusal> {
     let (plain, call) = match instructions.split_last() {
         Some((last, before)) if is_call(last) => (before, Some(last)),
@@ -140,8 +140,8 @@ fn is_alike(original: &Instruction, copy: &Instruction) -> bool {
             && original.mnemonic() == copy.mnemonic()
             && original.near_branch_target() == copy.near_branch_target();
     }
-    // The distance to what a relative operand addresses differs, and its address does not. Immediates and lengths of
-    // prefixes are part of the instruction's equality, its place is not.
+    // The distance to the target of a relative operand differs, but its address does not. The equality of
+    // instructions covers immediates and lengths of prefixes, but not the position.
     original.code() == copy.code()
         && original.op_count() == copy.op_count()
         && (0..original.op_count()).all(|n| {
@@ -199,7 +199,7 @@ fn encoded(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusa
         .map_err(|_| Refusal::OutOfReach)
 }
 
-/// `push imm32` extends the sign; the upper half is then written over.
+/// `push imm32` extends the sign; the upper half is overwritten afterwards.
 fn push_address(address: u64, code: &mut Vec<u8>) {
     code.push(0x68);
     code.extend((address as u32).to_le_bytes());

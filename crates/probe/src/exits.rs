@@ -1,7 +1,7 @@
-//! Where a function is left, and what a jump displaces there.
+//! Exits of a function, and the instructions that a jump displaces there.
 //!
-//! Return addresses stay as they are: a function whose latency is measured has a pad at each of its exits. So nothing
-//! that looks at the stack (exceptions, longjmp, backtraces, shadow stacks) can be surprised; a call that ends in one of
+//! Return addresses stay as they are: a function with a measured latency has a pad at each of its exits. So nothing
+//! that reads the stack (exceptions, longjmp, backtraces, shadow stacks) can be surprised; a call that ends in one of
 //! those ways is just not measured.
 
 use crate::displaced::{self, check_movable, ends_here, is_call};
@@ -10,7 +10,7 @@ use crate::{Code, JUMP_BYTES, Plan, Refusal};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::ops::Range;
 
-/// The prefix that marks an indirect jump which may arrive anywhere: that of a switch.
+/// Prefix of an indirect jump that may arrive anywhere: that of a switch.
 const NOTRACK: u8 = 0x3e;
 
 /// Plans the jumps at the exits of a function whose entry is planned.
@@ -48,7 +48,7 @@ fn is_exit(
             if bytes[at] == NOTRACK {
                 return Ok(false);
             }
-            // Compilers mark the jumps of switches where they mark functions.
+            // Compilers that mark functions also mark the jumps of switches.
             if !has_endbr64(bytes) {
                 return Err(Refusal::UnclearExit {
                     instruction: displaced::assembly(instruction),

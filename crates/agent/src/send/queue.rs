@@ -77,8 +77,8 @@ pub fn left_for(state: &OwnDirectory, of: Destination) -> Option<(PathBuf, usize
     (count > 0).then(|| (queue.path().to_owned(), count))
 }
 
-/// Gives up the oldest request of all queues below a state directory, of which no queue is open. Returns whether there
-/// was one.
+/// Drops the oldest request of all queues below a state directory, none of which may be open. Returns true if there was
+/// one.
 pub fn give_up_oldest(state: &OwnDirectory) -> bool {
     let queues = Destination::ALL.into_iter();
     let queues = queues.filter_map(|of| existing(state, of));
@@ -100,8 +100,8 @@ pub fn give_up_oldest(state: &OwnDirectory) -> bool {
 }
 
 impl Queue {
-    /// With what an agent before this one has left there, and how much of it was given up because it is more than there
-    /// may be.
+    /// Opens the queue with the requests of an earlier agent; also returns how many of them were dropped because they
+    /// exceed the bound.
     pub fn open(
         directory: OwnDirectory,
         max_bytes: u64,
@@ -116,7 +116,7 @@ impl Queue {
                     stamp,
                     bytes: metadata.len(),
                 }),
-                // Half of one: its writer was killed.
+                // A part of one: its writer was killed.
                 _ => drop(std::fs::remove_file(entry.path())),
             }
         }
@@ -132,7 +132,7 @@ impl Queue {
         Ok((queue, given_up))
     }
 
-    /// Gives up the oldest requests until there is room for so many bytes more. Returns how many it gave up.
+    /// Drops the oldest requests until there is room for this many bytes. Returns the number of dropped ones.
     fn make_room(&mut self, bytes: u64) -> u64 {
         let mut given_up = 0;
         while (self.bytes + bytes > self.max_bytes || !self.disk_has(bytes))
@@ -143,7 +143,8 @@ impl Queue {
         given_up
     }
 
-    /// Returns true if the disk has room for this many bytes, beside what is to stay free. True where it does not say.
+    /// Returns true if the disk has room for this many bytes, apart from the part to leave free; also if it reports
+    /// nothing.
     fn disk_has(&self, bytes: u64) -> bool {
         let Ok(disk) = rustix::fs::statvfs(self.directory.name(".")) else {
             return true;
@@ -154,12 +155,12 @@ impl Queue {
         all == 0 || free >= bytes.saturating_add(stays)
     }
 
-    /// Bytes that wait.
+    /// Returns the waiting bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns what waits.
+    /// Returns the contents of the queue.
     pub fn queued(&self) -> Option<Queued> {
         let (oldest, newest) = (self.waiting.front()?.stamp, self.waiting.back()?.stamp);
         Some(Queued {
@@ -169,7 +170,7 @@ impl Queue {
         })
     }
 
-    /// Puts a request at its end.
+    /// Appends a request.
     pub fn put(&mut self, request: &[u8]) -> Put {
         let bytes = request.len() as u64;
         let mut put = Put::default();
@@ -177,7 +178,7 @@ impl Queue {
             put.error = Some(Error::other("it is larger than the whole queue"));
             return put;
         }
-        // The disk is full: what is new tells more than what is old.
+        // The disk is full: new requests matter more than old ones.
         put.given_up = self.make_room(bytes);
         if !self.disk_has(bytes) {
             put.error = Some(Error::from(ErrorKind::StorageFull));
@@ -202,7 +203,7 @@ impl Queue {
         oldest.is_some_and(|oldest| self.remove(oldest))
     }
 
-    /// Takes a request out. Returns whether it was there.
+    /// Removes a request. Returns true if it was there.
     pub fn remove(&mut self, one: Waiting) -> bool {
         let Some(at) = self.waiting.iter().position(|other| *other == one) else {
             return false;
@@ -213,7 +214,7 @@ impl Queue {
         true
     }
 
-    /// Gives up what is too old for the store to be taken. Returns how many were.
+    /// Drops requests that are too old for the store to accept. Returns their number.
     pub fn expire(&mut self) -> u64 {
         let limit = now_ms().saturating_sub(self.max_age.as_millis() as u64);
         let mut expired = 0;
@@ -228,7 +229,7 @@ impl Queue {
         expired
     }
 
-    /// The oldest request, with its bytes. One that cannot be read is given up.
+    /// Returns the oldest request, with its bytes. Drops one that cannot be read.
     pub fn oldest(&mut self) -> Option<(Waiting, Vec<u8>)> {
         while let Some(&oldest) = self.waiting.front() {
             let mut bytes = Vec::new();
@@ -284,14 +285,14 @@ mod tests {
         std::fs::write(directory.join(name(second.stamp)), "damaged").expect("written");
         assert_eq!(queue.oldest().expect("one").1, [2; 30]);
         let (mut queue, _) = Queue::open(own(), 100, Duration::ZERO).expect("there");
-        // Stamps of what comes within one millisecond run ahead of the clock.
+        // Stamps of requests within one millisecond run ahead of the clock.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!((queue.expire(), queue.bytes()), (1, 0));
         assert_eq!(queue.oldest(), None);
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 
-    /// A configuration that permits less, and a start beside a full disk.
+    /// A configuration with a lower bound, and a start with a full disk.
     #[test]
     fn the_oldest_of_what_is_too_much_at_the_start_go() {
         let path = std::env::temp_dir().join(format!("memhook-queues-{}", std::process::id()));

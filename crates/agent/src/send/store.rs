@@ -13,10 +13,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Before the second attempt; doubled for each further one.
+/// Pause before the second attempt; doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
-/// At the end, so long is given to what still waits.
+/// Grace period for waiting requests at the end.
 const LAST_SENDS: Duration = Duration::from_secs(3);
 
 /// Encoding of requests.
@@ -29,7 +29,7 @@ pub enum Encode {
 }
 
 impl Encode {
-    /// The store of this configuration.
+    /// Returns the configured store.
     fn server(self, configured: &Configured) -> Server<'_> {
         let (path, mut headers) = match self {
             Encode::Pyroscope => (pyroscope::PATH, pyroscope::headers()),
@@ -56,7 +56,7 @@ impl Encode {
             timeout: configured.timeout.0,
             comes_back: match self {
                 Encode::Pyroscope => |status| matches!(status, 408 | 425 | 429 | 500..),
-                // OTLP, "Retryable response codes": no others may be.
+                // OTLP, "Retryable response codes": no others are.
                 Encode::Otlp => |status| matches!(status, 429 | 502..=504),
             },
         }
@@ -69,7 +69,7 @@ impl Encode {
         }
     }
 
-    /// Returns what it did not take, although it reported success.
+    /// Returns the part that the store rejected, although it reported success.
     fn refused(self, answer: &[u8]) -> Option<String> {
         match self {
             Encode::Pyroscope => None,
@@ -90,14 +90,14 @@ pub struct Store {
 
 struct State {
     queue: Queue,
-    /// When the agent has to be done.
+    /// Deadline of the agent's end.
     ends: Option<Instant>,
-    /// The disk has failed, and that was told.
+    /// True if the disk has failed, and this was reported.
     disk_has_failed: bool,
 }
 
 impl Store {
-    /// With what waits for it from before.
+    /// Creates a store, with the waiting requests of an earlier agent.
     pub fn new(
         of: Destination,
         encode: Encode,
@@ -182,7 +182,7 @@ impl Store {
         self.changed.notify_all();
     }
 
-    /// Waits for so long, or until the agent ends. Returns whether it does.
+    /// Waits for this long, or until the agent ends. Returns true if it does.
     fn pause(&self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         let mut state = self.lock();
@@ -214,7 +214,7 @@ impl Store {
                 if ends.is_some() {
                     return;
                 }
-                // Something is put there, or the agent ends.
+                // Until a request is queued, or the agent ends.
                 let waited = self.changed.wait_timeout(state, Duration::from_secs(60));
                 drop(waited);
                 continue;
@@ -269,13 +269,13 @@ impl Store {
                 pause = pause.mul_f64(pauses.jitter());
             }
             if !pause.is_zero() && self.pause(pause) {
-                // What still waits is for the next start.
+                // The rest waits for the next start.
                 return;
             }
         }
     }
 
-    /// Tells what is wrong when it has not been told just before.
+    /// Reports a problem unless it was the last one reported.
     fn tell(&self, told: &mut Option<String>, what: String) {
         if told.as_ref() != Some(&what) {
             warn(&format!("{} {what}", self.of.name()));
@@ -302,7 +302,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// At random, from 0 to 1.
+    /// Returns a random number from 0 to 1.
     fn share(&mut self) -> f64 {
         // xorshift64
         self.random ^= self.random << 13;
@@ -311,17 +311,18 @@ impl Pauses {
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// At random, with the mean 1: so that hosts that send a backlog do not do it in step.
+    /// Returns a random factor with the mean 1, so that hosts that send a backlog do not do it in step.
     fn jitter(&mut self) -> f64 {
         0.5 + self.share()
     }
 
-    /// Longer each time, and different on each host, so that not all of them come back at once to a store that was away.
+    /// Returns the next pause: longer each time, and different on each host, so that not all of them return at once to
+    /// a store that was down.
     fn next(&mut self, wanted: Option<Duration>) -> Duration {
         let pause = self.next.mul_f64(0.5 + 0.5 * self.share());
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         match wanted {
-            // Not before it was asked for, and not all at the very moment.
+            // Not before the requested time, and not all at that very moment.
             Some(wanted) => wanted + pause.min(wanted.mul_f64(0.1) + FIRST_PAUSE),
             None => pause,
         }

@@ -1,14 +1,14 @@
-//! Order in which targets are left, and how many at a time.
+//! The order in which targets are left, and how many at a time.
 //!
 //! Leaving a process means reading its modules, and then holding one of its threads for a moment. All at
-//! once, hundreds would keep each other from the processors while each has a thread of its process stopped.
+//! once, hundreds would compete for the processors while each has a stopped thread in its process.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Longest wait for one target at the end of the agent.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Additional wait for each further one: many times what leaving takes.
+/// Additional wait for each further one: many times the duration of leaving.
 const PATIENCE_EACH: Duration = Duration::from_millis(200);
 
 /// Reason why a target is left.
@@ -31,14 +31,14 @@ pub struct Departures {
 }
 
 impl Departures {
-    /// Adds one behind all others.
+    /// Adds a target at the end.
     pub fn add(&mut self, pid: i32) {
         if !self.waiting.contains(&pid) {
             self.waiting.push_back(pid);
         }
     }
 
-    /// Whose turn it is, if this many are being left and `most` may be.
+    /// Returns the next target, if this many are being left and `most` may be.
     pub fn next(&mut self, under_way: usize, most: usize) -> Option<i32> {
         if under_way >= most.max(1) {
             return None;

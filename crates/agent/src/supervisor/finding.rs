@@ -14,11 +14,11 @@ use memhook_process::own_processor_time;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A look at all processes takes at most one part in this many of a processor's time.
+/// Inverse of the largest share of a processor's time for looks at all processes.
 const SCAN_SHARE: u32 = 50;
 
 impl Supervisor {
-    /// Finds processes: those that the kernel reports, and now and then all of them.
+    /// Finds processes: those that the kernel reports, and periodically all of them.
     pub(super) fn find(&mut self, now: Instant) {
         let mut is_scan_due = self.take_pods() || now >= self.next_scan;
         self.hear(now);
@@ -48,7 +48,7 @@ impl Supervisor {
             self.call(pid);
         }
         if is_scan_due {
-            // Not the time that passes: on a busy machine most of that is others'.
+            // Not the elapsed time: on a busy machine most of that belongs to other processes.
             let before = own_processor_time();
             self.machine.look(now);
             let used = own_processor_time().saturating_sub(before);
@@ -72,7 +72,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes what was read of the files of processes.
+    /// Takes the answers from the files of processes.
     fn hear(&mut self, now: Instant) {
         for Heard {
             pid,
@@ -86,7 +86,7 @@ impl Supervisor {
             match (answer, &mut asked) {
                 (Answer::Inside(_), _) => self.choose(pid, now),
                 (Answer::Obstacle(None), Some(member)) => member.cleared(now),
-                // What is wrong with a process that has just begun may pass by itself.
+                // An obstacle in a process that has just begun may pass by itself.
                 (Answer::Obstacle(Some(why)), Some(member)) => {
                     if member.wait_a_moment(now) {
                         self.refused(pid, why, now);
@@ -105,7 +105,7 @@ impl Supervisor {
         self.board.agent().hung_readers = self.machine.reads().hung() as u64;
     }
 
-    /// Takes the pods that the kubelet has listed. Returns whether that is something new.
+    /// Takes the kubelet's list of pods. Returns true if it is a new one.
     fn take_pods(&mut self) -> bool {
         let Some(kubelet) = &self.kubelet else {
             return false;
@@ -116,14 +116,14 @@ impl Supervisor {
         is_new
     }
 
-    /// Has the thread that traces a process check that it is still the same: for a quiet process it seldom checks.
+    /// Makes the thread that traces a process check that it is still the same: for a quiet process it seldom checks.
     fn call(&self, pid: i32) {
         if let Some(worker) = self.members.get(&pid).and_then(Member::worker) {
             worker.link.call();
         }
     }
 
-    /// The rule that a process falls under now, and whether only because of its parent.
+    /// Returns the present rule of a process, with a flag for a match of its parent only.
     fn rule_of(&self, facts: &Facts) -> Option<(Arc<Rule>, bool)> {
         if let Some(rule) = self.rules.of(facts, None) {
             return Some((rule, false));
@@ -136,7 +136,7 @@ impl Supervisor {
         let Some(facts) = self.machine.get(pid) else {
             return;
         };
-        // If the process id is used again, or another program is executed, its thread will notice.
+        // If the process id is reused, or another program is executed, its thread will notice.
         let is_known = |member: &Member| {
             let identity = &member.identity;
             let is_same =
@@ -147,7 +147,7 @@ impl Supervisor {
             return;
         }
         match self.rule_of(facts) {
-            // It is chosen as soon as they were.
+            // It is chosen as soon as they were read.
             Some(_) if !self.machine.has_read(pid) => {}
             Some((rule, is_inherited)) => {
                 let Some(facts) = self.machine.get(pid) else {
@@ -176,7 +176,8 @@ impl Supervisor {
                 }
                 continue;
             };
-            // A process that was chosen for its memory stays chosen when it has shrunk, or when it was chosen with its parent.
+            // A process that was chosen for its memory stays chosen when it shrinks, or when it was chosen with its
+            // parent.
             let as_chosen = Facts {
                 resident: u64::MAX,
                 ..facts.clone()
@@ -204,7 +205,7 @@ impl Supervisor {
 }
 
 fn identity(facts: &Facts, rule: &Rule) -> Identity {
-    // Of names that would act where they are shown, everything that shows them gets the same harmless text.
+    // Every display gets the same harmless text for names with active characters.
     let program = visible(facts.program()).into_owned();
     let pod = facts.place.pod();
     Identity {

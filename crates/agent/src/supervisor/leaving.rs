@@ -20,12 +20,12 @@ impl Supervisor {
         }
     }
 
-    /// Leaves the targets whose turn it is, a few at a time.
+    /// Leaves the next targets, a few at a time.
     pub(super) fn depart(&mut self) {
         if self.departures.is_empty() {
             return;
         }
-        // More at the same time would only make each other slower.
+        // More at the same time would only slow each other down.
         let most = processors() as usize;
         let mut under_way = self.under_way();
         while let Some(pid) = self.departures.next(under_way, most) {
@@ -36,7 +36,7 @@ impl Supervisor {
         }
     }
 
-    /// Number of targets that are being left.
+    /// Returns the number of targets that are being left.
     fn under_way(&self) -> usize {
         let workers = self.members.values().filter_map(Member::worker);
         workers
@@ -45,7 +45,7 @@ impl Supervisor {
             .count()
     }
 
-    /// Returns true if targets are being left or wait for it.
+    /// Returns true if targets are being left, or wait for it.
     pub(super) fn is_leaving(&self) -> bool {
         !self.departures.is_empty() || self.under_way() > 0
     }
@@ -69,7 +69,7 @@ impl Supervisor {
         }
     }
 
-    /// Leaves every target as it was, sends what can be sent, and ends.
+    /// Restores and leaves every target, sends what can be sent, and ends.
     pub fn finish(mut self) -> Outcome {
         let pids: Vec<i32> = self.members.keys().copied().collect();
         pids.iter()
@@ -108,8 +108,8 @@ impl Supervisor {
         }
     }
 
-    /// Ends although some targets have not been left. They go on by themselves, as after the death of the agent, and stay in
-    /// the journal, so that the next one puts them right. What their threads still hold ends with this process; profiles
+    /// Ends although some targets have not been left. They go on by themselves, as after the death of the agent, and
+    /// stay in the journal, so that the next one repairs them. Their threads' holds end with this process; profiles
     /// that were not encoded yet are lost.
     fn give_up(&self, left: &[i32]) -> Outcome {
         for pid in left {
@@ -155,7 +155,7 @@ impl Supervisor {
         );
         match ended {
             Ended::Gone => {
-                // What it executes now may fall under another rule, or under none.
+                // Its new program may match another rule, or none.
                 self.members.remove(&pid);
                 self.forget(pid);
                 self.machine.look_at(pid, now);
@@ -200,7 +200,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles a target that was left on request: its rule ended, or resources had to be saved.
+    /// Handles a target that was left on purpose: its rule ended, or resources had to be saved.
     fn after_leaving(&mut self, pid: i32, now: Instant) {
         let Some(member) = self.members.get_mut(&pid) else {
             return;

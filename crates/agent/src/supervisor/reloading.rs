@@ -9,7 +9,7 @@ use memhook_inject::reloads;
 use std::time::Instant;
 
 impl Supervisor {
-    /// Reads the configuration again if a signal asked for that.
+    /// Reads the configuration again after a signal.
     pub(super) fn reload(&mut self) {
         let asked = reloads();
         if asked == self.reloads {
@@ -17,7 +17,7 @@ impl Supervisor {
         }
         self.reloads = asked;
         match self.reread() {
-            // The state is right before anybody who reads the log can ask for it.
+            // The state is correct before any reader of the log can query it.
             Ok(()) => {
                 self.board.agent().has_refused_configuration = false;
                 tracing::info!("the configuration was read again");
@@ -46,7 +46,8 @@ impl Supervisor {
                 path: self.path.clone(),
             });
         }
-        // Before the old ones end: what cannot be used is refused as a whole.
+        // Before the old ones end: an unusable configuration is refused as a
+        // whole.
         let changes_stores = file.files != self.file.files
             || unplaced(&file.pyroscope) != unplaced(&self.file.pyroscope)
             || unplaced(&file.otlp) != unplaced(&self.file.otlp)

@@ -1,4 +1,4 @@
-//! Share of one namespace's targets, so that others have their part.
+//! The share of one namespace's targets, which protects the other namespaces.
 
 use super::Supervisor;
 use super::departures::Why;
@@ -9,7 +9,7 @@ use crate::said::warn;
 use std::time::Instant;
 
 impl Supervisor {
-    /// Gives up the newest of the targets that are meant. Returns whether there is one.
+    /// Drops the newest of the selected targets. Returns true if there is one.
     pub(super) fn shed_newest(&mut self, why: &str, is_meant: impl Fn(&Identity) -> bool) -> bool {
         let traced = self.members.values().filter(|member| {
             let worker = member.worker();
@@ -17,7 +17,7 @@ impl Supervisor {
                 && !member.is_leaving()
                 && is_meant(&member.identity)
         });
-        // The newest: what it has to tell is the least.
+        // The newest one has the least evidence.
         let Some(newest) = traced.max_by_key(|member| member.since) else {
             return false;
         };
@@ -31,7 +31,7 @@ impl Supervisor {
         true
     }
 
-    /// Looks at what the targets of each namespace use, and gives up one where that is too much.
+    /// Checks the use by the targets of each namespace, and drops one if it is too high.
     pub(super) fn judge_namespaces(&mut self, now: Instant) {
         if self.file.kubernetes.is_none() {
             return;
@@ -59,7 +59,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns true if the namespace of a process has all that it may have.
+    /// Returns true if the namespace of a process is at its limits.
     pub(super) fn is_shared_out(&self, pid: i32) -> bool {
         let Some(member) = self.members.get(&pid) else {
             return false;

@@ -1,4 +1,4 @@
-//! Who is served, and who makes room for another.
+//! The choice of the client that makes room for another.
 
 use super::{Client, HttpServer, MOST_SILENT, MOST_SILENT_OF_ONE};
 use std::io::{ErrorKind, Result};
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A connection whose request is not complete.
+/// A connection whose request is incomplete.
 pub(super) struct Silent {
     pub(super) client: Client,
-    /// When its time is over.
+    /// Deadline of its request.
     pub(super) until: Instant,
 }
 
 impl Silent {
-    /// Adds one to a list that has the oldest first, in the place of another if need be.
+    /// Adds one to a list, oldest first, in the place of another if necessary.
     pub(super) fn enter(list: &mut Vec<Silent>, client: Client, until: Instant) {
         let addresses = list.iter().map(|one| one.client.address);
         if let Some(at) = yields(addresses, client.address, (MOST_SILENT, MOST_SILENT_OF_ONE)) {
@@ -25,19 +25,19 @@ impl Silent {
     }
 }
 
-/// Connections that are answered, the oldest first.
+/// Connections that are being answered, oldest first.
 #[derive(Default)]
 pub(super) struct Places {
     taken: Mutex<Vec<Answered>>,
     last: AtomicU64,
-    /// Threads that make answers, also for those that were sent away.
+    /// Threads that make answers, including those for clients that were turned away.
     threads: AtomicUsize,
 }
 
 struct Answered {
     number: u64,
     address: IpAddr,
-    /// To end it from outside.
+    /// The connection, to end it from outside.
     stream: TcpStream,
 }
 
@@ -46,8 +46,8 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a client in, in the place of another if need be, which is sent away. None is taken while so many answers are
-    /// not ready that whatever makes them must hang.
+    /// Accepts a client, in the place of another if necessary, which is turned away. Accepts none while so many answers
+    /// are pending that their makers must hang.
     pub(super) fn enter(self: &Arc<Places>, client: &Client, server: &HttpServer) -> Result<Place> {
         let (stream, address) = (client.stream.try_clone()?, client.address);
         if self.threads.load(Relaxed) >= 2 * server.most_clients {
@@ -74,7 +74,7 @@ impl Places {
     }
 }
 
-/// The place of a client, for as long as it lives.
+/// The place of a client, held until it is dropped.
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
@@ -87,8 +87,8 @@ impl Drop for Place {
     }
 }
 
-/// Which of those that are there makes room for a new one, if one has to: the oldest of its own address if that has as
-/// many as it may have, or else of the address that has most. `most`: in all, and of one address.
+/// Returns the client that must make room for a new one, if any: the oldest of its own address if that is at its limit,
+/// or else of the address with the most. `most`: limits in all, and for one address.
 fn yields(
     addresses: impl Iterator<Item = IpAddr>,
     new: IpAddr,
@@ -104,7 +104,7 @@ fn yields(
     if networks.len() < most.0 {
         return None;
     }
-    // Of several that have as many, the one that was there first.
+    // Of several with equal numbers, the one that was there first.
     networks
         .iter()
         .rev()
@@ -112,7 +112,7 @@ fn yields(
         .and_then(first)
 }
 
-/// Returns what counts as one address: the owner of one IPv6 address has 2^64 of them.
+/// Returns the range that counts as one address: the owner of one IPv6 address has 2^64 of them.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => {

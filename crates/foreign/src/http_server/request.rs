@@ -1,30 +1,31 @@
-//! A request, as far as it is looked at. httparse parses it.
+//! The examined part of a request, which httparse parses.
 
 use super::Parsed;
 use crate::asks_for_us;
 
-/// Longest request that is read, headers included; no browser sends a longer one.
+/// Longest request that is read, including headers; no browser sends a longer one.
 pub(super) const MOST_BYTES: usize = 64 << 10;
 const MOST_HEADERS: usize = 64;
 
 /// A request.
 pub struct Request {
     pub(super) method: String,
-    /// Without a query.
+    /// Path without a query.
     pub path: String,
-    /// Whom the client believes to ask. A client that does not say it is no browser.
+    /// Hosts that the client means to ask. A client that names none is not a
+    /// browser.
     hosts: Vec<String>,
 }
 
 impl Request {
-    /// Returns true if the client means to ask a server of these names.
+    /// Returns true if the client means to ask a server with these names.
     pub(crate) fn is_for(&self, names: &[String]) -> bool {
         let is_own = |host: &String| asks_for_us(host, names.iter().map(String::as_str));
         self.hosts.len() <= 1 && self.hosts.iter().all(is_own)
     }
 }
 
-/// `None`: the request is not complete.
+/// Parses a request; `None` if it is incomplete.
 pub(crate) fn parsed(bytes: &[u8]) -> Option<Parsed> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);

@@ -1,7 +1,7 @@
 //! C++ names by the Itanium ABI, in the spelling of c++filt.
 //!
-//! A parser makes a tree ([`Node`]), in which what the name refers back to stands once, and a printer writes it.
-//! References back may double a name again and again, so the printer writes within bounds.
+//! A parser makes a tree ([`Node`]), which holds repeated parts once, and a printer writes it. References back
+//! may double a name again and again, so the printer writes within bounds.
 
 mod operators;
 mod parse;
@@ -12,7 +12,7 @@ use crate::bounded_name::Bounded;
 /// Style of the output.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
-    /// Return types, and the types of literals.
+    /// True for return types, and the types of literals.
     pub in_full: bool,
 }
 
@@ -30,7 +30,7 @@ type Id = usize;
 enum Node<'a> {
     Text(&'a str),
     Owned(String),
-    /// One of the abbreviations of the standard library: as it is written, its full name, and its last part.
+    /// An abbreviation of the standard library: its short spelling, its full name, and its last part.
     Standard(&'static str, &'static str, &'static str),
     /// The full name of a `Standard`, which its constructors show.
     InFull(Id),
@@ -38,9 +38,9 @@ enum Node<'a> {
     Tagged(Id, &'a str),
     WithArguments(Id, Id),
     Arguments(Vec<Id>),
-    /// Arguments that stand for one parameter.
+    /// Several arguments for one parameter.
     Pack(Vec<Id>),
-    /// The parameter that such a pack stands for: the one of its arguments that is expanded now.
+    /// The parameter for such a pack: the argument that is being expanded.
     OfPack(Vec<Id>),
     Expansion(Id),
     /// A parameter whose argument comes later in the name.
@@ -55,14 +55,14 @@ enum Node<'a> {
         parameters: Vec<Id>,
         qualifiers: Qualifiers,
     },
-    /// A thing inside a function.
+    /// An entity inside a function.
     Local(Id, Id),
-    /// `vtable for` and the like.
+    /// `vtable for` and similar names.
     Special(&'static str, Id),
     Pointer(Id),
     Reference(Id, bool),
     Qualified(Id, Qualifiers),
-    /// A type with something behind it.
+    /// A type with a suffix.
     Suffixed(Id, Id),
     MemberPointer(Id, Id),
     Array(Id, Option<Id>),
@@ -73,7 +73,7 @@ enum Node<'a> {
         qualifiers: Qualifiers,
         throws: Option<Id>,
     },
-    /// A literal's type and its digits.
+    /// Type and digits of a literal.
     Literal(Id, &'a str),
     Integer(&'static str, &'a str),
     Float(Id, &'a str),
@@ -85,7 +85,7 @@ enum Node<'a> {
     Member(Id, &'static str, Id),
     Conditional(Id, Id, Id),
     Subscript(Id, Id),
-    /// A type or a function, and what it is applied to.
+    /// A type or a function, and its arguments.
     Call(Id, Vec<Id>),
     Cast(&'static str, Id, Id),
     Parts(Vec<Id>),

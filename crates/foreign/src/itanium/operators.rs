@@ -1,4 +1,4 @@
-//! Operators: their codes, how they are written, and what expressions they form.
+//! Operators: their codes, their spelling, and the expressions that they form.
 
 use Form::*;
 
@@ -147,7 +147,7 @@ pub(super) fn builtin(code: u8) -> Option<&'static str> {
     })
 }
 
-/// The second letter of builtin types with two.
+/// Returns the builtin type for the second letter of a two-letter code.
 pub(super) fn long_builtin(code: u8) -> Option<&'static str> {
     Some(match code {
         b'd' => "decimal64",

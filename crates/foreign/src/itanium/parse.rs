@@ -1,4 +1,4 @@
-//! The parser: its place in the symbol, and what it has read so far. The parts of the grammar are beside it.
+//! The parser: its position in the symbol, and its results so far. The parts of the grammar are beside it.
 
 mod expressions;
 mod names;
@@ -7,14 +7,14 @@ mod types;
 
 use super::{Id, Node, Qualifiers};
 
-/// Parts of parts: deeper names are no program's.
+/// Deepest nesting of parts: no program has deeper names.
 const MOST_DEPTH: usize = 300;
-/// Nodes of one tree.
+/// Most nodes of a tree.
 const MOST_NODES: usize = 1 << 16;
 
-/// The tree of a symbol, and its root.
+/// Returns the tree of a symbol, and its root.
 pub(super) fn parse(symbol: &str) -> Option<(Vec<Node<'_>>, Id)> {
-    // What the two kinds of compilers write for `sr` is told apart only by what follows.
+    // The two kinds of compilers differ in `sr`, and only the following parts show which it is.
     parse_as(symbol, false).or_else(|| parse_as(symbol, true))
 }
 
@@ -44,7 +44,7 @@ struct Parser<'a> {
     rest: &'a str,
     nodes: Vec<Node<'a>>,
     substitutions: Vec<Id>,
-    /// Template arguments of the innermost name, which its parameters stand for.
+    /// Template arguments of the innermost name, to which its parameters refer.
     arguments: Vec<Id>,
     /// Parameters whose arguments come later.
     forward: Vec<Id>,
@@ -52,7 +52,7 @@ struct Parser<'a> {
     takes_arguments: bool,
     /// Number of lambdas whose parameters are being read.
     lambdas: usize,
-    /// After `sr` stands one type, not a list of scopes.
+    /// True if one type follows `sr`, not a list of scopes.
     scopes_are_types: bool,
     depth: usize,
 }
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
         self.while_is(|b| b.is_ascii_digit())
     }
 
-    /// An optional number and `_`: 0 without a number, else one more than it.
+    /// Reads an optional number and `_`: 0 without a number, else one more than it.
     fn counted(&mut self) -> Option<usize> {
         let digits = self.digits();
         self.must("_")?;

@@ -3,7 +3,7 @@
 use super::{Bounded, Id, Node, Qualifiers, Style};
 use std::fmt::Write;
 
-/// Parts of parts, with what the name refers back to.
+/// Deepest nesting of parts, including repeated ones.
 const MOST_DEPTH: usize = 600;
 
 pub(super) fn print(tree: &[Node<'_>], root: Id, style: Style, out: Bounded) -> Option<String> {
@@ -23,10 +23,11 @@ struct Printer<'t, 'a> {
     tree: &'t [Node<'a>],
     style: Style,
     out: Bounded,
-    /// In an expansion that has met a pack: which of its arguments, and how many there are.
+    /// In an expansion that has met a pack: the number of the argument, and the number of all.
     expanded: Option<Option<(usize, usize)>>,
     depth: usize,
-    /// In a function that something is local to, or in a template argument: return types are left out.
+    /// True in a function with something local to it, or in a template argument, where return types
+    /// are left out.
     is_inside: bool,
 }
 
@@ -39,14 +40,14 @@ impl<'t, 'a> Printer<'t, 'a> {
         self.out.text.ends_with(end)
     }
 
-    /// The argument of a pack that is expanded now.
+    /// Returns the argument of a pack that is being expanded.
     fn of_pack(&mut self, pack: &'t [Id]) -> Option<Id> {
         let place = self.expanded.get_or_insert(None);
         let (at, _) = *place.get_or_insert((0, pack.len()));
         pack.get(at).copied()
     }
 
-    /// Returns the part that this one stands for.
+    /// Returns the part to which this one refers.
     fn resolved(&mut self, mut id: Id) -> Id {
         for _ in 0..MOST_DEPTH {
             id = match &self.tree[id] {
@@ -61,7 +62,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         id
     }
 
-    /// The array or function type that this is, with qualifiers perhaps.
+    /// Returns whether this is an array or a function type, perhaps with qualifiers.
     fn is_compound(&mut self, id: Id) -> (bool, bool) {
         let mut id = self.resolved(id);
         for _ in 0..MOST_DEPTH {
@@ -77,7 +78,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         )
     }
 
-    /// Returns true if a part of the type stands behind the name.
+    /// Returns true if a part of the type is written after the name.
     fn has_right(&mut self, id: Id) -> bool {
         let mut id = self.resolved(id);
         for _ in 0..MOST_DEPTH {
@@ -93,7 +94,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         false
     }
 
-    /// `T& &&` is `T&`.
+    /// Collapses `T& &&` to `T&`.
     fn collapsed(&mut self, mut id: Id, mut is_rvalue: bool) -> (Id, bool) {
         for _ in 0..MOST_DEPTH {
             let resolved = self.resolved(id);
@@ -171,7 +172,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         Some(())
     }
 
-    /// The last part of a class's name, without template arguments.
+    /// Writes the last part of a class's name, without template arguments.
     fn base_name(&mut self, id: Id) -> Option<()> {
         let mut id = self.resolved(id);
         for _ in 0..MOST_DEPTH {
@@ -195,7 +196,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         result
     }
 
-    /// An operand, in parentheses unless it is a name.
+    /// Writes an operand, in parentheses unless it is a name.
     fn operand(&mut self, id: Id) -> Option<()> {
         let resolved = self.resolved(id);
         let is_simple = match &self.tree[resolved] {
@@ -437,7 +438,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         }
     }
 
-    /// Writes what stands between a type and the sign of its pointer.
+    /// Writes the part between a type and the sign of its pointer.
     fn open(&mut self, of: Id) -> Option<()> {
         match self.is_compound(of) {
             (true, _) => self.put(" ("),

@@ -7,7 +7,7 @@ use memhook_report::{Format, FormatOptions};
 use std::collections::HashSet;
 use std::io::{Result, Write};
 
-/// One line for each leak, or for the verdict where there is no leak to show.
+/// One line for each leak, or for the verdict if there is no leak to show.
 pub struct Annotations;
 
 impl Format<Judgement> for Annotations {
@@ -26,7 +26,7 @@ impl Format<Judgement> for Annotations {
     }
 }
 
-/// However many processes have a leak, or exceed a limit in the same way, it is one line.
+/// Writes one line for a leak or an exceeded limit, however many processes have it.
 fn annotations(judged: &Judgement, options: &FormatOptions) -> String {
     let root = &options.source_root;
     let mut out = String::new();
@@ -59,7 +59,7 @@ fn annotations(judged: &Judgement, options: &FormatOptions) -> String {
     out
 }
 
-/// Escapes as the runner's own toolkit does (actions/toolkit, command.ts).
+/// Escapes like the runner's own toolkit (actions/toolkit, command.ts).
 fn data(text: &str) -> String {
     let text = text.replace('%', "%25");
     text.replace('\r', "%0D").replace('\n', "%0A")

@@ -9,7 +9,8 @@ use std::io::{Result, Write};
 struct Document<'a> {
     schema: &'static str,
     headline: String,
-    /// Processes beside a single judged one; for several, the document has them at its top level.
+    /// Processes beside a single judged one; with several, they are at the top level of the
+    /// document.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     not_judged: &'a [NotJudged],
     #[serde(flatten)]
@@ -26,7 +27,7 @@ struct Several<'a> {
     processes: Vec<Document<'a>>,
 }
 
-/// The verdict, or those of several processes, as one line of JSON.
+/// One or several verdicts, as one line of JSON.
 pub struct Json;
 
 impl Format<Judgement> for Json {

@@ -1,4 +1,4 @@
-//! JUnit XML: one test case a leak or exceeded limit; one that passes if there is none.
+//! JUnit XML: one test case for each leak or exceeded limit; a passing one if there is none.
 
 use super::{alike, frame_line, possible_sentence, programs, shared_sentence, stack_lines};
 use crate::{Judgement, Outcome, Violation};
@@ -40,7 +40,7 @@ fn time(judged: &Judgement) -> Duration {
     judged.iter().map(|verdict| verdict.evidence.elapsed).sum()
 }
 
-/// A case for each leak and each way to exceed a limit, however many processes have it, and one for each process that
+/// Writes a case for each leak and each exceeded limit, however many processes have it, and one for each process that
 /// passed.
 fn suite(name: &str, judged: &Judgement, options: &FormatOptions) -> TestSuite {
     let mut suite = TestSuite::new(name);

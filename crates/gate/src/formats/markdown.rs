@@ -27,8 +27,8 @@ impl Format<Judgement> for Markdown {
     }
 }
 
-/// The verdict, a table of sums, and at most `top` leaks, folded. Of several processes, those that pass are counted,
-/// and what others have in common is there once.
+/// Writes the verdict, a table of sums, and at most `top` leaks, folded. With several processes, it counts those
+/// that pass, and shows common leaks once.
 fn markdown(judged: &Judgement, options: &FormatOptions) -> String {
     let title = escape(&headline_of_all(judged));
     if let [verdict] = &**judged {
@@ -69,7 +69,7 @@ fn markdown(judged: &Judgement, options: &FormatOptions) -> String {
     out
 }
 
-/// A leak, folded.
+/// Writes a leak, folded.
 fn folded(sentence: &str, stack: &[String], open: &str) -> String {
     let stack = stack.join("\n");
     let title = escape(sentence);

@@ -23,7 +23,7 @@ use memhook_report::{
 };
 use processes::{alike, processes, programs, unjudged};
 
-/// All forms that the verdicts on a program's processes can be written in.
+/// All formats for the verdicts on a program's processes.
 pub static FORMATS: [&dyn Format<Judgement>; 7] = [
     &text::Text,
     &json::Json,
@@ -34,10 +34,10 @@ pub static FORMATS: [&dyn Format<Judgement>; 7] = [
     &suppressions::SuppressionFile,
 ];
 
-/// The verdicts in the form with this name.
+/// Returns the verdicts in the format with this name.
 ///
 /// # Errors
-/// When there is no such form, or they cannot be written in it.
+/// When there is no such format, or they cannot be written in it.
 pub fn rendered(
     name: &str,
     verdicts: &Judgement,
@@ -50,16 +50,16 @@ pub fn rendered(
     String::from_utf8(out).map_err(std::io::Error::other)
 }
 
-/// `4.1 KiB in 12 blocks`
+/// Returns `4.1 KiB in 12 blocks`.
 fn amount(sum: Sum) -> String {
     format!("{} in {}", bytes(sum.bytes), counted(sum.blocks, "block"))
 }
 
-/// The outcome and why, in one line.
+/// Returns the outcome and its reason, in one line.
 fn headline(verdict: &Verdict) -> String {
     let program = verdict.evidence.program.split(' ').next();
     match (verdict.outcome, verdict.evidence.ending.failure()) {
-        // Of a program that failed nobody wants to read that it passed.
+        // "Passed" would be misleading for a program that failed.
         (Outcome::Passed, Some(how)) => {
             let line = outcome_line(verdict);
             let memory = line.strip_prefix("PASSED: ").unwrap_or(&line);
@@ -102,14 +102,14 @@ fn outcome_line(verdict: &Verdict) -> String {
     }
 }
 
-/// What leaked of each heap of which something did.
+/// Describes the leaks of each heap with any.
 fn in_heaps(heaps: &[HeapVerdict]) -> String {
     let leaking = heaps.iter().filter(|heap| heap.leaked.blocks > 0);
     let sums = leaking.map(|heap| format!("{}: {}", heap.name, amount(heap.leaked)));
     sums.collect::<Vec<_>>().join("; ")
 }
 
-/// The outcome and why, in one line, with what was not judged.
+/// Returns the outcome and its reason, in one line, with unjudged processes.
 fn headline_of_all(judged: &Judgement) -> String {
     let of = |outcome| judged.iter().filter(|v| v.outcome == outcome).count();
     let all = format!("{} processes", judged.len());
@@ -125,24 +125,25 @@ fn headline_of_all(judged: &Judgement) -> String {
     line + &unjudged(&judged.not_judged)
 }
 
-/// ` of heap pool`; empty of malloc's heap.
+/// Returns ` of heap pool`; empty for malloc's heap.
 fn of_heap(site: &AllocationSite) -> String {
     let described = site.heap.as_deref().filter(|heap| *heap != MAIN_HEAP);
     described.map_or(String::new(), |heap| format!(" of heap {heap}"))
 }
 
-/// What a group of findings says in one line.
+/// Describes a group of findings in one line.
 fn sentence(verdict: &Verdict, group: &Group<'_>) -> String {
     sentence_with(verdict, group, (group.direct(), group.total()), 1)
 }
 
-/// What a leak of one or several processes says in one line.
+/// Describes a leak of one or several processes in one line.
 fn shared_sentence(leak: &SharedLeak<'_>) -> String {
     let sums = (leak.direct, leak.total);
     sentence_with(leak.verdict, &leak.group, sums, leak.processes.len())
 }
 
-/// `sums`: blocks that leaked directly, and with what only they reach, in all of the processes that have the leak.
+/// Describes a leak. `sums`: directly leaked blocks, and all with those that only they reach, in all processes
+/// with the leak.
 fn sentence_with(
     verdict: &Verdict,
     group: &Group<'_>,
@@ -195,13 +196,13 @@ fn sentence_with(
     out
 }
 
-/// `possibly lost 24 B in 1 block`; `None` if nothing is, or nobody asked.
+/// Returns `possibly lost 24 B in 1 block`; `None` if nothing is, or it was not asked for.
 fn possibly(verdict: &Verdict) -> Option<String> {
     let sum = verdict.evidence.possibly_lost();
     (sum.blocks > 0).then(|| format!("possibly lost {}", amount(sum)))
 }
 
-/// What is possibly lost of a site, in one line.
+/// Describes the possibly lost blocks of a site in one line.
 fn possible_sentence(verdict: &Verdict, leak: &PossibleLeak) -> String {
     let site = &verdict.evidence.sites[leak.site];
     format!(
@@ -211,12 +212,12 @@ fn possible_sentence(verdict: &Verdict, leak: &PossibleLeak) -> String {
     )
 }
 
-/// The site of the largest leak of a group.
+/// Returns the site of the largest leak of a group.
 fn site_of<'a>(verdict: &'a Verdict, group: &Group<'_>) -> &'a AllocationSite {
     &verdict.evidence.sites[group.main().leak.site]
 }
 
-/// `by 3 other ways to parse`; empty if the group has one stack.
+/// Returns `by 3 other ways to parse`; empty if the group has one stack.
 fn other_ways(verdict: &Verdict, group: &Group<'_>) -> String {
     let others = group.0.len() as u64 - 1;
     let culprit = site_of(verdict, group).frames_to_blame().last();
@@ -229,7 +230,7 @@ fn other_ways(verdict: &Verdict, group: &Group<'_>) -> String {
     }
 }
 
-/// What is neither leaked nor growing, in words.
+/// Returns words for blocks that are neither leaked nor growing.
 fn the_rest(verdict: &Verdict) -> &'static str {
     match verdict.evidence.subject {
         Subject::Leaks => "still reachable",
@@ -237,7 +238,7 @@ fn the_rest(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// Shown in the place of a stack: what is known of such blocks.
+/// Returns a text in place of a stack: the known facts about such blocks.
 fn no_stack(verdict: &Verdict) -> String {
     let why = match verdict.evidence.seen {
         Some(seen) => unseen_blocks(seen).sentence,
@@ -246,7 +247,7 @@ fn no_stack(verdict: &Verdict) -> String {
     format!("no allocation stack: {why}")
 }
 
-/// The call stack of the largest leak of a group, and how many others there are; never empty.
+/// Returns the call stack of the largest leak of a group, and the number of others; never empty.
 fn stack_lines(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions) -> Vec<String> {
     let frames = &site_of(verdict, group).stack;
     let none = frames.is_empty().then(|| no_stack(verdict));
@@ -255,7 +256,7 @@ fn stack_lines(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions) ->
     none.into_iter().chain(lines).chain(others).collect()
 }
 
-/// A frame in one line; a very long name loses parts, unless everything is wanted.
+/// Returns a frame in one line; a very long name loses parts, unless everything is wanted.
 fn frame_line(frame: &SourceFrame, options: &FormatOptions) -> String {
     let place = frame.place();
     let place = relative(&place, &options.source_root);
@@ -276,7 +277,7 @@ fn frame_line(frame: &SourceFrame, options: &FormatOptions) -> String {
     visible(&line).into_owned()
 }
 
-/// A path below `root` without it; others as they are, a leading `./` taken off.
+/// Returns a path below `root` without it; others unchanged, without a leading `./`.
 fn relative<'a>(path: &'a str, root: &str) -> &'a str {
     let below = if root.is_empty() {
         None
@@ -295,7 +296,7 @@ mod tests {
     use crate::{Ending, Evidence, Exceptions, Leak, Limits, judge};
     use memhook_report::claims::Seen;
 
-    /// Two leaks, one of them with something hanging on it and a name that every format must escape.
+    /// Two leaks, one of them with blocks hanging on it and a name that every format must escape.
     pub fn example() -> Verdict {
         let frame = |function: &str, file: &str, line| SourceFrame {
             function: Some(function.into()),
@@ -539,7 +540,7 @@ accept it: --gen-suppressions prints rules for --suppressions; or --write-baseli
         known.suppressions.read("x", &written).unwrap();
         let evidence = verdict.evidence;
         let again = judge(evidence, &Limits::default(), &mut known, false);
-        // What has no stack has nothing to be known by.
+        // Leaks without a stack have no identity.
         assert_eq!(
             again.leaked,
             Sum {

@@ -1,13 +1,13 @@
-//! Several processes in few words: which were not judged, and which of them read the same.
+//! Several processes in few words: unjudged ones, and those that read the same.
 
 use super::headline;
 use crate::{NotJudged, Verdict};
 use memhook_foreign::visible;
 use memhook_report::{FormatOptions, count, counted};
 
-/// `; not judged: sh (3), ctest`; empty if all processes were judged.
+/// Returns `; not judged: sh (3), ctest`; empty if all processes were judged.
 pub(super) fn unjudged(programs: &[NotJudged]) -> String {
-    /// Programs that are named.
+    /// Number of programs that are named.
     const MOST: usize = 6;
     let mut named: Vec<String> = programs
         .iter()
@@ -27,9 +27,9 @@ pub(super) fn unjudged(programs: &[NotJudged]) -> String {
     }
 }
 
-/// `./a, ./b, ./c and 12 more`: programs of processes, each name once.
+/// Names the programs of processes, each once: `./a, ./b, ./c and 12 more`.
 pub(super) fn programs(verdicts: &[&Verdict], options: &FormatOptions) -> String {
-    /// Programs that are named.
+    /// Number of programs that are named.
     const MOST: usize = 3;
     let mut names: Vec<&str> = Vec::new();
     for verdict in verdicts {
@@ -49,13 +49,14 @@ pub(super) fn programs(verdicts: &[&Verdict], options: &FormatOptions) -> String
     visible(&text).into_owned()
 }
 
-/// `1 process`, `2 processes`.
+/// Counts processes in words: `1 process`, `2 processes`.
 pub(super) fn processes(number: usize) -> String {
     let ending = if number == 1 { "" } else { "es" };
     format!("{} process{ending}", count(number as u64))
 }
 
-/// Verdicts that read the same, in the order in which the first of each was given.
+/// Groups verdicts that read the same, in the order in which the first of each was
+/// given.
 pub(super) fn alike<'a>(
     verdicts: impl Iterator<Item = &'a Verdict>,
 ) -> Vec<(String, Vec<&'a Verdict>)> {

@@ -1,4 +1,4 @@
-//! SARIF 2.1.0 (OASIS), as code scanning services take it.
+//! SARIF 2.1.0 (OASIS), as code scanning services accept it.
 
 use super::{alike, possible_sentence, relative, shared_sentence, stack_lines};
 use crate::evidence::{SourceFrame, is_below};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{Result, Write};
 
-/// A SARIF log; source paths below the source root become relative.
+/// Writes a SARIF log; source paths below the source root become relative.
 pub struct Sarif;
 
 impl Format<Judgement> for Sarif {
@@ -49,8 +49,8 @@ impl Format<Judgement> for Sarif {
     }
 }
 
-/// Base of source paths outside the repository: the directory in which somebody else built the module. Where that was
-/// nobody knows, so the log has no `originalUriBaseIds` (section 3.14.14).
+/// Base of source paths outside the repository: the directory in which somebody else built the module. Nobody knows
+/// where that was, so the log has no `originalUriBaseIds` (section 3.14.14).
 const ELSEWHERE: &str = "BUILD_DIRECTORY";
 
 fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
@@ -64,7 +64,7 @@ fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
             of_site("memory-leak", "error", &text, leak.site(), root)
         })
         .collect();
-    // What several processes have is said once; sites of one process that only look alike are not the same.
+    // A leak that several processes share is written once; sites of one process that only look alike are kept apart.
     let mut said = HashSet::new();
     for verdict in judged.iter() {
         let mut keys = Vec::new();
@@ -91,7 +91,7 @@ fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
     results
 }
 
-/// A result about blocks that one site has allocated.
+/// Returns a result about blocks that one site has allocated.
 fn of_site(rule: &str, level: &str, text: &str, site: &AllocationSite, root: &str) -> Value {
     let location = site.culprit(root).map(|frame| location(frame, root));
     let frames: Vec<Value> = site
@@ -121,14 +121,14 @@ fn location(frame: &SourceFrame, root: &str) -> Value {
     }})
 }
 
-/// A URI reference (RFC 3986): of what is in the repository, relative to its root; of anything else, a file of this
+/// Returns a URI reference (RFC 3986). A path in the repository is relative to its root; any other is a file of this
 /// machine, which a code scanning service must not look for in the repository.
 fn uri(path: &str) -> String {
     let path = path.strip_prefix("./").unwrap_or(path);
     let mut uri = String::from(if path.starts_with('/') { "file://" } else { "" });
     for byte in path.bytes() {
         match byte {
-            // Unreserved characters and the separator. A colon in the first segment would make a scheme of it.
+            // Unreserved characters and the separator. A colon in the first segment would turn it into a scheme.
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
                 uri.push(char::from(byte));
             }
@@ -147,7 +147,7 @@ fn location_or_name(frame: &SourceFrame, root: &str) -> Value {
     value
 }
 
-/// A number that a site has in every build: FNV-1a, 64 bits.
+/// Returns a number that identifies a site in every build: FNV-1a, 64 bits.
 fn fingerprint(identity: &[String]) -> String {
     let bytes = identity.iter().flat_map(|name| name.bytes().chain([0]));
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// A path that somebody else's build has left is not one of the repository's.
+    /// A path left by somebody else's build does not belong to the repository.
     #[test]
     fn relative_paths_are_the_repositorys_only_if_they_are_there() {
         let frame = |file: &str| SourceFrame {
@@ -203,8 +203,8 @@ mod tests {
         assert_eq!(culprit.file.as_deref(), Some("src/lib.rs"));
     }
 
-    /// Requirements of SARIF 2.1.0 (OASIS, sections 3.13 to 3.52) on the objects that we write; its schema allows no
-    /// other property in any of them.
+    /// Checks an object that we write against the requirements of SARIF 2.1.0 (OASIS, sections 3.13 to 3.52); its
+    /// schema allows no other property in any of them.
     fn check(value: &Value, object: &str) {
         let (required, optional): (&[&str], &[&str]) = match object {
             "sarifLog" => (&["version", "runs"], &["$schema"]),
@@ -274,7 +274,7 @@ mod tests {
                 }
                 "uri" => {
                     let uri = field.as_str().expect("text");
-                    // RFC 3986: no other characters, and no scheme but that of files.
+                    // RFC 3986: no other characters, and no scheme except that of files.
                     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._~/%".contains(c);
                     let path = uri.strip_prefix("file:///").unwrap_or(uri);
                     assert!(path.chars().all(is_allowed), "{uri}");

@@ -1,4 +1,4 @@
-//! Suppressions for what was found, to start a file from.
+//! Suppressions for the findings of a run, as a start for a file.
 
 use super::{relative, sentence, site_of};
 use crate::evidence::{AllocationSite, SourceFrame};
@@ -7,7 +7,7 @@ use memhook_report::{Format, FormatOptions};
 use std::collections::{BTreeSet, HashSet};
 use std::io::{Result, Write};
 
-/// A suppression for each leak that counts, and for nothing else that leaked.
+/// Writes a suppression for each leak that counts, and for nothing else that leaked.
 pub struct SuppressionFile;
 
 impl Format<Judgement> for SuppressionFile {
@@ -36,15 +36,15 @@ impl Format<Judgement> for SuppressionFile {
 }
 
 /// Returns a rule that suppresses this group and no other. It names the function to blame if no other leak has that
-/// function in its stack, or else as many of the innermost frames as it takes. Empty where there is no stack to tell it
-/// by.
+/// function in its stack, otherwise as many of the innermost frames as needed. Empty if there is no stack to recognize
+/// it by.
 fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root: &str) -> String {
     let site = site_of(verdict, group);
     let Some(blamed) = site.frames_to_blame().last() else {
         return String::new();
     };
     let name = match &blamed.function {
-        // It would suppress whatever the program leaks one day.
+        // The rule would suppress any future leak of the program.
         Some(_) if is_outermost(site) => None,
         Some(function) => Some(format!("leak:^{function}$\n")),
         None => Some(format!(
@@ -68,7 +68,7 @@ fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root:
         .unwrap_or_else(|| "# (no pattern tells this leak from the others)\n".to_owned())
 }
 
-/// Returns true if the function to blame is `main`, or the one that a thread begins with: every leak may have it in its
+/// Returns true if the function to blame is `main`, or the start function of a thread: every leak may have it in its
 /// stack.
 fn is_outermost(site: &AllocationSite) -> bool {
     let outer = &site.stack[site.frames_to_blame().len()..];
@@ -76,8 +76,9 @@ fn is_outermost(site: &AllocationSite) -> bool {
     !site.truncated && outer.iter().all(|f| f.wrapper || starts_programs(f))
 }
 
-/// In Valgrind's syntax, which takes the frames in their order. `with_line`: the last one by its source line, not
-/// by its function. Neither names a directory outside `root`, which is another one where the suppression is used.
+/// Returns a rule in Valgrind's syntax, which lists the frames in order. `with_line`: the last one is given by its
+/// source line, not by its function. The rule never names a directory outside `root`, because that would be different
+/// where the suppression is used.
 fn framed(site: &AllocationSite, with_line: bool, root: &str) -> String {
     let frames = site.frames_to_blame();
     let allocator = site.symbol.as_deref().unwrap_or("*");
@@ -115,7 +116,7 @@ fn is_only_about(rule: &str, verdicts: &[Verdict], site: &AllocationSite) -> boo
         verdict.findings.iter().all(|finding| {
             let leak = &finding.leak;
             if sites[leak.site].leak_key() == key {
-                // What only this leak reaches is suppressed with it.
+                // Blocks that only this leak reaches are suppressed with it.
                 return rules.suppresses(&sites[leak.site]);
             }
             let indirect = leak.indirect.iter().map(|(site, _)| *site);
@@ -161,15 +162,15 @@ mod tests {
     #[test]
     fn each_is_about_one_leak_only() {
         let stacks: [&[(&str, u32)]; 8] = [
-            // The name suffices.
+            // The name is enough.
             &[("yaml_malloc", 1), ("lonely", 5), ("main", 9)],
             // Another leak passes through this function.
             &[("yaml_malloc", 1), ("parse", 5), ("main", 9)],
             &[("yaml_malloc", 1), ("token", 5), ("parse", 6), ("main", 9)],
-            // Two lines of one function.
+            // Two lines of the same function.
             &[("twice", 3), ("main", 9)],
             &[("twice", 2), ("main", 9)],
-            // One bug, two ways to it.
+            // One bug, reached in two ways.
             &[("both", 5), ("left", 5), ("main", 9)],
             &[("both", 5), ("right", 5), ("main", 9)],
             &[("std::f()", 1), ("both", 5), ("right", 5), ("main", 9)],
@@ -186,7 +187,7 @@ mod tests {
             !text.contains("leak:^parse$") && !text.contains("leak:^yaml"),
             "{text}"
         );
-        // Comments are sentences, and rules are separated by empty lines.
+        // Comments are whole sentences, and empty lines separate the rules.
         let rules: Vec<&str> = text.split("\n\n").filter(|r| !r.is_empty()).collect();
         assert_eq!(rules.len(), 6, "{text}");
         let mut suppressed = Vec::new();
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(suppressed, [1, 2, 4, 8, 16, 32 + 64 + 128], "{text}");
     }
 
-    /// The only leak of a run whose stack is this, each function's with its source file.
+    /// Returns the only leak of a run with this stack of functions and their source files.
     fn of_one(stack: &[(&str, &str)]) -> Verdict {
         let frame = |&(function, file): &(&str, &str)| SourceFrame {
             function: Some(function.into()),
@@ -259,7 +260,7 @@ mod tests {
             source_root: root.trim_end_matches('/').into(),
             ..FormatOptions::default()
         };
-        // Of two leaks of one function, only the lines differ.
+        // Two leaks in the same function differ only in their lines.
         let text = rendered("suppressions", &vec![here, other].into(), &options).expect("text");
         assert!(text.contains("src:*src/a.c:7\n"), "{text}");
         assert!(text.contains("src:*b.h:7\n"), "{text}");

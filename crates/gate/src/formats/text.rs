@@ -1,4 +1,4 @@
-//! Text for people. A log is read from its end, so the verdict comes last, with the place and what to do about it.
+//! Text for people. A log is read from the end, so the verdict comes last, with the place and the remedy.
 
 use super::{
     alike, amount, frame_line, headline, headline_of_all, no_stack, other_ways, possible_sentence,
@@ -15,15 +15,15 @@ use memhook_report::{
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 
-/// Sites listed below a leak that holds others.
+/// Number of sites listed below a leak that holds others.
 const MOST_INDIRECT: usize = 3;
-/// Frames of a leak: with them it takes at most 15 lines.
+/// Number of frames of a leak: with them it takes at most 15 lines.
 const MOST_FRAMES: usize = 8;
-/// What to do about findings that are no mistakes.
+/// Advice on findings that are not mistakes.
 const REMEDY: &str = "accept it: --gen-suppressions prints rules for --suppressions; \
     or --write-baseline FILE, and --baseline FILE from then on\n";
 
-/// Leaks with their stacks, the sums, and the verdict.
+/// Writes leaks with their stacks, the sums, and the verdict.
 pub struct Text;
 
 impl Format<Judgement> for Text {
@@ -43,7 +43,7 @@ impl Format<Judgement> for Text {
     }
 }
 
-/// The line with the verdict, and what to do about it, if anything.
+/// Returns the line with the verdict, and the remedy, if any.
 pub(crate) fn conclusion(verdicts: &Judgement, options: &FormatOptions) -> (String, &'static str) {
     let line = match &**verdicts {
         [verdict] => with_site(verdict, options) + &unjudged(&verdicts.not_judged),
@@ -61,7 +61,7 @@ pub(crate) fn conclusion(verdicts: &Judgement, options: &FormatOptions) -> (Stri
     (line + "\n", remedy)
 }
 
-/// The verdict, and where the largest finding is if there are too many.
+/// Returns the verdict, with the place of the largest finding if there are too many.
 fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
     let line = headline(verdict);
     let leaks = verdict.counted();
@@ -90,8 +90,8 @@ fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
     }
 }
 
-/// What comes before the verdict: at most `top` leaks with their stacks, and the sums. Of several processes, those that
-/// passed are counted, or listed with `lists_all`, and what others have in common is said once.
+/// Returns the text before the verdict: at most `top` leaks with their stacks, and the sums. With several processes,
+/// those that passed are counted (or listed with `lists_all`), and what the others have in common is written once.
 pub(crate) fn details(verdicts: &Judgement, options: &FormatOptions) -> String {
     if let [verdict] = &**verdicts {
         return of_one(verdict, options);
@@ -127,7 +127,7 @@ pub(crate) fn details(verdicts: &Judgement, options: &FormatOptions) -> String {
     out
 }
 
-/// What several processes that did not pass have to say: each leak once, and each outcome.
+/// Describes several processes that did not pass: each leak once, and each outcome.
 fn shared(judged: &Judgement, others: &[&Verdict], options: &FormatOptions, out: &mut String) {
     let leaks = judged.leaks(|verdict| verdict.outcome != Outcome::Passed);
     for (number, leak) in leaks.iter().take(options.top).enumerate() {
@@ -224,7 +224,7 @@ fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
     out
 }
 
-/// The sums of a described heap; those before are malloc's.
+/// Returns the sums of a described heap; the lines before are about malloc.
 fn heap_line(verdict: &Verdict, heap: &HeapVerdict) -> String {
     let mut sums = vec![format!("{} {}", the_rest(verdict), amount(heap.reachable))];
     for (what, sum) in [
@@ -272,13 +272,13 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions, out: 
     }
 }
 
-/// All frames if all is listed, else as many as fit: those up to the one to blame, and its callers.
+/// Returns all frames if everything is listed, otherwise as many as fit: those up to the one to blame, and its callers.
 fn stack(verdict: &Verdict, site: &AllocationSite, options: &FormatOptions, out: &mut String) {
     let frames = &site.stack;
     let shown = match options.lists_all || frames.len() <= MOST_FRAMES + 1 {
         true => frames.as_slice(),
         false => {
-            // Behind a tower of wrappers, the function to blame is what matters.
+            // Below a tower of wrappers, the function to blame is the important one.
             let blamed = site.frames_to_blame().len();
             let first = blamed.saturating_sub(MOST_FRAMES);
             &frames[first..first + MOST_FRAMES]

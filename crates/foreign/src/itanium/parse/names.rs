@@ -1,4 +1,4 @@
-//! Names: of functions, variables, scopes, operators, lambdas, and what is special.
+//! Names: of functions, variables, scopes, operators, lambdas, and special ones.
 
 use super::{NameState, Parser};
 use crate::itanium::operators::operator;
@@ -171,7 +171,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The name with the template arguments that follow.
+    /// Returns the name with the following template arguments.
     pub(super) fn with_arguments(&mut self, name: Id, state: Option<&mut NameState>) -> Option<Id> {
         let arguments = self.template_arguments(state.is_some())?;
         if let Some(state) = state {
@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         self.add(Node::Local(function, name))
     }
 
-    /// `of`: what it is a part of.
+    /// Reads a name. `of`: the scope that it is part of.
     fn unqualified_name(&mut self, state: Option<&mut NameState>, of: Option<Id>) -> Option<Id> {
         self.take("L"); // internal linkage
         self.take("F"); // a friend

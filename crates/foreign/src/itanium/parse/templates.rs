@@ -51,7 +51,8 @@ impl<'a> Parser<'a> {
         Some(forward)
     }
 
-    /// `is_of_name`: parameters that follow stand for these arguments.
+    /// Reads template arguments. `is_of_name`: the following parameters refer
+    /// to them.
     pub(super) fn template_arguments(&mut self, is_of_name: bool) -> Option<Id> {
         self.must("I")?;
         let takes_arguments = std::mem::replace(&mut self.takes_arguments, true);
