@@ -74,6 +74,13 @@ static void churn() {
   for (int i = 0; i < 4; i++) keep(malloc(200));
 }
 
+// In one piece, so that it can be described to the attacher.
+[[gnu::noipa, gnu::optimize("no-reorder-blocks-and-partition")]] static void* pool_alloc(size_t bytes) {
+  void* block = malloc(bytes);
+  if (!block) throw std::bad_alloc();
+  return block;
+}
+
 int main(int argc, char** argv) {
   std::string_view mode = argc > 1 ? argv[1] : "refuse";
   if (mode == "under") {
@@ -114,6 +121,7 @@ int main(int argc, char** argv) {
   }
   for (int i = 0; i < 9; i++) keep(malloc(300));
   for (int i = 0; i < 5; i++) keep(new char[70]);
+  for (int i = 0; i < 3; i++) keep(pool_alloc(40));
   go = true;
   other.join();
   done();

@@ -114,6 +114,11 @@ impl ModuleFacts {
         })
     }
 
+    /// Returns true if the module is linked to a library with such a name.
+    pub fn needs(&self, is_one: impl Fn(&str) -> bool) -> bool {
+        self.needed.iter().any(|name| is_one(name))
+    }
+
     /// A hooked function, or one of a few others, that other modules can bind to.
     pub fn exported(&self, name: &str) -> Option<Exported> {
         self.exported.get(name).copied()

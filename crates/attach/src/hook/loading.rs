@@ -143,8 +143,12 @@ impl Loading {
     }
 
     /// Brings the hook in. Returns its load bias, and as what it came: where the loader refuses, because a
-    /// sandbox forbids to open files, it is mapped without it.
-    pub fn load(self, held: &mut Held) -> Result<(u64, &'static HookObject), Error> {
+    /// sandbox forbids to open files, it is mapped without it, if it may be.
+    pub fn load(
+        self,
+        held: &mut Held,
+        may_be_mapped: bool,
+    ) -> Result<(u64, &'static HookObject), Error> {
         let pid = held.pid();
         if let Loading::Present(base) = self {
             return Ok((base, self.object(pid)));
@@ -156,7 +160,7 @@ impl Loading {
                 Err(
                     memhook_inject::Error::LoadFailed { .. }
                     | memhook_inject::Error::DescriptorLost { .. },
-                ) => {}
+                ) if may_be_mapped => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -31,6 +31,14 @@ struct Found {
 
 const ON_STACK: &str =
     "it reads arguments on the stack, which it would not find there if it is called from the hook";
+/// Libraries of programs that throw: the runtimes of C++, and the unwinders.
+const UNWINDING: [&str; 5] = [
+    "libstdc++.so",
+    "libc++.so",
+    "libc++abi.so",
+    "libgcc_s.so",
+    "libunwind.so",
+];
 const CANNOT_THROW: &str = "the hook has to be mapped without the loader, and an exception could not pass through it: the program can throw";
 
 /// Adds the functions of these allocators to a plan, or says which of them cannot have a pad: what is described is
@@ -81,6 +89,7 @@ pub(crate) fn plan_described(
             });
         }
     }
+    let program_throws = modules.iter().any(may_throw_or_catch);
     for (number, module) in modules.iter().enumerate() {
         let of_module: Vec<(usize, &Found)> = found
             .iter()
@@ -94,15 +103,14 @@ pub(crate) fn plan_described(
             let why = "it is a part of the loader, which runs before and while modules come";
             return Err(refused(&of_module[0].1.text, why));
         }
-        // No exception can pass through a hook that is mapped.
-        let throws =
-            survey.object.is_mapped && symbols[number].iter().any(|s| s.name == "__cxa_throw");
+        let throws = program_throws || symbols[number].iter().any(|s| s.name == "__cxa_throw");
         let check = |of: &FunctionCode<'_>, n: usize| {
             let (_, found) = of_module[n];
             if found.does.role == DescribedRole::Releases {
                 return Ok(()); // it is gone on with by a jump
             }
-            if throws {
+            // No unwinder knows a hook that is mapped.
+            if throws && survey.object.is_mapped {
                 return Err(CANNOT_THROW.to_owned());
             }
             let is_fine = !may_take_stack_arguments(of.code, of.function);
@@ -117,6 +125,7 @@ pub(crate) fn plan_described(
                 let why = format!("it is traced already, as {}", own.name);
                 return Err(refused(&found.text, &why));
             }
+            planned.may_be_thrown_through |= throws && found.does.role != DescribedRole::Releases;
             planned.pads.push(PlannedPad {
                 name: plain(&found.symbol.name),
                 function: FIRST_DESCRIBED + id,
@@ -131,6 +140,14 @@ pub(crate) fn plan_described(
         }
     }
     Ok(())
+}
+
+/// Returns true if a module's code may throw or catch exceptions, or unwind in another way, as far as the libraries show
+/// that it is linked to. An allocator's own library, which has the operators of C++ and throws by those, is none.
+fn may_throw_or_catch(module: &ModuleImage) -> bool {
+    let is_one = |name: &str| UNWINDING.iter().any(|library| name.starts_with(library));
+    let is_allocator = !module.is_main && module.facts.exported("malloc").is_some();
+    !is_one(module.name()) && !is_allocator && module.facts.needs(is_one)
 }
 
 /// A function that the user has described, and how it would be reached.

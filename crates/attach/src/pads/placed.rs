@@ -35,6 +35,8 @@ pub(crate) struct Pads {
     placed: Vec<(PlannedPad, RedirectEntry)>,
     /// The functions that have none.
     pub refused: Vec<RefusedPad>,
+    /// Only a hook that the loader knows will do.
+    pub may_be_thrown_through: bool,
     /// For how long threads were held, at most.
     pub held: Duration,
     is_kept: bool,
@@ -53,6 +55,7 @@ impl Pads {
             pid,
             placed: Vec::new(),
             refused: plan.refused,
+            may_be_thrown_through: plan.may_be_thrown_through,
             held: Duration::ZERO,
             is_kept: false,
         };
@@ -314,6 +317,7 @@ impl Pads {
             pid,
             placed: Vec::new(),
             refused: Vec::new(),
+            may_be_thrown_through: false,
             held: Duration::ZERO,
             is_kept: true,
         }

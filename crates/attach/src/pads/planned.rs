@@ -65,6 +65,8 @@ pub(crate) struct PadPlan {
     pub pads: Vec<PlannedPad>,
     /// Functions that cannot.
     pub refused: Vec<RefusedPad>,
+    /// Only a hook that the loader knows will do: an exception may pass through calls of a function.
+    pub may_be_thrown_through: bool,
 }
 
 /// Functions of glibc that release what a thread's cache holds, which the program has released before, and the cache

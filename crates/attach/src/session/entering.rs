@@ -58,7 +58,7 @@ impl Prepared {
         // The loader reads and closes its file by a number, which another thread could close.
         let is_in_danger = entry.region.was_disturbed && !held.others_stand_still();
         let is_filtered = matches!(way, Loading::ByLoader(_)) && loading_is_filtered(&held);
-        if self.emission.is_none() && (is_in_danger || is_filtered) {
+        if self.may_be_mapped() && (is_in_danger || is_filtered) {
             way = way.without_loader();
         } else if is_filtered {
             let _ = unmap_region(&mut held, address, bytes);
@@ -75,6 +75,11 @@ impl Prepared {
         }
     }
 
+    /// Returns true if a hook that no loader knows would do.
+    fn may_be_mapped(&self) -> bool {
+        self.emission.is_none() && !self.pads.may_be_thrown_through
+    }
+
     /// Where the region is in the target, and its length in bytes.
     fn region_at(&self, place: &Place) -> (RemoteAddress, u64) {
         let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
@@ -87,7 +92,7 @@ impl Prepared {
         let numbers = thread_numbers(held).ok_or(Error::NoThreadNumber { pid })?;
         let loaded = match &self.emission {
             Some(emission) => way.load_to_emit(held, emission),
-            None => way.load(held),
+            None => way.load(held, self.may_be_mapped()),
         };
         held.let_others_go();
         let (base, object) = loaded?;
@@ -128,7 +133,7 @@ impl Prepared {
         }
         let mut way = loading;
         if let Loading::ByLoader(_) = loading {
-            let can_be_mapped = self.emission.is_none();
+            let can_be_mapped = self.may_be_mapped();
             let patience = if can_be_mapped {
                 LOAD_PATIENCE
             } else {

@@ -2,8 +2,8 @@
 
 use memhook_tests::programs::installed;
 use memhook_tests::{
-    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, expect_sites,
-    rounds, run,
+    Attacher, Target, binary, build_library, build_target, can_pass_by_filters, changed_code,
+    expect_sites, rounds, run,
 };
 use serde_json::Value;
 use std::path::PathBuf;
@@ -36,6 +36,7 @@ fn check(report: &Value) {
             ("main", "malloc", 9, 300),
             // Traced whichever way the hook came in.
             ("main", "new[]", 5, 70),
+            ("pool_alloc", "malloc", 3, 40),
             ("churn", "malloc", 4, 200),
         ],
     );
@@ -44,6 +45,28 @@ fn check(report: &Value) {
         .to_string()
         .contains("cannot be made writable");
     assert!(!refused, "{}", report["coverage"]);
+}
+
+/// No exception could pass through what is mapped; a function whose callers wait for one stays as it is.
+#[test]
+fn described_functions_that_throw_under_a_filter_that_kills_for_what_the_loader_calls() {
+    let mut target = Target::start(&program(), &["strict"]);
+    if refuses(&target) {
+        return;
+    }
+    let pid = target.pid().to_string();
+    let described = ["--alloc-func", "pool_alloc(size=arg1) -> ptr"];
+    let (code, _, err) = run(&[&["attach", &pid, "-d", "1s"], &described[..]].concat());
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("what dlopen calls"), "{err}");
+    let mut changed = changed_code(target.pid());
+    changed.retain(|place| !place.contains("memhook"));
+    assert!(changed.is_empty(), "{changed:?}");
+    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+    target.go();
+    target.expect("done");
+    check(&attacher.finish());
+    assert!(target.finish().success());
 }
 
 /// The modules, and how many of their slots lead to the hook.

@@ -1,8 +1,8 @@
 //! Allocators that the user describes: each is a heap of its own.
 
 use memhook_tests::{
-    Attacher, JsonSchema, Sites, Target, binary, build_library, build_target, changed_code, run,
-    sites,
+    Attacher, JsonSchema, Sites, Target, binary, build_library, build_target, changed_code,
+    has_library, run, sites,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -275,6 +275,26 @@ fn mistakes_are_one_line() {
     assert!(err.contains("add --duration"), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
     assert_eq!(target.our_mappings(), 0);
+}
+
+/// Where the hook has to be mapped, no exception could pass through a call of such a function: it stays as it is.
+#[test]
+fn a_program_that_throws_on_another_allocator_is_refused() {
+    let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
+    let library = "libjemalloc.so.2";
+    if !has_library(library) {
+        return;
+    }
+    let mut target = Target::run(Command::new(program).env("LD_PRELOAD", library));
+    let pid = target.pid().to_string();
+    let options = ["--alloc-func", "pool_alloc(size=arg2) -> ptr"];
+    let (code, _, err) = run(&[&["attach", &pid, "-d", "1s"], &options[..]].concat());
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("the program can throw"), "{err}");
+    assert_eq!(target.our_mappings(), 0);
+    target.go();
+    target.expect("slabs");
+    target.expect("done");
 }
 
 /// Each heap has a recording beside that of malloc's, which is a recording like any other.
