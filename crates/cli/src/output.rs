@@ -2,8 +2,8 @@
 
 use crate::log;
 use crate::options::Color;
-use memhook_foreign::{visible_json, visible_lines};
-use memhook_report::{Document, ReportStream, Style, document};
+use memhook_foreign::visible_json;
+use memhook_report::{Document, ReportStream, Style, document, shown, terminal_has_utf8};
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::Path;
 use terminal_size::{Width, terminal_size_of};
@@ -24,6 +24,7 @@ pub fn style(path: Option<&Path>, stream: ReportStream, color: Color) -> Style<'
     let width = columns(size.map(|(width, _)| width));
     Style {
         color: is_colored(color, is_terminal),
+        ascii: is_terminal && !terminal_has_utf8(),
         verbose: log::is_verbose(),
         // A terminal without a size says 0.
         width: width.filter(|&columns| path.is_none() && columns > 0),
@@ -64,13 +65,13 @@ impl Json {
     pub fn print(self, report: &impl Document) -> anyhow::Result<()> {
         let style = style(None, ReportStream::Out, Color::Never);
         let text = document(report, self.json, style)?;
-        let shown = if self.json {
+        let text = if self.json {
             visible_json(&text)
         } else {
-            visible_lines(&text)
+            shown(&text, style)
         };
         // A reader that went away is no error of ours.
-        let _ = stdout().lock().write_all(shown.as_bytes());
+        let _ = stdout().lock().write_all(text.as_bytes());
         Ok(())
     }
 }

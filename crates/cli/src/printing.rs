@@ -5,9 +5,11 @@
 //! (`| head`) is not our error; the standard macros would panic, as SIGPIPE is ignored in Rust programs.
 
 use memhook_foreign::visible_lines;
+use memhook_report::{in_ascii, terminal_has_utf8};
 use std::{
+    borrow::Cow,
     fmt::{Arguments, Write as _},
-    io::Write,
+    io::{IsTerminal, Write},
 };
 
 /// Prints a line on standard output.
@@ -26,11 +28,15 @@ macro_rules! eprint {
 }
 
 pub(crate) fn out(text: Arguments<'_>) {
-    let _ = std::io::stdout().lock().write_all(line(text).as_bytes());
+    let mut stream = std::io::stdout().lock();
+    let text = line(text, stream.is_terminal());
+    let _ = stream.write_all(text.as_bytes());
 }
 
 pub(crate) fn error(text: Arguments<'_>) {
-    let _ = std::io::stderr().lock().write_all(line(text).as_bytes());
+    let mut stream = std::io::stderr().lock();
+    let text = line(text, stream.is_terminal());
+    let _ = stream.write_all(text.as_bytes());
 }
 
 pub(crate) fn error_part(text: Arguments<'_>) {
@@ -41,9 +47,15 @@ pub(crate) fn error_part(text: Arguments<'_>) {
 }
 
 /// Writes in one piece, so that lines of several threads do not mix.
-fn line(text: Arguments<'_>) -> String {
+fn line(text: Arguments<'_>, is_terminal: bool) -> String {
     let mut line = without_numbers(text.to_string());
-    if let std::borrow::Cow::Owned(shown) = visible_lines(&line) {
+    if let Cow::Owned(shown) = visible_lines(&line) {
+        line = shown;
+    }
+    if is_terminal
+        && !terminal_has_utf8()
+        && let Cow::Owned(shown) = in_ascii(&line)
+    {
         line = shown;
     }
     // Writing into a String cannot fail.

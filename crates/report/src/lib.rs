@@ -4,6 +4,7 @@ mod agent_plan;
 mod allocator_time;
 mod apart;
 mod call_tree;
+mod charset;
 pub mod claims;
 mod diff;
 mod events;
@@ -65,6 +66,7 @@ mod wrappers;
 pub use agent_plan::{AgentPlan, PlannedKubelet, PlannedTarget, UnchosenProcess};
 pub use allocator_time::{AllocatorTime, call_times_note};
 pub use call_tree::Root;
+pub use charset::{in_ascii, terminal_has_utf8};
 pub use diff::{Diff, Fate, Run, SiteChange, TypeChange, TypeChanges, diff, diff_by_type};
 pub use events::{
     EventQueue, EventSource, EventTap, EventsBegin, EventsEnd, EventsWritten, write_events,

@@ -1,5 +1,6 @@
 //! Reports written one after the other while a process is traced.
 
+use crate::charset::in_ascii;
 use crate::{ReportModel, Style, document};
 use crossbeam_channel::{Sender, TrySendError, bounded};
 use memhook_foreign::{OutputError, OutputFile, visible_colored, visible_json, visible_lines};
@@ -128,10 +129,14 @@ impl ReportWriter {
 
 /// Makes text safe for a terminal: only our own colours take effect.
 pub fn shown<'a>(text: &'a str, style: Style) -> Cow<'a, str> {
-    if style.color {
+    let shown = if style.color {
         visible_colored(text)
     } else {
         visible_lines(text)
+    };
+    match style.ascii {
+        true => Cow::Owned(in_ascii(&shown).into_owned()),
+        false => shown,
     }
 }
 

@@ -5,6 +5,8 @@
 pub struct Style<'a> {
     /// True to use ANSI colours.
     pub color: bool,
+    /// True to use no signs but those of ASCII.
+    pub ascii: bool,
     /// True to leave nothing out.
     pub verbose: bool,
     /// Columns of the terminal; `None` for lines of any length.

@@ -1,6 +1,7 @@
 //! The terminal of the user, from the first picture to the last.
 
 use super::{Board, Reaction, draw};
+use crate::charset::{put_in_ascii, terminal_has_utf8};
 use crossbeam_channel::{Receiver, bounded};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture, Event};
@@ -21,6 +22,7 @@ pub struct Screen {
     events: Receiver<Option<Event>>,
     keyboard: Arc<Keyboard>,
     has_mouse: bool,
+    has_utf8: bool,
     /// True while the terminal is in its old state, for another program.
     is_lent: bool,
 }
@@ -38,6 +40,7 @@ impl Screen {
             events: listen(Arc::clone(&keyboard)),
             keyboard,
             has_mouse: false,
+            has_utf8: terminal_has_utf8(),
             is_lent: false,
         };
         screen.switch_mouse();
@@ -108,10 +111,16 @@ impl Screen {
     /// # Errors
     /// When the terminal cannot be written.
     pub fn draw(&mut self, board: &mut Board) -> Result<()> {
-        match self.is_lent {
-            true => Ok(()),
-            false => self.terminal.draw(|frame| draw(frame, board)).map(drop),
+        if self.is_lent {
+            return Ok(());
         }
+        let drawn = self.terminal.draw(|frame| {
+            draw(frame, board);
+            if !self.has_utf8 {
+                put_in_ascii(frame.buffer_mut());
+            }
+        });
+        drawn.map(drop)
     }
 }
 

@@ -3,6 +3,7 @@
 mod advise;
 mod audit;
 mod bad_input;
+mod charset;
 mod documentation;
 mod heaptrack;
 mod help;
