@@ -20,7 +20,7 @@ fn main() {
             "-fPIE",
             "-pie",
             "-fno-plt",
-            // A call of malloc and free is what is measured, whatever a compiler knows about them.
+            // Calls of malloc and free are measured, so the compiler must not optimize them.
             "-fno-builtin",
             "-fno-exceptions",
             "-fno-rtti",
@@ -31,7 +31,7 @@ fn main() {
             "-Wextra",
             "-Werror",
             "-Wl,-z,now",
-            // The clock of the recording is for libraries, too.
+            // Libraries shall also use the clock of the recording.
             "-rdynamic",
             "-Wl,--build-id=none",
             "-s",

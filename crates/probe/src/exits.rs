@@ -60,8 +60,8 @@ fn is_exit(
     })
 }
 
-/// The exit is the last of these instructions. As many in front of it are displaced as it takes, and if that is not
-/// possible, padding behind it, which nobody executes.
+/// Plans the jump at an exit, which is the last of these instructions. As many as needed in front of it are
+/// displaced; if that is not possible, the padding behind it, which is never executed.
 fn plan_exit(code: &Code<'_>, until: &[Instruction], entry_end: u64) -> Result<Plan, Refusal> {
     let no_room = |exit: &Instruction| Refusal::NoRoomAtExit { at: exit.ip() };
     let Some((exit, before)) = until.split_last() else {
@@ -107,7 +107,7 @@ fn plan_exit(code: &Code<'_>, until: &[Instruction], entry_end: u64) -> Result<P
     })
 }
 
-/// Returns true if the bytes are padding: nothing but instructions that do nothing.
+/// Returns true if the bytes are padding: nothing but instructions without effect.
 fn is_padding(code: &Code<'_>, range: Range<u64>) -> bool {
     // The last one may reach further.
     let longer = (0..16)

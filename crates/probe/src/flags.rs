@@ -1,4 +1,4 @@
-//! Decision whether a pad has to preserve the arithmetic flags.
+//! Decides whether a pad has to preserve the arithmetic flags.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register, RflagsBits};
 
@@ -36,17 +36,17 @@ pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
     false
 }
 
-/// Returns the flags that an instruction overwrites. Flags that it leaves undefined do not count, because processors
-/// mostly leave them as they are: after `bt`, SF is what it was before. Nobody should rely on that, but nobody should
-/// be able to tell a pad by it either. AF is the exception, as it is undefined after every logical operation, and only
-/// LAHF and PUSHF can read it.
+/// Returns the flags that an instruction overwrites. Flags that it leaves undefined do not count, because most
+/// processors leave them unchanged: after `bt`, SF is what it was before. Nobody should rely on that, but nobody
+/// should be able to detect a pad by it either. AF is the exception, as it is undefined after every logical operation,
+/// and only LAHF and PUSHF can read it.
 fn overwritten(instruction: &Instruction) -> u32 {
     let defined =
         instruction.rflags_written() | instruction.rflags_cleared() | instruction.rflags_set();
     defined | instruction.rflags_undefined() & RflagsBits::AF
 }
 
-/// Shifts by zero, and repeated comparisons of nothing, leave the flags as they are.
+/// Shifts by zero and repeated comparisons with a count of zero leave the flags unchanged.
 fn always_writes_flags(instruction: &Instruction) -> bool {
     use Mnemonic::{Rcl, Rcr, Rol, Ror, Sar, Shl, Shld, Shr, Shrd};
     let is_shift = matches!(

@@ -1,11 +1,12 @@
-//! Histograms of durations: eight classes for each power of two, so that a class is at most an eighth wide.
+//! Histograms of durations: eight classes for each power of two, so that the width of a class is at most an
+//! eighth of its values.
 
-/// Functions whose latency can be measured at once.
+/// Number of functions whose latency can be measured at once.
 pub const MOST_LATENCIES: usize = 256;
-/// Classes of a histogram.
+/// Number of classes of a histogram.
 pub(crate) const CLASSES: usize = 512;
 
-/// Latency of calls, in counts of the time-stamp counter.
+/// Latency of calls, in ticks of the time-stamp counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     classes: Vec<u64>,
@@ -21,7 +22,7 @@ impl Default for Histogram {
     }
 }
 
-/// The shortest duration of a class; pads compute the class of a duration (`Pad`).
+/// Returns the shortest duration of a class; pads compute the class of a duration (`Pad`).
 fn shortest(class: usize) -> u64 {
     match class {
         0..8 => class as u64 + 8,
@@ -30,10 +31,10 @@ fn shortest(class: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Number of words of memory that it takes: the longest duration, then the classes.
+    /// Number of words that a histogram takes in memory: the longest duration, then the classes.
     pub(crate) const WORDS: usize = CLASSES + 1;
 
-    /// Adds what a thread has counted: the longest duration, and the classes.
+    /// Adds the counts of a thread: the longest duration, and the classes.
     pub fn add(&mut self, words: &[u64]) {
         let Some((longest, classes)) = words.split_first() else {
             return;
@@ -49,7 +50,7 @@ impl Histogram {
         self.classes.iter().sum()
     }
 
-    /// The longest call.
+    /// Returns the duration of the longest call.
     pub fn longest(&self) -> u64 {
         self.longest
     }
@@ -71,7 +72,7 @@ impl Histogram {
 mod tests {
     use super::*;
 
-    /// As the pads compute it.
+    /// Computes the class of a duration in the same way as pads.
     fn class_of(duration: u64) -> usize {
         let duration = duration.max(8);
         let shift = 60 - u64::from(duration.leading_zeros());

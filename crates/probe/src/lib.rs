@@ -1,12 +1,12 @@
-//! Jump pads at the entries of functions: whether a function can have one, and what has to be written.
+//! Jump pads at the entries of functions: whether a function can have one, and which bytes have to be written.
 //!
 //! Bytes in, bytes out. A pad counts a call, executes the instructions that the jump at the function's entry has
-//! displaced, and jumps back behind them. Nobody ever returns into a pad, so no frame of a pad is on any stack:
-//! backtraces, exceptions, longjmp and shadow stacks see what they would see without it.
+//! displaced, and jumps back behind them. Nothing ever returns into a pad, so no frame of a pad is on any stack:
+//! backtraces, exceptions, longjmp and shadow stacks see the same as without it.
 //!
 //! [`Code`] knows the branch targets of a module's code, [`plan`] decides about one function, [`Pad`] is its
-//! machine code at an address, and [`Area`] the memory that holds the pads, with the journal by which anybody can
-//! take them out again. What cannot be proved to be safe is a [`Refusal`].
+//! machine code at an address, and [`Area`] is the memory that holds the pads, with the journal by which anyone
+//! can remove them. Everything that cannot be proved safe is a [`Refusal`].
 
 mod allocator;
 mod area;

@@ -1,7 +1,7 @@
-//! The machine code of pads.
+//! Machine code of pads.
 //!
-//! A pad leaves all registers, the flags and the red zone as it found them: at the entry of a function the ABI would
-//! give away some registers, but GCC's -fipa-ra and assembly count on what the ABI does not promise.
+//! A pad preserves all registers, the flags and the red zone: at the entry of a function the ABI lets some registers be
+//! clobbered, but GCC's -fipa-ra and assembly rely on more than the ABI promises.
 
 use crate::assembler::{Assembler, distance, moved_by};
 use crate::counts::CountsLayout;
@@ -10,43 +10,43 @@ use crate::{Condition, JUMP_BYTES, Plan, Refusal};
 /// The pad of one function.
 #[derive(Clone, Debug)]
 pub struct Pad {
-    /// Where it is.
+    /// Address of the pad.
     pub at: u64,
-    /// Its machine code.
+    /// Machine code of the pad.
     pub code: Vec<u8>,
-    /// Where in the code the displaced instructions begin.
+    /// Offset in the code where the displaced instructions begin.
     pub displaced_at: usize,
-    /// Where in the code they end.
+    /// Offset in the code where they end.
     pub displaced_end: usize,
-    /// The instructions that the jump displaces, as text.
+    /// Instructions that the jump displaces, as text.
     pub displaced: Vec<String>,
-    /// Where the jump is that leads to it.
+    /// Address of the jump that leads to the pad.
     pub from: u64,
-    /// Bytes that were there before.
+    /// Original bytes.
     pub original: [u8; JUMP_BYTES],
-    /// Bytes that the function will have there.
+    /// Bytes of the jump.
     pub jump: [u8; JUMP_BYTES],
 }
 
-/// The memory that all pads of an area refer to.
+/// Memory that all pads of an area refer to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
-    /// Where the area keeps the address of the table.
+    /// Address in the area of the pointer to the table.
     pub table_pointer: u64,
-    /// Where the routine is by which a thread finds its block.
+    /// Address of the routine by which a thread finds its block.
     pub find_block: u64,
-    /// Where the area keeps the address of the code that looks at arguments and stacks.
+    /// Address in the area of the pointer to the code that examines arguments and stacks.
     pub hit_pointer: u64,
 }
 
-/// Where a pad is.
+/// Role of a pad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// At the entry: it counts.
+    /// At the entry: counts calls.
     Counts,
-    /// At the entry: it counts and notes the time.
+    /// At the entry: counts calls and notes the time.
     Begins,
-    /// At an exit: it notes how long the call took.
+    /// At an exit: notes the duration of the call.
     Ends,
 }
 
@@ -55,32 +55,32 @@ pub enum Role {
 pub(crate) struct Task<'p> {
     /// Displaced instructions.
     pub plan: &'p Plan,
-    /// Difference between addresses in the process and those of the plan.
+    /// Difference between addresses in the process and those in the plan.
     pub bias: u64,
-    /// The number of the probe, whose counter it is.
+    /// Number of the probe, which selects the counter.
     pub probe: usize,
-    /// Where it counts.
+    /// Layout of the counting memory.
     pub layout: &'p CountsLayout,
-    /// Where it is.
+    /// Role of the pad.
     pub role: Role,
-    /// Which calls count: those that meet all of them.
+    /// Conditions that a call must meet to count.
     pub conditions: &'p [Condition],
 }
 
-/// More than any pad takes, without its conditions.
+/// Upper bound for the size of a pad without its conditions.
 const MOST_PAD_BYTES: u64 = 320;
 /// Size of the call of code that examines arguments and stacks.
 const HIT_BYTES: u64 = 96;
 /// Size of one condition.
 const CONDITION_BYTES: u64 = 19;
-/// Conditions that a pad can check.
+/// Number of conditions that a pad can check.
 pub const MOST_CONDITIONS: usize = 6;
 
 impl Assembler {
-    /// Notes stack pointer and time of an entry. In: rax, the block. Changes rax, rcx and the flags.
+    /// Notes the stack pointer and the time of an entry. In: rax, the block. Changes rax, rcx and the flags.
     ///
-    /// Entries at this stack pointer or below it have ended in a way that was not seen (an exception, longjmp). A signal
-    /// handler that interrupts this leaves as many entries as it found, and its stack is below.
+    /// Entries at this stack pointer or below it have ended without being noticed (by an exception or longjmp). A
+    /// signal handler that interrupts this routine leaves as many entries as it found, and its stack is below.
     fn note_begin(&mut self, layout: &CountsLayout, probe: usize, pushed: u32) {
         let word = |value: u64| (value as u32).to_le_bytes();
         let waiting = layout.waiting();
@@ -117,10 +117,10 @@ impl Assembler {
         self.put(b"\x5e\x5a"); // full: pop rsi; pop rdx
     }
 
-    /// Calls the code that looks at arguments and stacks. In: rax, the block. Changes the flags, and rcx; rax stays.
+    /// Calls the code that examines arguments and stacks. In: rax, the block. Changes the flags and rcx, but not rax.
     ///
-    /// The code is made of general instructions only, and keeps what the psABI gives to the caller, but for the
-    /// registers that are saved here. The first six arguments lie side by side for it.
+    /// The code consists of general-purpose instructions only, and preserves the callee-saved registers of the psABI;
+    /// the others are saved here. The first six arguments are placed side by side for it.
     fn call_hit(&mut self, probe: usize, pushed: u32, shared: Shared) -> Result<(), Refusal> {
         self.put(b"\x41\x53\x41\x52\x50"); // push r11; push r10; push rax
         self.put(b"\x41\x51\x41\x50"); // push r9; push r8
@@ -136,7 +136,7 @@ impl Assembler {
         self.put(&(pushed + 9 * 8).to_le_bytes());
         self.put(b"\x49\x89\xe8"); // mov r8, rbp
         self.put_relative(b"\xff\x15", shared.hit_pointer)?; // call [rip + hit]
-        // Nothing on the stack is to look like a way back into the pad: mov qword [rsp - 8], 0
+        // The stack must not contain an address that looks like a return into the pad: mov qword [rsp - 8], 0
         self.put(b"\x48\xc7\x44\x24\xf8\0\0\0\0");
         self.put(b"\x5f\x5e\x5a\x59"); // pop rdi; pop rsi; pop rdx; pop rcx
         self.put(b"\x41\x58\x41\x59"); // pop r8; pop r9
@@ -146,7 +146,7 @@ impl Assembler {
 }
 
 impl Role {
-    /// More than a pad takes that does this.
+    /// Returns an upper bound for the size of a pad with this role.
     pub(crate) fn most_bytes(self, conditions: usize) -> u64 {
         let plain = match self {
             Role::Counts => 192,
@@ -157,14 +157,14 @@ impl Role {
 }
 
 impl Pad {
-    /// Its machine code as text.
+    /// Returns its machine code as text.
     pub fn assembly(&self) -> Vec<String> {
         use iced_x86::{Decoder, DecoderOptions};
         let decoder = Decoder::with_ip(64, &self.code, self.at, DecoderOptions::NONE);
         decoder.into_iter().map(|i| crate::assembly(&i)).collect()
     }
 
-    /// The pad at `at`.
+    /// Creates the pad at `at`.
     pub(crate) fn new(task: &Task<'_>, at: u64, shared: Shared) -> Result<Pad, Refusal> {
         match task.role {
             Role::Ends => Pad::at_exit(task, at, shared),
@@ -181,7 +181,7 @@ impl Pad {
             layout,
             conditions,
         } = *task;
-        // More would not fit into MOST_PAD_BYTES.
+        // More conditions would not fit into MOST_PAD_BYTES.
         debug_assert!(conditions.len() <= MOST_CONDITIONS);
         let entry = plan.at.wrapping_add(bias);
         let counter = (CountsLayout::counter(probe) as u32).to_le_bytes();
@@ -213,7 +213,7 @@ impl Pad {
             pad.call_hit(probe, pushed, shared)?;
         }
         if role == Role::Begins {
-            // And rdx and rsi above.
+            // rdx and rsi are above, too.
             pad.note_begin(layout, probe, pushed + 16);
         }
         let counted = pad.here();
@@ -235,7 +235,7 @@ impl Pad {
         }
         pad.arrive(slow);
         pad.put_relative(b"\xe8", shared.find_block)?; // call find_block
-        // Nothing on the stack is to look like a way back into the pad: mov qword [rsp - 8], 0
+        // The stack must not contain an address that looks like a return into the pad: mov qword [rsp - 8], 0
         pad.put(b"\x48\xc7\x44\x24\xf8\0\0\0\0");
         pad.put(b"\x48\x85\xc0"); // test rax, rax
         pad.put_relative(b"\x0f\x84", counted)?; // jz counted
@@ -244,7 +244,7 @@ impl Pad {
         let mut next = counted;
         if layout.has_events() {
             if role == Role::Begins {
-                // The time of a call by a thread without a block of its own would be noted where others note theirs.
+                // Otherwise, a thread without its own block would note the time of a call in a shared block.
                 pad.call_hit(probe, pushed, shared)?;
             } else {
                 next = call_hit;
@@ -265,7 +265,7 @@ impl Pad {
         })
     }
 
-    /// The pad in front of an instruction that leaves the function. All registers and flags may hold results.
+    /// Creates the pad in front of an instruction that leaves the function. All registers and flags may hold results.
     fn at_exit(task: &Task<'_>, at: u64, shared: Shared) -> Result<Pad, Refusal> {
         let Task {
             plan,

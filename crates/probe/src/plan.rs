@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// `jmp rel32`.
 pub const JUMP_BYTES: usize = 5;
-/// `endbr64`: where indirect calls have to arrive. It stays.
+/// `endbr64`, where indirect calls have to arrive. It stays.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
@@ -19,29 +19,28 @@ pub(crate) fn has_endbr64(function: &[u8]) -> bool {
 /// Code of a function that a jump displaces. Addresses are those of the code that it was made from.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the jump goes.
+    /// Address of the jump.
     pub at: u64,
-    /// The bytes that the jump overwrites.
+    /// Bytes that the jump overwrites.
     pub original: [u8; JUMP_BYTES],
-    /// The displaced instructions; none if the jump takes the place of padding that was left for that
-    /// (`-fpatchable-function-entry`).
+    /// Displaced instructions; none if the jump replaces padding that was left for it (`-fpatchable-function-entry`).
     pub(crate) displaced: Vec<Instruction>,
-    /// Number of bytes of the instructions, or of the padding.
+    /// Number of bytes of the displaced instructions, or of the padding.
     pub displaced_bytes: usize,
     /// True if the pad jumps back behind them. A relocated call returns there by itself.
     pub(crate) goes_on: bool,
-    /// True if the arithmetic flags at the entry have no reader.
+    /// True if nothing reads the arithmetic flags at the entry.
     pub(crate) flags_are_dead: bool,
 }
 
 impl Plan {
-    /// The displaced instructions as text.
+    /// Returns the displaced instructions as text.
     pub fn assembly(&self) -> Vec<String> {
         self.displaced.iter().map(displaced::assembly).collect()
     }
 }
 
-/// Plans the jump for the function that takes this range of the code.
+/// Plans the jump for the function that occupies this range of the code.
 pub fn plan(code: &Code<'_>, function: &Range<u64>) -> Result<Plan, Refusal> {
     let bytes = code
         .bytes(function)
@@ -63,7 +62,7 @@ pub fn plan(code: &Code<'_>, function: &Range<u64>) -> Result<Plan, Refusal> {
             instruction: displaced::assembly(call),
         });
     }
-    // A write within one page is one copy in the kernel, which nothing interrupts; see access_remote_vm in mm/memory.c.
+    // A write within one page is one copy in the kernel that nothing interrupts; see access_remote_vm in mm/memory.c.
     if at / PAGE_BYTES != (at + JUMP_BYTES as u64 - 1) / PAGE_BYTES {
         return Err(Refusal::CrossesPage);
     }
@@ -90,7 +89,7 @@ pub fn plan(code: &Code<'_>, function: &Range<u64>) -> Result<Plan, Refusal> {
     })
 }
 
-/// The instructions that the jump touches.
+/// Returns the instructions that the jump overlaps.
 fn head(bytes: &[u8], at: u64) -> Result<Vec<Instruction>, Refusal> {
     let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
     let mut found = Vec::new();

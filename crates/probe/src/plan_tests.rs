@@ -1,11 +1,11 @@
-//! Plans and refusals, by the bytes of functions.
+//! Plans and refusals for the bytes of functions.
 
 use super::*;
 use crate::{AreaFunction, AreaHeader, AreaPlan, CountsLayout, Pad, Role};
 
 const TEXT: u64 = 0x40_1000;
 
-/// Plans for a function that is all of the text.
+/// Plans the jump for a function that is the whole text.
 fn planned(bytes: &[u8]) -> Result<Plan, Refusal> {
     let text = [(TEXT, bytes)];
     let range = TEXT..TEXT + bytes.len() as u64;
@@ -29,7 +29,7 @@ fn counting(plan: &Plan, bias: u64, probe: usize) -> AreaFunction<'_> {
     }
 }
 
-/// The pad at a place that is `distance` from the code.
+/// Creates the pad at a distance of `distance` from the code.
 fn pad_at(plan: &Plan, distance: i64) -> Result<Pad, Refusal> {
     let area = AreaPlan::new(vec![counting(plan, 0, 3)], &[]);
     let at = TEXT.wrapping_add_signed(distance);
@@ -101,7 +101,7 @@ fn what_cannot_be_moved_is_refused() {
     );
 }
 
-/// A recursive call is a call.
+/// A recursive call counts as a call.
 #[test]
 fn recursion_is_no_loop() {
     assert!(planned(b"\xb8\x07\0\0\0\xe8\xf6\xff\xff\xff\xc3").is_ok());
@@ -125,7 +125,7 @@ fn a_jump_never_crosses_a_page() {
     }
 }
 
-/// Targets in jump tables, whether they are offsets or addresses, and in pointers.
+/// Jump tables, with offsets or addresses, and pointers contain targets.
 #[test]
 fn tables_and_pointers_are_targets() {
     // xor eax, eax; inc eax; lea rdx, [rip + 0x100]; ret
@@ -150,7 +150,8 @@ fn tables_and_pointers_are_targets() {
     }
 }
 
-/// The offsets of a table that lies behind another one are from its own beginning.
+/// The offsets in a table that lies behind another one are relative to its own
+/// beginning.
 #[test]
 fn a_table_ends_where_the_next_one_begins() {
     // xor eax, eax; inc eax; lea rdx, [rip + 0x100]; lea rsi, [rip + 0xfd]; ret
@@ -163,7 +164,7 @@ fn a_table_ends_where_the_next_one_begins() {
         let mut tables = ((TEXT + 11).wrapping_sub(first) as u32)
             .to_le_bytes()
             .to_vec();
-        // From the first table, an offset to 11 would be one to 7.
+        // An offset to 11 would be one to 7 from the first table.
         tables.extend((to.wrapping_sub(second) as u32).to_le_bytes());
         let constants = [(first, &tables[..])];
         let code = Code::new(&text, &constants, std::slice::from_ref(&range), &[]);
@@ -199,7 +200,7 @@ fn relocated_instructions_address_what_they_did() {
     }
 }
 
-/// A journal says what its area says.
+/// The journal of an area matches the area.
 #[test]
 fn journals_are_read_back() {
     let plan = planned(b"\x55\x48\x89\xe5\x48\x83\xec\x10\xc3").expect("movable");
@@ -223,7 +224,8 @@ fn journals_are_read_back() {
 }
 
 proptest::proptest! {
-    /// Any bytes are planned or refused, and what is planned has a pad or a refusal.
+    /// Any bytes are either planned or refused, and every plan leads to a pad or a
+    /// refusal.
     #[test]
     fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..40)) {
         if let Ok(plan) = planned(&bytes) {

@@ -1,13 +1,13 @@
-//! Functions that are led to a replacement, which can still call the original.
+//! Functions redirected to a replacement that can still call the original.
 //!
-//! A jump at the function's entry leads to a pad, and the pad jumps to what its *cell* holds. At first that is the
-//! function's *trampoline*: the displaced instructions, and a jump to those behind them. So a call does what it always
-//! did, and the cell is to the function what a GOT slot is to an imported one: whoever puts a wrapper's address there
-//! takes the calls over, and the wrapper calls the trampoline.
+//! A jump at the function's entry leads to a pad, and the pad jumps to the address in its *cell*. At first that is the
+//! function's *trampoline*: the displaced instructions, and a jump behind them. So a call still does the same as
+//! before, and the cell is to the function what a GOT slot is to an imported one: writing the address of a wrapper into
+//! it redirects the calls, and the wrapper calls the trampoline.
 //!
-//! No call is made here, so nobody ever returns into this memory, and no frame on any stack belongs to it. The bytes
-//! are complete before anything leads to them. A journal of the exchanged code lies in front, so that whoever comes
-//! after a killed attacher, or to a forked process, can put every byte back.
+//! No calls are made here, so nothing ever returns into this memory, and no frame on any stack belongs to it. The bytes
+//! are complete before anything leads to them. A journal of the replaced code comes first, so that anyone who comes
+//! later (after an attacher was killed, or in a forked process) can restore every byte.
 
 use crate::assembler::{Assembler, distance, moved_by};
 use crate::{JUMP_BYTES, Plan, Refusal};
@@ -18,12 +18,12 @@ const VERSION: u64 = 1;
 const HEADER_BYTES: u64 = 64;
 const ENTRY_BYTES: u64 = 48;
 const PAGE_BYTES: u64 = 4096;
-/// More than a pad and a trampoline take.
+/// Upper bound for the size of a pad and a trampoline.
 const CODE_BYTES: u64 = 192;
 /// Memory that names more functions is not ours.
 const MOST_ENTRIES: u64 = 1 << 16;
 
-/// A function to be led elsewhere.
+/// A function to redirect.
 #[derive(Clone, Copy, Debug)]
 pub struct Redirected<'p> {
     /// Displaced instructions.
@@ -31,36 +31,37 @@ pub struct Redirected<'p> {
     /// Load bias of its module.
     pub bias: u64,
     /// Code of the module (svma) whose calls do not go to the cell: a part of the allocator itself, which uses its own
-    /// functions for what the program has never seen. It may use r11, as a call in a module's PLT does.
+    /// functions for blocks that the program has never seen. The pad may use r11, as a call through a module's PLT
+    /// does.
     pub inner: Option<&'p Range<u64>>,
 }
 
-/// A function that has a pad.
+/// A function with a pad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedirectEntry {
-    /// Where the jump is, or is to be (avma).
+    /// Address of the jump, present or planned (avma).
     pub at: u64,
-    /// Bytes that are there without it.
+    /// Original bytes.
     pub original: [u8; JUMP_BYTES],
-    /// The jump.
+    /// Bytes of the jump.
     pub jump: [u8; JUMP_BYTES],
-    /// Where the function's trampoline is (avma).
+    /// Address of the function's trampoline (avma).
     pub trampoline: u64,
-    /// Where its cell is (avma).
+    /// Address of its cell (avma).
     pub cell: u64,
     /// Load bias of the function's module.
     pub bias: u64,
 }
 
-/// The memory of pads, as bytes.
+/// Memory of pads, as bytes.
 pub struct Redirects {
     /// All bytes: whole pages.
     pub bytes: Vec<u8>,
-    /// The functions, in the order in which they were given, or why there is no pad.
+    /// Functions in the given order, or the reason why there is no pad.
     pub entries: Vec<Result<RedirectEntry, Refusal>>,
 }
 
-/// Number of bytes to read to find out how long a journal is.
+/// Number of bytes to read to find out the size of a journal.
 pub const REDIRECT_HEADER_BYTES: usize = HEADER_BYTES as usize;
 
 /// Returns the size of the pads of this many functions: whole pages.
@@ -77,7 +78,7 @@ fn code_offset(functions: u64) -> u64 {
 }
 
 impl Redirects {
-    /// Makes them for this address (avma).
+    /// Creates the pads for this address (avma).
     pub fn new(functions: &[Redirected<'_>], at: u64) -> Redirects {
         let count = functions.len() as u64;
         let mut bytes = vec![0xcc; redirect_bytes(functions.len()) as usize];
@@ -176,7 +177,7 @@ impl RedirectEntry {
         }
     }
 
-    /// Returns true if the jump leads into this memory; without that, what a process says about itself is not believed.
+    /// Returns true if the jump leads into this memory; otherwise, the process's own information is not believed.
     pub fn leads_into(&self, memory: &Range<u64>) -> bool {
         let [0xe9, distance @ ..] = self.jump else {
             return false;
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(journal, [made.entries[0].clone().unwrap()]);
         assert_eq!(redirect_journal_bytes(b"something else"), None);
         assert_eq!(redirect_journal_bytes(&[0; REDIRECT_HEADER_BYTES]), None);
-        // Too far away for a jump.
+        // The distance is too great for a jump.
         let far = Redirects::new(&[function], 1 << 40);
         assert_eq!(far.entries[0], Err(Refusal::OutOfReach));
         assert_eq!(redirect_journal_bytes(&far.bytes), Some(0));

@@ -1,31 +1,31 @@
-//! Which functions were asked for: `name`, `module!name`, `module+0xoffset`, with `*` and `?` for many.
+//! Selection of functions: `name`, `module!name`, `module+0xoffset`, with `*` and `?` for many.
 
 use memhook_foreign::glob;
 
-/// Functions of a module that are wanted.
+/// Selected functions of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The function of this name, mangled or not, with its parameters or without.
+    /// Function with this name, mangled or not, with or without its parameters.
     Name(String),
     /// All functions that match.
     Pattern(String),
-    /// The function at this address of the module's file (svma).
+    /// Function at this address in the module's file (svma).
     Offset(u64),
 }
 
-/// Which functions were asked for.
+/// Selects functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionSelector {
-    /// The text that this was read from.
+    /// Text of the selector.
     pub text: String,
     /// File name of the module, or a pattern.
     pub module: Option<String>,
-    /// Which of its functions.
+    /// Selected functions of the module.
     pub wanted: Wanted,
 }
 
 impl FunctionSelector {
-    /// Reads a list that is separated by commas; those between brackets belong to a name.
+    /// Reads a list separated by commas; commas between brackets belong to a name.
     pub fn list(text: &str) -> Result<Vec<FunctionSelector>, String> {
         let mut depth = 0i32;
         let mut parts = vec![String::new()];
@@ -80,7 +80,7 @@ impl FunctionSelector {
         })
     }
 
-    /// Returns true if a module of this file name is meant: `libc.so.6` is also `libc` and `libc.so`, and
+    /// Returns true if a module with this file name is selected: `libc.so.6` is also `libc` and `libc.so`, and
     /// `libstdc++.so.6.0.30` is also `libstdc++.so.6`.
     pub fn is_in(&self, module: &str) -> bool {
         self.module.as_deref().is_none_or(|wanted| {
@@ -94,7 +94,7 @@ impl FunctionSelector {
         })
     }
 
-    /// Returns true if the function with this symbol is meant. `demangle` is only called where it matters.
+    /// Returns true if the function with this symbol is selected. `demangle` is only called if necessary.
     pub fn is_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
         let matches: &dyn Fn(&str) -> bool = match &self.wanted {
             Wanted::Offset(_) => return false,
@@ -115,8 +115,8 @@ impl FunctionSelector {
         }
     }
 
-    /// Returns true if a function is meant whose scopes were left out, as reports leave out `(anonymous namespace)::`:
-    /// `f` is also `ns::f`. To be asked where no function has the whole name.
+    /// Returns true if a function is selected by its name without scopes, as reports omit `(anonymous namespace)::`:
+    /// `f` is also `ns::f`. To be used if no function has the whole name.
     pub fn is_unscoped_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
         let Wanted::Name(wanted) = &self.wanted else {
             return false;
@@ -134,8 +134,8 @@ impl FunctionSelector {
     }
 }
 
-/// Returns the symbol of the function of which this is a copy that a compiler calls instead: gcc makes them for some
-/// arguments (`-fipa-sra`, `-fipa-cp`), clang to make a name unique (`-flto=thin`).
+/// Returns the symbol of the original of a copy that a compiler calls instead: gcc makes copies for some arguments
+/// (`-fipa-sra`, `-fipa-cp`), clang to make a name unique (`-flto=thin`).
 pub fn original_of(symbol: &str) -> &str {
     let mut original = symbol;
     while let Some((rest, number)) = original.rsplit_once('.')
@@ -148,7 +148,7 @@ pub fn original_of(symbol: &str) -> &str {
     original
 }
 
-/// `ns::f` of `ns::f(int) const`; of `operator()(int)`, `operator()`.
+/// Returns `ns::f` for `ns::f(int) const`, and `operator()` for `operator()(int)`.
 fn without_parameters(name: &str) -> &str {
     let end = name.trim_end_matches(" const");
     if !end.ends_with(')') {
@@ -168,8 +168,7 @@ fn without_parameters(name: &str) -> &str {
     name
 }
 
-/// The names that are most like `wanted`, best first: by edits, of which there may be as many as a third of its
-/// letters.
+/// Returns the names most similar to `wanted`, best first: by the number of edits, at most a third of its letters.
 pub fn nearest<'n>(
     wanted: &str,
     names: impl Iterator<Item = &'n str>,
@@ -187,7 +186,8 @@ pub fn nearest<'n>(
     found.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
-/// Returns how many letters have to be changed, left out or added, or neighbours exchanged (optimal string alignment).
+/// Returns the number of letters that have to be changed, removed or inserted, or neighbours swapped (optimal string
+/// alignment).
 fn edits(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];

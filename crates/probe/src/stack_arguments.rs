@@ -1,19 +1,19 @@
-//! Decision whether a function reads arguments that its caller has left on the stack.
+//! Decides whether a function reads arguments that its caller has left on the stack.
 //!
-//! Who calls such a function from somewhere else would have to know how many there are. The stack pointer is followed
-//! through the function, and so is the frame pointer where it is one; an access at or above the first argument's place
-//! (psABI 3.2.3: 8 bytes above the stack pointer at the entry) is what is looked for.
+//! Code that calls such a function from another place would have to know their number. The stack pointer is followed
+//! through the function, and the frame pointer where it is one; an access at or above the position of the first
+//! argument (psABI 3.2.3: 8 bytes above the stack pointer at the entry) means that there are such arguments.
 
 use crate::Code;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Instructions that are looked at; nothing is said of a function with more.
+/// Number of instructions that are examined; there is no verdict on longer functions.
 const MOST_INSTRUCTIONS: usize = 100_000;
 const LONGEST_INSTRUCTION: u64 = 15;
 
-/// Distances of stack pointer and frame pointer below the stack pointer at the entry, where they are known.
+/// Distances of stack pointer and frame pointer below the stack pointer at the entry, if known.
 #[derive(Clone, Copy)]
 struct Depths {
     stack: Option<i64>,
@@ -52,7 +52,7 @@ pub fn may_take_stack_arguments(code: &Code<'_>, function: &Range<u64>) -> bool 
                     open.extend(cases.map(|case| (case, depths)));
                     break;
                 }
-                // What is called finds its own arguments.
+                // A callee finds its own arguments.
                 FlowControl::Call | FlowControl::IndirectCall => {}
                 _ => depths.follow(&instruction),
             }
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_is_the_function_s_own_is_not_taken_for_them() {
-        // The same with what was pushed: [rbp + 8] is the return address, [rsp + 24] too.
+        // The same with pushed values: [rbp + 8] is the return address, and so is [rsp + 24].
         assert!(!takes(
             b"\x55\x48\x89\xe5\x48\x83\xec\x20\x48\x8b\x45\x08\xc9\xc3"
         ));

@@ -1,30 +1,31 @@
-//! The functions that a call may end up in without a frame of the called function on the stack: it has jumped there.
+//! Functions that a call may end up in without a frame of the called function on the stack, because it has jumped
+//! there.
 //!
-//! A function that another one has called normally needs no mention, because the caller's frame is above its own.
+//! A function called normally by another one needs no mention, because the caller's frame is above its own.
 
 use crate::clobbers::containing;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Functions that are looked at; with more, nothing is known.
+/// Number of functions that are examined; beyond that, there is no result.
 const MOST_FUNCTIONS: usize = 512;
 /// Number of instructions that may lie between the computation of a jump table's entry and the jump.
 const NEAR: usize = 4;
 
 /// Code of a module that is examined. All addresses are of one kind, usually svma.
 pub struct JumpingCode<'a> {
-    /// Its pieces of code, sorted by address: functions, and parts of them that were moved out of the way.
+    /// Pieces of code, sorted by address: functions, and parts of them that were moved out of the way.
     pub functions: &'a [Range<u64>],
     /// Code that leads to other modules (the PLT).
     pub leading_away: &'a [Range<u64>],
-    /// The bytes of a piece.
+    /// Returns the bytes of a piece.
     pub bytes: &'a dyn Fn(&Range<u64>) -> Option<Vec<u8>>,
 }
 
 impl JumpingCode<'_> {
-    /// The functions at these addresses, and all that are reached from them by jumps. `None` if that cannot be told, because
-    /// one jumps to an address that is not in its code.
+    /// Returns the functions at these addresses, and all that are reached from them by jumps. `None` if that is
+    /// unknown, because one jumps to an address that is not in its code.
     pub fn reached(&self, entries: impl IntoIterator<Item = u64>) -> Option<Vec<Range<u64>>> {
         let mut open = Vec::new();
         for entry in entries {

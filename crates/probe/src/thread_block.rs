@@ -1,20 +1,20 @@
-//! The routine that pads call to find the counters of the thread that they run in.
+//! Routine that pads call to find the counters of the current thread.
 
 use crate::Refusal;
 use crate::assembler::Assembler;
 use crate::counts::CountsLayout;
 
-/// Entries that a thread looks at to find its own.
+/// Number of entries that a thread examines to find its own.
 const MOST_TRIES: u32 = 64;
-/// Reserves an entry of the table; no thread has this thread pointer.
+/// Marks an entry of the table as reserved; no thread has this thread pointer.
 const RESERVED: u8 = 1;
 
-/// The routine by which a thread finds its block. In: rcx, the thread pointer; rax, the first entry to look at. Out:
-/// rax, the block, or 0 in a forked process. Changes no other register, but the flags.
+/// Emits the routine by which a thread finds its block. In: rcx, the thread pointer; rax, the first entry to examine.
+/// Out: rax, the block, or 0 in a forked process. Changes no other register except the flags.
 ///
-/// A signal handler may interrupt it and come here too: an entry is reserved first, and carries the thread pointer
-/// only when it is complete, so that the handler takes an entry of its own. The caller increments with a lock prefix,
-/// because block 0 is used by several threads.
+/// A signal handler may interrupt it and run it too: an entry is reserved first, and gets the thread pointer only
+/// when it is complete, so that the handler takes an entry of its own. The caller increments with a lock prefix,
+/// because several threads use block 0.
 pub(crate) fn find_block(
     at: u64,
     table_pointer: u64,

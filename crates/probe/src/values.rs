@@ -3,18 +3,18 @@
 use memhook_abi::{STACK_PLACES, VALUE_BOUNDS, VALUE_CLASSES, VALUE_PLACES, VALUE_TABLE_BYTES};
 use std::collections::BTreeMap;
 
-/// A range of values, and how often one of them was seen.
+/// A range of values, and how often they were seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueClass {
-    /// The lowest of them.
+    /// Lowest value.
     pub from: i64,
-    /// The highest.
+    /// Highest value.
     pub to: i64,
     /// Number of calls.
     pub calls: u64,
 }
 
-/// The values of an argument.
+/// Values of an argument.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values {
     classes: BTreeMap<usize, u64>,
@@ -27,13 +27,13 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     word.map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// The hook keeps bounds in the order of unsigned numbers, and the lowest one turned around, so that both only rise.
+/// The hook keeps bounds in the order of unsigned numbers, with the lowest one inverted, so that both only rise.
 fn of_rank(rank: u64) -> i64 {
     (rank ^ (1 << 63)) as i64
 }
 
 impl Values {
-    /// Bytes of a table.
+    /// Size of a table in bytes.
     pub const TABLE_BYTES: usize = VALUE_TABLE_BYTES;
 
     /// Adds the table of one thread.
@@ -63,20 +63,20 @@ impl Values {
         }
     }
 
-    /// Returns how many calls were examined.
+    /// Returns the number of calls that were examined.
     pub fn calls(&self) -> u64 {
         self.classes
             .values()
             .fold(0, |sum, calls| sum.saturating_add(*calls))
     }
 
-    /// The lowest value and the highest one, if there was any.
+    /// Returns the lowest and the highest value, if there are any.
     pub fn bounds(&self) -> Option<(i64, i64)> {
         self.bounds
     }
 
-    /// The values that were seen most often, with their counts, and how many calls had others. A thread keeps the
-    /// counts of 256 values; only if it saw more may some of these counts be too low.
+    /// Returns the most frequent values with their counts, and the number of calls with other values. A thread
+    /// counts 256 values; only if it saw more, some of these counts may be too low.
     pub fn top(&self, most: usize) -> (Vec<(i64, u64)>, u64) {
         let mut all: Vec<(i64, u64)> = self.counts.iter().map(|(v, n)| (*v, *n)).collect();
         all.sort_by_key(|&(value, calls)| (std::cmp::Reverse(calls), value));
@@ -87,7 +87,7 @@ impl Values {
         (all, self.calls().saturating_sub(shown))
     }
 
-    /// The values by their number of bits, ascending, without classes that nobody has seen.
+    /// Returns the values by their number of bits, ascending, without empty classes.
     pub fn histogram(&self) -> Vec<ValueClass> {
         let class = |(&class, &calls): (&usize, &u64)| {
             let (from, to) = bounds_of(class);
@@ -97,7 +97,8 @@ impl Values {
     }
 }
 
-/// Returns the values of a class: 64 + the bits of a value that is not negative, or 63 - the bits of its complement.
+/// Returns the values of a class: 64 + the number of bits of a non-negative value, or 63 - the number of bits of its
+/// complement.
 fn bounds_of(class: usize) -> (i64, i64) {
     let range = |bits: usize| match bits {
         0 => (0u64, 0u64),
@@ -115,15 +116,15 @@ fn bounds_of(class: usize) -> (i64, i64) {
     }
 }
 
-/// Number of calls of a probed function by call stack.
+/// Numbers of calls of a probed function by call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackCounts {
-    /// By number of the probe and id of the stack.
+    /// Calls by number of the probe and id of the stack.
     pub calls: BTreeMap<(usize, u32), u64>,
 }
 
 impl StackCounts {
-    /// Bytes of a table.
+    /// Size of a table in bytes.
     pub const TABLE_BYTES: usize = STACK_PLACES * 16;
 
     /// Adds the table of one thread.
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(values.top(9), (vec![(5, 12), (-3, 2)], 2));
         let class = |from, to, calls| ValueClass { from, to, calls };
         assert_eq!(values.histogram(), [class(-4, -3, 2), class(4, 7, 14)]);
-        // Bytes that a target has written are never more than numbers.
+        // Bytes written by a target are treated as numbers only.
         values.add(&vec![0xff; Values::TABLE_BYTES]);
         values.add(&[1, 2, 3]);
         values.histogram();

@@ -1,7 +1,8 @@
-//! Functions of random instructions compute the same with a probe as without: registers, flags, memory, red zone.
+//! Functions of random instructions compute the same with a probe as without it: registers, flags, memory, red
+//! zone.
 //!
-//! They are executed here, in a process of its own, which a wrong pad may end. The code that pads call is one that
-//! changes every register that it may.
+//! They are executed here, in a separate process, which a wrong pad may crash. Pads call code that changes every
+//! register that it may.
 //!
 //! A longer run: `cargo test -p memhook-probe --test executed -- --ignored`
 
@@ -11,15 +12,15 @@ use memhook_probe::{
 use std::ops::Range;
 use std::process::Command;
 
-/// Says to the process in which the functions are executed how many these are to be.
+/// Tells the process that executes the functions how many to execute.
 const SEQUENCES: &str = "MEMHOOK_PROBE_SEQUENCES";
 
-/// What a function computes with, and what it leaves: rax, rcx, rdx, rbx, rbp, rsi, rdi, r8 to r15, flags.
+/// Input and output of a function: rax, rcx, rdx, rbx, rbp, rsi, rdi, r8 to r15, flags.
 type State = [u64; 16];
 const FLAGS: usize = 15;
 /// OF, DF, SF, ZF, PF, CF. AF is undefined after most instructions.
 const COMPARED_FLAGS: u64 = 0xcc5;
-/// The arithmetic ones.
+/// Arithmetic flags.
 const RANDOM_FLAGS: u64 = 0x8d5;
 
 std::arch::global_asm!(
@@ -119,7 +120,7 @@ memhook_test_hit:
     seen = sym SEEN,
 );
 
-/// What the code saw that pads call: six arguments, the number of the probe, rbp, the return address, calls.
+/// Values seen by the code that pads call: six arguments, the number of the probe, rbp, the return address, calls.
 static mut SEEN: [u64; 10] = [0; 10];
 
 unsafe extern "C" {
@@ -127,7 +128,7 @@ unsafe extern "C" {
     fn memhook_test_hit();
 }
 
-/// Memory that may be written and executed, all of it within reach of a jump.
+/// Writable and executable memory, all within reach of a jump.
 struct Memory {
     at: u64,
 }
@@ -139,11 +140,11 @@ const AREA: u64 = TABLE + CountsLayout::TABLE_BYTES;
 const AREA_BYTES: u64 = 64 << 10;
 const COUNTS: u64 = AREA + AREA_BYTES;
 const COUNTS_BYTES: u64 = 1 << 20;
-/// A function that others call, behind the code under test.
+/// Offset of a function that others call, behind the code under test.
 const HELPER: u64 = 2048;
-/// Where its address is, in the data.
+/// Offset in the data of its address.
 const HELPER_POINTER: u64 = 2048;
-/// The number of the probe, so that it is not the first one.
+/// Number of the probe: not the first one.
 const PROBE: usize = 2;
 
 impl Memory {
@@ -187,7 +188,7 @@ impl Memory {
         u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
     }
 
-    /// Runs the code from this state with this data; returns what it leaves of both.
+    /// Runs the code from this state with this data; returns both afterwards.
     fn run(&self, state: &State, data: &[u8]) -> (State, Vec<u8>) {
         self.write(CODE_BYTES, data);
         let mut state = *state;
@@ -214,7 +215,7 @@ impl Random {
         (self.next() >> 11) % limit
     }
 
-    /// A register that may be computed with: any but rsp.
+    /// Returns a register that may be used for computations: any except rsp.
     fn register(&mut self) -> u8 {
         match self.below(15) as u8 {
             4 => 15,
@@ -230,7 +231,7 @@ const MOST_PUSHED: usize = 8;
 struct Function {
     at: u64,
     code: Vec<u8>,
-    /// Jumps forward: where their displacement is, of how many bytes, and how many instructions they skip.
+    /// Forward jumps: position and size of their displacement, and number of instructions that they skip.
     jumps: Vec<(usize, usize, u64)>,
     pushed: usize,
 }
@@ -240,7 +241,7 @@ impl Function {
         self.code.extend(bytes);
     }
 
-    /// An instruction on two registers, or one and a memory operand relative to rip.
+    /// Emits an instruction on two registers, or on one and a memory operand relative to rip.
     fn put_on(&mut self, random: &mut Random, opcode: &[u8], relative: bool, immediate: &[u8]) {
         let (a, b) = (random.register(), random.register());
         self.put(&[0x48 | (a >> 3) << 2 | if relative { 0 } else { b >> 3 }]);
@@ -357,7 +358,7 @@ impl Function {
             let (first, open, pushed) =
                 (function.code.len(), function.jumps.len(), function.pushed);
             function.put_one(random);
-            // What may be skipped must not be half of a pair.
+            // A pair must not be skipped by halves.
             if open > 0 && function.pushed > pushed {
                 function.code.truncate(first);
                 function.pushed = pushed;
@@ -384,7 +385,7 @@ impl Function {
     }
 }
 
-/// Executes so many functions, both ways. Returns how many had a probe.
+/// Executes this many functions, both with and without a probe. Returns how many had a probe.
 fn execute(sequences: u64, seed: u64) -> u64 {
     let memory = Memory::new();
     let mut random = Random(seed | 1);
@@ -410,7 +411,7 @@ fn execute(sequences: u64, seed: u64) -> u64 {
         let expected = memory.run(&state, &data);
         let kind = random.below(4);
         let (hits, calls) = probe(&memory, &code, &range, &entry, kind);
-        // A first call takes another way than the next one.
+        // A first call takes another path than the next one.
         for call in 1..=2 {
             let found = memory.run(&state, &data);
             let context = || {
@@ -499,7 +500,7 @@ fn probe(
     )
 }
 
-/// Executes functions in a process of its own.
+/// Executes functions in a separate process.
 fn execute_elsewhere(test: &str, sequences: u64) {
     if let Ok(count) = std::env::var(SEQUENCES) {
         let count: u64 = count.parse().expect("a number");

@@ -1,5 +1,5 @@
-//! Calls to allocators in a module's code: how many go through slots, and how many cannot be seen
-//! because they go directly to a function of the module itself.
+//! Calls to allocators in a module's code: how many go through slots, and how many cannot be seen because they
+//! go directly to a function of the module itself.
 
 use crate::arch::native::calls::{relative_calls, slot_jumps};
 use crate::loader::has_variable;
@@ -9,27 +9,27 @@ use memhook_abi::{ALLOCATORS, Allocator, AllocatorNames, known_allocator};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// Calls of one module.
+/// Calls in one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocatorCalls {
     /// Number of call sites that go through a slot, or to a function that is hooked at its entry.
     pub through_slots: u64,
     /// Number of call sites that go directly to each function of the module.
     pub direct: BTreeMap<String, u64>,
-    /// The allocator that is part of the module, if its functions or its messages are known.
+    /// Allocator built into the module, if its functions or its messages are known.
     pub allocator: Option<&'static str>,
-    /// An allocator of the module that hands out parts of larger blocks.
+    /// Pool allocator of the module, which hands out parts of larger blocks.
     pub pool: Option<&'static Pool>,
 }
 
-/// An allocator that is built on another one, which it does not call for small blocks.
+/// An allocator built on another one, which it does not call for small blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// A function that it exports.
+    /// An exported function that identifies it.
     mark: &'static str,
-    /// The variable of the environment that turns it off; `_debug` behind it is the same with checks.
+    /// Value of the environment variable that turns it off; with the suffix `_debug` it has additional checks.
     avoided_by: &'static str,
-    /// Calls that are not seen, with a remedy.
+    /// Text about calls that are not seen, with a remedy.
     pub advice: &'static str,
 }
 
@@ -60,7 +60,7 @@ impl AllocatorCalls {
         self.direct.values().sum()
     }
 
-    /// Returns the counts where the functions of the module's own allocator are hooked at their entries.
+    /// Returns the counts that apply if the functions of the module's own allocator are hooked at their entries.
     pub fn all_seen(mut self) -> AllocatorCalls {
         self.through_slots += self.direct_count();
         self.direct.clear();
@@ -84,7 +84,7 @@ impl AllocatorCalls {
 }
 
 /// Counts the calls in a file; the slots of `wanted` functions are hooked. A library that exports `malloc` is an
-/// allocator itself, and its calls inside are its own business.
+/// allocator itself, and its internal calls do not matter.
 pub fn allocator_calls(
     bytes: &[u8],
     is_main: bool,
@@ -112,7 +112,7 @@ pub fn allocator_calls(
         }
         known = known.or_else(|| allocator_by_message(bytes));
         calls.allocator = known.map(|allocator| allocator.name);
-        // An allocator's functions call each other; these calls are not allocations of the program.
+        // The functions of an allocator call each other; these calls are not allocations of the program.
         for &(symbol, name) in &all {
             let of_allocator = known.is_some_and(|a| names.is_within(a, name));
             if of_allocator || own.contains_key(&symbol.st_value) {
@@ -140,8 +140,8 @@ pub fn allocator_calls(
     calls
 }
 
-/// The allocator that is part of a module which is not an allocator's library: what the module allocates from it
-/// goes through no slot. Python's own copy of one is not used unless it is asked for.
+/// Returns the allocator built into a module that is not an allocator's library: the module's allocations from
+/// it go through no slot. Python's own copy of an allocator does not count, because it is used only on request.
 pub fn built_in_allocator(module: &ModuleImage) -> Option<&'static str> {
     let exports = |name: &str| module.facts.exported(name).is_some();
     match (exports("malloc"), module.is_main) {
@@ -168,7 +168,7 @@ fn allocator_in_file(file: &ModuleBytes) -> Option<&'static str> {
     Some(found.filter(|_| !is_python())?.name)
 }
 
-/// The allocator whose messages are in a file that has no symbols of it.
+/// Returns the allocator whose messages are in a file without symbols for it.
 fn allocator_by_message(bytes: &[u8]) -> Option<&'static Allocator> {
     let has = |a: &&Allocator| {
         !a.message.is_empty() && memchr::memmem::find(bytes, a.message.as_bytes()).is_some()

@@ -1,7 +1,6 @@
-//! The functions of allocators that are part of a module, by its symbols.
+//! Functions of allocators that are part of a module, found by its symbols.
 //!
-//! Calls of them from inside of the module go through no slot. So this does not say how they can be traced, but where
-//! they are.
+//! Calls to them from inside the module go through no slot. So this tells where they are, but not how to trace them.
 
 use crate::ModuleImage;
 use goblin::elf::section_header::SHT_SYMTAB;
@@ -12,24 +11,24 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// One function.
+/// A function of an allocator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocatorFunction {
-    /// Its symbol.
+    /// Symbol of the function.
     pub name: String,
-    /// Whose it is, if that is known.
+    /// Allocator of the function, if known.
     pub allocator: Option<&'static str>,
-    /// Its address (svma).
+    /// Address of the function (svma).
     pub svma: u64,
-    /// Its size in bytes; 0 if the symbol does not state it.
+    /// Size in bytes; 0 if the symbol does not state it.
     pub size: u64,
-    /// The id of the hooked function that it is an instance of, whatever its allocator puts before the name. `None` for
-    /// those of Rust's compiler, which call another one.
+    /// Id of the hooked function that it is an instance of, without its allocator's prefix. `None` for those of Rust's
+    /// compiler, which call another one.
     pub hooked: Option<usize>,
 }
 
-/// Functions that Rust's compiler calls for every allocation: the plain names until Rust 1.86, and since then in the
-/// crate `__rustc` (compiler/rustc_symbol_mangling/src/v0.rs).
+/// Functions that Rust's compiler calls for every allocation: plain names until Rust 1.86, and in the crate `__rustc`
+/// since then (compiler/rustc_symbol_mangling/src/v0.rs).
 const RUST: [&str; 4] = [
     "__rust_alloc",
     "__rust_dealloc",
@@ -37,7 +36,7 @@ const RUST: [&str; 4] = [
     "__rust_alloc_zeroed",
 ];
 
-/// Symbols that tell which C library a module is, or has in it. musl exports the last one for its loader.
+/// Symbols that identify the C library that a module is or contains. musl exports the last one for its loader.
 const C_LIBRARIES: [(&str, &str); 4] = [
     ("_int_malloc", "glibc"),
     ("gnu_get_libc_version", "glibc"),
@@ -45,7 +44,7 @@ const C_LIBRARIES: [(&str, &str); 4] = [
     ("_dl_debug_addr", "musl"),
 ];
 
-/// A symbol of a function.
+/// Symbol of a function.
 #[derive(Clone, Copy)]
 struct Named<'a> {
     name: &'a str,
@@ -53,8 +52,8 @@ struct Named<'a> {
     size: u64,
 }
 
-/// Finds them in a file; of several names for one function, the plainest. Without a symbol table nothing is found but
-/// what the module exports.
+/// Finds the functions in a file; of several names for one function, the plainest. Without a symbol table, only
+/// exported functions are found.
 pub fn allocator_functions(bytes: &[u8]) -> Vec<AllocatorFunction> {
     let Ok(elf) = Elf::parse(bytes) else {
         return Vec::new();
@@ -77,8 +76,8 @@ pub fn allocator_functions(bytes: &[u8]) -> Vec<AllocatorFunction> {
     among(&named.collect::<Vec<_>>())
 }
 
-/// Returns the functions of a loaded module that no slot of another module needs to lead to: all of an executable, and
-/// those that a library keeps to itself. Only the symbol table is read, and only if it names any.
+/// Returns the functions of a loaded module that may be called without a slot of another module: all in an executable,
+/// and those that a library does not export. Only the symbol table is read, and only if it contains any.
 pub fn own_allocator_functions(module: &ModuleImage) -> Vec<AllocatorFunction> {
     let table = SymbolTable::read(&|offset, most| module.bytes.at(offset, most));
     let mut found = table.map_or_else(Vec::new, |table| table.allocator_functions());
@@ -88,16 +87,16 @@ pub fn own_allocator_functions(module: &ModuleImage) -> Vec<AllocatorFunction> {
     found
 }
 
-/// The symbol table of a file: what `strip` takes away.
+/// Symbol table of a file, which `strip` removes.
 struct SymbolTable<'a> {
     symbols: Cow<'a, [u8]>,
     names: Cow<'a, [u8]>,
 }
 
-/// More than the symbols of any program take.
+/// Upper bound for the symbols of any program.
 const MOST_SYMBOL_BYTES: usize = 512 << 20;
 
-/// Returns true if a program has the functions of an allocator, like a static one that has not been stripped.
+/// Returns true if a program contains the functions of an allocator, like a static one that has not been stripped.
 pub(crate) fn has_own_allocator(file: &File) -> bool {
     let size = file.metadata().map_or(0, |metadata| metadata.len());
     let read = |offset: usize, most: usize| {
@@ -111,7 +110,7 @@ pub(crate) fn has_own_allocator(file: &File) -> bool {
     functions.is_some_and(|functions| functions.iter().any(allocates))
 }
 
-/// At most so many bytes at an offset of a file.
+/// Reads at most the given number of bytes at an offset of a file.
 type ReadPart<'a> = dyn Fn(usize, usize) -> Option<Cow<'a, [u8]>> + 'a;
 
 impl<'a> SymbolTable<'a> {
@@ -145,7 +144,7 @@ impl<'a> SymbolTable<'a> {
     }
 
     fn allocator_functions(&self) -> Vec<AllocatorFunction> {
-        // Nearly all programs have none, which this tells at once.
+        // Nearly all programs have none, which this shows at once.
         let mut marks = [b"malloc\0".as_slice(), b"_Znwm\0", b"mallocx\0"].into_iter();
         if marks.any(|name| memchr::memmem::find(&self.names, name).is_some()) {
             among(&self.functions())
@@ -214,7 +213,7 @@ fn is_code(symbol: &sym::Sym) -> bool {
     matches!(symbol.st_type(), sym::STT_FUNC | sym::STT_GNU_IFUNC)
 }
 
-/// Whose function this is, if it is an allocator's at all, and the hooked function that it is an instance of.
+/// Returns the allocator that a function belongs to, if any, and the hooked function that it is an instance of.
 fn owner(
     name: &str,
     of_plain: Option<&'static str>,
@@ -261,7 +260,7 @@ mod tests {
         assert_eq!(owner("_ZNSt6vectorIiE4dataEv", None), None);
     }
 
-    /// This test program is static, and Rust's.
+    /// This test program is static, and written in Rust.
     #[test]
     fn a_static_program_has_its_allocator_inside() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();

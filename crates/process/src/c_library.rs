@@ -1,7 +1,7 @@
-//! The C library of a process: which one it is, where it is, and which of its code must not be interrupted.
+//! C library of a process: which one it is, where it is, and which parts of its code must not be interrupted.
 //!
-//! It is recognized by what the loader has loaded and by what it exports, never by the name of a file,
-//! because a program may map any file, at any address, under any name.
+//! It is recognized by the modules that the loader has loaded and by its exports, never by the name of a file, because
+//! a program may map any file, at any address, under any name.
 
 use crate::loaded_elf::LoadedElf;
 use crate::memory::Pages;
@@ -9,32 +9,32 @@ use crate::{Loader, Mapping, ModuleFacts, ModuleImage, RemoteAddress};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Which C library it is.
+/// Kind of C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CLibraryKind {
     /// The GNU C library.
     Glibc,
-    /// musl, whose loader is the C library too.
+    /// musl, whose loader is also the C library.
     Musl,
 }
 
 /// Name of glibc's main library (DT_SONAME), and a function that only glibc has.
 const GLIBC: &str = "libc.so.6";
 const GLIBC_MARK: &str = "gnu_get_libc_version";
-/// Where glibc kept `dlopen` and `pthread_create` before version 2.34.
+/// Libraries of glibc that contained `dlopen` and `pthread_create` before version 2.34.
 const GLIBC_PARTS: [&str; 2] = ["libdl.so.2", "libpthread.so.0"];
 /// Prefix of the names of glibc's loaders.
 const GLIBC_LOADER: &str = "ld-linux";
-/// The function with which a C library starts programs.
+/// Function with which a C library starts programs.
 const START: &str = "__libc_start_main";
 
-/// The C library that a process runs on: that of the namespace (dlmopen(3)) of the program itself.
+/// C library that a process runs on: that of the program's own namespace (dlmopen(3)).
 pub struct CLibrary {
-    /// Which one.
+    /// Kind of the library.
     pub kind: CLibraryKind,
-    /// The mapping of its code.
+    /// Mapping of its code.
     pub code: Mapping,
-    /// Its libraries, the main one first.
+    /// Libraries that belong to it, the main one first.
     parts: Vec<LoadedElf>,
     pages: RefCell<Pages>,
 }
@@ -58,7 +58,7 @@ impl CLibrary {
         })
     }
 
-    /// The address of a function that it exports.
+    /// Returns the address of an exported function.
     pub fn function(&self, name: &str) -> Option<RemoteAddress> {
         let mut pages = self.pages.borrow_mut();
         let mut parts = self.parts.iter();
@@ -90,7 +90,7 @@ pub(crate) fn is_glibc(facts: &ModuleFacts) -> bool {
     facts.soname.as_deref() == Some(GLIBC) && facts.exported(GLIBC_MARK).is_some()
 }
 
-/// The version of glibc, from the banner in its read-only data: `stable release version 2.36.`
+/// Returns the version of glibc, from the banner in its read-only data: `stable release version 2.36.`
 pub fn glibc_version(bytes: &[u8]) -> Option<String> {
     let banner = b"GNU C Library";
     let at = memchr::memmem::find(bytes, banner)?;
@@ -100,12 +100,12 @@ pub fn glibc_version(bytes: &[u8]) -> Option<String> {
     Some(version[..end].trim_end_matches('.').to_owned())
 }
 
-/// Distance by which glibc's static functions of malloc.c reach below its first public one, and above the last. They
-/// have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and the like are nearer.
+/// Distance by which the static functions of glibc's malloc.c extend below its first public one, and above the last.
+/// They have no dynamic symbols. In the builds of 2.31 to 2.41, `_int_malloc` and similar functions are nearer.
 const BELOW_MALLOC: u64 = 24 * 1024;
 const ABOVE_MALLOC: u64 = 8 * 1024;
 
-/// The code (avma) of glibc's allocator, in a module that is glibc's main library.
+/// Returns the code (avma) of glibc's allocator, in a module that is glibc's main library.
 pub fn allocator_code(module: &ModuleImage) -> Option<Range<u64>> {
     let facts = Some(&module.facts).filter(|facts| is_glibc(facts))?;
     let public = [
@@ -124,23 +124,24 @@ pub fn allocator_code(module: &ModuleImage) -> Option<Range<u64>> {
     Some(low.saturating_sub(BELOW_MALLOC)..high.saturating_add(ABOVE_MALLOC))
 }
 
-/// Functions of glibc that hold the lock of the loader's list of modules while they call functions of the program, which
-/// may take their time.
+/// Functions of glibc that hold the lock on the loader's list of modules while they call functions of the program,
+/// which may take long.
 const LOCKING_THE_LOADER: [&str; 2] = ["fork", "dl_iterate_phdr"];
 
-/// musl is its own loader.
+/// Returns true for musl, which is its own loader.
 fn is_musl(module: &ModuleImage) -> bool {
     module.is_loader && module.is_libc
 }
 
-/// A loader beside the C library. The name matters if the loader of the process could not be read for a moment.
+/// Returns true for a loader separate from the C library. The name matters if the loader of the process could
+/// temporarily not be read.
 fn is_loader(module: &ModuleImage) -> bool {
     let is_named_so = |soname: &String| soname.starts_with(GLIBC_LOADER);
     let has_its_name = module.facts.soname.as_ref().is_some_and(is_named_so);
     !is_musl(module) && (module.is_loader || has_its_name)
 }
 
-/// Returns true if a module is the loader, beside the C library or, as musl's, the library itself.
+/// Returns true if a module is the loader, which is separate from the C library or, with musl, the library itself.
 pub(crate) fn is_rtld(module: &ModuleImage) -> bool {
     module.is_loader || is_loader(module)
 }
@@ -150,7 +151,7 @@ pub(crate) fn is_part_of_glibc(facts: &ModuleFacts) -> bool {
     is_glibc(facts) || facts.soname.as_ref().is_some_and(is_part)
 }
 
-/// The code of exported functions.
+/// Returns the code of exported functions.
 fn functions(module: &ModuleImage, names: &[&str]) -> impl Iterator<Item = Range<u64>> {
     names.iter().filter_map(|name| {
         let function = module.facts.exported(name)?;
@@ -159,7 +160,7 @@ fn functions(module: &ModuleImage, names: &[&str]) -> impl Iterator<Item = Range
     })
 }
 
-/// Code (avma) in which a thread keeps others out of dl_iterate_phdr(3), or may be changing the list that this walks.
+/// Returns code (avma) in which a thread blocks dl_iterate_phdr(3), or may be changing the list that it walks.
 pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     for module in modules {
@@ -172,25 +173,25 @@ pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Meaning of a frame in a module for a thread that is to call the loader.
+/// Meaning of a frame in a module for a thread that shall call the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModulePart {
-    /// The program's own code, or a library's that has no part in loading and allocating.
+    /// Code of the program, or of a library that takes no part in loading and allocating.
     Program,
-    /// A part of glibc. Every glibc counts, including those of other namespaces (dlmopen(3)).
+    /// Part of glibc. Every glibc counts, including those of other namespaces (dlmopen(3)).
     Glibc,
-    /// musl, which is its own loader and allocates within the lock of its own.
+    /// musl, which is its own loader and allocates while it holds its own lock.
     Musl,
-    /// The loader, the unwinder, and every library that stands in for a function that loading calls, or that calls the
-    /// loader: they all may keep locks that loading needs.
+    /// The loader, the unwinder, and every library that replaces a function called during loading, or that calls the
+    /// loader: all of them may hold locks that loading needs.
     Locking,
 }
 
-/// The library with the unwinder, which has a lock around the list of what is loaded.
+/// Library with the unwinder, which has a lock around the list of loaded modules.
 const UNWINDER: &str = "libgcc_s.so.1";
 
-/// Functions that the loader calls by their names (`__rtld_malloc_init_real` of glibc's elf/dl-minimal.c), or that lead to
-/// it. A library with one of them may have a lock of its own around what it leads to.
+/// Functions that the loader calls by name (`__rtld_malloc_init_real` in glibc's elf/dl-minimal.c), or that call it. A
+/// library with one of them may hold a lock of its own during the call.
 const AROUND_LOADING: [&str; 9] = [
     "malloc",
     "calloc",
@@ -203,7 +204,7 @@ const AROUND_LOADING: [&str; 9] = [
     "dl_iterate_phdr",
 ];
 
-/// Which part a module is.
+/// Returns the part that a module is.
 pub fn module_part(module: &ModuleImage) -> ModulePart {
     let facts = &module.facts;
     if is_musl(module) {
@@ -225,9 +226,9 @@ fn stands_in(facts: &ModuleFacts) -> bool {
     names.any(|name| facts.exported(name).is_some())
 }
 
-/// System call wrappers of glibc in which a thread sleeps and holds nothing of the C library, on any path through them.
-/// Waits on a futex are those for conditions and semaphores: whoever waits for a mutex, another thread's end or the like
-/// may do so inside of the C library.
+/// System call wrappers of glibc in which a thread sleeps and holds no lock of the C library, on any path through them.
+/// Waits on a futex are those for conditions and semaphores: waits for a mutex, the end of another thread or the like
+/// may happen inside the C library.
 pub const WAITING: &[&str] = &[
     "accept",
     "accept4",
@@ -309,7 +310,7 @@ pub const WAITING: &[&str] = &[
 /// Functions among them that end in a jump to a function without a name of its own.
 pub const WAITING_ELSEWHERE: &[&str] = &["sem_clockwait", "sem_timedwait", "sem_wait"];
 
-/// Exported functions with which glibc begins a thread's stack.
+/// Exported functions at the beginning of a thread's stack in glibc.
 pub const STARTING: &[&str] = &["__libc_start_main", "clone"];
 
 #[cfg(test)]

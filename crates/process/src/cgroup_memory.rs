@@ -1,6 +1,6 @@
-//! Memory that a process's control groups still let it have: version 1 and 2, all levels.
+//! Memory that a process may still use according to its control groups: versions 1 and 2, all levels.
 //!
-//! A process that exceeds its limit is killed, so this is checked before anything is touched.
+//! A process that exceeds its limit is killed, so this is checked before any memory is touched.
 
 use crate::{proc_path, proc_text};
 use std::fmt;
@@ -9,21 +9,21 @@ use std::path::{Component, Path, PathBuf};
 /// One control group with a limit, or the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLevel {
-    /// Its directory; `/` is the machine.
+    /// Directory of the group; `/` is the machine.
     pub path: PathBuf,
-    /// The bytes that it may have; for the machine, all that there are.
+    /// Limit in bytes; for the machine, its whole memory.
     pub limit: u64,
-    /// The bytes that it can still take, including page cache that can be dropped at once.
+    /// Number of bytes still available, including page cache that can be dropped at once.
     pub free: u64,
 }
 
 impl MemoryLevel {
-    /// The bytes in use that cannot be dropped at once.
+    /// Returns the number of bytes in use that cannot be dropped at once.
     pub fn used(&self) -> u64 {
         self.limit.saturating_sub(self.free)
     }
 
-    /// The share of the limit that they are.
+    /// Returns their share of the limit.
     pub fn share(&self) -> f64 {
         self.used() as f64 / self.limit.max(1) as f64
     }
@@ -34,7 +34,8 @@ impl MemoryLevel {
     }
 }
 
-/// Says where the free memory is, to follow an amount: "is left in the memory cgroup /sys/fs/cgroup/x".
+/// Writes where the free memory is, as the continuation of an amount: "is left in the memory cgroup
+/// /sys/fs/cgroup/x".
 impl fmt::Display for MemoryLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_machine() {
@@ -45,25 +46,25 @@ impl fmt::Display for MemoryLevel {
     }
 }
 
-/// The memory limits of a process.
+/// Memory limits of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupMemory {
-    /// The groups that have a limit, its own one first.
+    /// Groups with a limit, the process's own first.
     pub levels: Vec<MemoryLevel>,
-    /// The directory of its own group, if it has one for memory that can be seen from here.
+    /// Directory of its own group, if it has a visible one for memory.
     group: Option<PathBuf>,
 }
 
 impl CgroupMemory {
-    /// Reads the limits of a process; there are none where they cannot be read.
+    /// Reads the limits of a process; if they cannot be read, there are none.
     pub fn of(pid: i32) -> CgroupMemory {
         let groups = proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
         CgroupMemory::find(&groups, &mounts, Path::new("/"))
     }
 
-    /// The limits of two processes, which are read once if they are in the same groups, as a program and who
-    /// starts it are.
+    /// Returns the limits of two processes, which are read only once if both are in the same groups, like a
+    /// program and its starter.
     pub fn of_both(one: i32, other: i32) -> [CgroupMemory; 2] {
         let groups = |pid: i32| proc_text(proc_path(pid, "cgroup")).unwrap_or_default();
         let mounts = proc_text("/proc/self/mountinfo").unwrap_or_default();
@@ -79,11 +80,11 @@ impl CgroupMemory {
         [found, other]
     }
 
-    /// From the text of `/proc/PID/cgroup` (cgroups(7)) and of `/proc/self/mountinfo`
-    /// (proc_pid_mountinfo(5)); mount points are looked for below `root`.
+    /// Finds the limits from the text of `/proc/PID/cgroup` (cgroups(7)) and of `/proc/self/mountinfo`
+    /// (proc_pid_mountinfo(5)); mount points are searched below `root`.
     pub fn find(groups: &str, mounts: &str, root: &Path) -> CgroupMemory {
         let mut found = CgroupMemory::default();
-        // Where both versions are mounted, the controller is in only one of them.
+        // If both versions are mounted, the controller is in only one of them.
         for version in [Version::One, Version::Two] {
             let Some(group) = version.group(groups) else {
                 continue;
@@ -105,12 +106,12 @@ impl CgroupMemory {
         found
     }
 
-    /// The level with the least left, if there is one with a limit.
+    /// Returns the level with the least memory left, if any has a limit.
     pub fn tightest(&self) -> Option<&MemoryLevel> {
         self.levels.iter().min_by_key(|level| level.free)
     }
 
-    /// Returns the tightest level, with the whole machine among them.
+    /// Returns the tightest level, including the whole machine.
     pub fn tightest_of_all(&self) -> Option<MemoryLevel> {
         let text = proc_text("/proc/meminfo").unwrap_or_default();
         self.levels
@@ -140,13 +141,13 @@ impl CgroupMemory {
         levels
     }
 
-    /// The level of which the largest share is used now.
+    /// Returns the level with the largest share in use now.
     pub fn fullest_now(&self) -> Option<MemoryLevel> {
         let levels = self.now().into_iter();
         levels.max_by(|a, b| a.share().total_cmp(&b.share()))
     }
 
-    /// Returns how many processes of its own group were killed because it had no memory left.
+    /// Returns the number of processes of its own group that were killed because it was out of memory.
     pub fn kills(&self) -> Option<u64> {
         let group = self.group.as_ref()?;
         ["memory.events", "memory.oom_control"]
@@ -154,7 +155,7 @@ impl CgroupMemory {
             .find_map(|file| field(&group.join(file), "oom_kill"))
     }
 
-    /// The directory of its own group.
+    /// Returns the directory of its own group.
     pub fn group(&self) -> Option<&Path> {
         self.group.as_deref()
     }
@@ -173,7 +174,7 @@ fn machine(text: &str) -> Option<MemoryLevel> {
     })
 }
 
-/// A number of a file that holds names and numbers.
+/// Reads a number from a file of names and numbers.
 fn field(file: &Path, name: &str) -> Option<u64> {
     let text = proc_text(file).ok()?;
     text.lines()
@@ -185,10 +186,10 @@ fn number(file: &Path) -> Option<u64> {
     proc_text(file).ok()?.trim().parse().ok()
 }
 
-/// The part of a group's path below a mount's root; `None` if it is elsewhere.
+/// Returns the part of a group's path below a mount's root; `None` if it is elsewhere.
 fn below<'a>(group: &'a str, root: &str) -> Option<&'a Path> {
     let below = Path::new(group).strip_prefix(root).ok()?;
-    // A group outside of our cgroup namespace is shown by a path with `..` (cgroup_namespaces(7)).
+    // A group outside our cgroup namespace is shown by a path with `..` (cgroup_namespaces(7)).
     let plain = |part: Component| matches!(part, Component::Normal(_));
     below.components().all(plain).then_some(below)
 }
@@ -205,7 +206,7 @@ enum Version {
 }
 
 impl Version {
-    /// The group's path of /proc/PID/cgroup.
+    /// Returns the path of the group in /proc/PID/cgroup.
     fn group(self, groups: &str) -> Option<&str> {
         groups.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':');
@@ -241,11 +242,11 @@ impl Version {
         }
     }
 
-    /// The limit of one group: the lowest of those that it has.
+    /// Returns the limit of one group: the lowest of several.
     fn level(self, directory: &Path) -> Option<MemoryLevel> {
         let usage = number(&directory.join(self.usage()))?;
         let stat = directory.join("memory.stat");
-        // The kernel first takes pages of files that nobody has used again.
+        // The kernel first reclaims file pages that were not used again.
         let (limits, droppable): (&[(&str, Option<&str>)], _) = match self {
             Version::One => (
                 &[
@@ -257,7 +258,7 @@ impl Version {
                 ],
                 field(&stat, "total_inactive_file"),
             ),
-            // Above memory.high a process is slowed down without bound.
+            // Above memory.high a process is throttled without bound.
             Version::Two => (
                 &[("memory.max", None), ("memory.high", None)],
                 field(&stat, "inactive_file"),

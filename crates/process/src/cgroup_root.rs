@@ -1,16 +1,17 @@
-//! The root of the cgroup hierarchy, if this process is further down in it.
+//! Root of the cgroup hierarchy, if this process is further down in it.
 
 use nix::fcntl::OFlag;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Where version 2 is mounted; the second place is that beside version 1.
+/// Mount points of version 2; the second is used beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// The directory of the root, for clone3(2); `None` where it would make no difference.
+/// Returns the directory of the root, for clone3(2); `None` if it would make no
+/// difference.
 pub fn cgroup_root() -> Option<File> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    // In cgroups(7), version 2 has hierarchy 0 and no name.
+    // According to cgroups(7), version 2 has hierarchy 0 and no name.
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     if path == "/" {
         return None;

@@ -1,11 +1,12 @@
-//! The children of a process.
+//! Children of a process.
 
 use crate::threads::stat_field;
 use crate::{proc_text, process_ids, thread_ids};
 
-/// The processes that a process has made and not yet collected, whichever of its threads made them.
+/// Returns the processes that a process has created and not yet waited for, by any of its threads.
 ///
-/// A child that another one ends beside may be left out (proc_tid_children(5)), so look again.
+/// A child may be missing if another one ends at the same time (proc_tid_children(5)), so look
+/// again.
 pub fn children(pid: i32) -> Vec<i32> {
     let threads = thread_ids(pid).unwrap_or_default();
     let lists = threads
@@ -24,7 +25,7 @@ pub fn children(pid: i32) -> Vec<i32> {
     }
 }
 
-/// The process whose child a process is (proc_pid_stat(5), field 4).
+/// Returns the parent of a process (proc_pid_stat(5), field 4).
 pub fn parent(pid: i32) -> Option<i32> {
     stat_field(pid, pid, 4)?.parse().ok()
 }
@@ -45,7 +46,7 @@ mod tests {
             let _ = wait.recv();
         });
         let made = [start().unwrap(), started.recv().unwrap()];
-        // One may be left out while threads and children of other tests end.
+        // A child may be missing while threads and children of other tests end.
         let until = Instant::now() + Duration::from_secs(60);
         let ids = made.each_ref().map(|child| child.id() as i32);
         while !ids.iter().all(|id| children(own).contains(id)) {

@@ -1,9 +1,9 @@
-//! Which process was meant by a process id.
+//! Remembers which process was meant by a process id.
 //!
-//! An id belongs to another process as soon as the first one has ended and the kernel has come round to it again, and
-//! between the choice of a process and the hold of one of its threads there is time for that. So a choice is the id
-//! together with the time of the start, and whoever claims a process, holds a thread or opens memory to write looks
-//! whether it is still that one. Those know the id alone: choices are kept here, for the whole of this program.
+//! An id may belong to another process when the first one has ended and the kernel reuses it, and there is time for
+//! that between the choice of a process and the stop of one of its threads. So a choice is the id together with the
+//! start time, and code that claims a process, stops a thread or opens memory for writing checks whether it is still
+//! the same one. That code knows only the id: choices are kept here for the whole program.
 
 use crate::thread_start_time;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Chosen {
     /// Process id.
     pub pid: i32,
-    /// When it started, in clock ticks since boot; `None` if there was no such process.
+    /// Start time in clock ticks since boot; `None` if there was no such process.
     pub started: Option<u64>,
 }
 
@@ -24,23 +24,23 @@ pub struct Chosen {
     "process {pid} has ended, and another process has its id now, which is left alone: choose again"
 )]
 pub struct Replaced {
-    /// The id.
+    /// Process id.
     pub pid: i32,
 }
 
-/// For each id the start that is meant, and how many [`Kept`] mean it.
+/// For each id, the start time that is meant, and the number of [`Kept`] that refer to it.
 static KEPT: Mutex<BTreeMap<i32, (u64, usize)>> = Mutex::new(BTreeMap::new());
 
 fn kept() -> MutexGuard<'static, BTreeMap<i32, (u64, usize)>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A choice that holds: until this is dropped, nothing is done to another process with its id.
+/// A choice in force: until this is dropped, nothing is done to another process with its id.
 #[derive(Debug)]
 pub struct Kept(Option<(i32, u64)>);
 
 impl Chosen {
-    /// The process that has this id now.
+    /// Returns the process that has this id now.
     pub fn now(pid: i32) -> Chosen {
         Chosen {
             pid,
@@ -48,10 +48,10 @@ impl Chosen {
         }
     }
 
-    /// Has the choice hold.
+    /// Puts the choice into force.
     ///
     /// # Errors
-    /// If the id belongs to another process now, or another one with this id was chosen before and is not done with.
+    /// If the id belongs to another process now, or another one with this id was chosen before and is still in use.
     pub fn keep(self) -> Result<Kept, Replaced> {
         let Chosen { pid, started } = self;
         let Some(started) = started else {
@@ -65,15 +65,15 @@ impl Chosen {
             }
             *count += 1;
         }
-        // Dropped again if it is another one by now.
+        // Dropped again if it is another process by now.
         let choice = Kept(Some((pid, started)));
         still_chosen(pid).map(|()| choice)
     }
 
-    /// Has the choice hold until this program ends.
+    /// Puts the choice into force until this program ends.
     ///
     /// # Errors
-    /// As [`Chosen::keep`].
+    /// The same as for [`Chosen::keep`].
     pub fn keep_for_good(self) -> Result<i32, Replaced> {
         self.keep().map(std::mem::forget)?;
         Ok(self.pid)
@@ -93,11 +93,11 @@ impl Drop for Kept {
     }
 }
 
-/// Checks that an id that was chosen still belongs to the process that was meant. What was opened or seized before the
-/// question belongs to that process, too: an id never comes back to one that has ended.
+/// Checks that a chosen id still belongs to the process that was meant. Anything opened or seized before this call
+/// then belongs to that process, too: an id never returns to a process that has ended.
 ///
 /// # Errors
-/// If another process has it. One that is gone, with nobody in its place, is none.
+/// If another process has the id. It is not an error if the process is gone and the id is free.
 pub fn still_chosen(pid: i32) -> Result<(), Replaced> {
     let meant = kept().get(&pid).map(|(started, _)| *started);
     let Some(meant) = meant else { return Ok(()) };

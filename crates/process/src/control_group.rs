@@ -1,20 +1,20 @@
-//! A control group, as users name it, and whether a process is in it.
+//! A control group as users name it, and whether a process is in it.
 
 use nix::sched::{CloneFlags, setns};
 
-/// A control group of version 1 or 2, with the groups below it.
+/// A control group of version 1 or 2, including the groups below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlGroup {
-    /// As in /proc/PID/cgroup (cgroups(7)), without a slash at its end.
+    /// Path as in /proc/PID/cgroup (cgroups(7)), without a trailing slash.
     path: String,
-    /// The controllers of its hierarchy: empty for version 2, `None` where the name does not say.
+    /// Controllers of its hierarchy: empty for version 2, `None` if the name does not tell.
     controllers: Option<Vec<String>>,
 }
 
-/// Has the calling thread, and those that it starts later, see control groups as process 1 does. In a container that
-/// shares the machine's process ids, but not its cgroup namespace, the group of each other process is otherwise a path
-/// that begins at our own (cgroup_namespaces(7)) and leaves out what the two have in common. Returns whether something
-/// has changed; without CAP_SYS_ADMIN nothing does.
+/// Makes the calling thread, and those that it starts later, see control groups as process 1 does. In a container that
+/// shares the machine's process ids, but not its cgroup namespace, the groups of other processes are otherwise shown
+/// relative to our own (cgroup_namespaces(7)), without their common part. Returns whether anything has changed;
+/// without CAP_SYS_ADMIN nothing does.
 pub fn see_groups_as_init() -> bool {
     let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/cgroup")).ok();
     if of("1") == of("thread-self") {
@@ -25,7 +25,7 @@ pub fn see_groups_as_init() -> bool {
 }
 
 impl ControlGroup {
-    /// From a directory in which the hierarchy is mounted, a path as in /proc/PID/cgroup, or a whole line
+    /// Creates a group from a directory where the hierarchy is mounted, a path as in /proc/PID/cgroup, or a whole line
     /// of that file.
     pub fn named(text: &str) -> ControlGroup {
         let mounts = crate::proc_text("/proc/self/mountinfo").unwrap_or_default();
@@ -61,7 +61,7 @@ impl ControlGroup {
         }
     }
 
-    /// Returns true if a process is in it or in a group below it, by the text of its `/proc/PID/cgroup`.
+    /// Returns true if a process is in the group or in one below it, by the text of its `/proc/PID/cgroup`.
     pub fn has(&self, groups: &str) -> bool {
         let is_below = |path: &str| {
             let rest = path.strip_prefix(&self.path);
@@ -82,7 +82,7 @@ impl ControlGroup {
     }
 }
 
-/// The controllers and the path in a line of /proc/PID/cgroup.
+/// Returns the controllers and the path in a line of /proc/PID/cgroup.
 fn line_of(line: &str) -> Option<(Vec<String>, &str)> {
     let mut fields = line.splitn(3, ':');
     let (number, controllers) = (fields.next()?, fields.next()?);
@@ -99,7 +99,7 @@ fn line_of(line: &str) -> Option<(Vec<String>, &str)> {
 /// A mounted hierarchy that a directory is in.
 struct Mount {
     point_length: usize,
-    /// The directory's path in the hierarchy.
+    /// Path of the directory in the hierarchy.
     path: String,
     controllers: Vec<String>,
 }
@@ -155,7 +155,7 @@ mod tests {
         assert!(has("4:memory:/a", "9:cpu:/\n4:memory:/a\n0::/\n"));
         assert!(!has("4:memory:/a", "9:cpu:/a\n4:memory:/\n0::/a\n"));
         assert!(has("/", "0::/\n") && has("/", "0::/a\n"));
-        // Of another cgroup namespace (cgroup_namespaces(7)).
+        // In another cgroup namespace (cgroup_namespaces(7)).
         assert!(has("/../other", "0::/../other/x\n"));
     }
 

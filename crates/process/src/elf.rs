@@ -1,4 +1,4 @@
-//! The parts of an ELF file that tracing needs: dynamic symbols, and the relocations that make GOT slots.
+//! Parts of an ELF file that tracing needs: dynamic symbols, and the relocations that create GOT slots.
 
 use crate::arch::native::relocations;
 use crate::load_segments::{LoadSegment, LoadSegments};
@@ -8,27 +8,28 @@ use memhook_abi::{ACCESS_LISTENER, MARK_LISTENER};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The notes that say where a program has a pointer for us: see `hook-cxx/access_runtime.cc` and `memhook_mark.h`.
+/// Name of the notes that tell where a program has a pointer for us: see `hook-cxx/access_runtime.cc` and
+/// `memhook_mark.h`.
 const LISTENER_NOTE_NAME: &str = "memhook";
 const LISTENERS: [(u32, &str); 2] = [(1, ACCESS_LISTENER), (2, MARK_LISTENER)];
 
 /// Origin of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
-    /// JUMP_SLOT: a PLT slot, which is bound at once or lazily.
+    /// JUMP_SLOT: a PLT slot, bound at load time or lazily.
     JumpSlot,
-    /// GLOB_DAT: a GOT entry for an address taken or a call without PLT.
+    /// GLOB_DAT: a GOT entry for an address or a call without PLT.
     GlobDat,
     /// A word with an address: a function pointer in data.
     Data64,
 }
 
-/// One relocation against a symbol.
+/// A relocation against a symbol.
 #[derive(Clone, Debug)]
 pub struct Relocation {
-    /// Where the slot is (svma).
+    /// Address of the slot (svma).
     pub svma: u64,
-    /// The symbol's name.
+    /// Name of the symbol.
     pub symbol: String,
     /// Origin of the slot.
     pub kind: SlotKind,
@@ -39,9 +40,9 @@ pub struct Relocation {
 pub struct Exported {
     /// Address (svma).
     pub svma: u64,
-    /// Size in bytes; 0 if it is not stated.
+    /// Size in bytes; 0 if not stated.
     pub size: u64,
-    /// The address is that of a resolver (STT_GNU_IFUNC).
+    /// True if the address is that of a resolver (STT_GNU_IFUNC).
     pub is_ifunc: bool,
 }
 
@@ -67,7 +68,7 @@ impl<'a> ElfView<'a> {
         Ok(ElfView { elf, bytes })
     }
 
-    /// The lowest page-aligned address of a PT_LOAD (svma), which is meant for offset 0 of the file.
+    /// Returns the lowest page-aligned address of a PT_LOAD (svma), which corresponds to offset 0 of the file.
     pub fn lowest_load(&self) -> u64 {
         self.load_segments().lowest()
     }
@@ -90,7 +91,7 @@ impl<'a> ElfView<'a> {
             .filter(|p| p.p_type == program_header::PT_LOAD)
     }
 
-    /// The GNU build-id.
+    /// Returns the GNU build-id.
     pub fn build_id(&self) -> Option<Vec<u8>> {
         self.elf
             .iter_note_headers(self.bytes)?
@@ -99,8 +100,8 @@ impl<'a> ElfView<'a> {
             .map(|n| n.desc.to_vec())
     }
 
-    /// Where the pointers to listeners are (svma), of the access runtime and of marks, if the module has such: a
-    /// note of each says how far it is from the note's contents.
+    /// Returns the addresses of the pointers to listeners (svma), of the access runtime and of marks, if the module
+    /// has any: a note of each contains the distance from its own contents.
     pub fn listeners(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let found = |(kind, name)| self.listener(kind).map(|svma| (name, svma));
         LISTENERS.into_iter().filter_map(found)
@@ -125,15 +126,16 @@ impl<'a> ElfView<'a> {
         listener.is_multiple_of(8).then_some(listener)
     }
 
-    /// The dynamic string table from an index on. It is looked at in the file, because goblin's table searches for the
-    /// string of each index, and there are thousands of symbols.
+    /// Returns the dynamic string table from an index on. It is read from the file, because goblin's table searches
+    /// for the string of each index, and there are thousands of symbols.
     fn text_at(&self, index: usize) -> &'a [u8] {
         let table = self.elf.dynamic.as_ref().map(|d| d.info.strtab);
         let at = table.and_then(|table| table.checked_add(index));
         at.and_then(|at| self.bytes.get(at..)).unwrap_or_default()
     }
 
-    /// A function that other modules can bind to. A hidden version (`name@VERSION`) counts only if there is no other.
+    /// Returns a function that other modules can bind to. A hidden version (`name@VERSION`) counts only if there is no
+    /// other.
     pub fn exported(&self, name: &str) -> Option<Exported> {
         self.exported_of([name].into_iter()).remove(name)
     }
@@ -165,7 +167,7 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
-    /// Variables that other modules can bind to, in one pass.
+    /// Returns variables that other modules can bind to, in one pass.
     pub fn variables<'n>(&self, names: &[&'n str]) -> HashMap<&'n str, Exported> {
         let variables = self.elf.dynsyms.iter().enumerate().filter(|(_, symbol)| {
             symbol.st_type() == sym::STT_OBJECT && symbol.st_shndx != 0 && symbol.st_value != 0
@@ -181,7 +183,7 @@ impl<'a> ElfView<'a> {
         named.collect()
     }
 
-    /// The defined dynamic functions with their indices.
+    /// Returns the defined dynamic functions with their indices.
     fn functions(&self) -> impl Iterator<Item = (usize, sym::Sym)> {
         self.elf.dynsyms.iter().enumerate().filter(|(_, symbol)| {
             let is_function = matches!(symbol.st_type(), sym::STT_FUNC | sym::STT_GNU_IFUNC);
@@ -189,7 +191,7 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// A symbol, and whether only names with its version bind to it.
+    /// Returns a symbol, and whether only names with its version bind to it.
     fn as_exported(&self, index: usize, symbol: &sym::Sym) -> (Exported, bool) {
         let versions = self.elf.versym.as_ref();
         let version = versions.and_then(|versions| versions.get_at(index));
@@ -201,7 +203,7 @@ impl<'a> ElfView<'a> {
         (exported, version.is_some_and(|version| version.is_hidden()))
     }
 
-    /// Relocations that make a slot for a symbol which `wanted` accepts.
+    /// Returns relocations that create a slot for a symbol accepted by `wanted`.
     pub fn slots(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<Relocation> {
         let tables = [&self.elf.dynrelas, &self.elf.pltrelocs];
         let mut found: Vec<Relocation> = tables
@@ -226,8 +228,8 @@ impl<'a> ElfView<'a> {
         found
     }
 
-    /// Words that the loader fills, when it loads the module, with what a resolver returns: the resolver and the word
-    /// (svma). Only those of resolvers that `wanted` accepts.
+    /// Returns words that the loader fills with the result of a resolver when it loads the module: the resolver and
+    /// the word (svma). Only those whose resolver `wanted` accepts.
     pub fn resolved_words(&self, wanted: &dyn Fn(u64) -> bool) -> Vec<(u64, u64)> {
         let tables = [&self.elf.dynrelas, &self.elf.pltrelocs];
         let all = tables.iter().flat_map(|table| table.iter());
@@ -236,8 +238,8 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
-    /// PLT entries (svma) that represent functions of other modules wherever an address is taken. In a program at
-    /// fixed addresses, the linker gives the undefined symbol its PLT entry as value (psABI, "Function Addresses").
+    /// Returns PLT entries (svma) that stand for functions of other modules wherever an address is taken. In a program
+    /// at fixed addresses, the linker gives the undefined symbol its PLT entry as value (psABI, "Function Addresses").
     pub fn canonical_plt(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<u64> {
         let is_canonical = |s: &sym::Sym| {
             let is_undefined = s.st_shndx == 0 && s.st_value != 0 && s.st_type() == sym::STT_FUNC;
@@ -259,17 +261,17 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// The name by which others need it (DT_SONAME).
+    /// Returns the name by which other modules need it (DT_SONAME).
     pub fn soname(&self) -> Option<&'a str> {
         self.elf.soname
     }
 
-    /// Names of the libraries that are loaded with it (DT_NEEDED).
+    /// Returns the names of the libraries that are loaded with it (DT_NEEDED).
     pub fn needed(&self) -> &[&'a str] {
         &self.elf.libraries
     }
 
-    /// The range (svma) that the loader makes read-only when it has relocated the module, cut to whole pages
+    /// Returns the range (svma) that the loader makes read-only after relocation, cut to whole pages
     /// (`_dl_protect_relro` in glibc's elf/dl-reloc.c).
     pub fn relro(&self) -> Option<Range<u64>> {
         let is_relro =
@@ -287,7 +289,7 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// The executable segments, as svma and bytes.
+    /// Returns the executable segments, as svma and bytes.
     pub fn code(&self) -> impl Iterator<Item = (u64, &'a [u8])> {
         self.loads().filter(|p| p.is_executable()).map(|p| {
             let start = p.p_offset as usize;
@@ -297,8 +299,8 @@ impl<'a> ElfView<'a> {
     }
 }
 
-/// Executable segments of an ELF file: addresses (svma), and the offset of the first one in the file. Nothing else
-/// of the file is looked at; it may be one that [`ElfView`] refuses.
+/// Returns the executable segments of an ELF file: addresses (svma), and the offset of the first one in the file.
+/// Nothing else in the file is examined; [`ElfView`] may even refuse it.
 pub fn code_places(bytes: &[u8]) -> Vec<(Range<u64>, u64)> {
     let headers = || {
         let header = Elf::parse_header(bytes).ok()?;

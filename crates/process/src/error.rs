@@ -1,4 +1,4 @@
-//! Errors of looking at a process.
+//! Errors of examining a process.
 
 /// Error of reading, with its reason.
 #[derive(Debug, thiserror::Error)]
@@ -8,10 +8,10 @@ pub enum Error {
     Proc {
         /// The file.
         path: String,
-        /// Answer of the kernel. It is part of the text, so it is not a source as well.
+        /// Error of the kernel. It is part of the text, so it is not a source as well.
         cause: std::io::Error,
     },
-    /// It is not the process that was chosen.
+    /// The process is not the chosen one.
     #[error(transparent)]
     Replaced(#[from] crate::Replaced),
 }

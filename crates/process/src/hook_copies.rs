@@ -1,6 +1,6 @@
 //! Copies of our hook that a process has mapped, of this version or another, and the functions behind their
-//! wrappers. A fork child inherits the slots of its traced parent, so an address inside any of these copies
-//! is never the original of a slot.
+//! wrappers. A fork child inherits the slots of its traced parent, so an address inside any of these copies is never
+//! the original of a slot.
 
 use crate::memory::Pages;
 use crate::{Mapping, RemoteAddress, read_memory, read_word};
@@ -8,27 +8,27 @@ use goblin::elf::program_header::PT_LOAD;
 use memhook_abi::{DESCRIPTION_MAGIC, HookDescription};
 use std::{collections::HashMap, mem::offset_of, ops::Range};
 
-/// The name of the hook's memory object, as /proc/PID/maps shows it.
+/// Name of the hook's memory object, as shown in /proc/PID/maps.
 const MAPPING_NAME: &str = "/memfd:memhook-hook";
-/// Prefix and suffix of the name of a file that the hook was written to, for listeners that read only files.
+/// Prefix of the name of a file that contains the hook, for listeners that read only files.
 pub const HOOK_FILE_PREFIX: &str = "memhook-hook-";
-/// See [`HOOK_FILE_PREFIX`].
+/// Suffix; see [`HOOK_FILE_PREFIX`].
 pub const HOOK_FILE_SUFFIX: &str = ".so";
 /// Number of bytes of a copy's writable data that are searched for its description.
 const MOST_DATA: u64 = 1 << 20;
-/// From this version on a description has wrappers that emit.
+/// From this version on, a description includes emitting wrappers.
 const WITH_EMITTING: u32 = 2;
-/// No version has more functions, variants, or tables of wrappers.
+/// Upper bounds in any version for functions, variants, and tables of wrappers.
 const LIMITS: (u32, u32, u32) = (1024, 64, 2);
 
 /// Meaning of a value in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// Nothing of ours.
+    /// Not an address of ours.
     Itself,
     /// A wrapper that calls this function (avma).
     Wrapped(u64),
-    /// Something in a hook, of which nothing more is known.
+    /// An address in a hook, about which nothing else is known.
     Unknown,
 }
 
@@ -45,9 +45,9 @@ pub struct HookCopy {
 
 #[derive(Clone, Debug)]
 struct Description {
-    /// The function and the variant of each wrapper (avma).
+    /// Function and variant of each wrapper (avma).
     wrappers: HashMap<u64, (u32, u32)>,
-    /// The wrappers by function and variant, in the order of [`Wrappers`].
+    /// Wrappers by function and variant, in the order of [`Wrappers`].
     tables: Vec<Vec<u64>>,
     originals: Vec<u64>,
     originals_address: u64,
@@ -56,18 +56,18 @@ struct Description {
     region: u64,
 }
 
-/// The wrappers that an attach puts into slots.
+/// Wrappers that an attach puts into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrappers {
     /// Wrappers that record every call.
     Recording,
-    /// Wrappers for a trace that passes most calls over.
+    /// Wrappers for a trace that ignores most calls.
     Selective,
     /// Wrappers that report to listeners.
     Emitting,
 }
 
-/// Returns true for a mapping of the hook, from memory of its own or from a file that it was written to.
+/// Returns true for a mapping of the hook, from anonymous memory or from a file that contains it.
 pub fn is_hook(mapping: &Mapping) -> bool {
     let name = || mapping.path.rsplit('/').next().unwrap_or_default();
     mapping.path == MAPPING_NAME
@@ -81,7 +81,7 @@ pub fn is_ours(mapping: &Mapping) -> bool {
     mapping.path.starts_with("/memfd:memhook") || is_hook(mapping)
 }
 
-/// The mappings of one copy, whose first one this is.
+/// Returns the mappings of one copy, given its first one.
 fn parts<'a>(
     first: &'a Mapping,
     maps: &'a [Mapping],
@@ -99,8 +99,8 @@ fn first_parts(maps: &[Mapping]) -> impl Iterator<Item = &Mapping> {
     maps.iter().filter(is_first)
 }
 
-/// Where the bytes of copies are that an attacher was mapping without the loader when it was killed.
-/// No thread has ever been inside of them.
+/// Returns the addresses of copies that an attacher was mapping without the loader when it was killed. No thread has
+/// ever been inside them.
 pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
     let mut pages = Pages::of(pid).ok();
     first_parts(maps)
@@ -121,18 +121,18 @@ pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// The mark of a copy that was mapped without the loader; of one that the loader has loaded, or is just loading, the
-/// byte is 0. It is one of those in `e_ident` that mean nothing yet (gABI, "ELF Identification").
+/// Marks a copy that was mapped without the loader; in one that the loader has loaded, or is loading, the byte is 0.
+/// It is one of the bytes in `e_ident` that have no meaning yet (gABI, "ELF Identification").
 pub const MAPPED_MARK: (usize, u8) = (15, b'm');
 
-/// Size of a loaded module by its ELF header, and how it came there.
+/// Size of a loaded module by its ELF header, and how it was loaded.
 struct ElfEnds {
     end: u64,
     is_mapped: bool,
 }
 
 impl ElfEnds {
-    /// A module whose ELF header is at `start` (avma), with its first byte.
+    /// Reads a module whose ELF header is at `start` (avma), with its first byte.
     fn read(pages: &mut Pages, start: u64) -> Option<ElfEnds> {
         if pages.bytes(start)? != *b"\x7fELF\x02" {
             return None;
@@ -156,7 +156,7 @@ impl ElfEnds {
     }
 }
 
-/// All copies in a process that are whole.
+/// Returns all complete copies in a process.
 pub fn hook_copies(pid: i32, maps: &[Mapping]) -> Vec<HookCopy> {
     let unfinished = unfinished_copies(pid, maps);
     let is_whole = |first: &&Mapping| !unfinished.iter().any(|part| part.start == first.start);
@@ -184,7 +184,7 @@ pub fn behind(copies: &[HookCopy], value: u64) -> Behind {
 }
 
 impl HookCopy {
-    /// The function that a wrapper (avma) calls.
+    /// Returns the function that a wrapper (avma) calls.
     pub fn original_of(&self, wrapper: u64) -> Option<u64> {
         let d = self.description.as_ref()?;
         let &(function, variant) = d.wrappers.get(&wrapper)?;
@@ -194,7 +194,7 @@ impl HookCopy {
         (original != 0).then_some(original)
     }
 
-    /// The originals that it keeps, as function, variant and address (avma).
+    /// Returns its originals, as function, variant and address (avma).
     pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         self.description.iter().flat_map(|d| {
             d.originals
@@ -205,7 +205,7 @@ impl HookCopy {
         })
     }
 
-    /// Where it keeps the original of a function's variant (avma).
+    /// Returns the address of the original of a function's variant in the hook (avma).
     pub fn place_of_original(&self, function: u32, variant: u32) -> Option<u64> {
         let d = self.description.as_ref()?;
         let index = u64::from(function) * u64::from(d.variants) + u64::from(variant);
@@ -213,7 +213,7 @@ impl HookCopy {
             .then(|| d.originals_address + index * 8)
     }
 
-    /// The wrapper (avma) of a function's variant.
+    /// Returns the wrapper (avma) of a function's variant.
     pub fn wrapper(&self, function: u32, variant: u32, which: Wrappers) -> Option<u64> {
         let d = self.description.as_ref()?;
         let table = d.tables.get(which as usize)?;
@@ -221,29 +221,30 @@ impl HookCopy {
         (variant < d.variants).then(|| table.get(index).copied())?
     }
 
-    /// The number of the attach while tracing is on, else 0; `None` if it is not known.
+    /// Returns the number of the attach while tracing is on, otherwise 0; `None` if unknown.
     pub fn epoch(&self, pid: i32) -> Option<u32> {
         self.gate_word(pid).map(|word| word as u32)
     }
 
-    /// Whose regions it uses ([`memhook_abi::Control::owner`]); 0 if it uses none, as in a fork child.
+    /// Returns the owner of the regions that it uses ([`memhook_abi::Control::owner`]); 0 if it uses none, as in a
+    /// fork child.
     pub fn owner(&self, pid: i32) -> u64 {
         let gate = self.description.as_ref().map(|d| d.gate);
         gate.and_then(|gate| read_word(pid, RemoteAddress(gate) + 8))
             .unwrap_or(0)
     }
 
-    /// Where its gate is (avma).
+    /// Returns the address of its gate (avma).
     pub fn gate(&self) -> Option<u64> {
         Some(self.description.as_ref()?.gate)
     }
 
-    /// The gate's first word, which holds epoch and last epoch.
+    /// Returns the first word of the gate, which contains epoch and last epoch.
     pub fn gate_word(&self, pid: i32) -> Option<u64> {
         read_word(pid, RemoteAddress(self.gate()?))
     }
 
-    /// Where the region is (avma) that it was last given, or its parent's region; 0 if there is none.
+    /// Returns the address of the last region that it (or its parent) was given (avma); 0 if there is none.
     pub fn region(&self, pid: i32) -> Option<u64> {
         read_word(pid, RemoteAddress(self.description.as_ref()?.region))
     }
@@ -257,7 +258,7 @@ fn words(pid: i32, address: u64, count: u64) -> Option<Vec<u64>> {
 }
 
 impl Description {
-    /// Looks for it in a writable mapping of a copy.
+    /// Searches for the description in a writable mapping of a copy.
     fn find(pid: i32, data: &Mapping) -> Option<Description> {
         let bytes = (data.end - data.start).min(MOST_DATA);
         let data_words = words(pid, data.start, bytes / 8)?;
@@ -311,7 +312,7 @@ impl Description {
 mod tests {
     use super::*;
 
-    /// A made-up copy in this process's own memory.
+    /// Uses a made-up copy in this process's own memory.
     #[test]
     fn a_description_is_read_and_believed_only_within_bounds() {
         let pid = std::process::id() as i32;
@@ -334,7 +335,7 @@ mod tests {
             0,
         ];
         memory[at..at + description.len()].copy_from_slice(&description);
-        // One that is only a copy of the bytes.
+        // A mere copy of the bytes.
         memory[200..200 + description.len()].copy_from_slice(&description);
         memory[200] = DESCRIPTION_MAGIC[0];
         let mapping = |start: u64| Mapping {

@@ -1,6 +1,7 @@
 //! A process seen from outside: mappings, loaded modules, GOT slots, threads.
 //!
-//! Nothing here writes to the target or uses ptrace. The ELF part takes bytes.
+//! This crate neither writes to the target nor uses ptrace. The ELF part takes
+//! bytes.
 
 mod allocator_calls;
 mod allocator_functions;

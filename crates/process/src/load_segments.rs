@@ -1,7 +1,7 @@
-//! The loadable segments of a module (PT_LOAD), and which mappings are theirs.
+//! Loadable segments of a module (PT_LOAD), and the mappings that belong to them.
 //!
-//! Offsets of mappings do not tell where a module begins and ends: linkers such as lld and mold map one page of the file
-//! several times, the first one too, so that headers, code and data may all be at offset 0.
+//! Offsets of mappings do not tell where a module begins and ends: linkers such as lld and mold map one page of the
+//! file several times, even the first one, so that headers, code and data may all be at offset 0.
 
 use crate::Mapping;
 
@@ -14,15 +14,15 @@ fn page(address: u64) -> u64 {
 /// One PT_LOAD (gABI, "Program Header").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LoadSegment {
-    /// Where it begins (svma).
+    /// Start address (svma).
     pub svma: u64,
-    /// Its size in memory.
+    /// Size in memory.
     pub bytes: u64,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Its size in the file.
+    /// Size in the file.
     pub file_bytes: u64,
-    /// True if its code may be executed.
+    /// True if it is executable.
     pub exec: bool,
 }
 
@@ -33,14 +33,15 @@ pub(crate) struct LoadSegments(pub Vec<LoadSegment>);
 /// Relation of a mapping to a segment.
 #[derive(PartialEq, Eq)]
 enum Part {
-    /// The bytes of the file that the segment asks for.
+    /// Bytes of the file that belong to the segment.
     OfFile,
-    /// Memory without a file: zeroed data, or what a program has put in place of its code, as some do for the sake of
+    /// Memory without a file: zeroed data, or memory with which a program has replaced its code, for instance to use
     /// large pages.
     Anonymous,
 }
 
-/// Zeroed data may have a name of its own, or have become one mapping with the heap behind it.
+/// Returns true for anonymous memory. Zeroed data may have a name of its own, or be merged with the mapping of the heap
+/// behind it.
 fn is_anonymous(mapping: &Mapping) -> bool {
     let path = &mapping.path;
     let is_named = path.is_empty() || path == "[heap]" || path.starts_with("[anon");
@@ -48,13 +49,13 @@ fn is_anonymous(mapping: &Mapping) -> bool {
 }
 
 impl LoadSegments {
-    /// The lowest page-aligned address (svma), which is meant for offset 0 of the file.
+    /// Returns the lowest page-aligned address (svma), which corresponds to offset 0 of the file.
     pub(crate) fn lowest(&self) -> u64 {
         self.0.iter().map(|s| page(s.svma)).min().unwrap_or(0)
     }
 
-    /// Where the module ends whose first mapping is `first`, one of `maps`; `None` if the file is not mapped as its
-    /// segments ask for, with code that may be executed, but for instance as data.
+    /// Returns the end of a module whose first mapping is `first`, one of `maps`; `None` if the file is not mapped in
+    /// accordance with its segments, with executable code, but for instance as data.
     pub(crate) fn end(&self, first: &Mapping, maps: &[Mapping]) -> Option<u64> {
         let bias = first.start.wrapping_sub(self.lowest());
         let (mut end, mut has_code, mut has_more) = (first.end, false, false);
@@ -90,7 +91,7 @@ impl LoadSegment {
     }
 }
 
-/// Returns how far of `wanted` the first of these mappings reaches, with those that follow it without a gap.
+/// Returns how far the first of these mappings, with those that follow it without a gap, extends into `wanted`.
 fn mapped_until(maps: &[Mapping], first: &Mapping, wanted: u64) -> u64 {
     let mut end = maps[0].end;
     for next in &maps[1..] {
@@ -123,7 +124,7 @@ mod tests {
         LoadSegments(segments.to_vec()).end(&maps[first], &maps)
     }
 
-    /// As lld lays out a small library: all of its segments are in the first page of the file.
+    /// lld lays out a small library like this: all of its segments are in the first page of the file.
     #[test]
     fn segments_that_share_the_first_page_of_the_file() {
         let segments = [
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(end(&segments, maps, 0), Some(0x14000));
     }
 
-    /// As in a JVM, whose compiled code lies behind the last library that was loaded.
+    /// This happens in a JVM, whose compiled code lies behind the last library that was loaded.
     #[test]
     fn memory_that_follows_is_not_the_modules() {
         let segments = [
@@ -156,11 +157,11 @@ mod tests {
 12000-13000 rw-p 00001000 fe:01 42 /a/x.so
 13000-900000 rwxp 00000000 00:00 0";
         assert_eq!(end(&segments, maps, 0), Some(0x15000));
-        // What a damaged file says.
+        // Segments from a damaged file.
         let mut damaged = segments;
         damaged[2].bytes = u64::MAX;
         assert_eq!(end(&damaged, maps, 0), Some(0x90_0000));
-        // The zeroed data have become one mapping with the heap.
+        // The zeroed data have been merged with the mapping of the heap.
         let heap = maps.replace("rwxp 00000000 00:00 0", "rw-p 00000000 00:00 0 [heap]");
         assert_eq!(end(&segments, &heap, 0), Some(0x15000));
     }

@@ -1,13 +1,13 @@
-//! An ELF module as its loader has mapped it, which shows what the loader would find. The module's file is not
-//! needed; it may be large, deleted, replaced or out of reach.
+//! An ELF module as its loader has mapped it, which shows what the loader would find. The module's file is not needed;
+//! it may be large, deleted, replaced or out of reach.
 
 use crate::memory::Pages;
 use goblin::elf::{dynamic, program_header, sym};
 
-/// No module has more entries in its dynamic section, nor symbols of one hash.
+/// Upper bound for the entries of a dynamic section, and for the symbols with one hash.
 const MOST_ENTRIES: u64 = 4096;
 
-/// Where the parts of a loaded module are that the loader itself uses (gABI, "Dynamic Section").
+/// Parts of a loaded module that the loader itself uses (gABI, "Dynamic Section").
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedElf {
     /// Load bias: avma = bias + svma.
@@ -27,7 +27,7 @@ pub(crate) struct LoadedSymbol {
 }
 
 impl LoadedElf {
-    /// A module whose ELF header is at `start` (avma).
+    /// Reads a module whose ELF header is at `start` (avma).
     pub(crate) fn at_header(pages: &mut Pages, start: u64) -> Option<LoadedElf> {
         if pages.bytes(start)? != *b"\x7fELF\x02" {
             return None;
@@ -49,14 +49,14 @@ impl LoadedElf {
         LoadedElf::with_dynamic(pages, bias, bias.wrapping_add(section?))
     }
 
-    /// A module with this load bias, whose dynamic section is at `section` (avma).
+    /// Reads a module with this load bias and its dynamic section at `section` (avma).
     pub(crate) fn with_dynamic(pages: &mut Pages, bias: u64, section: u64) -> Option<LoadedElf> {
         let mut elf = LoadedElf {
             bias,
             ..LoadedElf::default()
         };
-        // glibc adds the bias to the addresses in this section, other loaders do not. No module is nearly as large
-        // as its bias.
+        // glibc adds the bias to the addresses in this section, other loaders do not. No module is nearly as large as
+        // its bias.
         let place = |value: u64| {
             if value >= bias {
                 value
@@ -81,13 +81,13 @@ impl LoadedElf {
         (elf.symbols != 0 && elf.strings != 0).then_some(elf)
     }
 
-    /// Returns true if this is the name by which others need it (DT_SONAME).
+    /// Returns true if this is the name by which other modules need it (DT_SONAME).
     pub(crate) fn is_named(&self, pages: &mut Pages, name: &str) -> bool {
         self.soname.is_some_and(|at| pages.has_string(at, name))
     }
 
-    /// A symbol that the module defines. If there are several versions, it is the default one, to which a program
-    /// that is linked today would bind.
+    /// Returns a symbol that the module defines. Of several versions it is the default one, to which a program linked
+    /// today would bind.
     pub(crate) fn symbol(&self, pages: &mut Pages, name: &str) -> Option<LoadedSymbol> {
         let mut found = None;
         for index in self.candidates(pages, name)? {
@@ -116,14 +116,14 @@ impl LoadedElf {
         found
     }
 
-    /// The address (avma) of a function. A function that a resolver chooses (STT_GNU_IFUNC) does not count, because its
-    /// symbol is the resolver.
+    /// Returns the address (avma) of a function. A function chosen by a resolver (STT_GNU_IFUNC) does not count,
+    /// because its symbol is the resolver.
     pub(crate) fn function(&self, pages: &mut Pages, name: &str) -> Option<u64> {
         let symbol = self.symbol(pages, name)?;
         (symbol.kind == sym::STT_FUNC).then_some(symbol.address)
     }
 
-    /// The symbols that have a name's hash (the format is that of binutils' bfd/elflink.c).
+    /// Returns the symbols with a name's hash (see binutils' bfd/elflink.c for the format).
     fn candidates(&self, pages: &mut Pages, name: &str) -> Option<Vec<u32>> {
         let table = self.gnu_hash;
         if table == 0 {

@@ -1,4 +1,4 @@
-//! The dynamic loader of a process, and the modules that it lists as loaded.
+//! Dynamic loader of a process, and the modules that it lists as loaded.
 
 use crate::{
     Error, Mapping, RemoteAddress, loaded_elf::LoadedElf, memory::Pages, proc_path,
@@ -6,12 +6,12 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
-/// Where a program begins (getauxval(3)).
+/// Start addresses of a program (getauxval(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Auxiliary {
-    /// The executable's entry point.
+    /// Entry point of the executable.
     pub entry: u64,
-    /// Where the loader's ELF header is; 0 if the kernel has loaded none.
+    /// Address of the loader's ELF header; 0 if the kernel has not loaded one.
     pub loader: u64,
 }
 
@@ -37,7 +37,8 @@ impl Auxiliary {
     }
 }
 
-/// Returns true if the program of a process is static: the kernel has loaded no loader for it, and it is none itself.
+/// Returns true if the program of a process is static: the kernel has not loaded a loader for it, and it is not a
+/// loader itself.
 pub fn is_static(pid: i32) -> bool {
     let has_no_loader = Auxiliary::of(pid).is_ok_and(|auxiliary| auxiliary.loader == 0);
     has_no_loader && crate::mappings(pid).is_ok_and(|maps| Loader::of(pid, &maps).is_none())
@@ -48,30 +49,30 @@ pub fn is_audited(pid: i32) -> bool {
     has_variable(pid, |variable| variable.starts_with(b"LD_AUDIT="))
 }
 
-/// Returns true if a process was started with such a variable (`NAME=value`) in its environment.
+/// Returns true if a process was started with a matching variable (`NAME=value`) in its environment.
 pub(crate) fn has_variable(pid: i32, is_it: impl Fn(&[u8]) -> bool) -> bool {
-    /// The kernel takes no more (execve(2), "Limits on size of arguments and environment").
+    /// Limit of the kernel (execve(2), "Limits on size of arguments and environment").
     const MOST_BYTES: u64 = 8 << 20;
     let path = proc_path(pid, "environ");
     let environment = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();
     environment.split(|&byte| byte == 0).any(is_it)
 }
 
-/// The dynamic loader of a process.
+/// Dynamic loader of a process.
 #[derive(Clone, Debug)]
 pub struct Loader {
-    /// Where its ELF header is (avma).
+    /// Address of its ELF header (avma).
     pub start: u64,
     elf: LoadedElf,
-    /// `struct r_debug` of `<link.h>`, which tells debuggers about the modules.
+    /// Address of `struct r_debug` of `<link.h>`, which describes the modules to debuggers.
     debug: u64,
-    /// An empty function, which is called whenever the list of modules starts or stops changing.
+    /// Address of an empty function that is called whenever the list of modules starts or stops changing.
     pub debug_state: Option<u64>,
     /// True if it is glibc's.
     pub is_glibc: bool,
 }
 
-/// One module of the loader's list.
+/// A module in the loader's list.
 #[derive(Clone, Debug)]
 pub(crate) struct Linked {
     pub bias: u64,
@@ -132,7 +133,7 @@ impl Loader {
         state.is_some_and(|word| word as u32 == RT_CONSISTENT)
     }
 
-    /// The modules of the namespace that the program itself is in (dlmopen(3)), in load order.
+    /// Returns the modules of the program's own namespace (dlmopen(3)), in load order.
     pub(crate) fn modules(&self, pages: &mut Pages) -> Vec<Linked> {
         let mut next = pages.word(self.debug.wrapping_add(R_MAP)).unwrap_or(0);
         let mut modules = Vec::new();
@@ -149,17 +150,17 @@ impl Loader {
         modules
     }
 
-    /// Returns true if the list has at least been begun. glibc's and musl's loaders set `r_version` when the modules of
-    /// the program itself are loaded.
+    /// Returns true if the list has at least been started. The loaders of glibc and musl set `r_version` when the
+    /// modules of the program itself are loaded.
     pub fn has_begun(&self, pid: i32) -> bool {
         let version = crate::read_word(pid, RemoteAddress(self.debug));
         version.is_some_and(|word| word as u32 != 0)
     }
 
-    /// Where the dynamic sections are of modules that musl will never unload. It unloads one only if the dlopen(3) that
-    /// loads it fails, and for as long as that is at work it has the list marked as changing. So a module that is
-    /// listed while the list is not marked stays. The two cannot be read at one moment; several readings, each between
-    /// two looks at the mark, leave no room for a dlopen that begins and fails in each of them.
+    /// Returns the dynamic sections of modules that musl will never unload. It unloads one only if the dlopen(3) that
+    /// loads it fails, and while that is running, the list is marked as changing. So a module that is listed while the
+    /// list is not marked stays. The two cannot be read at the same moment; several readings, each between two checks
+    /// of the mark, leave no room for a dlopen that begins and fails in each of them.
     pub(crate) fn settled_modules(&self, pid: i32) -> Vec<u64> {
         const READINGS: u32 = 3;
         let begin = Instant::now();

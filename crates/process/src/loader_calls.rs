@@ -1,12 +1,12 @@
-//! Decision whether a dlopen(3) would run only glibc's own code.
+//! Decides whether a dlopen(3) would run only glibc's own code.
 //!
-//! glibc's loader allocates by the functions that the program would call: when the program starts, it looks up malloc and
-//! its kin in the program's scope (`__rtld_malloc_init_real` in elf/dl-minimal.c; before 2.31 by slots of its own), and
-//! dlopen(3) itself calls them through slots of libc. It also calls auditors (rtld-audit(7)). Any of these may wait for
-//! a lock that a thread keeps while it sleeps, far from the loader and from every allocator, so that no look at the
-//! threads' frames would show it.
+//! glibc's loader allocates with the functions that the program would call: when the program starts, it looks up malloc
+//! and related functions in the program's scope (`__rtld_malloc_init_real` in elf/dl-minimal.c; before 2.31 through
+//! slots of its own), and dlopen(3) itself calls them through slots of libc. It also calls auditors (rtld-audit(7)).
+//! Any of these may wait for a lock that a thread holds while it sleeps, far from the loader and from every allocator,
+//! so that the threads' frames would not reveal it.
 //!
-//! What cannot be proved counts as foreign.
+//! Everything that cannot be proved counts as foreign.
 
 use crate::c_library::{is_part_of_glibc, is_rtld};
 use crate::hook_copies::is_ours;
@@ -15,7 +15,7 @@ use crate::module::run;
 use crate::{Loader, Mapping, ModuleImage, RemoteAddress, open_pagemap, read_memory};
 use std::os::unix::fs::FileExt;
 
-/// Functions of an allocator that the loader calls; the last two serve old loaders and thread-local storage.
+/// Functions of an allocator that the loader calls; the last two are for old loaders and thread-local storage.
 const ALLOCATING: [&str; 6] = [
     "malloc",
     "calloc",
@@ -28,7 +28,8 @@ const ALLOCATING: [&str; 6] = [
 /// elf/rtld.c).
 const AUDITS: &str = "la_version";
 
-/// The first reason why a `dlopen` in the process might run code that is not glibc's. `None`: it is proved to run none.
+/// Returns the first reason why a `dlopen` in the process might run code that is not glibc's. `None` if it is proved to
+/// run none.
 pub fn foreign_calls_of_loader(
     pid: i32,
     maps: &[Mapping],
@@ -45,7 +46,7 @@ pub fn foreign_calls_of_loader(
         .or_else(|| glibc.changed_code(pid, maps))
 }
 
-/// A module of which it cannot be told what it defines.
+/// Returns a module whose definitions are unknown.
 fn unknown_module(
     pid: i32,
     maps: &[Mapping],
@@ -80,7 +81,7 @@ fn unknown_module(
     Some(unknown(&format!("the module at {:#x}", other.bias)))
 }
 
-/// A module beside glibc that defines what the loader calls.
+/// Returns a module other than glibc that defines a function called by the loader.
 fn foreign_definition(modules: &[ModuleImage]) -> Option<String> {
     let defines = |m: &ModuleImage, name| m.facts.exported(name).is_some();
     if let Some(auditor) = modules.iter().find(|m| defines(m, AUDITS)) {
@@ -96,7 +97,7 @@ fn foreign_definition(modules: &[ModuleImage]) -> Option<String> {
     })
 }
 
-/// The parts of glibc in a process.
+/// Parts of glibc in a process.
 struct Glibc<'a> {
     parts: Vec<&'a ModuleImage>,
 }
@@ -113,9 +114,9 @@ impl Glibc<'_> {
         self.parts.iter().any(|m| m.contains(address))
     }
 
-    /// A slot through which the loader comes to an allocator, and which leads out of glibc. Where a program has taken the
-    /// address of such a function without position-independent code, that is an entry of its PLT, which leads on
-    /// through a slot of the program.
+    /// Returns a slot through which the loader reaches an allocator, and which leads out of glibc. If a program has
+    /// taken the address of such a function without position-independent code, the slot contains an entry of its PLT,
+    /// which leads on through a slot of the program.
     fn foreign_slot(&self, modules: &[ModuleImage], pages: &mut Pages) -> Option<String> {
         let stands_for_others = modules.iter().filter(|m| !m.facts.canonical_plt.is_empty());
         let stubs: Vec<u64> = stands_for_others
@@ -131,7 +132,8 @@ impl Glibc<'_> {
                 let Some(value) = pages.word(at) else {
                     return Some(format!("the slot of {} cannot be read", name()));
                 };
-                // One that is not bound yet leads into its module's own PLT, and will be bound to what the loader finds.
+                // An unbound slot leads into its module's own PLT, and will be bound to the function that the loader
+                // finds.
                 let is_known = module.contains(value) || stubs.contains(&value);
                 if value != 0 && !self.contains(value) && !is_known {
                     let to = modules.iter().find(|m| m.contains(value));
@@ -143,7 +145,7 @@ impl Glibc<'_> {
         None
     }
 
-    /// A hook of glibc's allocator that is not glibc's own (malloc_hook(3); since 2.34 nothing calls them any more).
+    /// Returns a hook of glibc's allocator that is not glibc's own (malloc_hook(3); nothing calls them since 2.34).
     fn set_hook(&self, modules: &[ModuleImage], pages: &mut Pages) -> Option<String> {
         for module in modules {
             for svma in &module.facts.malloc_hooks {
@@ -159,7 +161,7 @@ impl Glibc<'_> {
         None
     }
 
-    /// Code that is not that of glibc's files.
+    /// Returns code that differs from glibc's files.
     fn changed_code(&self, pid: i32, maps: &[Mapping]) -> Option<String> {
         let mut parts = self.parts.iter();
         let changed = parts.find(|module| has_changed_code(pid, maps, module))?;
@@ -167,7 +169,7 @@ impl Glibc<'_> {
     }
 }
 
-/// A hook of glibc's allocator that is set to what is not glibc's, in words.
+/// Returns a hook of glibc's allocator that is set to a foreign function, in words.
 pub fn set_malloc_hook(pid: i32, modules: &[ModuleImage]) -> Option<String> {
     let Ok(mut pages) = Pages::of(pid) else {
         return Some("its memory cannot be read".to_owned());
@@ -176,10 +178,10 @@ pub fn set_malloc_hook(pid: i32, modules: &[ModuleImage]) -> Option<String> {
 }
 
 /// Returns true if a module's code differs from its file, or may differ. A private mapping of a file has a page of its
-/// own only where somebody has written: a debugger, a uprobe, or a library that puts jumps into functions.
+/// own only if something has been written to it: by a debugger, a uprobe, or a library that puts jumps into functions.
 pub fn has_changed_code(pid: i32, maps: &[Mapping], module: &ModuleImage) -> bool {
     const PAGE_BYTES: u64 = 4096;
-    /// In memory or swapped out; of a file (Documentation/admin-guide/mm/pagemap.rst).
+    /// The page is in memory or swapped out; it belongs to a file (Documentation/admin-guide/mm/pagemap.rst).
     const POPULATED: u64 = 0b11 << 62;
     const OF_FILE: u64 = 1 << 61;
     let Ok(pagemap) = open_pagemap(pid) else {

@@ -19,33 +19,33 @@ pub struct Mapping {
     pub shared: bool,
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Device and inode of the file; there is no file if the inode is 0.
+    /// Device and inode of the file; an inode of 0 means that there is no file.
     pub file_id: (u32, u32, u64),
     /// The path, `[stack]` and the like, or nothing; without the mark of a deleted file.
     pub path: String,
-    /// The file has been deleted.
+    /// True if the file has been deleted.
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// Returns true if an address (avma) is in it.
+    /// Returns true if it contains an address (avma).
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }
 
-    /// Returns true if both are of the same file.
+    /// Returns true if both belong to the same file.
     pub fn is_same_file(&self, other: &Mapping) -> bool {
         self.file_id.2 != 0 && self.file_id == other.file_id
     }
 }
 
-/// The mappings of a process, in address order.
+/// Returns the mappings of a process, in address order.
 pub fn mappings(pid: i32) -> Result<Vec<Mapping>, Error> {
     let text = by_living_thread(pid, "maps", |path| proc_text(path), String::is_empty)?;
     Ok(parse_maps(&text))
 }
 
-/// Parses the text of a maps file; lines that are not mappings are left out.
+/// Parses the text of a maps file; lines that are not mappings are skipped.
 pub fn parse_maps(text: &str) -> Vec<Mapping> {
     text.lines().filter_map(parse_line).collect()
 }

@@ -6,17 +6,17 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
 
-/// Opens /proc/PID/mem for reading and writing. It stays bound to the address space that the process has
-/// at this moment: after an execve(2) nothing is read or written.
+/// Opens /proc/PID/mem for reading and writing. It stays bound to the current address space of the process: after an
+/// execve(2) nothing is read or written.
 pub fn open_memory(pid: i32) -> Result<File, Error> {
     let memory = open_both_ways(pid, "mem")?;
     crate::still_chosen(pid)?;
     Ok(memory)
 }
 
-/// Returns true if the process still executes what it did when this was [opened](open_memory): while one of its threads
-/// is held, only the death of the process can end that. Nothing is read of an address space that has ended, and that is
-/// no error, as it is where nothing is mapped (`mem_rw` of fs/proc/base.c).
+/// Returns true if the process still executes the same program as when this was [opened](open_memory): while one of its
+/// threads is stopped, only the death of the process can change that. Reading from an address space that has ended
+/// returns nothing instead of an error, unlike reading unmapped memory (`mem_rw` of fs/proc/base.c).
 pub fn is_executed_still(memory: &File) -> bool {
     !matches!(memory.read_at(&mut [0], 0), Ok(0))
 }
@@ -26,7 +26,7 @@ pub fn open_pagemap(pid: i32) -> Result<File, Error> {
     by_living_thread(pid, "pagemap", |path| File::open(path), |_| false)
 }
 
-/// Opens what a descriptor of a process refers to, for reading and writing.
+/// Opens the file behind a descriptor of a process, for reading and writing.
 pub fn open_descriptor(pid: i32, number: u64) -> Result<File, Error> {
     open_both_ways(pid, &format!("fd/{number}"))
 }
@@ -36,11 +36,11 @@ fn open_both_ways(pid: i32, file: &str) -> Result<File, Error> {
     by_living_thread(pid, file, open, |_| false)
 }
 
-/// Fills `into` from the memory of a process, all of it or nothing: after an error the contents of `into`
-/// are unspecified.
+/// Fills `into` from the memory of a process, completely or not at all: after an error the contents of `into` are
+/// unspecified.
 ///
-/// process_vm_readv(2) comes first, because it needs no descriptor; /proc/PID/mem also reads pages that
-/// the process itself may not read.
+/// process_vm_readv(2) comes first, because it needs no descriptor; /proc/PID/mem also reads pages that the process
+/// itself may not read.
 pub fn read_memory(pid: i32, address: RemoteAddress, into: &mut [u8]) -> Result<(), Error> {
     let remote = RemoteIoVec {
         base: address.0 as usize,
@@ -56,7 +56,7 @@ pub fn read_memory(pid: i32, address: RemoteAddress, into: &mut [u8]) -> Result<
         .map_err(|cause| Error::Proc { path, cause })
 }
 
-/// The word at an address of a process; `None` where nothing can be read.
+/// Returns the word at an address of a process; `None` if nothing can be read.
 pub fn read_word(pid: i32, address: RemoteAddress) -> Option<u64> {
     let mut word = [0; 8];
     read_memory(pid, address, &mut word).ok()?;
@@ -73,7 +73,7 @@ pub(crate) struct Pages {
 const PAGE_BYTES: usize = 4096;
 
 impl Pages {
-    /// Pages of a process.
+    /// Opens the pages of a process.
     pub(crate) fn of(pid: i32) -> Result<Pages, Error> {
         let memory = by_living_thread(pid, "mem", |path| File::open(path), |_| false)?;
         Ok(Pages {
@@ -83,7 +83,7 @@ impl Pages {
         })
     }
 
-    /// The rest of a page, from an address (avma) on; `None` where nothing can be read.
+    /// Returns the rest of a page from an address (avma) on; `None` if nothing can be read.
     fn rest_of_page(&mut self, address: u64) -> Option<&[u8]> {
         let offset = (address % PAGE_BYTES as u64) as usize;
         let page = address - offset as u64;
@@ -95,7 +95,7 @@ impl Pages {
         self.bytes.get(offset..)
     }
 
-    /// The bytes at an address (avma).
+    /// Returns the bytes at an address (avma).
     pub(crate) fn bytes<const N: usize>(&mut self, address: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         let mut done = 0;
@@ -108,17 +108,17 @@ impl Pages {
         Some(bytes)
     }
 
-    /// The word at an address (avma).
+    /// Returns the word at an address (avma).
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
         self.bytes(address).map(u64::from_le_bytes)
     }
 
-    /// Half a word.
+    /// Returns half a word.
     pub(crate) fn half(&mut self, address: u64) -> Option<u32> {
         self.bytes(address).map(u32::from_le_bytes)
     }
 
-    /// Returns true if the zero-terminated string at an address (avma) is this one.
+    /// Returns true if the zero-terminated string at an address (avma) is the expected one.
     pub(crate) fn has_string(&mut self, address: u64, expected: &str) -> bool {
         let expected = expected.as_bytes().iter().chain(&[0]);
         let mut numbered = (address..).zip(expected);
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn strings_end_where_they_should() {
         let mut pages = Pages::of(std::process::id() as i32).expect("our own memory");
-        // Longer than a page, so that some of them cross from one page to the next.
+        // Longer than a page, so that some of the strings cross from one page to the next.
         let text: Vec<u8> = b"libc.so.6\0".repeat(1000);
         for at in (0..text.len()).step_by(10) {
             let address = &raw const text[at] as u64;

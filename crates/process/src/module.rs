@@ -7,12 +7,12 @@ use crate::{
 };
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
-/// One loaded ELF module.
+/// A loaded ELF module.
 #[derive(Clone)]
 pub struct ModuleImage {
     /// Path as the target sees it.
     pub path: String,
-    /// A path by which this process can read the file.
+    /// Path by which this process can read the file.
     pub file: PathBuf,
     /// Load bias: avma = base + svma.
     pub base: u64,
@@ -28,16 +28,17 @@ pub struct ModuleImage {
     pub is_loader: bool,
     /// True if it is the main library of the [`CLibrary`] that the program runs on.
     pub is_libc: bool,
-    /// True if it is the executable, or a library that it needs, which is loaded with it and never unloaded.
+    /// True if it is the executable, or a library that the executable needs, which is loaded with it and never
+    /// unloaded.
     pub is_permanent: bool,
-    /// The file's bytes.
+    /// Bytes of the file.
     pub bytes: Arc<ModuleBytes>,
-    /// Facts that were found in them.
+    /// Facts found in them.
     pub facts: Arc<ModuleFacts>,
 }
 
 impl ModuleImage {
-    /// The file name without its directories.
+    /// Returns the file name without its directories.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
@@ -48,8 +49,8 @@ impl ModuleImage {
     }
 }
 
-/// The vDSO, which is code that the kernel maps into every process. Its bytes come from the mapping. A signal
-/// may interrupt a thread in it.
+/// Returns the vDSO, code that the kernel maps into every process. Its bytes come from the mapping. A signal may
+/// interrupt a thread in it.
 pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
     let mapping = maps.iter().find(|m| m.path == "[vdso]")?;
     let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
@@ -72,11 +73,11 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
     })
 }
 
-/// The modules of a process, the executable first, then in address order. Files already read are
-/// taken from `files`.
+/// Returns the modules of a process, the executable first, then in address order. Files already read are taken from
+/// `files`.
 ///
 /// # Errors
-/// When the mappings cannot be read. A module that is not an ELF file of this architecture is left out.
+/// If the mappings cannot be read. A module that is not an ELF file of this architecture is left out.
 pub fn modules(
     pid: i32,
     maps: &[Mapping],
@@ -134,8 +135,8 @@ pub fn modules(
     Ok(found)
 }
 
-/// Returns true if a mapping that begins with a file's first byte belongs to the module that was found last: more than
-/// one of its segments may.
+/// Returns true if a mapping that begins with a file's first byte belongs to the last module found: several of its
+/// segments may begin with it.
 fn is_part_of(last: Option<&ModuleImage>, first: &Mapping, maps: &[Mapping]) -> bool {
     last.is_some_and(|module| {
         let of_module = maps.iter().find(|m| m.start == module.start);
@@ -143,8 +144,8 @@ fn is_part_of(last: Option<&ModuleImage>, first: &Mapping, maps: &[Mapping]) -> 
     })
 }
 
-/// The mappings that may be those of one module, which begins with the first of them: those of its file, and memory that
-/// follows one of these without a gap.
+/// Returns the mappings that may belong to the module that begins with the first one: those of its file, and memory
+/// that follows them without a gap.
 pub(crate) fn run(maps: &[Mapping]) -> &[Mapping] {
     let Some(first) = maps.first() else {
         return maps;
@@ -161,8 +162,8 @@ fn may_have_code(maps: &[Mapping]) -> bool {
     run(maps).iter().any(|m| m.exec)
 }
 
-/// Follows DT_NEEDED from the executable. A name that two modules have, one of them in another namespace, is
-/// ambiguous and ignored.
+/// Follows DT_NEEDED from the executable. A name shared by two modules, one of them in another namespace, is ambiguous
+/// and ignored.
 pub(crate) fn mark_permanent(modules: &mut [ModuleImage]) {
     let facts: Vec<Arc<ModuleFacts>> = modules.iter().map(|m| m.facts.clone()).collect();
     let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();
@@ -183,7 +184,7 @@ pub(crate) fn mark_permanent(modules: &mut [ModuleImage]) {
     }
     drop(by_name);
     for (module, permanent) in modules.iter_mut().zip(permanent) {
-        // Programs need musl by another name than that of the file which is its loader.
+        // Programs need musl by a name other than that of its file, which is also the loader.
         module.is_permanent = permanent || module.is_loader;
     }
 }

@@ -1,9 +1,9 @@
-//! The bytes of a module's file: those that tracing needs at once, and the others when they are asked for.
+//! Bytes of a module's file: those that tracing needs are read at once, and the others on demand.
 //!
-//! A browser's program file has 300 MB, of which an attach needs symbols, relocations and call frame
-//! information: a hundredth. Reading the rest would be most of the time that an attach takes. What is read is what
-//! the section table names, and only if the dynamic section, which is what the loader goes by, names nothing else;
-//! any other file is read whole.
+//! The executable of a browser has 300 MB, of which an attach needs symbols, relocations and call frame information: a
+//! hundredth. Reading the rest would take up most of the time of an attach. Only the parts named by the section table
+//! are read, and only if the dynamic section, which the loader relies on, names nothing else; any other file is read
+//! whole.
 
 use goblin::container::Ctx;
 use goblin::elf::{
@@ -17,7 +17,7 @@ use std::{
 
 /// Smaller files are read whole: many small reads would take longer.
 const SMALL_BYTES: u64 = 256 << 10;
-/// As much of the start as holds the program headers in nearly all files.
+/// Length of the start that contains the program headers in nearly all files.
 const START_BYTES: u64 = 4096;
 
 /// Identity of a file, which changes with its contents.
@@ -37,17 +37,17 @@ impl Version {
     }
 }
 
-/// The bytes of one file. It dereferences to those that tracing needs, each at its place; what was not read is zero.
-/// Relocations without a symbol are left out.
+/// Bytes of one file. It dereferences to those that tracing needs, each at its offset; bytes that were not read are
+/// zero. Relocations without a symbol are left out.
 #[derive(Debug)]
 pub struct ModuleBytes {
     bytes: Arc<Vec<u8>>,
-    /// Where the others can be read, as long as it is unchanged.
+    /// The file from which the others can be read, as long as it is unchanged.
     rest: Option<(Arc<File>, Version)>,
 }
 
 impl ModuleBytes {
-    /// The parts of a file that tracing needs; `None` if it has to be read whole.
+    /// Reads the parts of a file that tracing needs; `None` if it has to be read whole.
     pub(crate) fn parts(file: File, version: Version) -> Option<ModuleBytes> {
         if version.bytes <= SMALL_BYTES || !Extent::of(&file).ok()?.may_hold(version.bytes) {
             return None;
@@ -65,7 +65,7 @@ impl ModuleBytes {
         })
     }
 
-    /// All bytes. What cannot be read any more is zero.
+    /// Returns all bytes. Those that cannot be read any more are zero.
     pub fn whole(&self) -> Cow<'_, [u8]> {
         let read = |(file, version): &(Arc<File>, Version)| {
             let is_same = || Version::of(file) == Some(*version);
@@ -76,7 +76,7 @@ impl ModuleBytes {
         whole.map_or(Cow::Borrowed(&self.bytes), Cow::Owned)
     }
 
-    /// At most so many bytes at an offset of the file.
+    /// Returns at most `most` bytes at an offset of the file.
     pub fn at(&self, offset: usize, most: usize) -> Option<Cow<'_, [u8]>> {
         let end = offset.checked_add(most)?.min(self.bytes.len());
         let known = self.bytes.get(offset..end)?;
@@ -88,12 +88,12 @@ impl ModuleBytes {
         (Version::of(file) == Some(*version)).then_some(Cow::Owned(read))
     }
 
-    /// All bytes, if they were read.
+    /// Returns all bytes, if they were read.
     pub fn in_memory(&self) -> Option<&Arc<Vec<u8>>> {
         self.rest.is_none().then_some(&self.bytes)
     }
 
-    /// The file, if only parts of it were read.
+    /// Returns the file, if only parts of it were read.
     pub fn file(&self) -> Option<&Arc<File>> {
         self.rest.as_ref().map(|(file, _)| file)
     }
@@ -187,7 +187,7 @@ impl Parts<'_> {
                 {
                     self.read(start, bytes)?;
                 }
-                // Names of functions are no part of this.
+                // Names of functions are not needed.
                 SHT_SYMTAB => {
                     let kind = (header.e_shoff as usize).checked_add(index * 64 + 4)?;
                     self.bytes.get_mut(kind..kind + 4)?.fill(0);
@@ -209,9 +209,9 @@ impl Parts<'_> {
         Dynamic::parse(&self.bytes, segments, Ctx::default()).ok()?
     }
 
-    /// Makes the table of relocations begin behind those that have no symbol, whose number DT_RELACOUNT says: glibc's
-    /// loader relocates them without a look at their symbols (elf_dynamic_do_Rela in elf/do-rel.h). Returns where they
-    /// are in the file.
+    /// Makes the table of relocations begin behind those without a symbol, whose number is DT_RELACOUNT: glibc's
+    /// loader relocates them without looking at their symbols (elf_dynamic_do_Rela in elf/do-rel.h). Returns their
+    /// position in the file.
     fn leave_out_plain_relocations(&mut self, segments: &[ProgramHeader]) -> Option<Range<u64>> {
         let info = self.dynamic(segments)?.info;
         let skipped = (info.relacount as u64).checked_mul(24)?;
@@ -235,7 +235,7 @@ impl Parts<'_> {
         Some(start..start.checked_add(skipped)?)
     }
 
-    /// Returns true if everything was read that the dynamic section names.
+    /// Returns true if everything named by the dynamic section was read.
     fn has_all_of_the_loader(&self, segments: &[ProgramHeader]) -> Option<()> {
         let info = self.dynamic(segments)?.info;
         let begins = |at: usize| self.has(at as u64, 1);
@@ -260,7 +260,7 @@ mod tests {
         ModuleBytes::parts(file, version)
     }
 
-    /// The libraries of the machine that this runs on, the C library among them.
+    /// Reads the libraries of this machine, including the C library.
     #[test]
     fn parts_tell_the_same_as_whole_files() {
         let directory = std::fs::read_dir("/usr/lib/x86_64-linux-gnu").unwrap();
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Whatever the tables of a file say, what was not read is never taken for what is in it.
+    /// Whatever the tables of a file say, bytes that were not read are never taken for its contents.
     #[test]
     fn a_file_whose_tables_disagree_is_read_whole() {
         let path = std::env::temp_dir().join(format!("memhook-parts-{}", std::process::id()));
@@ -344,7 +344,7 @@ mod tests {
         without_sections[0x3c..0x3e].fill(0);
         assert!(!in_parts(&without_sections));
         assert!(!in_parts(&libc[..libc.len() - 100]));
-        // Changed since: what was read stays, and the rest is not mixed with it.
+        // The file has changed since: the parts already read stay, and are not mixed with the rest.
         std::fs::write(&path, &libc).unwrap();
         let parts = parts_of(&path.to_string_lossy()).unwrap();
         std::fs::write(&path, vec![0x55; libc.len() + 1]).unwrap();

@@ -1,5 +1,5 @@
-//! Facts about a module that tracing needs. It is found once in the module's file, because each library is looked at
-//! again whenever the program loads another one, and its `dlopen` waits for that.
+//! Facts about a module that tracing needs. They are collected once per file, because each library is examined again
+//! whenever the program loads another one, and its `dlopen` waits for that.
 
 use crate::load_segments::LoadSegments;
 use crate::python::{EVALUATION, VARIABLES};
@@ -9,38 +9,38 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// The facts of one file. Addresses are svma, so they are the same wherever the module is mapped.
+/// Facts of one file. Addresses are svma, so they are the same wherever the module is mapped.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleFacts {
-    /// Parts of the file that are loaded, and where.
+    /// Loaded parts of the file, with their addresses.
     pub(crate) loads: LoadSegments,
     /// GNU build-id.
     pub(crate) build_id: Option<Vec<u8>>,
-    /// The name by which others need it.
+    /// Name by which other modules need it.
     pub(crate) soname: Option<String>,
     /// Names of the libraries that it needs.
     pub(crate) needed: Vec<String>,
     /// Range that becomes read-only after relocation.
     pub(crate) relro: Range<u64>,
-    /// It binds its own symbols itself.
+    /// True if the module binds its own symbols itself.
     pub(crate) is_symbolic: bool,
-    /// The slots of hooked functions.
+    /// Slots of hooked functions.
     pub(crate) slots: Vec<Relocation>,
     /// PLT entries that serve as the address of a hooked function.
     pub(crate) canonical_plt: Vec<u64>,
-    /// Resolvers of hooked functions (STT_GNU_IFUNC), and words that hold what they have returned (svma).
+    /// Resolvers of hooked functions (STT_GNU_IFUNC), and words that contain their results (svma).
     pub(crate) resolved_words: Vec<(u64, u64)>,
     exported: HashMap<&'static str, Exported>,
-    /// The variables of a CPython interpreter, where the module is one.
+    /// Variables of a CPython interpreter, if the module is one.
     pub(crate) python: HashMap<&'static str, Exported>,
-    /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A program that names one in code that is
-    /// not position-independent has the variable itself, and glibc uses that one (R_X86_64_COPY).
+    /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A program that names one in code
+    /// that is not position-independent contains the variable itself, and glibc uses that one (R_X86_64_COPY).
     pub(crate) malloc_hooks: Vec<u64>,
-    /// The name of an allocator that is part of it, once that was looked for: that takes reading all its constants.
+    /// Name of an allocator built into it, after a search, which has to read all constants.
     pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,
 }
 
-/// The other functions that are looked for.
+/// Other functions that are searched for.
 const ALSO: [&str; 6] = [
     EVALUATION,
     "la_version",
@@ -64,13 +64,13 @@ fn is_hooked(name: &str) -> bool {
     function_by_name(name).is_some()
 }
 
-/// The slots of hooked functions: those of relocations, and the pointers to listeners.
+/// Returns the slots of hooked functions: those of relocations, and the pointers to listeners.
 fn slots(elf: &ElfView<'_>) -> Vec<Relocation> {
     let mut slots = elf.slots(&is_hooked);
     let listeners = elf.listeners().map(|(name, svma)| Relocation {
         svma,
         symbol: name.to_owned(),
-        // It holds an address from the beginning, as such a slot does.
+        // It contains an address from the beginning, as such a slot does.
         kind: SlotKind::GlobDat,
     });
     slots.extend(listeners);
@@ -79,7 +79,7 @@ fn slots(elf: &ElfView<'_>) -> Vec<Relocation> {
 }
 
 impl ModuleFacts {
-    /// Looks through a file; `None` if it is not a module that can be traced.
+    /// Examines a file; `None` if it is not a module that can be traced.
     pub(crate) fn of(bytes: &[u8]) -> Option<ModuleFacts> {
         let elf = ElfView::parse(bytes).ok()?;
         let marks = ALLOCATORS.iter().map(|allocator| allocator.mark);
@@ -119,7 +119,7 @@ impl ModuleFacts {
         self.needed.iter().any(|name| is_one(name))
     }
 
-    /// A hooked function, or one of a few others, that other modules can bind to.
+    /// Returns a hooked function, or one of a few others, that other modules can bind to.
     pub fn exported(&self, name: &str) -> Option<Exported> {
         self.exported.get(name).copied()
     }

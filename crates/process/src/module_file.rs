@@ -1,8 +1,7 @@
-//! The files of modules, read once.
+//! Files of modules, read once.
 //!
-//! A file may have any length, because a file of holes costs nothing. So files are read whole only as long as all
-//! of them together have a size that real programs have. Of larger files only the mapped part is read, which is
-//! all that tracing needs.
+//! A file may have any length, because a sparse file costs nothing. So files are read whole only while their total
+//! size is that of a real program. Of further files only the mapped part is read, which is all that tracing needs.
 
 use crate::module_bytes::{ModuleBytes, Version};
 use crate::{Mapping, ModuleFacts, ModuleImage, RemoteAddress, living_thread, read_memory};
@@ -14,32 +13,32 @@ use std::{
     sync::Arc,
 };
 
-/// The most bytes of all files that are read whole.
+/// Limit on the total bytes of files that are read whole.
 const MOST_WHOLE_BYTES: u64 = 4 << 30;
-/// The most bytes of all files, including those of which only a part is read.
+/// Limit on the total bytes of all files, including those that are read in part.
 const MOST_BYTES: u64 = 6 << 30;
 
-/// So many files stay open, whose other parts can be read later; more would leave too few descriptors
-/// (RLIMIT_NOFILE is 1,024 as a rule).
+/// Number of files that stay open, so that their other parts can be read later; more would leave too few descriptors
+/// (RLIMIT_NOFILE is usually 1,024).
 const MOST_OPEN: usize = 256;
 
 /// A file that was read.
 #[derive(Clone)]
 pub(crate) struct ModuleFile {
     version: Version,
-    /// When its inode was last changed (`st_ctime`), which nobody can date back.
+    /// Time of the last change of its inode (`st_ctime`), which nobody can backdate.
     inode_changed: Option<(i64, i64)>,
     pub bytes: Arc<ModuleBytes>,
     /// `None` if it is not a module.
     pub facts: Option<Arc<ModuleFacts>>,
 }
 
-/// Files of modules, each read and looked through once as long as it does not change.
+/// Files of modules, each read and examined only once while it does not change.
 #[derive(Clone, Default)]
 pub struct ModuleFiles {
-    /// By device and inode.
+    /// Files by device and inode.
     known: HashMap<FileId, ModuleFile>,
-    /// Files that were read for another process, and have not been compared with the file since.
+    /// Files that were read for another process, and have not been compared with the file on disk since.
     inherited: HashSet<FileId>,
     is_in_parts: bool,
     /// Number of bytes that [`of_path`](ModuleFiles::of_path) has read.
@@ -49,19 +48,20 @@ pub struct ModuleFiles {
 /// Device and inode, as the kernel shows them for a mapping.
 type FileId = (u32, u32, u64);
 
-/// A replaced file, which is only in use by those that mapped it before, changes in this way too.
+/// Returns the time of the last change of an inode. A replaced file, which is in use only where it was mapped
+/// before, changes in this way too.
 fn inode_changed(file: &File) -> Option<(i64, i64)> {
     let metadata = file.metadata().ok()?;
     Some((metadata.ctime(), metadata.ctime_nsec()))
 }
 
 impl ModuleFiles {
-    /// No files have been read yet.
+    /// Returns an empty set.
     pub fn new() -> ModuleFiles {
         ModuleFiles::default()
     }
 
-    /// None yet; of large files only those parts are read that tracing needs.
+    /// Returns an empty set; of large files, only the parts needed by tracing will be read.
     pub fn in_parts() -> ModuleFiles {
         ModuleFiles {
             is_in_parts: true,
@@ -69,8 +69,9 @@ impl ModuleFiles {
         }
     }
 
-    /// Returns the files for use with another process. There the inode must be unchanged, too: a process that maps a
-    /// file keeps it from nothing but being written to, and between two processes anything may have happened to it.
+    /// Returns the files for use with another process. In that case the inode must be unchanged, too: while a
+    /// process maps a file, the file can only not be written to, and between two processes anything may have
+    /// happened to it.
     pub fn for_another_process(&self) -> ModuleFiles {
         ModuleFiles {
             inherited: self.known.keys().copied().collect(),
@@ -78,7 +79,7 @@ impl ModuleFiles {
         }
     }
 
-    /// The size of all files together.
+    /// Returns the total size of all files.
     pub fn bytes(&self) -> u64 {
         self.known
             .values()
@@ -98,7 +99,7 @@ impl ModuleFiles {
         self.known.retain(|_, file| is_used(file));
     }
 
-    /// The file that `first` maps, the mapping of its first byte.
+    /// Returns the file that `first` maps, which is the mapping of its first byte.
     pub(crate) fn of_mapping(
         &mut self,
         pid: i32,
@@ -141,7 +142,7 @@ impl ModuleFiles {
         Some(file)
     }
 
-    /// The bytes of a file that `first` mapped in a process that has ended.
+    /// Returns the bytes of a file that `first` mapped in a process that has ended.
     pub(crate) fn of_path(
         &mut self,
         file: &File,
@@ -165,15 +166,15 @@ impl ModuleFiles {
     }
 }
 
-/// Returns true if the first page of a file is at this address. It holds the program headers and, as linkers lay
-/// modules out, the build-id.
+/// Returns true if the first page of a file is at this address. It contains the program headers and, as linkers lay
+/// out modules, the build-id.
 fn begins_with(pid: i32, address: u64, file: &[u8]) -> bool {
     let expected = &file[..file.len().min(4096)];
     let mut mapped = vec![0; expected.len()];
     read_memory(pid, RemoteAddress(address), &mut mapped).is_ok() && mapped == expected
 }
 
-/// The bytes of the file that `first` maps; `read_bytes` have been read of other files.
+/// Returns the bytes of the file that `first` maps; `read_bytes` have been read of other files.
 fn bytes(file: &File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Option<Vec<u8>> {
     let extent = Extent::of(file).ok()?;
     if extent.may_hold(extent.bytes) && read_bytes + extent.bytes <= MOST_WHOLE_BYTES {
@@ -193,7 +194,7 @@ fn bytes(file: &File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Opt
     Some(bytes)
 }
 
-/// Takes the section table out of an ELF header (gABI, "ELF Header"), because it lies behind what is mapped.
+/// Removes the section table from an ELF header (gABI, "ELF Header"), because it lies behind the mapped part.
 fn without_sections(elf: &mut [u8]) -> Option<()> {
     const E_SHOFF: std::ops::Range<usize> = 0x28..0x30;
     /// e_shentsize, e_shnum, e_shstrndx.

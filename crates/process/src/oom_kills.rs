@@ -1,4 +1,4 @@
-//! Whom the kernel has killed for want of memory, by its own messages.
+//! Processes that the kernel killed because it was out of memory, according to its own messages.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -6,19 +6,19 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A process that the kernel has killed for want of memory.
+/// A process that the kernel killed because it was out of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomKill {
-    /// Its id, as the kernel counts processes outside of all namespaces.
+    /// Process id in the initial PID namespace.
     pub pid: i32,
-    /// Its name (proc_pid_comm(5)).
+    /// Name of the process (proc_pid_comm(5)).
     pub name: String,
-    /// Path of its memory cgroup below the root of the hierarchy; empty where the kernel does not say.
+    /// Path of its memory cgroup below the root of the hierarchy; empty if the kernel does not tell.
     pub group: String,
 }
 
 impl OomKill {
-    /// Returns true if it was in the control group with this directory, or below it.
+    /// Returns true if it was in the control group with this directory, or in one below it.
     pub fn was_in(&self, directory: &Path) -> bool {
         let group = Path::new(self.group.trim_start_matches('/'));
         let mut ancestors = group.ancestors();
@@ -28,14 +28,14 @@ impl OomKill {
 
 /// Follows the kernel's messages from now on.
 pub struct OomKills {
-    /// `None`: they may not be read (CAP_SYSLOG, `kernel.dmesg_restrict`).
+    /// `None` if they may not be read (CAP_SYSLOG, `kernel.dmesg_restrict`).
     log: Option<File>,
-    /// Whose end has been read.
+    /// Processes whose end has been read.
     pids: BTreeSet<i32>,
 }
 
 impl OomKills {
-    /// From the next message on.
+    /// Starts with the next message.
     pub fn follow() -> OomKills {
         let open = || {
             let mut log = File::options()
@@ -57,14 +57,14 @@ impl OomKills {
         let Some(log) = &mut self.log else {
             return found;
         };
-        // One message for each read; more than a message has is cut (Documentation/ABI/testing/dev-kmsg).
+        // Each read returns one message; a longer message is truncated (Documentation/ABI/testing/dev-kmsg).
         let mut message = [0; 8192];
         loop {
             match log.read(&mut message) {
                 Ok(0) => break,
                 Ok(bytes) => {
                     let text = String::from_utf8_lossy(&message[..bytes]);
-                    // Of each kill there is one line, and in most cases two.
+                    // There is one line about each kill, and usually two.
                     let killed = killed_by(&text);
                     let is_new = |kill: &OomKill| self.pids.insert(kill.pid);
                     found.extend(killed.filter(is_new));
@@ -79,8 +79,8 @@ impl OomKills {
     }
 }
 
-/// `6,1234,5678,-;oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/web,task=redis,pid=12,uid=0` (since Linux 5.0), or,
-/// where there are many, only `Memory cgroup out of memory: Killed process 12 (redis) total-vm:1234kB, …`.
+/// Parses `6,1234,5678,-;oom-kill:constraint=CONSTRAINT_MEMCG,…,task_memcg=/web,task=redis,pid=12,uid=0` (since Linux
+/// 5.0), or, if there are many, only `Memory cgroup out of memory: Killed process 12 (redis) total-vm:1234kB, …`.
 fn killed_by(message: &str) -> Option<OomKill> {
     let text = message.split_once(';')?.1.lines().next()?;
     let Some(text) = text.strip_prefix("oom-kill:") else {
@@ -94,7 +94,7 @@ fn killed_by(message: &str) -> Option<OomKill> {
             group: String::new(),
         });
     };
-    // From behind: a name may hold anything.
+    // Backwards, because a name may contain anything.
     let (text, pid) = text.rsplit_once(",uid=")?.0.rsplit_once(",pid=")?;
     let (group, name) = text.split_once(",task_memcg=")?.1.rsplit_once(",task=")?;
     Some(OomKill {
@@ -131,7 +131,7 @@ mod tests {
         ] {
             assert_eq!(killed_by(other), None, "{other}");
         }
-        // Whatever this process may read of it.
+        // Whether or not this process may read them.
         assert!(OomKills::follow().take().iter().all(|kill| kill.pid > 0));
     }
 }

@@ -1,7 +1,7 @@
-//! Check whether a process can be attached to, with reason and remedy if not.
+//! Checks whether a process can be attached to; if not, with reason and remedy.
 //!
-//! [`preflight`] reads a few small files: every attach begins with it. [`details`] reads the modules
-//! too, for `doctor`.
+//! [`preflight`] reads a few small files: every attach begins with it. [`details`] reads the modules too, for
+//! `doctor`.
 
 mod access;
 mod program;
@@ -12,7 +12,7 @@ pub(crate) use access::Status;
 pub use program::is_attacher;
 pub use surroundings::{filter_may_kill, has_proc};
 
-/// One finding.
+/// Result of one check.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// Subject of the check.
@@ -26,7 +26,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// All is well.
+    /// Returns a check without a problem.
     pub fn good(name: &'static str, finding: impl Into<String>) -> Check {
         Check {
             name,
@@ -36,7 +36,7 @@ impl Check {
         }
     }
 
-    /// It will work, but there is something to keep in mind.
+    /// Returns a check that allows an attach, but with a remark.
     pub fn note(
         name: &'static str,
         finding: impl Into<String>,
@@ -48,7 +48,7 @@ impl Check {
         }
     }
 
-    /// The attach is impossible.
+    /// Returns a check that makes the attach impossible.
     pub fn bad(name: &'static str, finding: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check {
             ok: false,
@@ -60,18 +60,19 @@ impl Check {
 /// Purpose of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// To follow its calls of allocators.
+    /// Follow its calls of allocators.
     Trace,
-    /// To copy its memory and search it.
+    /// Copy its memory and search it.
     Search,
 }
 
-/// Looks at a process that is to be traced; stops at the first failure, after which nothing more can be known.
+/// Checks a process that is to be traced; stops at the first failure, because the later checks depend on it.
 pub fn preflight(pid: i32) -> Vec<Check> {
     checked(pid, Purpose::Trace)
 }
 
-/// Like [`preflight`], for a process that is to be searched. That takes no symbols: heaps are found by what they are.
+/// Like [`preflight`], for a process that is to be searched. That needs no symbols: heaps are recognized by their
+/// contents.
 pub fn preflight_of_search(pid: i32) -> Vec<Check> {
     checked(pid, Purpose::Search)
 }
@@ -83,13 +84,13 @@ fn checked(pid: i32, purpose: Purpose) -> Vec<Check> {
     checks
 }
 
-/// A process that ends while it is looked at seems to have no C library, or no memory.
+/// A process that ends while it is examined seems to have no C library, or no memory.
 fn ended_meanwhile(pid: i32) -> Option<Check> {
     let state = Status::of(pid).and_then(|status| access::state(pid, &status));
     state.err()
 }
 
-/// The first failing check as one line: what, why, what to do.
+/// Returns the first failing check as one line: what, why, what to do.
 pub fn first_failure(checks: &[Check]) -> Option<String> {
     checks.iter().find(|c| !c.ok).map(|c| match &c.remedy {
         Some(remedy) => format!("{}: {}", c.finding, remedy),
@@ -114,7 +115,7 @@ fn look(pid: i32, purpose: Purpose, checks: &mut Vec<Check>) -> Result<(), Check
     Ok(())
 }
 
-/// Returns checks that take longer: the libc's version, second allocators.
+/// Returns checks that take longer: the version of the C library, additional allocators.
 pub fn details(pid: i32) -> Vec<Check> {
     let Ok(maps) = mappings(pid) else {
         return Vec::new();
@@ -148,7 +149,7 @@ mod tests {
         );
     }
 
-    /// Waits until it is so, but not for ever.
+    /// Waits for a condition, but not forever.
     fn wait_for(is_so: impl Fn() -> bool) {
         let until = Instant::now() + Duration::from_secs(60);
         while !is_so() && Instant::now() < until {
@@ -163,7 +164,7 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = child.id() as i32;
-        // Wait until it is `sleep`, and its loader is done.
+        // Wait until it executes `sleep`, and its loader has finished.
         let sleeping = format!("{} ", nix::libc::SYS_clock_nanosleep);
         let is_up = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));

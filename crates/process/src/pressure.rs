@@ -1,38 +1,38 @@
-//! Time for which processes have waited for memory, as the kernel counts it (Documentation/accounting/psi.rst).
+//! Time that processes have waited for memory, as measured by the kernel (Documentation/accounting/psi.rst).
 
 use crate::proc_text;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pressure that nobody counts.
+/// Error if the pressure is not measured.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "pressure cannot be watched here: this kernel keeps no account of it ({}: {error}), as without CONFIG_PSI or with psi=0",
     .path.display()
 )]
 pub struct NoPressure {
-    /// The account.
+    /// File with the pressure.
     path: PathBuf,
-    /// Answer of the kernel.
+    /// Error of the kernel.
     error: std::io::Error,
 }
 
-/// The account of a control group, or of the machine.
+/// Memory pressure of a control group, or of the machine.
 pub struct MemoryPressure {
     path: PathBuf,
 }
 
 impl MemoryPressure {
-    /// Pressure of a group or, where that has none, of the machine.
+    /// Returns the pressure of a group or, if it has none, of the machine.
     ///
     /// # Errors
-    /// When the kernel keeps no account.
+    /// If the kernel does not measure it.
     pub fn of(group: Option<&Path>) -> Result<MemoryPressure, NoPressure> {
         let of_group = group.map(|group| group.join("memory.pressure"));
         let path = of_group
             .filter(|path| path.exists())
             .unwrap_or_else(|| PathBuf::from("/proc/pressure/memory"));
-        // With psi=0 the file is there, and cannot be read.
+        // With psi=0 the file exists, but cannot be read.
         match proc_text(&path) {
             Ok(_) => Ok(MemoryPressure { path }),
             Err(error) => Err(NoPressure { path, error }),

@@ -2,30 +2,30 @@
 
 use crate::{proc_path, proc_text};
 
-/// The name of a thread that `ps` shows; `None` if it is gone.
+/// Returns the name of a thread as shown by `ps`; `None` if it is gone.
 pub fn thread_name(pid: i32, tid: i32) -> Option<String> {
     let name = proc_text(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
     Some(name.trim_end().to_owned())
 }
 
-/// The name of a process that `ps` shows, or an empty string. The executable's may differ, for example behind a
-/// symbolic link.
+/// Returns the name of a process as shown by `ps`, or an empty string. It may differ from that of the
+/// executable, for example if that is a symbolic link.
 pub fn process_name(pid: i32) -> String {
     thread_name(pid, pid).unwrap_or_default()
 }
 
-/// The command line of a process, as the kernel has it.
+/// Returns the command line of a process, as the kernel has it.
 pub fn command_line(pid: i32) -> String {
     words(pid).trim_end_matches('\0').replace('\0', " ")
 }
 
-/// The arguments of a process, its own name the first.
+/// Returns the arguments of a process, starting with its own name.
 pub fn arguments(pid: i32) -> Vec<String> {
     let words = words(pid);
     words.split_terminator('\0').map(str::to_owned).collect()
 }
 
-/// The path of the file that a process executes, as the kernel has it; `None` if it has ended.
+/// Returns the path of the file that a process executes, as the kernel has it; `None` if it has ended.
 pub fn executable(pid: i32) -> Option<String> {
     let path = std::fs::read_link(proc_path(pid, "exe")).ok()?;
     let path = path.to_string_lossy();
@@ -33,7 +33,7 @@ pub fn executable(pid: i32) -> Option<String> {
 }
 
 fn words(pid: i32) -> String {
-    /// A longer one is cut.
+    /// Longer ones are truncated.
     const MOST_BYTES: u64 = 64 << 10;
     let path = proc_path(pid, "cmdline");
     let bytes = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();

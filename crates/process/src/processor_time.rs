@@ -1,4 +1,4 @@
-//! Processors, and the time on them that was used.
+//! Processors, and the time used on them.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::time::{ClockId, clock_gettime};
@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use std::time::Duration;
 
 /// Returns the processor time of all threads of a process, including those that have ended. `None` if it is gone.
-/// Anybody may ask (`pid_for_clock` in the kernel's posix-cpu-timers.c).
+/// No privileges are needed (`pid_for_clock` in the kernel's posix-cpu-timers.c).
 pub fn processor_time(pid: i32) -> Option<Duration> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).ok()?;
     Some(clock_gettime(clock).ok()?.into())
@@ -42,13 +42,14 @@ mod tests {
         let all = || processor_time(std::process::id() as i32).expect("we are there");
         let (own, before) = (own_processor_time(), all());
         let mut sum = 0u64;
-        // The kernel may count what other threads use only at their next tick, so the sum is behind at times.
+        // The kernel may count the time of other threads only at their next tick, so the sum lags behind at
+        // times.
         while all() < before + Duration::from_millis(2) {
             sum = std::hint::black_box(sum.wrapping_add(1));
-            // What a hypervisor takes may count as this thread's.
+            // Time taken by a hypervisor may count as this thread's.
             assert!(own_processor_time() < own + Duration::from_secs(60));
         }
-        // No process has it (PID_MAX_LIMIT in the kernel's threads.h).
+        // No process has this id (PID_MAX_LIMIT in the kernel's threads.h).
         assert_eq!(processor_time(1 << 22), None);
     }
 

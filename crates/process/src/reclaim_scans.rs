@@ -1,15 +1,15 @@
-//! Counter that shows whether the kernel has looked for anonymous memory to reclaim: `/proc/vmstat` (proc_vmstat(5)).
+//! Counter that shows whether the kernel has scanned anonymous memory for reclaim: `/proc/vmstat` (proc_vmstat(5)).
 
 use crate::proc_text;
 
-/// Returns the number of pages that the kernel has examined for that since the machine was started. While it does not
-/// change, nobody but whoever writes to `/proc/PID/clear_refs` clears the marks of accesses in page tables. `None` on
-/// kernels that do not tell.
+/// Returns the number of pages that the kernel has scanned for reclaim since the machine was started. While it does
+/// not change, only writers to `/proc/PID/clear_refs` clear the marks of accesses in page tables. `None` on kernels
+/// without this counter.
 pub fn reclaim_scans() -> Option<u64> {
     scans(&proc_text("/proc/vmstat").ok()?, has_swap())
 }
 
-/// Returns true if the kernel may swap anything out, or if that is not known.
+/// Returns true if the kernel may swap out memory, or if that is unknown.
 pub fn has_swap() -> bool {
     proc_text("/proc/meminfo").map_or(true, |text| names_swap(&text))
 }
@@ -20,8 +20,8 @@ fn names_swap(meminfo: &str) -> bool {
     total.is_none_or(|rest| rest.split_whitespace().next() != Some("0"))
 }
 
-/// Where nothing can be swapped out, the kernel lets anonymous pages be. Where it can, the multi-generational LRU
-/// looks at them before it counts any of them (`should_run_aging` of mm/vmscan.c), so each look counts.
+/// If nothing can be swapped out, the kernel leaves anonymous pages alone. If it can, the multi-generational LRU
+/// looks at them before it counts any of them (`should_run_aging` of mm/vmscan.c), so each pass counts.
 fn scans(vmstat: &str, has_swap: bool) -> Option<u64> {
     let mut sum = None;
     for line in vmstat.lines() {

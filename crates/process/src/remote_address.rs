@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Add;
 
-/// An address (avma) in the memory of another process, as opposed to a length, a value that was read
-/// there, or an address of ours.
+/// An address (avma) in the memory of another process, as opposed to a length, a value read there,
+/// or an address of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteAddress(pub u64);
 

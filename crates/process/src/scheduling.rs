@@ -1,25 +1,25 @@
-//! Counters of the scheduler for a thread.
+//! Scheduler counters of a thread.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// /proc/PID/task/TID/schedstat of one thread, kept open: looking again is one system call.
+/// /proc/PID/task/TID/schedstat of one thread, kept open: reading it again is one system call.
 pub struct SchedulingFile(File);
 
-/// Counters at one moment: time on processors, time waiting for one, and how often the thread was given one
+/// Counters at one moment: time on processors, time waiting for one, and how often the thread was scheduled
 /// (sched-stats.rst in the kernel's documentation).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Scheduling([u8; 64]);
 
 impl SchedulingFile {
-    /// Opens that of a thread; `None` where the thread has ended or the kernel keeps no such figures.
+    /// Opens the file of a thread; `None` if the thread has ended or the kernel does not count this.
     pub fn of(pid: i32, tid: i32) -> Option<SchedulingFile> {
         let path = format!("/proc/{pid}/task/{tid}/schedstat");
         File::open(path).ok().map(SchedulingFile)
     }
 
-    /// Returns its counters now.
+    /// Returns the current counters.
     pub fn read(&self) -> Option<Scheduling> {
         let mut text = [0; 64];
         let bytes = self.0.read_at(&mut text, 0).ok()?;
@@ -38,7 +38,7 @@ impl Scheduling {
         self.field(1).map(Duration::from_nanos)
     }
 
-    /// Returns how often the thread was given a processor.
+    /// Returns how often the thread was scheduled.
     pub fn turns(&self) -> Option<u64> {
         self.field(2)
     }

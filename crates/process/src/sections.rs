@@ -1,4 +1,4 @@
-//! Single sections of a module's file, read when they are asked for.
+//! Single sections of a module's file, read on demand.
 
 use crate::ModuleBytes;
 use goblin::container::Ctx;
@@ -7,7 +7,7 @@ use goblin::elf::{Elf, SectionHeader};
 use std::borrow::Cow;
 use std::ffi::CStr;
 
-/// Constants that are no text: call frame information.
+/// Read-only sections that contain no text: call frame information.
 const TABLES: [&[u8]; 3] = [b".eh_frame", b".eh_frame_hdr", b".gcc_except_table"];
 
 impl ModuleBytes {
@@ -19,7 +19,7 @@ impl ModuleBytes {
         self.contents(section)
     }
 
-    /// The sections that the program can only read, as texts are; `None` if the file has no section table.
+    /// Returns the read-only sections, which include texts; `None` if the file has no section table.
     pub fn constants(&self) -> Option<Vec<Cow<'_, [u8]>>> {
         let kind = u64::from(SHF_ALLOC | SHF_EXECINSTR | SHF_WRITE);
         let is_constant = |(section, name): &&(SectionHeader, &[u8])| {
@@ -38,7 +38,7 @@ impl ModuleBytes {
         self.at(place.start, place.len())
     }
 
-    /// The section table, with names.
+    /// Returns the section table, with names.
     fn sections(&self) -> Option<Vec<(SectionHeader, &[u8])>> {
         let header = Elf::parse_header(self).ok()?;
         let at = usize::try_from(header.e_shoff).ok().filter(|&at| at > 0)?;

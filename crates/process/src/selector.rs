@@ -1,4 +1,4 @@
-//! Which processes are meant by a name or a control group.
+//! Selection of processes by a name or a control group.
 
 use crate::similar_names::similar;
 use crate::{
@@ -7,25 +7,25 @@ use crate::{
 };
 use std::fmt;
 
-/// Facts about a process that may be chosen.
+/// Facts about a process that may be selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
     /// Process id.
     pub pid: i32,
-    /// The name that ps(1) shows: at most 15 bytes (proc_pid_comm(5)).
+    /// Name shown by ps(1): at most 15 bytes (proc_pid_comm(5)).
     pub comm: String,
-    /// The file that it executes; empty where that may not be read.
+    /// File that it executes; empty if that may not be read.
     pub executable: String,
-    /// Its arguments. Some programs write what they are doing there.
+    /// Arguments. Some programs write their current activity there.
     pub arguments: String,
-    /// The text of its /proc/PID/cgroup.
+    /// Text of its /proc/PID/cgroup.
     pub groups: String,
-    /// When it started, in clock ticks since boot.
+    /// Start time in clock ticks since boot.
     pub started: u64,
 }
 
 impl Candidate {
-    /// Reads what a process is; `None` for a kernel thread, a zombie, or a process that has gone.
+    /// Reads the facts about a process; `None` for a kernel thread, a zombie, or a process that is gone.
     fn of(pid: i32) -> Option<Candidate> {
         let thread = living_thread(pid);
         let path = |file: &str| format!("/proc/{thread}/{file}");
@@ -38,7 +38,7 @@ impl Candidate {
         }
         Some(Candidate {
             pid,
-            // Of the initial thread, as ps(1) has it, even if that has ended.
+            // Name of the initial thread, as in ps(1), even if that has ended.
             comm: thread_name(pid, pid)?,
             executable,
             arguments,
@@ -47,8 +47,8 @@ impl Candidate {
         })
     }
 
-    /// Returns true if it goes by this name: that of `ps`, that of its executable, or the one by which it was started.
-    /// The name may be a path.
+    /// Returns true if it has this name in `ps`, or its executable has it, or it was started by it. The name may be a
+    /// path.
     fn is_named(&self, name: &str) -> bool {
         let executable = self.executable.trim_end_matches(" (deleted)");
         let started_as = self.arguments.split('\0').next().unwrap_or_default();
@@ -58,7 +58,7 @@ impl Candidate {
         self.comm == name || [executable, started_as].map(file_name).contains(&name)
     }
 
-    /// As the one that was chosen.
+    /// Returns the process as a choice.
     pub fn chosen(&self) -> Chosen {
         Chosen {
             pid: self.pid,
@@ -66,7 +66,7 @@ impl Candidate {
         }
     }
 
-    /// Returns what distinguishes it from others of its name.
+    /// Returns text that distinguishes it from others with its name.
     fn shown(&self) -> String {
         /// Number of characters of a command line that are shown.
         const MOST_CHARACTERS: usize = 40;
@@ -89,17 +89,17 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Properties that the chosen processes share.
+/// Properties shared by the selected processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
-    /// Their name.
+    /// Name of the processes.
     pub name: Option<String>,
-    /// Their control group, as the user named it.
+    /// Control group of the processes, as the user named it.
     pub group: Option<(String, ControlGroup)>,
 }
 
 impl Selector {
-    /// The processes with this name (`target`), in this group, whichever of the two is given.
+    /// Selects processes with this name (`target`) and in this group, as far as these are given.
     pub fn of(target: Option<&str>, group: Option<&str>) -> Result<Selector, SelectionError> {
         match target.map(|name| (name, name.parse())) {
             None if group.is_none() => return Err(SelectionError::Nothing),
@@ -113,7 +113,7 @@ impl Selector {
         })
     }
 
-    /// Returns true if the process is meant.
+    /// Returns true if the process is selected.
     pub fn matches(&self, candidate: &Candidate) -> bool {
         self.name
             .as_ref()
@@ -124,8 +124,8 @@ impl Selector {
                 .is_none_or(|(_, group)| group.has(&candidate.groups))
     }
 
-    /// All processes that are meant, apart from this one. Whoever names a control group does not mean those in it that
-    /// attach to others.
+    /// Returns all selected processes except this one. A control group does not select processes in it that attach to
+    /// others.
     pub fn look(&self) -> Vec<Candidate> {
         let own = std::process::id() as i32;
         process_ids()
@@ -137,7 +137,7 @@ impl Selector {
             .collect()
     }
 
-    /// The only one of those found, or the one that was started last.
+    /// Returns the only one found, or the one that was started last.
     pub fn choose(&self, found: &[Candidate], newest: bool) -> Result<Chosen, SelectionError> {
         match found {
             [] => Err(match &self.name {
@@ -148,7 +148,7 @@ impl Selector {
                 _ => SelectionError::None(self.to_string()),
             }),
             [only] => Ok(only.chosen()),
-            // Process ids are used again, so they say less than the time of the start.
+            // Process ids are reused, so the start time is more reliable.
             several if newest => Ok(several
                 .iter()
                 .max_by_key(|candidate| (candidate.started, candidate.pid))
@@ -162,7 +162,7 @@ impl Selector {
     }
 }
 
-/// The first of them.
+/// Lists the first ones found.
 fn list(found: &[Candidate]) -> String {
     const MOST: usize = 8;
     let shown: Vec<String> = found.iter().take(MOST).map(Candidate::shown).collect();
@@ -173,7 +173,7 @@ fn list(found: &[Candidate]) -> String {
     text
 }
 
-/// To follow "processes": "named nginx", "in the control group /web".
+/// Writes the continuation of "processes": "named nginx", "in the control group /web".
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(name) = &self.name {
@@ -190,27 +190,27 @@ impl fmt::Display for Selector {
 /// Reason why no process was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
-    /// Nothing was given.
+    /// No name or group was given.
     #[error("which process? give its PID or its name")]
     Nothing,
     /// The name is empty.
     #[error("PID must be a number or the name of a process")]
     Empty,
-    /// An id leaves nothing to choose.
+    /// With an id, there is nothing to choose.
     #[error("PID {0} is one process")]
     Id(i32),
     /// Neither a number nor the name of a process.
     #[error("no process is named {name}{hint}: PID must be a number or the name of a process")]
     NoName {
-        /// The name.
+        /// The given name.
         name: String,
-        /// Hint at what may have been meant, in parentheses, or nothing.
+        /// Hint at what may have been meant, in parentheses, or an empty string.
         hint: String,
     },
-    /// Nothing matches.
+    /// No process matches.
     #[error("there is no process {0}")]
     None(String),
-    /// Its id belongs to another one by now.
+    /// The id belongs to another process by now.
     #[error(transparent)]
     Replaced(#[from] crate::Replaced),
     /// More than one matches.
@@ -220,12 +220,12 @@ pub enum SelectionError {
         count: usize,
         /// Properties that they share.
         which: String,
-        /// The first of them.
+        /// List of the first ones.
         list: String,
     },
 }
 
-/// Says what a name that no process has may have meant.
+/// Suggests what may have been meant by a name that no process has.
 fn meant(name: &str) -> String {
     let kernel_thread = process_ids().into_iter().find(|&pid| {
         thread_name(pid, pid).as_deref() == Some(name) && Candidate::of(pid).is_none()
@@ -244,8 +244,8 @@ fn meant(name: &str) -> String {
     }
 }
 
-/// The process with this id or name (`target`), in this control group, if it is the only one or the
-/// newest is wanted. A number is an id, and says all; whether there is such a process is not looked at.
+/// Returns the process with this id or name (`target`), in this control group, if it is the only one or the newest is
+/// wanted. A number is an id, and is sufficient; whether such a process exists is not checked.
 pub fn select(
     target: Option<&str>,
     group: Option<&str>,
@@ -333,7 +333,7 @@ mod tests {
         ];
         let x = named("x");
         assert_eq!(x.choose(&found[..1], false), Ok(found[0].chosen()));
-        // The times of their starts go down where the ids go up.
+        // The start times decrease while the ids increase.
         assert_eq!(x.choose(&found, true), Ok(found[0].chosen()));
         let several = x.choose(&found, false).unwrap_err().to_string();
         assert_eq!(
@@ -417,7 +417,7 @@ mod tests {
         assert!(listed && !when_a_zombie);
         let error = mistyped.unwrap_err().to_string();
         assert!(error.contains("(did you mean sleep"), "{error}");
-        // Nor is this process, whose name is its own.
+        // This process is not selected either, although it has that name.
         let own = std::process::id() as i32;
         let all = Selector::default().look();
         assert!(all.len() > 1 && all.iter().all(|c| c.pid != own));

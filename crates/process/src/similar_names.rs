@@ -1,14 +1,14 @@
-//! Names that a mistyped one may have meant.
+//! Suggestions for a mistyped name.
 
 use std::collections::BTreeSet;
 
 /// Number of names that a message suggests.
 const MOST: usize = 3;
 
-/// Returns the known names that are like this one, in alphabetical order: those that begin with it, and those that differ
+/// Returns the known names similar to this one, in alphabetical order: those that begin with it, and those that differ
 /// in a letter or two.
 pub(crate) fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    // Two from five letters on: neighbours that were exchanged count as two.
+    // Two from five letters on: swapped neighbours count as two.
     let allowed = ((name.chars().count() + 1) / 3).min(2);
     let is_similar = |other: &&str| {
         (name.len() >= 3 && other.starts_with(name)) || distance(name, other) <= allowed
@@ -20,7 +20,7 @@ pub(crate) fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> V
     found.into_iter().take(MOST).collect()
 }
 
-/// Returns the number of letters to insert, remove or exchange to make one word of the other (Levenshtein distance).
+/// Returns the number of letters to insert, remove or replace to turn one word into the other (Levenshtein distance).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

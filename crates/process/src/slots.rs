@@ -12,54 +12,54 @@ use std::collections::{HashMap, HashSet};
 pub struct Slot {
     /// Address (avma).
     pub address: u64,
-    /// The dynamic symbol.
+    /// Dynamic symbol.
     pub symbol: String,
     /// Origin of the slot.
     pub kind: SlotKind,
-    /// The index of its module.
+    /// Index of its module.
     pub module: usize,
-    /// Its present value.
+    /// Current value.
     pub value: u64,
-    /// The function that a call through it reaches: `value`, or, if lazy binding has not resolved the slot yet, the
+    /// Function that a call through it reaches: `value`, or, if lazy binding has not resolved the slot yet, the
     /// function that it will be resolved to.
     pub target: u64,
-    /// The PROT_* bits of its page.
+    /// PROT_* bits of its page.
     pub protection: u32,
-    /// It can be exchanged only with all threads held: its page is writable although the loader makes it
-    /// read-only after relocation, so the module may be under relocation just now; or its loader cannot be
-    /// made to keep the module where it is.
+    /// True if it can be exchanged only while all threads are stopped: its page is writable although the loader makes
+    /// it read-only after relocation, so the module may be under relocation right now; or its loader cannot be made to
+    /// keep the module in place.
     pub is_unsettled: bool,
-    /// Its module is never unloaded.
+    /// True if its module is never unloaded.
     pub is_permanent: bool,
 }
 
-/// Allocator calls of a module that no slot carries.
+/// Allocator calls of a module that go through no slot.
 #[derive(Clone, Debug)]
 pub struct Unhookable {
-    /// The index of the module.
+    /// Index of the module.
     pub module: usize,
-    /// The function.
+    /// Name of the function.
     pub symbol: String,
     /// Reason.
     pub reason: &'static str,
-    /// There is a slot, but an unknown version of memhook-rs has put a wrapper into it.
+    /// True if there is a slot, but an unknown version of memhook-rs has put a wrapper into it.
     pub is_foreign_wrapper: bool,
 }
 
-/// The result of [`find_slots`].
+/// Result of [`find_slots`].
 #[derive(Clone, Debug, Default)]
 pub struct SlotScan {
-    /// The slots that can be patched.
+    /// Slots that can be patched.
     pub slots: Vec<Slot>,
-    /// The slots that hold a wrapper of ours (`value`), and what is behind it (`target`). The wrapper is of this attach
-    /// or an earlier one, or was inherited from a traced parent.
+    /// Slots that contain a wrapper of ours (`value`), with the function behind it (`target`). The wrapper belongs to
+    /// this attach or an earlier one, or was inherited from a traced parent.
     pub held: Vec<Slot>,
     /// Slots that cannot be hooked.
     pub unhookable: Vec<Unhookable>,
 }
 
-/// Finds the slots of every module (glibc's loader excepted: its own allocations are not the
-/// program's) for those hooked functions that `wanted` accepts. `copies` are the hooks in the process.
+/// Finds the slots in every module (except glibc's loader: its own allocations are not the program's) for those hooked
+/// functions that `wanted` accepts. `copies` are the hooks in the process.
 pub fn find_slots(
     pid: i32,
     modules: &[ModuleImage],
@@ -83,10 +83,10 @@ pub fn find_slots(
     let mut data_slots = Vec::new();
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
-    // What each symbol resolved to, as the slots of the program and of other modules show.
+    // The function to which each symbol was resolved, as shown by the slots of the program and of other modules.
     let mut resolved: HashMap<(bool, String), u64> = HashMap::new();
     for (index, module) in modules.iter().enumerate() {
-        // What glibc's loader allocates is its own; musl's is the C library too.
+        // Allocations of glibc's loader are its own; musl's loader is also the C library.
         if module.is_loader && !module.is_libc {
             continue;
         }
@@ -141,7 +141,7 @@ pub fn find_slots(
                     continue;
                 }
             }
-            // The module is just being relocated, so its slots do not hold addresses yet.
+            // The module is being relocated, so its slots do not contain addresses yet.
             if !is_code(value) {
                 continue;
             }
@@ -151,8 +151,7 @@ pub fn find_slots(
                 data_slots.push(slot);
                 continue;
             }
-            // A value inside the module itself is either its PLT (lazy binding) or its own
-            // definition of the function.
+            // A value inside the module itself is either its PLT (lazy binding) or its own definition of the function.
             let is_own = |e: Exported| module.base.wrapping_add(e.svma) == value;
             if slot.kind == SlotKind::JumpSlot
                 && module.contains(value)
@@ -187,8 +186,8 @@ pub fn find_slots(
         }
     }
     for mut slot in unresolved {
-        // Another namespace has a C library of its own, and it cannot be told from here which one that is. The
-        // allocator of the wrong one would end the program.
+        // Another namespace has a C library of its own, and it is unknown here which one. The allocator of the wrong
+        // one would crash the program.
         if !is_of_program[slot.module] && touches(&slot.symbol) {
             continue;
         }
@@ -201,13 +200,13 @@ pub fn find_slots(
             });
             continue;
         }
-        // What other modules' slots resolved to is what the loader found. Otherwise it is looked up as the
-        // loader will do it, in load order, with the executable first.
+        // The slots of other modules show what the loader found. Otherwise, the symbol is looked up as the loader will
+        // do it, in load order, with the executable first.
         slot.target = match resolved.get(&(true, slot.symbol.clone())) {
             Some(&other) => other,
             None => look_up(modules, &is_of_program, &slot.symbol, &mut pages).unwrap_or(0),
         };
-        // What is not counted of these only makes usage less exact; nothing is missed of blocks.
+        // Calls missed here only make usage less exact; no blocks are missed.
         if slot.target == 0 && touches(&slot.symbol) {
             continue;
         }
@@ -232,7 +231,7 @@ fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
     maps.get(at).filter(|m| m.start <= address)
 }
 
-/// Which modules the loader lists for the namespace of the program itself, as opposed to those of other namespaces
+/// Returns which modules the loader lists for the program's own namespace, as opposed to those of other namespaces
 /// (dlmopen(3)) and files that are only mapped. If there is no list, all of them count.
 fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut Pages) -> Vec<bool> {
     let listed = Loader::find(pid, maps, pages)
@@ -245,8 +244,8 @@ fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut P
         .collect()
 }
 
-/// Which modules may be unmapped while the hook exchanges their slots: glibc's dl_iterate_phdr keeps the loader from
-/// that, but musl's holds no lock while its callback runs (ldso/dynlink.c).
+/// Returns which modules may be unmapped while the hook exchanges their slots: glibc's dl_iterate_phdr keeps the loader
+/// from that, but musl's holds no lock while its callback runs (ldso/dynlink.c).
 fn modules_that_may_go(
     pid: i32,
     modules: &[ModuleImage],
@@ -265,10 +264,10 @@ fn modules_that_may_go(
     modules.iter().map(|module| !stays(module)).collect()
 }
 
-/// The first definition in the program's namespace. Libc is searched last, because an allocator library that was
-/// preloaded or linked comes before it in the link order.
+/// Returns the first definition in the program's namespace. Libc is searched last, because a preloaded or linked
+/// allocator library comes before it in the link order.
 ///
-/// Where a resolver chooses the function, the module's own calls have had it chosen when the module was loaded.
+/// If a resolver chooses the function, it has already done so for the module's own calls, when the module was loaded.
 fn look_up(
     modules: &[ModuleImage],
     is_of_program: &[bool],

@@ -7,31 +7,31 @@ use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// Limit of the text: 65,530 mappings with some 700 bytes each.
+/// Limit on the text: 65,530 mappings with some 700 bytes each.
 const MOST_TEXT: usize = 128 << 20;
 
 /// Bytes of one mapping, or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Resident.
+    /// Resident bytes.
     pub rss: u64,
-    /// Resident, with each page divided by the number of processes that map it.
+    /// Resident bytes, with each page divided by the number of processes that map it.
     pub pss: u64,
-    /// Resident pages that only this process maps, and that were written.
+    /// Bytes of resident pages that only this process maps, and that were written to.
     pub private_dirty: u64,
-    /// Swapped out.
+    /// Bytes swapped out.
     pub swap: u64,
-    /// Resident in huge pages: of anonymous memory, of shared memory and of files.
+    /// Resident bytes in huge pages: of anonymous memory, of shared memory and of files.
     pub huge_pages: u64,
-    /// Pages of hugetlbfs, which the kernel does not count as resident.
+    /// Bytes in hugetlbfs pages, which the kernel does not count as resident.
     pub hugetlb: u64,
-    /// Pages that are marked as accessed. The marks stay until the kernel looks for memory to reclaim, or until they are
-    /// cleared through /proc/PID/clear_refs.
+    /// Bytes of pages that are marked as accessed. The marks stay until the kernel scans memory for reclaim, or until
+    /// they are cleared through /proc/PID/clear_refs.
     pub referenced: u64,
 }
 
 impl MemoryUse {
-    /// Adds another one.
+    /// Adds the memory of another mapping.
     pub fn add(&mut self, other: &MemoryUse) {
         self.rss += other.rss;
         self.pss += other.pss;
@@ -42,7 +42,7 @@ impl MemoryUse {
         self.referenced += other.referenced;
     }
 
-    /// Takes in one line of the file, if it is about one of these.
+    /// Reads one line of the file, if it is about one of these.
     fn read(&mut self, line: &str) {
         let Some((name, value)) = line.split_once(':') else {
             return;
@@ -63,33 +63,34 @@ impl MemoryUse {
     }
 }
 
-/// A mapping, and what it holds.
+/// A mapping with its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingUse {
-    /// Where it is, and of what.
+    /// The mapping.
     pub mapping: Mapping,
-    /// Memory that it holds.
+    /// Memory of the mapping.
     pub memory: MemoryUse,
 }
 
-/// The mappings of a process and what they hold, in address order.
+/// Returns the mappings of a process with their memory, in address order.
 pub fn smaps(pid: i32) -> Result<Vec<MappingUse>, Error> {
     read(proc_path(pid, "smaps")).map(|text| parse_smaps(&text))
 }
 
-/// Time that the kernel took for a reading of `/proc/PID/smaps`. It goes through the page tables of one mapping at a
-/// time, and threads of the process that map or unmap memory wait meanwhile.
+/// Time that the kernel took to generate `/proc/PID/smaps`. It walks the page tables of one mapping at a time, and
+/// threads of the process that map or unmap memory wait meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmapsHold {
-    /// For one mapping at most.
+    /// Longest time for one mapping.
     pub longest: Duration,
-    /// For all.
+    /// Time for all mappings.
     pub all: Duration,
 }
 
-/// The mappings of a process and what they hold, in address order, mapping by mapping; and how long it took.
+/// Returns the mappings of a process with their memory, in address order, read mapping by mapping; and how long that
+/// took.
 pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error> {
-    // Less than the text of one mapping: the kernel stops behind the mapping that fills it (`seq_read_iter` of
+    // Less than the text of one mapping: the kernel stops after the mapping that fills it (`seq_read_iter` of
     // fs/seq_file.c).
     const TEXT_BYTES: usize = 512;
     let path = proc_path(pid, "smaps");
@@ -114,7 +115,7 @@ pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error>
     Ok((parse_smaps(&String::from_utf8_lossy(&text)), hold))
 }
 
-/// Returns the memory of all mappings of a process together, which the kernel adds up in one go.
+/// Returns the memory of all mappings of a process together, which the kernel adds up in one pass.
 pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
     let text = read(proc_path(pid, "smaps_rollup"))?;
     let mut sum = MemoryUse::default();
@@ -122,7 +123,7 @@ pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
     Ok(sum)
 }
 
-/// Resident memory of a process by the counters that the kernel keeps (proc_pid_status(5)): no page is examined.
+/// Resident memory of a process according to counters of the kernel (proc_pid_status(5)): no page is examined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentCounters {
     /// Bytes of anonymous memory.
@@ -138,13 +139,13 @@ pub struct ResidentCounters {
 }
 
 impl ResidentCounters {
-    /// All that is resident.
+    /// Returns the sum of resident bytes.
     pub fn resident(&self) -> u64 {
         self.anonymous + self.file + self.shared
     }
 }
 
-/// These counters; `None` if the process has ended.
+/// Returns these counters; `None` if the process has ended.
 pub fn resident_counters(pid: i32) -> Option<ResidentCounters> {
     let text = proc_text(proc_path(pid, "status")).ok()?;
     let bytes = |name: &str| {
@@ -238,7 +239,7 @@ Private_Hugetlb:      16 kB
 
     #[test]
     fn the_sum_is_that_of_the_kernel() {
-        // Of a process that sleeps, so that nothing changes in between.
+        // A sleeping process, so that nothing changes in between.
         let mut child = std::process::Command::new("sleep")
             .arg("600")
             .spawn()

@@ -1,4 +1,4 @@
-//! The file system that a process sees, and how it can be reached from here.
+//! File system that a process sees, and how it can be reached from here.
 
 use crate::{Mapping, proc_path};
 use goblin::elf::header::{ELFMAG, SELFMAG};
@@ -15,12 +15,12 @@ use std::{
     sync::Arc,
 };
 
-/// The root directory of a process: ours, that of a container, or that of a chroot(2).
+/// Root directory of a process: ours, that of a container, or that of a chroot(2).
 #[derive(Clone, Debug)]
 pub struct TargetRoot {
     pid: i32,
     is_ours: bool,
-    /// Another root, which a container takes away when its process ends: names are looked up after that too.
+    /// Another root, which a container removes when its process ends: names are looked up even afterwards.
     directory: Option<Arc<File>>,
 }
 
@@ -48,7 +48,8 @@ impl TargetRoot {
         }
     }
 
-    /// The path by which it can be reached, for as long as this or a clone of it is there. Our own root is `/`.
+    /// Returns the path by which it can be reached, as long as this or a clone of it exists. Our own root is
+    /// `/`.
     pub fn path(&self) -> PathBuf {
         match &self.directory {
             _ if self.is_ours => PathBuf::from("/"),
@@ -57,9 +58,9 @@ impl TargetRoot {
         }
     }
 
-    /// Where separate debug files are to be looked for, in this order: in the process's own file system,
-    /// then in ours, where the debug files of a container may be installed. The build-id shows whether
-    /// a file is the right one.
+    /// Returns where to search for separate debug files, in this order: in the process's own file system, then
+    /// in ours, where the debug files of a container may be installed. The build-id shows whether a file is the
+    /// right one.
     pub fn search_order(&self) -> Vec<PathBuf> {
         let ours = (!self.is_ours).then(|| PathBuf::from("/"));
         [self.path()].into_iter().chain(ours).collect()
@@ -68,7 +69,7 @@ impl TargetRoot {
     /// Opens a regular file as the process would; links stay within its root.
     ///
     /// # Errors
-    /// Those of open(2), and if it is not a regular file.
+    /// Errors of open(2), or if it is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         if self.is_ours {
             open_regular(path)
@@ -77,11 +78,11 @@ impl TargetRoot {
         }
     }
 
-    /// A path that leads to the file of a mapping, which has at least so many bytes.
+    /// Returns a path that leads to the file of a mapping, which has at least this many bytes.
     ///
-    /// The plain path comes first: it outlives the process, and it is right for a target behind a chroot
-    /// too, because the kernel shows paths as the reader sees them. In another mount namespace the file is
-    /// reached through the root; a deleted one only through its mapping.
+    /// The plain path comes first: it outlives the process, and it is right for a target behind a chroot too,
+    /// because the kernel shows paths as the reader sees them. In another mount namespace the file is reached
+    /// through the root; a deleted one only through its mapping.
     pub(crate) fn readable_path(&self, mapping: &Mapping, bytes: u64) -> PathBuf {
         let is_it =
             |metadata: Metadata| metadata.ino() == mapping.file_id.2 && metadata.len() >= bytes;

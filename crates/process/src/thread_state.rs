@@ -4,7 +4,7 @@ use crate::proc_text;
 use crate::threads::{field_of_process, has_ended, stat_field, status_field};
 use std::time::Duration;
 
-/// The state letter of proc_pid_stat(5): R, S, D, T, t, Z, X, I. `None` if the thread is gone.
+/// Returns the state letter of proc_pid_stat(5): R, S, D, T, t, Z, X, I. `None` if the thread is gone.
 pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
     stat_field(pid, tid, 3)?.chars().next()
 }
@@ -19,7 +19,7 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// Reads what a thread is doing just now.
+    /// Reads the current activity of a thread.
     pub fn of(pid: i32, tid: i32) -> Activity {
         let text = proc_text(format!("/proc/{pid}/task/{tid}/syscall"));
         let number = text
@@ -29,7 +29,7 @@ impl Activity {
     }
 }
 
-/// Program counter and stack pointer of a thread that is blocked (proc_pid_syscall(5)).
+/// Returns the program counter and stack pointer of a blocked thread (proc_pid_syscall(5)).
 pub fn blocked_at(pid: i32, tid: i32) -> Option<(u64, u64)> {
     let text = proc_text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     let mut fields = text.split_whitespace().rev();
@@ -37,23 +37,23 @@ pub fn blocked_at(pid: i32, tid: i32) -> Option<(u64, u64)> {
     Some((address()?, address()?))
 }
 
-/// The function of the kernel in which a thread waits (proc_pid_wchan(5)), or an empty string.
+/// Returns the function of the kernel in which a thread waits (proc_pid_wchan(5)), or an empty string.
 pub fn waits_in(pid: i32, tid: i32) -> String {
     proc_text(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
 }
 
-/// The process of a thread.
+/// Returns the process of a thread.
 pub fn process_of(tid: i32) -> Option<i32> {
     status_field(tid, tid, "Tgid:")?.parse().ok()
 }
 
-/// The process that traces a thread, or 0.
+/// Returns the process that traces a thread, or 0.
 pub fn tracer(pid: i32, tid: i32) -> i32 {
-    // It is the id of a thread, whatever its name says (fs/proc/array.c, task_state).
+    // It is the id of a thread, despite its name (fs/proc/array.c, task_state).
     tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
-/// Returns true if nobody traces a thread. `false` also where that cannot be read, as no descriptor is free.
+/// Returns true if nobody traces a thread. Also `false` if that cannot be read because no descriptor is free.
 pub fn is_untraced(pid: i32, tid: i32) -> bool {
     tracing_thread(pid, tid) == Some(0)
 }
@@ -69,8 +69,8 @@ pub fn sleeps(pid: i32, tid: i32) -> Option<u64> {
         .ok()
 }
 
-/// When a thread last ran, by the clock of its processor (`se.exec_start`, proc_sched_show_task in
-/// kernel/sched/debug.c); `None` where the kernel does not say.
+/// Returns when a thread last ran, by the clock of its processor (`se.exec_start`, proc_sched_show_task in
+/// kernel/sched/debug.c); `None` if the kernel does not tell.
 pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
     let text = proc_text(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
     let value = text.lines().find_map(|line| {
@@ -81,17 +81,17 @@ pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
     let (milliseconds, nanoseconds) = value.split_once('.')?;
     let rest: u64 = (nanoseconds.len() == 6).then_some(nanoseconds.parse().ok()?)?;
     let value = Duration::from_millis(milliseconds.parse().ok()?) + Duration::from_nanos(rest);
-    // Older kernels forget it when the thread moves to another processor.
+    // Older kernels reset it when the thread moves to another processor.
     (!value.is_zero()).then_some(value)
 }
 
-/// The processor that a thread is on, or was on last.
+/// Returns the processor that a thread runs on, or ran on last.
 pub fn processor(pid: i32, tid: i32) -> Option<usize> {
     stat_field(pid, tid, 39)?.parse().ok()
 }
 
-/// The wait status of a process that has ended and that its parent has not waited for yet (proc_pid_stat(5), field
-/// 52).
+/// Returns the wait status of a process that has ended and that its parent has not waited for yet (proc_pid_stat(5),
+/// field 52).
 pub fn ended_with(pid: i32) -> Option<i32> {
     if thread_state(pid, pid) != Some('Z') || !has_ended(pid) {
         return None;
@@ -99,17 +99,18 @@ pub fn ended_with(pid: i32) -> Option<i32> {
     stat_field(pid, pid, 52)?.parse().ok()
 }
 
-/// The signals for which the process has a handler: bit `n - 1` is signal `n`.
+/// Returns the signals for which the process has a handler: bit `n - 1` is signal `n`.
 pub fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&field_of_process(pid, "SigCgt:")?, 16).ok()
 }
 
-/// The signals that a thread blocks just now, as above. While it is in ppoll(2) or the like, this is the mask of that call.
+/// Returns the signals that a thread currently blocks, as above. While it is in ppoll(2) or the like, this is the mask
+/// of that call.
 pub fn blocked_by_thread(pid: i32, tid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, tid, "SigBlk:")?, 16).ok()
 }
 
-/// The signals that the initial thread of the process blocks, or one that lives, as above.
+/// Returns the signals blocked by the initial thread of the process, or by a living one, as above.
 pub fn blocked_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&field_of_process(pid, "SigBlk:")?, 16).ok()
 }

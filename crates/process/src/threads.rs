@@ -14,29 +14,29 @@ pub struct Thread {
     pub name: String,
 }
 
-/// Returns true if a seccomp filter checks the system calls of any thread (each has its own filters), or if that is not
-/// known.
+/// Returns true if a seccomp filter checks the system calls of any thread (each has its own filters), or if that is
+/// unknown.
 pub fn has_seccomp_filter(pid: i32) -> bool {
     let Ok(tids) = thread_ids(pid) else {
         return true;
     };
-    // It would take too long to look at more threads.
+    // It would take too long to examine more threads.
     tids.len() > 500 || tids.into_iter().any(|tid| is_filtered(pid, tid))
 }
 
-/// Returns true if a seccomp filter checks the system calls of this thread, or may.
+/// Returns true if a seccomp filter checks the system calls of this thread, or if it may.
 pub fn is_filtered(pid: i32, tid: i32) -> bool {
     status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
-/// Returns the number of seccomp filters of the main thread, or of one that lives; `None` where the kernel does not say
+/// Returns the number of seccomp filters of the main thread, or of a living one; `None` if the kernel does not tell
 /// (before Linux 5.9).
 pub fn seccomp_filters(pid: i32) -> Option<u32> {
     field_of_process(pid, "Seccomp_filters:")?.parse().ok()
 }
 
-/// Counter of seccomp filters that costs one read: the file stays open, and belongs to this thread whatever becomes of
-/// its number.
+/// Counter of seccomp filters that needs only one read: the file stays open, and refers to this thread even if its id
+/// is reused.
 #[derive(Debug)]
 pub struct SeccompFilters {
     pid: i32,
@@ -44,13 +44,13 @@ pub struct SeccompFilters {
 }
 
 impl SeccompFilters {
-    /// Filters of the main thread; `None` if it has ended.
+    /// Opens the counter for the main thread; `None` if it has ended.
     pub fn of(pid: i32) -> Option<SeccompFilters> {
         let status = fs::File::open(format!("/proc/{pid}/task/{pid}/status")).ok()?;
         Some(SeccompFilters { pid, status })
     }
 
-    /// Returns the present number.
+    /// Returns the current number.
     pub fn now(&self) -> Option<u32> {
         use std::os::unix::fs::FileExt;
         let mut text = [0; 4096];
@@ -66,13 +66,13 @@ impl SeccompFilters {
     }
 }
 
-/// A field of a thread's status (proc_pid_status(5)).
+/// Returns a field of a thread's status (proc_pid_status(5)).
 pub(crate) fn status_field(pid: i32, tid: i32, name: &str) -> Option<String> {
     let status = proc_text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     in_status(&status, name).map(str::to_owned)
 }
 
-/// Returns a field of a process, by a thread of it that lives.
+/// Returns a field of a process, read from a living thread.
 pub(crate) fn field_of_process(pid: i32, name: &str) -> Option<String> {
     status_field(pid, living_thread(pid), name)
 }
@@ -82,7 +82,7 @@ pub(crate) fn in_status<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     Some(value.trim())
 }
 
-/// The threads of a process.
+/// Returns the threads of a process.
 pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
     let named = |tid| Thread {
         tid,
@@ -91,7 +91,7 @@ pub fn threads(pid: i32) -> Result<Vec<Thread>, Error> {
     Ok(thread_ids(pid)?.into_iter().map(named).collect())
 }
 
-/// The ids of a process's threads.
+/// Returns the ids of a process's threads.
 pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     let path = format!("/proc/{pid}/task");
     let entries = fs::read_dir(&path).map_err(|cause| Error::Proc { path, cause })?;
@@ -99,8 +99,8 @@ pub fn thread_ids(pid: i32) -> Result<Vec<i32>, Error> {
     Ok(entries.flatten().filter_map(id).collect())
 }
 
-/// A thread by which the kernel shows and gives what a process has. The initial one gives up its memory and its files
-/// when it ends before the others (pthread_exit(3)); it is a zombie until they have ended.
+/// Returns a thread through which the kernel gives access to the resources of a process. If the initial thread ends
+/// before the others (pthread_exit(3)), it gives up its memory and its files, and is a zombie until they have ended.
 pub fn living_thread(pid: i32) -> i32 {
     some_living_thread(pid).unwrap_or(pid)
 }
@@ -113,13 +113,13 @@ fn some_living_thread(pid: i32) -> Option<i32> {
     thread_ids(pid).unwrap_or_default().into_iter().find(lives)
 }
 
-/// The path of a file by which /proc shows a process: always by a thread that lives. Whoever reads a file of a process
-/// in /proc asks for its path here, so that a process is the same with and without its initial thread.
+/// Returns the path of a file in /proc about a process, always through a living thread. Use this for every such file,
+/// so that a process looks the same with and without its initial thread.
 pub fn proc_path(pid: i32, file: &str) -> String {
     format!("/proc/{}/{file}", living_thread(pid))
 }
 
-/// Reads or opens such a file. If the thread ends just then, by another one.
+/// Reads or opens such a file. If the thread ends at that moment, tries another one.
 pub(crate) fn by_living_thread<T>(
     pid: i32,
     file: &str,
@@ -137,7 +137,7 @@ pub(crate) fn by_living_thread<T>(
     }
 }
 
-/// The ids of all processes that this one can see.
+/// Returns the ids of all processes that this one can see.
 pub fn process_ids() -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
@@ -145,17 +145,17 @@ pub fn process_ids() -> Vec<i32> {
         .collect()
 }
 
-/// When a thread started, in clock ticks since boot (proc_pid_stat(5), field 22). Together with the tid it
-/// identifies the thread, because tids are used again.
+/// Returns the start time of a thread, in clock ticks since boot (proc_pid_stat(5), field 22). Together with the tid it
+/// identifies the thread, because tids are reused.
 pub fn thread_start_time(pid: i32, tid: i32) -> Option<u64> {
     stat_field(pid, tid, 22)?.parse().ok()
 }
 
-/// Returns how long a process has run, to a hundredth of a second. A program that it executed later began later.
+/// Returns how long a process has run, to a hundredth of a second. A program that it executed later started later.
 pub fn process_age(pid: i32) -> Option<Duration> {
     let started = thread_start_time(pid, pid)? as f64;
     let ticks = sysconf(SysconfVar::CLK_TCK).ok()??;
-    // proc_uptime(5): seconds since boot, which proc_pid_stat(5) counts from, too.
+    // proc_uptime(5): seconds since boot, like the times in proc_pid_stat(5).
     let uptime = proc_text("/proc/uptime").ok()?;
     let now: f64 = uptime.split(' ').next()?.parse().ok()?;
     Some(Duration::from_secs_f64(
@@ -163,35 +163,35 @@ pub fn process_age(pid: i32) -> Option<Duration> {
     ))
 }
 
-/// Returns true if a process has ended: it is gone, or a zombie that only its parent still waits for. One whose initial
-/// thread has ended runs on as long as it has others.
+/// Returns true if a process has ended: it is gone, or a zombie that its parent has not waited for yet. If its initial
+/// thread has ended, it continues as long as it has others.
 pub fn has_ended(pid: i32) -> bool {
     some_living_thread(pid).is_none()
 }
 
-/// A field of proc_pid_stat(5), by its number there, from 3 on.
+/// Returns a field of proc_pid_stat(5), by its number there, from 3 on.
 pub(crate) fn stat_field(pid: i32, tid: i32, number: usize) -> Option<String> {
     let stat = proc_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     in_stat(&stat, number).map(str::to_owned)
 }
 
 pub(crate) fn in_stat(stat: &str, number: usize) -> Option<&str> {
-    // The name before the fields, in parentheses, may hold anything.
+    // The name before the fields, in parentheses, may contain anything.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace();
     fields.nth(number.checked_sub(3)?)
 }
 
-/// A thread's id in its own pid namespace.
+/// Returns a thread's id in its own pid namespace.
 pub fn inner_tid(pid: i32, tid: i32) -> Option<u32> {
     // The id in each namespace, the innermost last (proc_pid_status(5)).
     let ids = status_field(pid, tid, "NSpid:")?;
     ids.split_ascii_whitespace().last()?.parse().ok()
 }
 
-/// The user that a process acts for, as seen from here.
+/// Returns the effective user of a process, as seen from here.
 pub fn effective_user(pid: i32) -> Option<u32> {
-    // Real, effective, saved, and that for file systems (proc_pid_status(5)).
+    // Real, effective, saved, and file system user (proc_pid_status(5)).
     let users = field_of_process(pid, "Uid:")?;
     users.split_ascii_whitespace().nth(1)?.parse().ok()
 }

@@ -1,9 +1,9 @@
-//! Check whether a program uses userfaultfd(2) itself. Of two that ask for the same memory, the second one is refused,
-//! and a fork may wait until the program has taken note of it.
+//! Checks whether a program itself uses userfaultfd(2). If two users ask for the same memory, the second one is
+//! refused, and a fork may wait until the program has taken notice of it.
 
 use crate::proc_path;
 
-/// Returns true if a process has a descriptor of that kind, which is not one of ours: those are handed over at once.
+/// Returns true if a process has a descriptor of that kind that is not ours: we pass ours on immediately.
 pub fn has_userfaultfd(pid: i32) -> bool {
     let entries = std::fs::read_dir(proc_path(pid, "fd"));
     let links = entries.into_iter().flatten().flatten();
@@ -12,7 +12,7 @@ pub fn has_userfaultfd(pid: i32) -> bool {
         .any(|link| link.to_str() == Some("anon_inode:[userfaultfd]"))
 }
 
-/// Returns true if memory of a process belongs to such a descriptor, whoever has it: flags `um`, `uw` and `ui` of
+/// Returns true if memory of a process belongs to such a descriptor, whoever holds it: flags `um`, `uw` and `ui` of
 /// proc_pid_smaps(5), given the text of that file.
 pub fn is_watched_by_userfaultfd(smaps: &str) -> bool {
     let mut flags = smaps

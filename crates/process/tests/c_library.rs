@@ -1,4 +1,4 @@
-//! The C library of real programs, among files that only look like one.
+//! Finds the C library of real programs, among files that only look like one.
 
 use memhook_process::{
     CLibrary, CLibraryKind, ModuleImage, ModulePart, RemoteAddress, first_failure, mappings,
@@ -66,8 +66,8 @@ impl Drop for Running {
     }
 }
 
-/// Maps each file that it is given, executable, below everything else; opens the C library in another
-/// namespace; prints where functions of its own C library are.
+/// Maps each given file, executable, below everything else; opens the C library in another namespace;
+/// prints the addresses of functions in its own C library.
 const PROGRAM: &str = r#"
     #define _GNU_SOURCE
     #include <dlfcn.h>
@@ -89,7 +89,7 @@ const PROGRAM: &str = r#"
         pause();
     }"#;
 
-/// Claims to be the C library, and to have all that is called in one.
+/// Claims to be the C library, and to contain all functions that are called in one.
 const CLAIM: &str = r#"
     char *gnu_get_libc_version(void) { return "2.99"; }
     int __libc_start_main(void) { return 1; }
@@ -158,7 +158,7 @@ fn a_file_that_only_has_its_name_is_not_the_c_library() {
     assert_eq!(first_failure(&preflight(pid)), None);
 }
 
-/// Loading calls what stands in for any of its functions, and that may have a lock of its own.
+/// Loading calls any replacement of its functions, and that may hold a lock of its own.
 #[test]
 fn whatever_stands_in_for_a_part_of_loading_may_keep_its_locks() {
     let scratch = Scratch::new("stand-ins");

@@ -1,4 +1,4 @@
-//! Files of modules are read once, and again when they have changed.
+//! Files of modules are read once, and again after they have changed.
 
 use memhook_process::{ModuleFiles, ModuleImage, mappings, modules};
 use std::io::{BufRead, BufReader};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// Loads a library, and says so.
+/// Loads a library, and reports it.
 const PROGRAM: &str = r#"
     #include <dlfcn.h>
     #include <stdio.h>

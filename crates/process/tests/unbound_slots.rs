@@ -1,11 +1,11 @@
-//! Where slots lead that are not bound yet.
+//! Targets of slots that are not bound yet.
 
 use memhook_process::{SlotKind, find_slots, mappings, modules};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Opens the C library in a namespace of its own, where it is bound at once and lies below the program's.
-/// Prints where the functions of the program's own C library are that it has not called yet.
+/// Opens the C library in a separate namespace, where it is bound at once and lies below the program's. Prints the
+/// addresses of functions in the program's own C library that it has not called yet.
 const PROGRAM: &str = r#"
     #define _GNU_SOURCE
     #include <dlfcn.h>
@@ -26,8 +26,7 @@ const PROGRAM: &str = r#"
         pause();
     }"#;
 
-/// A slot that is bound to the allocator of another namespace crashes the program, because its blocks are not known
-/// there.
+/// A slot bound to the allocator of another namespace crashes the program, because its blocks are unknown there.
 #[test]
 fn unbound_slots_lead_into_the_namespace_of_the_program() {
     let directory = std::env::temp_dir().join(format!("memhook-unbound-{}", std::process::id()));

@@ -1,4 +1,5 @@
-//! Prints what the call frame information of files compiles to, and how long that takes.
+//! Prints the compiled call frame information of files, and how long the compilation
+//! takes.
 
 fn main() {
     for path in std::env::args().skip(1) {

@@ -1,19 +1,21 @@
-//! The pieces of code that call frame information describes.
+//! Pieces of code that call frame information describes.
 
 use crate::Sections;
 use gimli::{CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use std::ops::Range;
 
-/// The code of one function, or of a part of one.
+/// Code of one function, or of a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeRange {
     /// Addresses (svma).
     pub range: Range<u64>,
-    /// It is entered by the kernel or by a return, not by a call (augmentation `S`).
+    /// True if it is entered by the kernel or by a return, not by a call (augmentation
+    /// `S`).
     pub is_signal_frame: bool,
 }
 
-/// Returns what `.eh_frame` describes, in address order. What cannot be parsed is left out.
+/// Returns the code that `.eh_frame` describes, in address order. Parts that cannot be
+/// parsed are left out.
 pub fn code_ranges(sections: &Sections<'_>) -> Vec<CodeRange> {
     let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
     frames.set_address_size(8);

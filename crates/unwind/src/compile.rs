@@ -1,4 +1,4 @@
-//! `.eh_frame` to rows.
+//! Compiles `.eh_frame` to rows.
 
 use crate::arch::native::RETURN_ADDRESS_FROM_CFA;
 use crate::{Error, Sections};
@@ -9,22 +9,21 @@ use gimli::{
 use memhook_abi::unwind_rule as rule;
 use std::{collections::HashMap, ops::Range};
 
-/// A module's unwind table.
+/// Unwind table of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnwindTable {
-    /// Where each row begins: bytes from the module's base (svma), ascending. A row reaches to the
-    /// next one.
+    /// Start of each row: bytes from the module's base (svma), ascending. A row extends to the next one.
     pub offsets: Vec<u32>,
-    /// The index of each row's rule in `rules`.
+    /// Index of each row's rule in `rules`.
     pub row_rules: Vec<u16>,
-    /// The distinct rules, as in [`memhook_abi::unwind_rule`]. Number 0 is the stop.
+    /// Distinct rules, as in [`memhook_abi::unwind_rule`]. Number 0 is the stop.
     pub rules: Vec<u64>,
     /// Number of rows that rules cannot express and that are therefore stops.
     pub inexpressible: usize,
 }
 
 impl UnwindTable {
-    /// The rule for the code at `offset` (bytes from the module's base).
+    /// Returns the rule for the code at `offset` (bytes from the module's base).
     pub fn rule_at(&self, offset: u64) -> u64 {
         let after = self.offsets.partition_point(|&o| u64::from(o) <= offset);
         let row = after.checked_sub(1).and_then(|i| self.row_rules.get(i));
@@ -32,7 +31,7 @@ impl UnwindTable {
             .unwrap_or(rule::STOP)
     }
 
-    /// The code that has this rule: bytes from the module's base, ascending.
+    /// Returns the code with this rule: bytes from the module's base, ascending.
     pub fn rows_of(&self, rule: u64) -> impl Iterator<Item = Range<u64>> {
         let number = self.rules.iter().position(|&known| known == rule);
         let ends = self.offsets.iter().skip(1).map(|&offset| u64::from(offset));
@@ -41,9 +40,9 @@ impl UnwindTable {
             .map(|((&start, _), end)| u64::from(start)..end)
     }
 
-    /// The rule for a frame that returns to `offset`, which is that of the call before it. If there is no
-    /// code before it, but a function begins there, nobody has made a call: makecontext(3) starts a stack
-    /// like this (glibc's `__start_context`, whose own CFI leads on into its arguments).
+    /// Returns the rule for a frame that returns to `offset`, which is that of the call before it. If there is no
+    /// code before it, but a function begins there, no call was made: makecontext(3) starts a stack like this
+    /// (glibc's `__start_context`, whose own CFI leads on into its arguments).
     pub fn rule_at_return(&self, offset: u64) -> u64 {
         let call = self.rule_at(offset.wrapping_sub(1));
         let begins = || self.offsets.binary_search(&(offset as u32)).is_ok();
@@ -57,16 +56,17 @@ impl UnwindTable {
 /// A row before packing: begin and end (svma), and rule.
 type Span = (u64, u64, u64);
 
-/// The most rows of a module. The largest programs have a few million. A single byte of a section can make a row, so
-/// a section that is crafted for it could fill our memory.
+/// Limit on the rows of a module. The largest programs have a few million. A single byte of a section can produce a
+/// row, so a crafted section could fill our memory.
 const MOST_ROWS: usize = memhook_abi::MAX_ROWS;
-/// The most bytes of a CIE; compilers make 20 to 60. Its instructions are executed again for each of its FDEs.
+/// Limit on the size of a CIE in bytes; compilers emit 20 to 60. Its instructions are executed again for each of its
+/// FDEs.
 const LONGEST_CIE: usize = 1024;
 
 /// Compiles the call frame information of an ELF file.
 ///
 /// # Errors
-/// When the file has none, or its outermost structure is damaged. A damaged FDE becomes a gap.
+/// If the file has none, or its outermost structure is damaged. A damaged FDE becomes a gap.
 pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
     let sections = Sections::of(elf)?;
     let (spans, inexpressible) = if sections.eh_frame.is_empty() {
@@ -84,7 +84,7 @@ pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
     })
 }
 
-/// The rows of all FDEs, and how many of them no rule can express.
+/// Returns the rows of all FDEs, and the number of those that no rule can express.
 fn collect<'a, S, R>(frames: &S, sections: &Sections, most_rows: usize) -> (Vec<Span>, usize)
 where
     R: Reader<Offset = usize> + 'a,
@@ -94,7 +94,7 @@ where
     let mut spans = Vec::with_capacity(sections.eh_frame.len() / 16);
     let mut inexpressible = 0;
     let mut context = UnwindContext::new();
-    // A CIE is parsed once, and not for each of its FDEs.
+    // A CIE is parsed once instead of for each of its FDEs.
     let mut cies = HashMap::new();
     let mut entries = frames.entries(&sections.bases);
     while spans.len() < most_rows
@@ -211,8 +211,8 @@ fn operations<R: Reader>(
     Some(found)
 }
 
-/// The two CFA expressions that compilers and linkers emit: "the word at rbp + n" for a realigned stack, and
-/// "rsp + 8, and 8 more if rip & 15 >= 11" for the PLT.
+/// Recognizes the two CFA expressions that compilers and linkers emit: "the word at rbp + n" for a realigned stack,
+/// and "rsp + 8, and 8 more if rip & 15 >= 11" for the PLT.
 fn cfa_expression<R: Reader>(operations: &[Operation<R>]) -> Option<(u64, i32)> {
     match operations {
         [
@@ -246,7 +246,7 @@ fn cfa_expression<R: Reader>(operations: &[Operation<R>]) -> Option<(u64, i32)> 
     }
 }
 
-/// Sorts, closes gaps with stops, merges what is equal, numbers the rules.
+/// Sorts the rows, fills gaps with stops, merges equal rows, and numbers the rules.
 fn pack(mut spans: Vec<Span>) -> UnwindTable {
     spans.sort_unstable();
     let mut table = UnwindTable {
@@ -270,7 +270,7 @@ fn pack(mut spans: Vec<Span>) -> UnwindTable {
             None => 0,
         };
         if table.offsets.last() == Some(&(at as u32)) {
-            // There are two FDEs for one place. The later one counts, as in the linker's binary search table.
+            // There are two FDEs for one address. The later one counts, as in the linker's binary search table.
             *table.row_rules.last_mut().expect("as many as offsets") = number;
         } else {
             table.offsets.push(at as u32);
@@ -316,7 +316,7 @@ mod tests {
         assert!(has(rule::SIGNAL) && has(rule::END) && has(rule::RSP) && has(rule::PLT));
     }
 
-    /// A CIE, and FDEs of it that make a row of a few bytes each.
+    /// Returns a CIE with FDEs that produce rows of a few bytes each.
     fn frames(cie_bytes: usize, fdes: u32, rows: u32) -> Vec<u8> {
         let entry = |body: &[u8]| {
             let mut body = body.to_vec();

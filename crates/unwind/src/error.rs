@@ -3,7 +3,7 @@
 /// Reason why a module has no table.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not an ELF file that can be read.
+    /// The file is not a readable ELF file.
     #[error("not a readable ELF file")]
     Elf(#[from] object::Error),
     /// It has neither `.eh_frame` nor `.debug_frame`.

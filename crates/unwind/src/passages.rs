@@ -1,9 +1,9 @@
 //! Places through which a call can be made so that every unwinder sees through it.
 //!
-//! A function of ours may stand between a caller and the function that it called, and have no call frame information that
-//! an unwinder of the process would find. If the call returns into some other function's code, whose frame looks the same,
-//! an unwinder takes that function's information and goes on to the caller; and if the instruction there is a call of
-//! what a register holds, the thread comes back to us.
+//! A function of ours may stand between a caller and the function that it called, without call frame information that
+//! an unwinder of the process would find. If the call returns into the code of some other function, whose frame looks
+//! the same, an unwinder uses the information of that function and continues with the caller; and if the instruction
+//! there calls the address in a register, the thread returns to us.
 
 use crate::Sections;
 use crate::arch::native::X86_64;
@@ -11,11 +11,11 @@ use gimli::{
     CfaRule, CieOrFde, EhFrame, LittleEndian, Register, RegisterRule, UnwindContext, UnwindSection,
 };
 
-/// The instruction that a passage is: `call *%rbx`.
+/// Instruction of a passage: `call *%rbx`.
 pub const PASSAGE_CODE: [u8; 2] = [0xff, 0xd3];
 
-/// Registers that a passage's function may keep in its frame, in the order of [`Passage::saved`]. With rbp, these are all
-/// that a callee has to preserve (psABI, 3.2.1).
+/// Registers that a passage's function may save in its frame, in the order of [`Passage::saved`]. Together with rbp,
+/// these are all that a callee has to preserve (psABI, 3.2.1).
 const PRESERVED: [Register; 5] = [
     X86_64::RBX,
     X86_64::R12,
@@ -24,21 +24,21 @@ const PRESERVED: [Register; 5] = [
     X86_64::R15,
 ];
 
-/// Words below the CFA down to which a frame for a passage keeps registers.
+/// Number of words below the CFA in which a frame for a passage saves registers.
 const MOST_WORDS: i64 = 8;
 
-/// A place where a function has `call *%rbx`, an ordinary frame with a frame pointer, and nothing to do when an exception
-/// passes through it.
+/// A place where a function has `call *%rbx`, an ordinary frame with a frame pointer, and nothing to do when an
+/// exception passes through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
-    /// Where the instruction is (svma).
+    /// Address of the instruction (svma).
     pub address: u64,
-    /// Where the function keeps the caller's rbx, r12, r13, r14 and r15: words below the CFA, the return address being the
-    /// first and rbp the second. 0: it has not changed that register.
+    /// Where the function saves the caller's rbx, r12, r13, r14 and r15: words below the CFA, where the return address
+    /// is the first and rbp the second. 0: that register is unchanged.
     pub saved: [u8; 5],
 }
 
-/// The first passage among these addresses (svma) of such an instruction.
+/// Returns the first passage among these addresses (svma) of such an instruction.
 pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
     let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
     frames.set_address_size(8);
@@ -51,7 +51,7 @@ pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
         let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else {
             continue;
         };
-        // A frame with a personality may end the program, or keep an exception.
+        // A frame with a personality may end the program, or catch an exception.
         let is_plain = fde.personality().is_none() && fde.lsda().is_none();
         if !is_plain || fde.is_signal_trampoline() {
             continue;
@@ -78,8 +78,8 @@ pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
     None
 }
 
-/// Where a frame keeps registers, if it is one that can be made for a call: with a frame pointer, so that it may be of any
-/// size, and with rbx, which is to hold something else.
+/// Returns where a frame saves registers, if it is one that can be built for a call: with a frame pointer, so that it
+/// may have any size, and with rbx, which will contain another value.
 fn saved_registers<O: gimli::ReaderOffset>(
     cfa: &CfaRule<O>,
     rule: impl Fn(Register) -> Option<RegisterRule<O>>,
@@ -117,12 +117,12 @@ fn saved_registers<O: gimli::ReaderOffset>(
 mod tests {
     use super::*;
 
-    /// Every build of glibc has functions with frames of a variable size that call what they are given.
+    /// Every build of glibc has functions with frames of a variable size that call a function passed to them.
     #[test]
     fn libc_has_one() {
         let bytes = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
         let sections = Sections::of(&bytes).unwrap();
-        // Of its code, the addresses are the offsets in the file.
+        // The addresses of its code are equal to the offsets in the file.
         let candidates: Vec<u64> = (0..bytes.len() - 1)
             .filter(|&at| bytes[at..at + 2] == PASSAGE_CODE)
             .map(|at| at as u64)

@@ -1,4 +1,4 @@
-//! The slow and general unwinder, which handles every register and every expression, straight from the sections.
+//! Slow and general unwinder that handles every register and every expression, straight from the sections.
 
 use crate::arch::native::{self, RBP, RETURN_ADDRESS as RA, RSP};
 use crate::{Error, Sections};
@@ -8,8 +8,8 @@ use gimli::{
 };
 use std::ops::Range;
 
-/// Registers at the start of an unwinding, by DWARF number (x86-64 psABI, figure 3.36): 6 is rbp, 7
-/// rsp, 16 the program counter. `None`: not known.
+/// Registers at the start of an unwinding, by DWARF number (x86-64 psABI, figure 3.36): 6 is rbp, 7 rsp, 16 the program
+/// counter. `None` if unknown.
 pub type Registers = [Option<u64>; native::REGISTERS];
 
 /// Reads a word of the unwound memory at an address (avma).
@@ -18,41 +18,40 @@ pub type ReadWord<'a> = &'a dyn Fn(u64) -> Option<u64>;
 /// Reason why an unwinding ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// At the thread's outermost frame.
+    /// The thread's outermost frame was reached.
     Bottom,
-    /// At the depth that was asked for.
+    /// The requested depth was reached.
     Depth,
     /// There was no module, no call frame information, or unreadable memory.
     Lost,
 }
 
-/// Program counters, innermost first; all but the first (and those after a signal frame) are return
-/// addresses.
+/// Program counters, innermost first; all except the first (and those after a signal frame) are return addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backtrace {
     /// Program counters (avma).
     pub frames: Vec<u64>,
-    /// Reason why there are no more of them.
+    /// Reason why there are no more frames.
     pub end: End,
 }
 
-/// Where the frames of a thread begin.
+/// Outermost frame of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// Where the outermost function goes on (avma).
+    /// Where the outermost function continues (avma).
     pub pc: u64,
     /// Code of that function (avma).
     pub function: Range<u64>,
-    /// The lowest stack pointer of all frames. It is not always that of the innermost: a signal handler may run on a
-    /// stack of its own that lies above what it has interrupted.
+    /// Lowest stack pointer of all frames. It is not always that of the innermost: a signal handler may run on a stack
+    /// of its own that lies above the interrupted one.
     pub lowest: u64,
 }
 
-/// One module.
+/// A module.
 struct Module {
     base: u64,
     range: Range<u64>,
-    /// `None` if the file has none.
+    /// `None` if the file has no sections.
     index: Option<Index>,
 }
 
@@ -60,11 +59,11 @@ struct Module {
 struct Index {
     eh_frame: Vec<u8>,
     bases: BaseAddresses,
-    /// The code range (svma) of each FDE and where the FDE is, in order.
+    /// Code range (svma) of each FDE and the FDE's offset, in order.
     fdes: Vec<(Range<u64>, usize)>,
 }
 
-/// The modules of a process.
+/// Modules of a process.
 #[derive(Default)]
 pub struct Unwinder {
     modules: Vec<Module>,
@@ -112,8 +111,8 @@ impl Unwinder {
         Backtrace { frames, end }
     }
 
-    /// The registers of the innermost caller whose code is not within `range`. `None`: it is not reached, by so many
-    /// frames or at all.
+    /// Returns the registers of the innermost caller whose code is not within `range`. `None` if it is not reached, or
+    /// not within `depth` frames.
     pub fn caller_outside(
         &self,
         mut registers: Registers,
@@ -136,8 +135,8 @@ impl Unwinder {
         None
     }
 
-    /// Follows the frames of a thread to the outermost one. The error is the code at which the way there was lost;
-    /// `None` if more than `depth` frames were there, or one whose code is not known.
+    /// Follows the frames of a thread to the outermost one. The error is the code where the unwinding failed; `None` if
+    /// there were more than `depth` frames, or one with unknown code.
     pub fn to_the_start(
         &self,
         mut registers: Registers,
@@ -319,12 +318,12 @@ fn evaluate<R: Reader<Offset = usize>>(
     }
 }
 
-/// The stack pointer among registers.
+/// Returns the stack pointer in a set of registers.
 pub fn stack_pointer(registers: &Registers) -> Option<u64> {
     registers[RSP]
 }
 
-/// The registers of a thread inside a function that are needed to begin.
+/// Returns the registers of a thread inside a function that are needed to start.
 pub fn at(pc: u64, sp: u64, rbp: u64) -> Registers {
     let mut registers = [None; 17];
     registers[RA] = Some(pc);

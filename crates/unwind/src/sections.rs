@@ -1,4 +1,4 @@
-//! Where a module's call frame information is.
+//! Locations of a module's call frame information.
 
 use crate::Error;
 use gimli::{BaseAddresses, LittleEndian};
@@ -8,19 +8,19 @@ use object::{
 };
 use std::borrow::Cow;
 
-/// The sections that unwinding needs, at their svma.
+/// Sections that unwinding needs, at their svma.
 pub struct Sections<'a> {
     /// `.eh_frame`, or empty.
     pub eh_frame: Cow<'a, [u8]>,
     /// `.debug_frame`, or empty. It is only used if there is no `.eh_frame`.
     pub debug_frame: Cow<'a, [u8]>,
-    /// The addresses (svma) to which pointer encodings of `.eh_frame` are relative.
+    /// Addresses (svma) to which pointer encodings of `.eh_frame` are relative.
     pub bases: BaseAddresses,
 }
 
 impl<'a> Sections<'a> {
-    /// Finds the sections of an ELF file: by section headers, or by PT_GNU_EH_FRAME where those
-    /// were stripped (the vDSO's may be).
+    /// Finds the sections of an ELF file: by section headers, or by PT_GNU_EH_FRAME if those were
+    /// stripped (as may be the case in the vDSO).
     pub fn of(elf: &'a [u8]) -> Result<Self, Error> {
         let file = ElfFile64::<object::LittleEndian>::parse(elf)?;
         let mut bases = BaseAddresses::default();
@@ -65,7 +65,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// A section as the linker saw it, if its header is plausible.
+/// Returns a section as the linker saw it, if its header is plausible.
 fn contents(data: CompressedData<'_>) -> Option<Cow<'_, [u8]>> {
     let compression = match data.format {
         CompressionFormat::None => return Some(Cow::Borrowed(data.data)),
@@ -76,8 +76,8 @@ fn contents(data: CompressedData<'_>) -> Option<Cow<'_, [u8]>> {
     inflate(data.data, compression, data.uncompressed_size).map(Cow::Owned)
 }
 
-/// `.eh_frame` from the pointer in `.eh_frame_hdr`, which PT_GNU_EH_FRAME names (LSB Core, 10.6.2);
-/// it reaches to the end of its segment at most, and ends with a zero terminator.
+/// Finds `.eh_frame` by the pointer in `.eh_frame_hdr`, which PT_GNU_EH_FRAME names (LSB Core,
+/// 10.6.2); it extends at most to the end of its segment, and ends with a zero terminator.
 fn eh_frame_by_header<'a>(file: &ElfFile64<'a, object::LittleEndian>) -> Option<(u64, &'a [u8])> {
     use object::read::elf::ProgramHeader;
     let endian = object::LittleEndian;

@@ -1,4 +1,4 @@
-//! Unwinding another process's thread with the compiled tables.
+//! Unwinds another process's thread with the compiled tables.
 
 use crate::UnwindTable;
 use crate::arch::native;
@@ -14,31 +14,31 @@ pub struct TableModule {
     pub start: u64,
     /// Past the last mapped byte (avma).
     pub end: u64,
-    /// Its compiled table.
+    /// Compiled table of the module.
     pub table: Arc<UnwindTable>,
 }
 
-/// One frame of a backtrace.
+/// A frame of a backtrace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The program counter.
+    /// Program counter.
     pub pc: u64,
-    /// The stack pointer in this frame.
+    /// Stack pointer in this frame.
     pub sp: u64,
-    /// True if the thread stands at `pc`, or was interrupted there by a signal, so that `pc` is not the return address
-    /// of a call.
+    /// True if the thread is at `pc`, or was interrupted there by a signal, so that `pc` is not the return address of
+    /// a call.
     pub is_exact: bool,
 }
 
 impl Frame {
-    /// An address inside the instruction that the frame is at: a call, except where `pc` is exact.
+    /// Returns an address inside the current instruction of the frame: a call, unless `pc` is exact.
     pub fn lookup(&self) -> u64 {
         self.pc.wrapping_sub(u64::from(!self.is_exact))
     }
 }
 
-/// The program counters of a thread's frames, innermost first, and whether the outermost frame was
-/// reached. `read` gives the word at an address of the thread's memory.
+/// Returns the program counters of a thread's frames, innermost first, and whether the outermost frame was reached.
+/// `read` returns the word at an address of the thread's memory.
 pub fn walk(
     modules: &[TableModule],
     start: (u64, u64, u64),
@@ -49,7 +49,7 @@ pub fn walk(
     (frames.iter().map(|frame| frame.pc).collect(), is_complete)
 }
 
-/// The frames of a thread, innermost first, and whether the outermost frame was reached, like [`walk`].
+/// Returns the frames of a thread, innermost first, and whether the outermost frame was reached, like [`walk`].
 pub fn walk_frames(
     modules: &[TableModule],
     (mut pc, mut sp, mut rbp): (u64, u64, u64),
@@ -70,7 +70,7 @@ pub fn walk_frames(
                 m.table.rule_at_return(offset)
             }
         });
-        // In two's complement, a wrapping addition of these moves either way.
+        // In two's complement, a wrapping addition of these moves in either direction.
         let cfa_offset = rule::cfa_offset(packed) as u64;
         let rbp_offset = rule::rbp_offset(packed) as u64;
         let cfa = match rule::cfa_kind(packed) {
@@ -118,7 +118,7 @@ pub fn walk_frames(
 mod tests {
     use super::*;
 
-    /// Registers of a signal frame are read relative to a stack pointer that the target chose.
+    /// Registers of a signal frame are read relative to a stack pointer chosen by the target.
     #[test]
     fn a_stack_pointer_at_the_end_of_memory() {
         let signal = rule::pack(rule::SIGNAL, 0, rule::RBP_SAME, 0);

@@ -15,19 +15,19 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The program that makes the calls.
+/// Program that makes the calls.
 const REPLAYER: &[u8] = include_bytes!(env!("MEMHOOK_REPLAYER"));
-/// Bytes of operations that are written at a time.
+/// Number of bytes of operations that are written at a time.
 const BATCH_BYTES: usize = 1 << 18;
-/// Time between two looks for the end of the child.
+/// Pause between two checks for the end of the child.
 const TURN: Duration = Duration::from_millis(5);
 
 /// Part of each block that a replay writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
-    /// Its first and its last page.
+    /// First and last page.
     Ends,
-    /// All of its pages.
+    /// All pages.
     All,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Measured {
     pub allocator_ns: u64,
     pub page_faults: u64,
     pub failed_calls: u64,
-    /// Reason why it did not come to its end.
+    /// Reason why it did not finish, if it did not.
     pub problem: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl Replayer {
             .arg(sums.threads.max(1).to_string())
             .arg(if touch == Touch::All { "1" } else { "0" })
             .arg(bounds.resident_bytes.to_string())
-            // The settings of this process are not to be replayed with.
+            // The replay must not use the settings of this process.
             .env_clear()
             .envs(variant.settings.iter().copied())
             .stdin(Stdio::piped())
@@ -88,7 +88,7 @@ impl Replayer {
         command.spawn().map_err(Error::Start)
     }
 
-    /// Replays a recording under an allocator. What goes wrong in the child is part of the result.
+    /// Replays a recording under an allocator. Problems in the child are part of the result.
     pub fn replay(
         &self,
         recording: &Recording,
@@ -120,7 +120,7 @@ impl Replayer {
     }
 }
 
-/// Waits for the child's end; `None` if it took too long and was ended.
+/// Waits for the child's end; `None` if it took too long and was killed.
 fn wait(child: &mut Child, most: Duration) -> std::io::Result<Option<ExitStatus>> {
     let until = Instant::now() + most;
     loop {
@@ -136,7 +136,7 @@ fn wait(child: &mut Child, most: Duration) -> std::io::Result<Option<ExitStatus>
     }
 }
 
-/// Writes all calls, as long as somebody reads them.
+/// Writes all calls, as long as they are read.
 fn write(
     recording: &Recording,
     plan: Plan,
@@ -145,7 +145,7 @@ fn write(
 ) -> Result<(), Error> {
     let mut buffer = Vec::with_capacity(BATCH_BYTES);
     let mut flush = |buffer: &mut Vec<u8>| {
-        // The child's end says why it reads no more.
+        // The child's end will show why it stopped reading.
         if !is_over.load(Ordering::Relaxed) && input.write_all(buffer).is_err() {
             is_over.store(true, Ordering::Relaxed);
         }

@@ -12,9 +12,9 @@ use std::fmt::Write;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/what-if/1";
-/// Columns where nothing has a width.
+/// Width where the output has none.
 const COLUMNS: usize = 100;
-/// Heads of the columns for each replay.
+/// Column heads for each replay.
 pub(crate) const COLUMN_HEADS: [&str; 5] = [
     "peak RSS",
     "at the end",
@@ -26,25 +26,25 @@ pub(crate) const COLUMN_HEADS: [&str; 5] = [
 /// Memory that a run would need with other allocators.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// Name of the schema.
+    /// Name of the JSON schema.
     pub schema: &'static str,
     /// Command line of the recorded process.
     pub command: String,
     /// Process id of the recorded process.
     pub pid: u32,
-    /// Allocations and releases that were replayed.
+    /// Number of allocations and releases that were replayed.
     pub calls: u64,
-    /// Threads that the replay had.
+    /// Number of threads in the replay.
     pub threads: u16,
-    /// Most requested bytes that lived at a time.
+    /// Peak of live requested bytes.
     pub peak_live_bytes: u64,
-    /// The allocator of the recorded process.
+    /// Allocator of the recorded process.
     pub recorded_allocator: String,
     /// Part of each block that was written to: `ends`, its first and its last page; `all` of its pages.
     pub touched: &'static str,
     /// Comparison of the replay with the recorded allocator and the recorded process; `None` if it is not possible.
     pub truth: Option<Truth>,
-    /// All replays; that under the recorded allocator first.
+    /// All replays, the one under the recorded allocator first.
     pub rows: Vec<ReplayRow>,
     /// Recommendation; `None` if nothing would need less, or the replays are not right.
     pub recommendation: Option<Recommendation>,
@@ -52,20 +52,20 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-/// The recorded process beside its replay: growth of anonymous memory since the begin.
+/// Recorded process compared with its replay: growth of anonymous memory since the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Truth {
-    /// Moments that were compared.
+    /// Number of moments that were compared.
     pub moments: usize,
     /// Largest growth of the recorded process at these moments.
     pub recorded_peak_bytes: u64,
     /// Largest growth of the replay at these moments.
     pub replayed_peak_bytes: u64,
-    /// The error in the middle, by its size: -0.1 stands for 10 % less than recorded.
+    /// Median of the errors by absolute value: -0.1 stands for 10 % less than recorded.
     pub median_error: f64,
     /// The error of the mean over time.
     pub mean_error: f64,
-    /// The error of the peak.
+    /// Error of the peak.
     pub peak_error: f64,
     /// The error at the last moment.
     pub end_error: f64,
@@ -81,51 +81,51 @@ impl Truth {
     }
 }
 
-/// One replay.
+/// A replay.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayRow {
     /// The allocator.
     pub allocator: String,
-    /// Its settings, as variables of the environment.
+    /// Settings of the allocator, as environment variables.
     pub settings: String,
-    /// Its library; `None`: that of the C library.
+    /// Library of the allocator; `None` for that of the C library.
     pub library: Option<String>,
-    /// True if this is what the recorded process used.
+    /// True if the recorded process used it.
     pub is_recorded: bool,
-    /// Most resident bytes.
+    /// Peak of resident bytes.
     pub peak_rss_bytes: u64,
     /// Resident bytes at the end.
     pub end_rss_bytes: u64,
-    /// Resident bytes on average over time.
+    /// Average resident bytes over time.
     pub mean_rss_bytes: u64,
-    /// Page faults.
+    /// Number of page faults.
     pub page_faults: u64,
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
     /// Time in the allocator, in ms.
     pub allocator_ms: f64,
-    /// Calls that returned no memory.
+    /// Number of calls that returned no memory.
     pub failed_calls: u64,
-    /// Reason why it did not come to its end.
+    /// Reason why it did not finish, if it did not.
     pub problem: Option<String>,
     /// Resident bytes over time: nanoseconds since the attach, bytes.
     pub curve: Vec<(u64, u64)>,
 }
 
-/// Recommendation of what would need less memory.
+/// Recommendation of an allocator that would need less memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recommendation {
     /// The allocator.
     pub allocator: String,
-    /// Its settings.
+    /// Settings of the allocator.
     pub settings: String,
-    /// Its library.
+    /// Library of the allocator.
     pub library: Option<String>,
-    /// Resident bytes less on average over time.
+    /// Average resident bytes saved over time.
     pub mean_saved_bytes: u64,
-    /// Resident bytes less at the peak.
+    /// Resident bytes saved at the peak.
     pub peak_saved_bytes: i64,
-    /// Time in the allocator in addition, in ms.
+    /// Additional time in the allocator, in ms.
     pub allocator_ms_more: f64,
 }
 
@@ -163,7 +163,7 @@ impl Comparison {
         }
     }
 
-    /// Returns what was done, as a heading.
+    /// Returns a heading that tells what was done.
     pub(crate) fn heading(&self) -> String {
         let touched = match self.touched {
             "all" => "all of its pages were",
@@ -189,7 +189,7 @@ impl Comparison {
         failed.chain(self.notes.iter().cloned())
     }
 
-    /// A page that needs no network and no script (HTML).
+    /// Returns a page that needs no network and no script (HTML).
     pub fn page(&self) -> String {
         crate::page::page(self)
     }
@@ -253,7 +253,7 @@ impl ReplayRow {
         }
     }
 
-    /// Returns its name.
+    /// Returns the name of the replay.
     pub(crate) fn name(&self) -> String {
         let recorded = if self.is_recorded {
             " (as recorded)"
@@ -267,7 +267,7 @@ impl ReplayRow {
         format!("{}{recorded}{settings}", self.allocator)
     }
 
-    /// Its numbers, as [`COLUMN_HEADS`] names them.
+    /// Returns its numbers, in the order of [`COLUMN_HEADS`].
     pub(crate) fn numbers(&self) -> [String; 5] {
         [
             bytes(self.peak_rss_bytes),

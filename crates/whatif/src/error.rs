@@ -6,15 +6,15 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The recording does not hold what a replay needs.
+    /// The recording does not contain the data for a replay.
     #[error("it cannot be replayed: {0}")]
     Unfit(&'static str),
-    /// Not even the calls can be kept.
+    /// There is not even enough memory for the calls.
     #[error("a replay needs about {needed}, and only {available} of memory are available")]
     NoMemory {
-        /// In words.
+        /// Needed memory in words.
         needed: String,
-        /// In words.
+        /// Available memory in words.
         available: String,
     },
     /// The recording is damaged.

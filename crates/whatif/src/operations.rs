@@ -1,21 +1,21 @@
-//! The calls of a recording, as the replayer takes them: 16 bytes each.
+//! Calls of a recording in the format of the replayer: 16 bytes each.
 //!
-//! A call names its block by a place of a table. Places are used again, so the table is as long as most blocks lived
-//! at a time.
+//! A call names its block by a slot in a table. Slots are reused, so the table is only as long as the largest number
+//! of blocks live at a time.
 
 use crate::threads::{Calls, Lives, Threads};
 use memhook_ledger::{BlockOf, Blocks, ReleaseBy};
 use rustc_hash::FxHashMap;
 
-/// No allocator is asked for a larger alignment: which one the program wanted is not recorded, only where the block
-/// came to lie.
+/// No larger alignment is requested: the recording only tells where the block was placed, not the alignment that the
+/// program wanted.
 const LARGEST_ALIGNMENT: u8 = 12;
 /// Time in all allocators after which a step of the clock is recorded.
 const CLOCK_STEP_NS: u64 = 5_000_000;
-/// Places of the table; blocks beyond them are left out.
+/// Number of slots in the table; blocks beyond them are left out.
 const MOST_SLOTS: u32 = u32::MAX - 1;
 
-/// Operation of the replayer; as in `replayer.cc`.
+/// Operation of the replayer, as in `replayer.cc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -24,11 +24,11 @@ pub(crate) enum Kind {
     Aligned = 3,
     Release = 4,
     Reallocate = 5,
-    /// As many blocks as `slot` says, each released at once.
+    /// `slot` blocks, each released at once.
     Pairs = 6,
-    /// Resident memory; `value` is the time.
+    /// Measure resident memory; `value` is the time.
     Sample = 7,
-    /// The time is now `value`, for allocators that do something after a time.
+    /// The time is now `value`, for allocators that act after some time.
     Clock = 8,
     /// The thread ends; a later call of its number is of a new one.
     End = 9,
@@ -56,7 +56,7 @@ impl Operation {
     }
 }
 
-/// Way in which a block is asked for.
+/// How a block is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Zeroed,
@@ -66,9 +66,9 @@ pub(crate) enum Asked {
 /// Moments at which the replay measures itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moments {
-    /// Times at which the recorded process was measured, nanoseconds since the attach, ordered.
+    /// Times at which the recorded process was measured, in nanoseconds since the attach, sorted.
     pub times: Vec<u64>,
-    /// Operations between two more measurements; 0: there are none.
+    /// Number of operations between two further measurements; 0 if there are none.
     pub every: u64,
 }
 
@@ -81,40 +81,40 @@ pub(crate) struct Plan {
     pub lives: Lives,
 }
 
-/// Makes operations of what the ledger reports.
+/// Turns the reports of the ledger into operations.
 pub(crate) struct Encoder<W> {
     write: W,
-    /// Stacks of functions other than plain ones.
+    /// How blocks are requested by stacks that do not call malloc.
     asked: FxHashMap<u32, Asked>,
     moments: Moments,
     next_moment: usize,
     until_sample: u64,
     now_ns: u64,
-    /// Time that the replay was last given.
+    /// Last time passed to the replay.
     clock_ns: u64,
     threads: Threads,
-    /// By address.
+    /// Live blocks by address.
     live: FxHashMap<u64, (BlockOf, u32)>,
-    /// Blocks at whose address another one is known, too: its release has not been seen yet.
+    /// Blocks whose address already belongs to another known block: their release has not been seen yet.
     covered: Vec<(BlockOf, u32)>,
     free: Vec<u32>,
     pub sums: Sums,
 }
 
-/// Memory that a replay needs.
+/// Sums about the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub operations: u64,
-    /// Places of the table.
+    /// Number of slots in the table.
     pub slots: u32,
     pub threads: u16,
     pub live_bytes: u64,
     pub peak_live_bytes: u64,
-    /// Releases of blocks whose allocation is not in the recording.
+    /// Number of releases of blocks whose allocation is not in the recording.
     pub unknown_releases: u64,
-    /// All releases, known only by what came later included.
+    /// Number of all releases, including those known only from later events.
     pub releases: u64,
-    /// Releases among them whose own event is not in the recording.
+    /// Number of releases whose own event is not in the recording.
     pub unseen_releases: u64,
     pub allocations: u64,
     pub end_ns: u64,
@@ -139,7 +139,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         }
     }
 
-    /// The end of the recording: measures what is left.
+    /// Ends the recording with a final measurement.
     pub fn finish(&mut self) {
         self.sample(self.now_ns);
     }
@@ -196,7 +196,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.emit_simple(Kind::Sample, 0, time_ns);
     }
 
-    /// A place for a block, or none if there are too many.
+    /// Returns a slot for a block, or none if there are too many.
     fn enter(&mut self, block: &BlockOf) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -218,7 +218,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.sums.peak_live_bytes = self.sums.peak_live_bytes.max(self.sums.live_bytes);
     }
 
-    /// Takes a block out of the table, and says where it was.
+    /// Removes a block from the table, and returns its slot.
     fn leave(&mut self, block: &BlockOf) -> Option<u32> {
         let found = self.live.get(&block.address);
         let slot = match found {

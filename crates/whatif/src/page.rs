@@ -1,4 +1,4 @@
-//! A comparison of replays as a page.
+//! Comparison of replays as a page.
 
 use crate::comparison::{COLUMN_HEADS, Comparison, ReplayRow};
 use memhook_report::{Curve, StaticPage};
@@ -6,7 +6,7 @@ use memhook_report::{Curve, StaticPage};
 pub fn page(comparison: &Comparison) -> String {
     let title = format!("{} under other allocators", comparison.command);
     let mut page = StaticPage::new(&title);
-    // The answer, and then how sure it is.
+    // The answer, and then its certainty.
     let verdict = comparison.verdict();
     match verdict.split_once(". ") {
         Some((answer, why)) => page.text("h1", answer).text("p", why),

@@ -1,4 +1,4 @@
-//! A recording as what a replay needs of it.
+//! Extracts the data that a replay needs from a recording.
 
 use crate::Error;
 use crate::operations::{Asked, Encoder, Operation, Plan, Sums};
@@ -8,12 +8,12 @@ use memhook_ledger::{Ledger, Moves};
 use memhook_recording::{RESIDENT_NOTE, Recording, ResidentSample, Visitor, resident_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Passes without events that count of a run of them: after as many, a ledger has nothing left that waits.
+/// Number of empty passes that count in a run of them: after these, nothing is left waiting in a ledger.
 const MOST_EMPTY_PASSES: u64 = 32;
-/// One release in so many may be missing: some functions of some libraries have no slot.
+/// One release in this many may be missing: some functions of some libraries have no slot.
 const MOST_UNSEEN: u64 = 20;
 
-/// Fails if the recording does not have every call in its order.
+/// Fails if the recording does not contain every call in order.
 pub(crate) fn check(recording: &Recording) -> Result<(), Error> {
     let unfit = |why| Err(Error::Unfit(why));
     let meta = recording.meta();
@@ -70,14 +70,15 @@ pub(crate) fn check_sums(sums: &Sums) -> Result<(), Error> {
     Ok(())
 }
 
-/// The memory of the recorded process over time.
+/// Returns the memory of the recorded process over time.
 pub(crate) fn resident(recording: &Recording) -> Vec<ResidentSample> {
     let notes = &recording.meta().notes;
     let note = notes.iter().find(|(name, _)| name == RESIDENT_NOTE);
     note.map_or(Vec::new(), |(_, text)| resident_of(text))
 }
 
-/// The library whose allocator the recorded process used: part of its file's name; `None` for that of the C library.
+/// Returns the library whose allocator the recorded process used, as part of its file's name; `None` for that of the
+/// C library.
 pub(crate) fn allocator(recording: &Recording, known: &[&'static str]) -> Option<&'static str> {
     let modules = recording.modules();
     let is_there = |name: &str| {
@@ -87,7 +88,7 @@ pub(crate) fn allocator(recording: &Recording, known: &[&'static str]) -> Option
     known.iter().copied().find(|name| is_there(name))
 }
 
-/// Functions by the ids of their stacks, for the replay to call the like.
+/// Functions by the ids of their stacks, so that the replay calls similar ones.
 struct Functions {
     asked: FxHashMap<u32, Asked>,
     reallocs: FxHashSet<u32>,
@@ -120,7 +121,7 @@ impl Functions {
 
 type Observed<W> = Moves<Encoder<W>>;
 
-/// Hands the events of a recording to a ledger, which puts them in order.
+/// Passes the events of a recording to a ledger, which puts them in order.
 struct Feed<W: FnMut(Operation)> {
     ledger: Ledger<Observed<W>>,
     threads: Owners,
@@ -175,8 +176,8 @@ pub(crate) fn survey(recording: &Recording) -> Result<(Sums, Lives), Error> {
     Ok((sums, lives))
 }
 
-/// Hands out the calls of a recording in their order: of one block always, of several threads within a pass of the
-/// recorder those of one thread after those of another.
+/// Passes on the calls of a recording in order: always for one block; of several threads within a pass of the
+/// recorder, thread by thread.
 pub(crate) fn feed(
     recording: &Recording,
     plan: Plan,

@@ -1,31 +1,31 @@
-//! Check whether a replay is right: the recorded process's own memory beside that of its replay.
+//! Checks whether a replay is right, by comparing the recorded process's own memory with that of its replay.
 
 use crate::comparison::Truth;
 use memhook_recording::ResidentSample;
 
 /// Error up to which a replay is believed.
 const MOST: f64 = 0.05;
-/// Moments at which the growth was below this share of the largest are left out: what the program maps beside its heap
-/// is most of it then.
+/// Moments at which the growth was below this share of the largest are left out, because most of it is memory mapped
+/// by the program beside its heap.
 const LEAST_SHARE: f64 = 0.05;
-/// Moments that tell something.
+/// Least number of meaningful moments.
 const LEAST_MOMENTS: usize = 3;
 
-/// Times of the samples, for the replay to measure itself at.
+/// Returns the times of the samples, at which the replay shall measure itself.
 pub(crate) fn times(resident: &[ResidentSample]) -> Vec<u64> {
     let times = resident.iter().map(|sample| sample.time_ms * 1_000_000);
     times.collect()
 }
 
-/// Compares growth since the begin. `None` if too little of it was recorded.
+/// Compares growth since the beginning. `None` if too little of it was recorded.
 pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Option<Truth> {
     let begin = resident.first()?.anonymous_bytes;
-    // What was resident after the last recorded call is not that of any recorded one.
+    // Memory that became resident after the last recorded call does not belong to any recorded call.
     let moments: Vec<(u64, u64, u64)> = resident
         .iter()
         .filter_map(|sample| {
             let time = sample.time_ms * 1_000_000;
-            // The first one of that time is the one that was asked for.
+            // The first one of that time is the requested one.
             let at = curve.binary_search_by(|(t, _)| t.cmp(&time)).ok()?;
             let recorded = sample.anonymous_bytes.saturating_sub(begin);
             Some((time, recorded, curve[at].1))
@@ -65,7 +65,7 @@ pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Opti
     Some(truth)
 }
 
-/// The bytes that were resident on average.
+/// Returns the average of the resident bytes.
 pub(crate) fn mean_over_time(curve: &[(u64, u64)]) -> u64 {
     let parts = curve.windows(2).map(|pair| {
         let time = pair[1].0.saturating_sub(pair[0].0);

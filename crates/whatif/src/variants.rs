@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where Debian and Ubuntu, Fedora, and Arch have libraries.
+/// Library directories of Debian and Ubuntu, Fedora, and Arch.
 const DIRECTORIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
-/// An allocator of which distributions have a library.
+/// An allocator that distributions offer as a library.
 struct Known {
     name: &'static str,
     /// Prefix of the file names of its library.
@@ -39,9 +39,9 @@ pub(crate) const MODULES: [&str; 3] = [KNOWN[0].module, KNOWN[1].module, KNOWN[2
 pub struct Variant {
     /// Name in reports.
     pub allocator: String,
-    /// Its settings, as variables of the environment; with spaces in between in reports.
+    /// Settings as environment variables, separated by spaces in reports.
     pub settings: Vec<(&'static str, &'static str)>,
-    /// The library that is loaded before all others; `None`: that of the C library.
+    /// Library that is loaded before all others; `None` for that of the C library.
     pub library: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ impl Variant {
         }
     }
 
-    /// The allocator of a library.
+    /// Returns the allocator of a library.
     pub fn of_library(path: &Path) -> Variant {
         let name = path.file_name().unwrap_or(path.as_os_str());
         Variant {
@@ -64,7 +64,7 @@ impl Variant {
         }
     }
 
-    /// The settings in words; empty: those that it has by itself.
+    /// Returns the settings in words; empty for the defaults.
     pub fn settings_text(&self) -> String {
         let settings = self.settings.iter();
         let settings = settings.map(|(name, value)| format!("{name}={value}"));
@@ -72,15 +72,16 @@ impl Variant {
     }
 }
 
-/// Returns what the recorded process used, by the module of its allocator, and all others that are installed.
+/// Returns the variant that the recorded process used, by the module of its allocator, and all others that
+/// are installed.
 ///
-/// `None` for the first if its library is not on this machine.
+/// The first is `None` if its library is not on this machine.
 pub(crate) fn all(recorded: Option<&str>) -> (Option<Variant>, Vec<Variant>) {
     let mut others = vec![
         Variant::glibc(&[]),
         Variant::glibc(&[("MALLOC_ARENA_MAX", "1")]),
         Variant::glibc(&[("MALLOC_ARENA_MAX", "2")]),
-        // Each also keeps glibc from adapting its thresholds to the program (mallopt(3)).
+        // Each of these also keeps glibc from adapting its thresholds to the program (mallopt(3)).
         Variant::glibc(&[("MALLOC_TRIM_THRESHOLD_", "131072")]),
         Variant::glibc(&[("MALLOC_MMAP_THRESHOLD_", "65536")]),
         Variant::glibc(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")]),

@@ -1,4 +1,4 @@
-//! All replays of one recording, one after the other.
+//! Runs all replays of a recording, one after the other.
 
 use crate::child::{Bounds, Measured, Replayer, Touch};
 use crate::comparison::{Comparison, Recommendation, ReplayRow, Truth};
@@ -11,25 +11,25 @@ use memhook_report::bytes;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// About how many points a curve has.
+/// Approximate number of points in a curve.
 const POINTS: u64 = 2000;
-/// Share of the blocks that an allocator may need beside them before a replay is refused.
+/// Share of the blocks that an allocator may need in addition to them before a replay is refused.
 const OVERHEAD: f64 = 0.25;
-/// Memory that is used here for each live block, in the ledger and beside it.
+/// Memory used here for each live block, in the ledger and beside it.
 const BYTES_PER_BLOCK: u64 = 160;
-/// The share of the memory that is left which a replay may take.
+/// Share of the remaining memory that a replay may use.
 const SHARE_OF_MEMORY: f64 = 0.8;
-/// Least gain from a change of the allocator, which has to be more than chance.
+/// Least gain from a change of the allocator, so that it is not due to chance.
 const LEAST_GAIN: f64 = 0.10;
 
 /// Request for a replay.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
-    /// More allocators, as libraries.
+    /// Additional allocators, as libraries.
     pub libraries: Vec<PathBuf>,
-    /// The longest time for one replay.
+    /// Longest time for one replay.
     pub at_most: Duration,
-    /// The most resident bytes of a replay; `None`: what is available allows.
+    /// Limit on the resident bytes of a replay; `None` to use what is available.
     pub max_memory: Option<u64>,
 }
 
@@ -97,7 +97,7 @@ pub fn what_if(recording: &Recording, wanted: &WhatIf) -> Result<Comparison, Err
     Ok(comparison)
 }
 
-/// Returns how much a replay may take. Fails if it will need more.
+/// Returns the memory that a replay may use. Fails if it will need more.
 fn room(sums: &Sums, wanted: Option<u64>) -> Result<u64, Error> {
     let level = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
     let available = level.map_or(u64::MAX, |level| level.free);
@@ -122,7 +122,7 @@ struct Job<'a> {
     bounds: Bounds,
 }
 
-/// The replay under the recorded allocator.
+/// Replay under the recorded allocator.
 struct Checked {
     touch: Touch,
     truth: Option<Truth>,
@@ -137,7 +137,7 @@ impl Job<'_> {
     }
 
     /// Replays the recorded allocator with both assumptions about how much of its blocks the program writes to, which
-    /// is not recorded, and returns the one closer to the recorded process for all other replays.
+    /// is not recorded, and returns the one closer to the recorded process, for use in all other replays.
     fn same(&self, variant: &Variant, resident: &[ResidentSample]) -> Result<Checked, Error> {
         let with = |touch| -> Result<Checked, Error> {
             let measured = self.replay(variant, touch)?;
@@ -155,7 +155,7 @@ impl Job<'_> {
         let Some(truth) = ends.truth else {
             return Ok(ends);
         };
-        // More is resident if more is written to: that cannot help where there is too much already.
+        // Writing to more makes more resident, which cannot help if there is too much already.
         if truth.mean_error.max(truth.peak_error) > 0.0 {
             return Ok(ends);
         }
@@ -165,7 +165,8 @@ impl Job<'_> {
     }
 }
 
-/// The allocator or setting that takes least memory, if that is clearly less than now, and the replays are right.
+/// Returns the allocator or setting that needs the least memory, if that is clearly less than now, and the replays
+/// are right.
 fn recommendation(comparison: &Comparison) -> Option<Recommendation> {
     if !comparison.truth.is_some_and(|truth| truth.holds) {
         return None;

@@ -1,6 +1,6 @@
 //! A core dump (core(5)): registers, memory and the list of mapped files of a process that has ended.
 //!
-//! Nothing in it is believed: it may come from anybody, and a disk that was full has cut many of them.
+//! Its contents are not trusted: it may come from anyone, and many are truncated because a disk was full.
 
 mod layers;
 mod modules;
@@ -27,38 +27,38 @@ const PROGRAM_HEADER_BYTES: u64 = 56;
 /// e_type of a core (gABI, "ELF Header").
 const ET_CORE: u16 = 4;
 const EM_X86_64: u16 = 62;
-/// The number of program headers is in the first section header then (elf(5), `e_phnum`).
+/// In this case the number of program headers is in the first section header (elf(5), `e_phnum`).
 const PN_XNUM: u16 = 0xffff;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 /// Far more mappings than vm.max_map_count allows by default.
 const MOST_SEGMENTS: u64 = 1 << 22;
-/// The notes of 10,000 threads with all vector registers.
+/// Size of the notes of 10,000 threads with all vector registers.
 const MOST_NOTE_BYTES: u64 = 256 << 20;
-/// Where the addresses of user space end (5-level paging); the page of vsyscall(2) is above.
+/// End of the addresses of user space (5-level paging); the page of vsyscall(2) is above.
 const END_OF_ADDRESSES: u64 = 1 << 56;
 
 /// Reason why a core dump cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{file}: {cause}")]
     Unreadable {
-        /// Its name.
+        /// Name of the file.
         file: String,
-        /// Answer of the kernel. It is part of the text, so it is not a source as well.
+        /// Error of the kernel. It is part of the text, so it is not a source as well.
         cause: io::Error,
     },
-    /// The first bytes have two meanings.
+    /// The first bytes are those of LZ4, which begins both compressed core dumps and saved snapshots.
     #[error("{file}: compressed with LZ4, or a saved snapshot")]
     Lz4 {
-        /// Its name.
+        /// Name of the file.
         file: String,
     },
-    /// It is something else, or damaged.
+    /// The file is something else, or damaged.
     #[error("{file}: {reason}")]
     Unusable {
-        /// Its name.
+        /// Name of the file.
         file: String,
         /// Reason.
         reason: String,
@@ -68,17 +68,17 @@ pub enum CoreError {
 /// A range of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreSegment {
-    /// The mapping, as far as the core tells. Whether it is shared is only known by its name.
+    /// The mapping, as far as the core describes it. Only its name tells whether it is shared.
     pub mapping: Mapping,
-    /// Where its contents are in the file.
+    /// Offset of its contents in the file.
     offset: u64,
-    /// Number of bytes in the file: none of memory that was never written to, or that the process left out
+    /// Number of bytes in the file: 0 for memory that was never written to, or that the process excluded
     /// (`coredump_filter`, `MADV_DONTDUMP`).
     pub file_bytes: u64,
 }
 
 impl CoreSegment {
-    /// The addresses whose contents are in the file.
+    /// Returns the addresses whose contents are in the file.
     pub fn dumped(&self) -> Range<u64> {
         self.mapping.start..self.mapping.start + self.file_bytes
     }
@@ -91,13 +91,13 @@ pub struct CoreFile {
     file: File,
     /// Process id.
     pub pid: i32,
-    /// The threads; the first is the one whose signal ended the process.
+    /// Threads; the first is the one whose signal ended the process.
     pub threads: Vec<CoreThread>,
-    /// The memory, in address order.
+    /// Memory in address order.
     pub segments: Vec<CoreSegment>,
-    /// Where the program headers of the executable are (AT_PHDR).
+    /// Address of the program headers of the executable (AT_PHDR).
     program_headers: Option<u64>,
-    /// Where the dynamic loader is (AT_BASE).
+    /// Address of the dynamic loader (AT_BASE).
     loader: Option<u64>,
 }
 
@@ -140,7 +140,7 @@ impl ProgramHeader {
     }
 }
 
-/// Beginning of a frame of LZ4 (doc/lz4_Frame_format.md of its sources).
+/// Beginning of an LZ4 frame (doc/lz4_Frame_format.md of its sources).
 const LZ4: &[u8] = b"\x04\x22\x4d\x18";
 
 /// Returns the kind of a file that is not a core dump of a 64-bit x86 program.
@@ -176,10 +176,10 @@ fn other_kind(start: &[u8]) -> Option<&'static str> {
 }
 
 impl CoreFile {
-    /// Opens a core dump and reads everything but the memory.
+    /// Opens a core dump and reads everything except the memory.
     ///
     /// # Errors
-    /// When it is no core dump of an x86-64 program, is damaged, or was cut.
+    /// If it is not a core dump of an x86-64 program, is damaged, or was truncated.
     pub fn open(path: &Path) -> Result<CoreFile, CoreError> {
         let name = path.to_string_lossy().into_owned();
         let unreadable = |cause| CoreError::Unreadable {
@@ -225,7 +225,7 @@ impl CoreFile {
             .chunks_exact(PROGRAM_HEADER_BYTES as usize)
             .filter_map(ProgramHeader::parse)
             .collect();
-        // What is missing may be a stack, and what that points to would look leaked.
+        // The missing part may be a stack, and blocks that it points to would look leaked.
         let ends = headers
             .iter()
             .map(|h| h.offset.saturating_add(h.file_bytes));
@@ -275,12 +275,13 @@ impl CoreFile {
         })
     }
 
-    /// The file's name.
+    /// Returns the name of the file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads what the file has of the memory from this address on; `false` if that is not all of it.
+    /// Reads the part of the memory from this address on that is in the file; `false` if that is not all of
+    /// it.
     pub fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let after = self
             .segments
@@ -297,8 +298,8 @@ impl CoreFile {
                 .is_ok()
     }
 
-    /// The parts of a segment that are stored, by address. The kernel leaves a hole where a page is zero, or
-    /// was never touched; what a pipe has written has no holes.
+    /// Returns the parts of a segment that are stored, by address. The kernel leaves a hole where a page is
+    /// zero, or was never touched; a core written through a pipe has no holes.
     pub fn stored(&self, segment: &CoreSegment) -> Vec<Range<u64>> {
         let (start, end) = (segment.offset, segment.offset + segment.file_bytes);
         let address = |offset: u64| segment.mapping.start + (offset - start);
@@ -311,8 +312,8 @@ impl CoreFile {
         while at < end {
             let data = match seek(at, Whence::SeekData) {
                 Some(data) => (data as u64).max(at),
-                // ENXIO: there is only a hole up to the end of the file. Other errors: no file system tells
-                // of holes by failing, so what is there is read.
+                // ENXIO: there is only a hole up to the end of the file. Other errors: file systems do not
+                // report holes by failing, so the contents are read.
                 None if nix::errno::Errno::last() == nix::errno::Errno::ENXIO => break,
                 None => at,
             };

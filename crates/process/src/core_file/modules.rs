@@ -1,4 +1,4 @@
-//! The modules of a process that has ended, from the files that its core dump names.
+//! Modules of a process that has ended, from the files that its core dump names.
 
 use super::layers::below_overlays;
 use super::{CoreFile, u16_at, u32_at, u64_at};
@@ -19,26 +19,26 @@ const NT_GNU_BUILD_ID: u32 = 3;
 /// A module without its file, as its first page shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingModule {
-    /// The path that the process had mapped.
+    /// Path that the process had mapped.
     pub path: String,
-    /// Load bias, if the core has the module's first page.
+    /// Load bias, if the core contains the module's first page.
     pub base: u64,
     /// First address.
     pub start: u64,
     /// Past the last address.
     pub end: u64,
-    /// Its writable segments.
+    /// Writable segments of the module.
     pub data: Vec<Range<u64>>,
     /// Reason why there is no file.
     pub reason: String,
 }
 
-/// The modules that a core dump names.
+/// Modules that a core dump names.
 #[derive(Default)]
 pub struct CoreModules {
-    /// Modules whose files are here.
+    /// Modules whose files were found.
     pub images: Vec<ModuleImage>,
-    /// The others.
+    /// Modules whose files were not found.
     pub missing: Vec<MissingModule>,
 }
 
@@ -46,7 +46,7 @@ pub struct CoreModules {
 #[derive(Default)]
 struct FirstPage {
     loads: LoadSegments,
-    /// Addresses in the file.
+    /// Writable addresses in the file.
     writable: Vec<Range<u64>>,
     build_id: Option<Vec<u8>>,
 }
@@ -105,8 +105,8 @@ fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl CoreFile {
-    /// The modules, the executable first, then in address order. A file is used only if it is the one that ran: by its
-    /// build-id, where the core has that.
+    /// Returns the modules, the executable first, then in address order. A file is used only if it is the one that
+    /// ran, judged by its build-id if the core contains it.
     pub fn modules(&self) -> CoreModules {
         let maps: Vec<Mapping> = self.segments.iter().map(|s| s.mapping.clone()).collect();
         let mut files = ModuleFiles::new();

@@ -1,11 +1,11 @@
-//! The notes of a core dump: threads, mapped files, what the kernel told the program when it started it.
+//! Notes of a core dump: threads, mapped files, and the data that the kernel passed to the program at its start.
 
 use super::{CoreSegment, END_OF_ADDRESSES, PAGE_BYTES, ProgramHeader, u32_at, u64_at};
 use crate::Mapping;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Types of notes (include/uapi/linux/elf.h), all of the owner "CORE" but the last.
+/// Types of notes (include/uapi/linux/elf.h), all of the owner "CORE" except the last.
 const NT_PRSTATUS: u32 = 1;
 const NT_FPREGSET: u32 = 2;
 const NT_PRPSINFO: u32 = 3;
@@ -13,7 +13,7 @@ const NT_AUXV: u32 = 6;
 const NT_FILE: u32 = 0x4649_4c45;
 const NT_X86_XSTATE: u32 = 0x202;
 
-/// Where `pr_pid` and `pr_reg` are in `struct elf_prstatus`, and `pr_pid` in `struct elf_prpsinfo`
+/// Offsets of `pr_pid` and `pr_reg` in `struct elf_prstatus`, and of `pr_pid` in `struct elf_prpsinfo`
 /// (include/linux/elfcore.h, for 64 bits).
 const STATUS_PID: usize = 32;
 const STATUS_REGISTERS: usize = 112;
@@ -31,27 +31,27 @@ const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const PF_R: u32 = 4;
 
-/// Far more threads than a process has, and few enough to look at each.
+/// Far more threads than any process has, and few enough to examine each.
 const MOST_THREADS: usize = 1 << 16;
 
 /// A thread at the end of its process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreThread {
-    /// Its id, as its own PID namespace has it.
+    /// Thread id in its own PID namespace.
     pub tid: i32,
     /// `struct user_regs_struct`, in its order.
     pub registers: [u64; 27],
-    /// Vector registers: as XSAVE writes them, or as FXSAVE does.
+    /// Vector registers, in the format of XSAVE or of FXSAVE.
     pub extended: Vec<u8>,
 }
 
-/// A part of a file that was mapped.
+/// Part of a file that was mapped.
 struct MappedFile {
     start: u64,
     end: u64,
     offset: u64,
     path: String,
-    /// A number that mappings of the same file share, in the place of an inode.
+    /// Number shared by mappings of the same file, instead of an inode.
     file: u64,
 }
 
@@ -117,7 +117,7 @@ impl Notes {
                 }
                 self.threads.push(thread);
             }
-            // These follow the status of their thread. XSAVE's has all that FXSAVE's has.
+            // These follow the status of their thread. The XSAVE format includes that of FXSAVE.
             NT_FPREGSET | NT_X86_XSTATE => {
                 if let Some(thread) = self.threads.last_mut()
                     && contents.len() > thread.extended.len()
@@ -148,7 +148,7 @@ impl Notes {
         }
     }
 
-    /// A count and the size of a page, three words for each mapping, and all names (fill_files_note in
+    /// Reads a count and the page size, three words for each mapping, and all names (fill_files_note in
     /// fs/binfmt_elf.c).
     fn take_files(&mut self, contents: &[u8]) -> Result<(), &'static str> {
         const DAMAGED: &str = "its list of mapped files";
@@ -177,7 +177,7 @@ impl Notes {
         Ok(())
     }
 
-    /// A segment with the file that was mapped there; `None` if it is at no addresses.
+    /// Returns a segment with the file that was mapped there; `None` if it has no addresses.
     pub fn segment(&self, header: &ProgramHeader) -> Option<CoreSegment> {
         let start = header.address;
         let end = start.checked_add(header.bytes)?;
@@ -197,8 +197,8 @@ impl Notes {
         Some(self.stretch(start..end, (header.offset, file_bytes), protection))
     }
 
-    /// Adds what the list of mapped files has and `segments`, which are in order, have not. The kernel makes a segment
-    /// of every mapping; gdb's gcore makes none of private ones that can be neither written to nor differ from their
+    /// Adds mappings that are in the list of mapped files but not in `segments`, which are sorted. The kernel makes a
+    /// segment of every mapping; gdb's gcore omits private ones that cannot be written to and cannot differ from their
     /// file: code and constants.
     pub fn add_unsaved(&self, segments: &mut Vec<CoreSegment>) {
         let protection = Protection {
@@ -232,7 +232,8 @@ impl Notes {
         segments.sort_by_key(|s| s.mapping.start);
     }
 
-    /// Memory at these addresses, with the file that was mapped there, and where how much of it is stored.
+    /// Returns the memory at these addresses, with the file that was mapped there, and the position and size of the
+    /// stored part.
     fn stretch(
         &self,
         Range { start, end }: Range<u64>,
@@ -270,7 +271,7 @@ impl Notes {
         }
     }
 
-    /// Names what is the kernel's: the vDSO, and its data, which is mapped right below.
+    /// Names the memory of the kernel: the vDSO, and its data, which is mapped right below.
     pub fn name_of_kernel(&self, segments: &mut [CoreSegment]) {
         let starts = |s: &CoreSegment| Some(s.mapping.start) == self.vdso;
         let Some(vdso) = segments.iter().position(starts) else {
@@ -289,7 +290,7 @@ impl Notes {
     }
 }
 
-/// Memory that processes share has these names, if it is no file on a disk.
+/// Returns true if a path names memory shared by processes that is not a file on a disk.
 fn is_shared_memory(path: &str) -> bool {
     let names = [
         "/dev/zero",

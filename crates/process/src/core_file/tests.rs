@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Contents that the builder is to put into a core.
+/// Contents of a core to be built.
 struct Built {
     bytes: Vec<u8>,
 }
@@ -17,7 +17,7 @@ fn note(kind: u32, contents: &[u8]) -> Vec<u8> {
     note
 }
 
-/// A core with one thread, a stack and a mapping of /bin/true.
+/// Builds a core with one thread, a stack and a mapping of /bin/true.
 fn built() -> Built {
     let mut status = vec![0; 336];
     status[32..36].copy_from_slice(&77u32.to_le_bytes());
@@ -100,12 +100,14 @@ fn a_small_core() {
     assert!(modules.images[0].is_main);
 }
 
-/// gdb's gcore has no segment for code and constants that are as in their file.
+/// gdb's gcore makes no segments for code and constants that are the same as in their
+/// file.
 #[test]
 fn what_is_not_saved_is_in_the_list_of_files() {
     let mut bytes = built().bytes;
     let second = 64 + 2 * 56 - 56;
-    // The segment of /bin/true has its second page only, or is an empty one elsewhere.
+    // The segment of /bin/true contains its second page only, or is an empty one
+    // elsewhere.
     for (start, length, expected) in [
         (
             0x40_1000u64,
@@ -157,7 +159,7 @@ fn what_is_no_core_is_said() {
         (of(18, 183), "another architecture"),
         (whole[..whole.len() - 1].to_vec(), "truncated"),
         (whole[..100].to_vec(), "truncated"),
-        // Its threads are the status of another kind of note.
+        // The status of its threads is a note of another kind.
         (of(64 + 3 * 56 + 8, 99), "no threads"),
     ] {
         let error = open(&bytes).unwrap_err().to_string();
@@ -168,7 +170,7 @@ fn what_is_no_core_is_said() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Nothing in a core is believed: whatever it says, it is read or refused.
+    /// A core is not trusted: whatever it contains, it is either read or refused.
     #[test]
     fn damage_is_an_error(changes in prop::collection::vec((0usize..1200, any::<u8>()), 1..6), cut in 0usize..14_000) {
         let mut bytes = built().bytes;

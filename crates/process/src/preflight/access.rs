@@ -7,7 +7,7 @@ use std::{fs, os::unix::fs::MetadataExt};
 /// `/proc/PID/status` (proc_pid_status(5)).
 pub(crate) struct Status {
     text: String,
-    /// The name, as `ps` shows it.
+    /// Name as shown by `ps`.
     pub name: String,
 }
 
@@ -33,13 +33,13 @@ impl Status {
         }
     }
 
-    /// The status that such a file describes.
+    /// Returns the status in the text of such a file.
     pub fn from_text(text: String) -> Status {
         let name = in_status(&text, "Name:").unwrap_or_default().to_owned();
         Status { text, name }
     }
 
-    /// The value of a field, whose name ends with a colon, or an empty string.
+    /// Returns the value of a field, whose name ends with a colon, or an empty string.
     pub fn field(&self, name: &str) -> &str {
         in_status(&self.text, name).unwrap_or_default()
     }
@@ -131,7 +131,7 @@ pub(super) fn have_capability(bit: u32) -> bool {
         .is_some_and(|mask| mask & 1 << bit != 0)
 }
 
-/// Numbers of capabilities(7).
+/// Bit numbers of capabilities(7).
 const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_SYS_PTRACE: u32 = 19;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
@@ -179,7 +179,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     let me = uid("/proc/self");
     let scope = yama();
     let as_root = match me {
-        // There is nobody else to run as.
+        // There is no other user to run as.
         Some(0) if have_capability(CAP_SYS_PTRACE) => BEYOND_ROOT,
         Some(0) => GRANT,
         _ => AS_ROOT,
@@ -221,7 +221,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         };
         return (format!("kernel.yama.ptrace_scope is {scope}"), remedy);
     }
-    // A sandbox may refuse to show it, which says nothing about where the process is.
+    // A sandbox may hide it, which does not tell where the process is.
     if let (Ok(its), Ok(ours)) = (
         fs::read_link(proc_path(pid, "ns/user")),
         fs::read_link("/proc/self/ns/user"),

@@ -12,22 +12,22 @@ use goblin::elf::program_header::{PT_INTERP, PT_NOTE};
 use memhook_abi::known_allocator;
 use std::{fs::File, os::unix::fs::FileExt};
 
-/// The head of an ELF file, which is enough to refuse it.
+/// Head of an ELF file, which is enough to refuse it.
 struct Head {
     is_64: bool,
     machine: u16,
     has_interpreter: bool,
-    /// It has a note that the Go linker writes.
+    /// True if it has a note written by the Go linker.
     is_go: bool,
-    /// It has [`ATTACHER_NOTE`].
+    /// True if it has [`ATTACHER_NOTE`].
     is_attacher: bool,
 }
 
-/// Name of the note, with its padding, that every program has which attaches to others with these crates
-/// (`memhook_inject` links it in).
+/// Name, with its padding, of the note in every program that attaches to others with these crates (`memhook_inject`
+/// links it in).
 const ATTACHER_NOTE: &[u8] = b"memhook-rs\0\0";
 
-/// Notes are not longer in any program that is to be recognized by them.
+/// Upper bound for the notes of programs that are recognized by them.
 const MOST_NOTE_BYTES: u64 = 4096;
 
 /// Only the headers of the executable are read, because it may be large.
@@ -75,7 +75,7 @@ fn head(file: &File) -> Option<Head> {
 }
 
 /// Returns true if a process runs a program that attaches to others with these crates: memhook-rs of any version and
-/// under any name, or a profiler of others. `None`: its program cannot be read.
+/// under any name, or a third-party profiler. `None` if its program cannot be read.
 pub fn is_attacher(pid: i32) -> Option<bool> {
     let file = File::open(proc_path(pid, "exe")).ok()?;
     Some(head(&file).is_some_and(|head| head.is_attacher))
@@ -111,7 +111,8 @@ pub(super) fn executable(
         )));
     }
     if head.is_attacher {
-        // It maps the regions of others. As its own they would be taken for what a killed attacher has left in it.
+        // It maps the regions of other processes. If it were traced itself, they would be taken for leftovers of a
+        // killed attacher.
         return Err(Check::bad(
             "executable",
             format!(
@@ -187,7 +188,7 @@ pub(super) fn libc(pid: i32, status: &Status, libc: Option<&CLibrary>) -> Result
 }
 
 pub(super) fn libc_version(modules: &[ModuleImage]) -> Option<Check> {
-    // musl is its own loader, and says nothing of its version that would matter here.
+    // musl is its own loader, and its version does not matter here.
     let libc = modules.iter().find(|m| m.is_libc && !m.is_loader)?;
     Some(match glibc_version(&libc.bytes) {
         Some(version) => Check::good("libc version", version),
@@ -225,8 +226,8 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
     found
 }
 
-/// Code mapped from files that are no modules, so that nothing of it can be hooked: one note a file, however many
-/// mappings it has.
+/// Reports code mapped from files that are not modules, so that none of it can be hooked: one note per file, however
+/// many mappings it has.
 pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
     // A program may map its own code once more, as V8 does with its built-in functions.
     let is_of = |m: &Mapping, module: &ModuleImage| {
@@ -242,7 +243,7 @@ pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) ->
         let deleted = if mapping.deleted { " (deleted)" } else { "" };
         let path = format!("{}{deleted}", mapping.path);
         let check = match TargetRoot::of(pid).is_elf(mapping) {
-            // The saved memory of a runtime, or what a compiler at run time writes through another mapping.
+            // The saved memory of a runtime, or the output of a JIT compiler that writes through another mapping.
             Some(false) => Check::note(
                 "code",
                 format!("{path} is mapped as code and is no ELF file: its own calls are not seen"),

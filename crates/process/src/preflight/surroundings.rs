@@ -1,4 +1,4 @@
-//! The surroundings of the process: namespaces, system call filters, and what is left of an earlier attach.
+//! Checks the surroundings of the process: namespaces, system call filters, and leftovers of an earlier attach.
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
@@ -33,23 +33,23 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
     checks
 }
 
-/// Mode 1 kills at any system call but four (seccomp(2)), so the first one of ours would end the target. A filter
-/// may kill too, and there is no way to ask what it does. A tracer with CAP_SYS_ADMIN and without a filter
-/// can suspend it while a thread is held (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). And a filter that applies to
-/// us too, as everywhere in a container, allows the target what it allows us.
+/// Checks for seccomp. Mode 1 kills at any system call except four (seccomp(2)), so the first one of ours would end the
+/// target. A filter may kill too, and there is no way to find out. A tracer with CAP_SYS_ADMIN and without a filter can
+/// suspend it while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). And a filter that applies to us too, as
+/// usual in a container, allows the target the same calls as us.
 pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
     judge_seccomp(pid, status, &Rights::ours())
 }
 
-/// Returns true if a seccomp filter may kill a process for a system call of ours in a held thread.
+/// Returns true if a seccomp filter may kill a process for a system call of ours in a stopped thread.
 pub fn filter_may_kill(pid: i32) -> bool {
     has_seccomp_filter(pid) && !Rights::ours().may_suspend
 }
 
-/// Rights that decide whether a target with a filter can be traced.
+/// Privileges that decide whether a target with a filter can be traced.
 struct Rights {
     may_suspend: bool,
-    /// Number of filters that apply to us, where the kernel says (since Linux 5.9).
+    /// Number of filters that apply to us, if the kernel tells (since Linux 5.9).
     filters: Option<u32>,
 }
 
@@ -102,8 +102,8 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
     }
 }
 
-/// Returns true if a process finds /proc in its own file system, by which its loader opens the hook. A sandbox may have
-/// left it nothing to open: the root of Chromium's renderers is the directory of a process that has ended.
+/// Returns true if a process finds /proc in its own file system, through which its loader opens the hook. A sandbox may
+/// prevent that: the root of Chromium's renderers is the directory of a process that has ended.
 pub fn has_proc(pid: i32) -> bool {
     match statfs(proc_path(pid, "root/proc").as_str()) {
         Ok(found) => found.filesystem_type() == PROC_SUPER_MAGIC,
@@ -111,14 +111,14 @@ pub fn has_proc(pid: i32) -> bool {
     }
 }
 
-/// Returns the consequences where the loader cannot load the hook.
+/// Returns the consequences if the loader cannot load the hook.
 pub(super) fn loading(pid: i32, libc: Option<&CLibrary>, maps: &[Mapping]) -> Option<Check> {
     let reason = if libc.is_some_and(|libc| libc.kind == CLibraryKind::Musl) {
         "on musl, that takes no lock of the process"
     } else if is_static(pid) {
         "it is statically linked and has none"
     } else if !has_proc(pid) && !has_hook(maps) {
-        // Who has changed its root since an earlier attach has the hook.
+        // A process that has changed its root since an earlier attach still has the hook.
         "there is no /proc in its file system (a sandbox, or a root without it), by which its loader would open it"
     } else {
         return None;
@@ -133,7 +133,7 @@ fn has_hook(maps: &[Mapping]) -> bool {
     maps.iter().any(is_hook)
 }
 
-/// Returns what an earlier attach left mapped, which the next one uses again.
+/// Reports mappings left by an earlier attach, which the next one reuses.
 pub(super) fn residue(maps: &[Mapping]) -> Option<Check> {
     has_hook(maps)
         .then(|| {

@@ -1,23 +1,23 @@
-//! The layouts of CPython's structures by version, from its headers (`Include/internal`, with
-//! `Py_BUILD_CORE`): 64-bit, without `Py_TRACE_REFS`, with the global lock.
+//! Layouts of CPython's structures by version, from its headers (`Include/internal`, with `Py_BUILD_CORE`): 64-bit,
+//! without `Py_TRACE_REFS`, with the global lock.
 //!
-//! 3.13 and 3.14 describe most of themselves in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. What that does not
-//! have is taken from here, and where the two differ, the interpreter is not known.
+//! 3.13 and 3.14 describe most of themselves in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. Offsets missing
+//! there are taken from here, and if the two disagree, the interpreter is unknown.
 
 use memhook_abi::{NO_OFFSET, python_entry, python_instruction, python_lines};
 
-/// Offsets in bytes in `_PyRuntime`, and in what it leads to.
+/// Offsets in bytes in `_PyRuntime`, and in the structures that it leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offsets {
     /// `autoTSSkey` in `_PyRuntime`.
     pub key: u64,
-    /// `interpreters.head` there; `interpreters.main` is the next word.
+    /// `interpreters.head` in `_PyRuntime`; `interpreters.main` is the next word.
     pub interpreters: u64,
-    /// The word there that says which state has the lock.
+    /// The word in `_PyRuntime` with the thread state that holds the lock.
     pub holder: u64,
-    /// The int there that says whether it has; 0: the word is 0 when nobody has.
+    /// The int in `_PyRuntime` that tells whether it is held; 0 if the word itself is 0 when the lock is free.
     pub locked: u64,
-    /// The list of thread states in an interpreter.
+    /// List of thread states in an interpreter.
     pub threads: u64,
     /// In a thread state: the next one, its interpreter, `pthread_self()` of its thread.
     pub next: u64,
@@ -43,7 +43,7 @@ pub(super) struct Offsets {
     pub code_version: u32,
 }
 
-/// Offsets of the first version, which the next ones change.
+/// Offsets of the oldest version, which are modified for the later ones.
 const PYTHON_3_8: Offsets = Offsets {
     key: 1392,
     interpreters: 32,
@@ -167,13 +167,13 @@ pub(super) fn offsets(minor: u32) -> Option<Offsets> {
 /// Returns the words at the beginning of `_PyRuntime`, from 3.13 on, with their required values.
 pub(super) fn described(minor: u32, offsets: &Offsets) -> [(usize, u64); 15] {
     let word = u64::from;
-    // In the order of `_Py_DebugOffsets`: of a thread state, of a frame, of a code object. 3.14 has more before each.
+    // In the order of `_Py_DebugOffsets`: in a thread state, in a frame, in a code object. 3.14 has more before each.
     let (in_state, in_frame, in_code) = match minor {
         13 => (21, 29, 35),
         _ => (24, 32, 40),
     };
     [
-        // Not free-threaded; then the runtime's own.
+        // Not free-threaded; the runtime's own fields follow.
         (2, 0),
         (5, offsets.interpreters),
         (9, offsets.threads),

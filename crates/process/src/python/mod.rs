@@ -1,4 +1,4 @@
-//! The CPython interpreter of a process, seen from outside: its version, and where it keeps its frames.
+//! CPython interpreter of a process, seen from outside: its version, and where it keeps its frames.
 
 mod layouts;
 
@@ -7,9 +7,9 @@ use layouts::{Offsets, described, offsets};
 use memhook_abi::{NO_OFFSET, PYTHON_KEYS, PythonLayout, python_entry, python_state};
 use std::ops::Range;
 
-/// The function that evaluates Python functions.
+/// Function that evaluates Python functions.
 pub(crate) const EVALUATION: &str = "_PyEval_EvalFrameDefault";
-/// The interpreter's variables that lead to everything.
+/// Variables of the interpreter that lead to everything else.
 pub(crate) const VARIABLES: [&str; 5] = [
     "_PyRuntime",
     "PyCode_Type",
@@ -18,60 +18,61 @@ pub(crate) const VARIABLES: [&str; 5] = [
     "Py_Version",
 ];
 
-/// From the thread pointer to the value of key 0: `specific_1stblock` in glibc's `struct pthread` (nptl/descr.h),
-/// whose place has not changed on x86-64 since 2.3; each entry is a sequence number and the value.
+/// Distance from the thread pointer to the value of key 0: `specific_1stblock` in glibc's `struct pthread`
+/// (nptl/descr.h), whose offset has not changed on x86-64 since 2.3; each entry is a sequence number and the
+/// value.
 const KEY_VALUES: u32 = 0x318;
-/// Frames looked at of one thread, and threads.
+/// Number of frames of a thread, and of threads, that are examined.
 const MOST: usize = 1024;
 
-/// Reason why no Python functions can be shown for a process that has an interpreter.
+/// Reason why no Python functions can be shown for a process with an interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PythonError {
-    /// Nothing says which version it is.
+    /// Its version cannot be determined.
     #[error("the version of its interpreter is not known")]
     NoVersion,
-    /// Its structures are not known.
+    /// Its structures are unknown.
     #[error("the structures of Python {0} are not known (3.8 to 3.14 are)")]
     Version(String),
-    /// It runs on another C library than glibc.
+    /// It does not run on glibc.
     #[error("its interpreter runs on a C library other than glibc")]
     CLibrary,
-    /// It does not export what leads to its frames.
+    /// It does not export a symbol that leads to its frames.
     #[error("its interpreter does not export {0}")]
     NoSymbol(&'static str),
-    /// It is built in a way that the structures are others.
+    /// It is built with other structures.
     #[error("its interpreter is not laid out as Python {0} is")]
     OtherLayout(String),
 }
 
-/// Result of a look at the frames of a running interpreter.
+/// Result of examining the frames of a running interpreter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The layout is right: there are frames of Python functions where it says.
+    /// The layout is right: there are frames of Python functions at its offsets.
     Right,
-    /// There is nothing yet to tell by.
+    /// There is no evidence yet.
     Unknown,
-    /// Something is not as the layout says.
+    /// Something disagrees with the layout.
     Wrong,
 }
 
 /// A CPython interpreter.
 #[derive(Clone, Debug)]
 pub struct Interpreter {
-    /// As `3.11`.
+    /// Version, such as `3.11`.
     pub version: String,
-    /// For the hook.
+    /// Layout for the hook.
     pub layout: PythonLayout,
-    /// The code of the evaluation function (avma).
+    /// Code of the evaluation function (avma).
     pub evaluation: Range<u64>,
-    /// Its module is never unloaded.
+    /// True if its module is never unloaded.
     pub is_permanent: bool,
     offsets: Offsets,
 }
 
 impl Interpreter {
-    /// Interpreter of a process with these modules.
+    /// Returns the interpreter of a process with these modules.
     pub fn of(
         pid: i32,
         modules: &[ModuleImage],
@@ -162,8 +163,8 @@ impl Interpreter {
         })
     }
 
-    /// Looks whether the process's frames are where the layout says. The process may run meanwhile, so one look
-    /// may find something wrong that is only changing; a later one will not.
+    /// Checks whether the frames of the process match the layout. The process may run meanwhile, so a mismatch
+    /// may only be a change in progress; a later check will not see it.
     pub fn verify(&self, pid: i32) -> Verdict {
         let word = |address: u64| read_word(pid, RemoteAddress(address));
         let layout = &self.layout;
@@ -194,7 +195,7 @@ impl Interpreter {
             if field(self.offsets.interpreter) != Some(main) {
                 return Verdict::Wrong;
             }
-            // A thread that is about to begin or to end has no such value.
+            // A thread that is starting or ending has no such value.
             if value == Some(state) {
                 match self.verify_frames(pid, state) {
                     Verdict::Wrong => return Verdict::Wrong,
@@ -207,7 +208,7 @@ impl Interpreter {
         best
     }
 
-    /// Looks at the frames of one thread state.
+    /// Checks the frames of one thread state.
     fn verify_frames(&self, pid: i32, state: u64) -> Verdict {
         let word = |address: u64| read_word(pid, RemoteAddress(address));
         let layout = &self.layout;
@@ -246,7 +247,7 @@ impl Interpreter {
             if is_between {
                 continue;
             }
-            // Since 3.14 the lowest bits of the word say how the reference is counted.
+            // Since 3.14 the lowest bits of the word tell how the reference is counted.
             let code = field(layout.frame_code) & !7;
             let is = |object: Option<u64>, kind: u64| {
                 object.is_some_and(|object| word(object.wrapping_add(8)) == Some(kind))
@@ -281,11 +282,11 @@ fn describes_itself(pid: i32, runtime: u64, minor: u32, offsets: &Offsets) -> bo
             .all(|&(n, value)| word(n) == value)
 }
 
-/// The `11` of `python3.11` or `libpython3.11.so.1.0`.
+/// Returns the `11` of `python3.11` or `libpython3.11.so.1.0`.
 fn minor_in(name: &str) -> Option<u32> {
     let version = name.split("python3.").nth(1)?;
     let digits = version.split(|c: char| !c.is_ascii_digit()).next()?;
-    // Builds with other structures have letters behind it, as `python3.9d`.
+    // Builds with other structures have letters behind it, such as `python3.9d`.
     let rest = &version[digits.len()..];
     let is_plain = rest.is_empty() || rest.starts_with(".so");
     digits.parse().ok().filter(|_| is_plain)

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-/// `br` and `blr`, whose register is in bits 5 to 9.
+/// `br` and `blr`, with the register in bits 5 to 9.
 const BR: u32 = 0xd61f_0000;
 const BLR: u32 = 0xd63f_0000;
 
-/// The instructions of a piece of code, as their places and words.
+/// Returns the instructions of a piece of code, as their addresses and words.
 fn instructions(svma: u64, code: &[u8]) -> impl Iterator<Item = (u64, u32)> {
     let words = code.as_chunks::<4>().0.iter();
     words
@@ -14,7 +14,7 @@ fn instructions(svma: u64, code: &[u8]) -> impl Iterator<Item = (u64, u32)> {
         .map(move |(index, word)| (svma + 4 * index as u64, u32::from_le_bytes(*word)))
 }
 
-/// The address that `adrp` followed by `ldr Xt, [Xn, #offset]` loads from, and Xt.
+/// Returns the address that `adrp` followed by `ldr Xt, [Xn, #offset]` loads from, and Xt.
 fn loaded(place: u64, adrp: u32, ldr: u32) -> Option<(u64, u32)> {
     if adrp & 0x9f00_0000 != 0x9000_0000 || ldr & 0xffc0_0000 != 0xf940_0000 {
         return None;
@@ -31,8 +31,9 @@ fn loaded(place: u64, adrp: u32, ldr: u32) -> Option<(u64, u32)> {
     ))
 }
 
-/// `blr` of what was loaded from a slot counts; `br` of it is a PLT entry, whose calls count. Between load and
-/// jump, a PLT entry adds (`add x16, x16, #offset`), and a call without PLT may set up arguments.
+/// Finds calls through slots. `blr` of a value loaded from a slot counts; `br` of it is a PLT entry, whose
+/// calls count. Between load and jump, a PLT entry adds (`add x16, x16, #offset`), and a call without PLT may
+/// set up arguments.
 pub(crate) fn slot_jumps(
     svma: u64,
     code: &[u8],
@@ -65,7 +66,7 @@ pub(crate) fn slot_jumps(
     calls
 }
 
-/// Every `bl` and `b`, as from and to.
+/// Passes every `bl` and `b` to `found`, as source and target.
 pub(crate) fn relative_calls(svma: u64, code: &[u8], mut found: impl FnMut(u64, u64)) {
     for (from, word) in instructions(svma, code) {
         if word & 0x7c00_0000 == 0x1400_0000 {

@@ -6,7 +6,7 @@ use goblin::elf::{header, reloc};
 /// `e_machine`.
 pub(crate) const MACHINE: u16 = header::EM_AARCH64;
 
-/// Returns the slot that a relocation makes, if it makes one.
+/// Returns the kind of slot that a relocation creates, if any.
 pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {
     match relocation.r_type {
         reloc::R_AARCH64_JUMP_SLOT => Some(SlotKind::JumpSlot),
@@ -16,8 +16,8 @@ pub(crate) fn slot_kind(relocation: &reloc::Reloc) -> Option<SlotKind> {
     }
 }
 
-/// The address (svma) of the resolver whose answer the loader writes into the word that this relocation is about
-/// (R_AARCH64_IRELATIVE); `None` for others.
+/// Returns the address (svma) of the resolver whose result the loader writes into the word of this relocation
+/// (R_AARCH64_IRELATIVE); `None` for other relocations.
 pub(crate) fn resolver(relocation: &reloc::Reloc) -> Option<u64> {
     let is_resolved = relocation.r_type == reloc::R_AARCH64_IRELATIVE;
     let addend = relocation.r_addend.filter(|_| is_resolved)?;

@@ -1,7 +1,7 @@
 //! Calls in code of x86-64.
 //!
-//! Code is not disassembled. A `call rel32` or `jmp rel32` is five bytes whose last four must name one
-//! of a few addresses, so other bytes that look like one are rare: about ten in 2^32.
+//! The code is not disassembled. A `call rel32` or `jmp rel32` has five bytes, and the last four must
+//! name one of a few addresses, so other bytes that look the same are rare: about ten in 2^32.
 
 use std::collections::HashSet;
 
@@ -14,8 +14,8 @@ fn displaced(svma: u64, code: &[u8], at: usize, length: usize) -> Option<u64> {
     )
 }
 
-/// `call *slot(%rip)` counts; `jmp *slot(%rip)` is a PLT entry, whose calls count (or a tail call,
-/// which nobody calls by that address).
+/// Finds calls through slots. `call *slot(%rip)` counts; `jmp *slot(%rip)` is a PLT entry, whose calls
+/// count (or a tail call, whose address nothing calls).
 pub(crate) fn slot_jumps(
     svma: u64,
     code: &[u8],
@@ -44,7 +44,7 @@ pub(crate) fn slot_jumps(
     calls
 }
 
-/// Every `call rel32` and `jmp rel32`, as from and to.
+/// Passes every `call rel32` and `jmp rel32` to `found`, as source and target.
 pub(crate) fn relative_calls(svma: u64, code: &[u8], mut found: impl FnMut(u64, u64)) {
     for at in 0..code.len().saturating_sub(4) {
         if (code[at] == 0xe8 || code[at] == 0xe9)
