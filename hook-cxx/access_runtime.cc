@@ -1,12 +1,12 @@
-// What a program is linked with that is compiled for access data: the functions that its compiler calls
-// before each read and write. They do nothing but to look whether somebody listens.
+// Access runtime, linked into a program that is compiled for access data: the functions that its compiler calls
+// before each read and write. They only check whether somebody listens.
 //
-// memhook-rs finds the listener by a note in the file, and exchanges it as it does slots of functions. It
-// is never null: nobody_listens() is what stands there until then, and afterwards again.
+// memhook-rs finds the listener by a note in the file, and exchanges it like slots of functions. It is never
+// null: it points to nobody_listens() until then, and again afterwards.
 //
 // clang -fsanitize-coverage=trace-loads,trace-stores calls __sanitizer_cov_loadN and __sanitizer_cov_storeN
-// (SanitizerCoverage.rst, "Tracing data flow"). gcc -fsanitize=kernel-address with
-// --param asan-instrumentation-with-call-threshold=0 calls __asan_loadN_noabort and __asan_storeN_noabort
+// (SanitizerCoverage.rst, "Tracing data flow"). gcc -fsanitize=kernel-address with --param
+// asan-instrumentation-with-call-threshold=0 calls __asan_loadN_noabort and __asan_storeN_noabort
 // (gcc/sanitizer.def).
 #include <stdint.h>
 
@@ -21,7 +21,8 @@ using Listener = void(uintptr_t address, uintptr_t what);
 [[gnu::visibility("hidden"), gnu::used]] Listener* memhook_access_listener = nobody_listens;
 }
 
-// Name "memhook", type 1: the distance from here to the listener. In memory, so that a stripped file has it too.
+// Name "memhook", type 1: the distance from here to the listener. The note is loaded into memory, so that a
+// stripped file has it too.
 asm(R"(
   .pushsection .note.memhook.access, "a", %note
   .balign 4
@@ -59,11 +60,11 @@ MEMHOOK_RANGE(__asan_loadN_noabort, false)
 MEMHOOK_RANGE(__asan_storeN, true)
 MEMHOOK_RANGE(__asan_storeN_noabort, true)
 
-// For code that no compiler instruments: memhook_access.h.
+// For code that compilers do not instrument: memhook_access.h.
 MEMHOOK_RANGE(memhook_reads, false)
 MEMHOOK_RANGE(memhook_writes, true)
 
-// gcc calls these too; they are about shadow memory, which there is none of.
+// gcc calls these too; they are for shadow memory, which does not exist here.
 MEMHOOK_CALLED_BY_COMPILER __asan_handle_no_return() {}
 MEMHOOK_CALLED_BY_COMPILER __asan_before_dynamic_init(const char*) {}
 MEMHOOK_CALLED_BY_COMPILER __asan_after_dynamic_init() {}

@@ -1,32 +1,31 @@
 // --on-full adapt: a thread whose ring is nearly full again and again records samples of its allocations. At
-// first it waits for room (`wait_allowance_ns` in ring.hpp); once it has waited for as long as it should, it
+// first it waits for room (`wait_allowance_ns` in ring.hpp); when it has waited for as long as it should, it
 // takes samples whenever its ring is nearly full.
 //
-// An event says in the ring where that begins and ends. In between, allocations are recorded as with
-// --sample: a Poisson process over the bytes, so that the attacher knows each block's probability. When
-// it begins and ends depends on what was recorded before and never on the next allocation, so sums of
-// recorded blocks, each divided by its probability, stay unbiased.
+// An event in the ring marks where that begins and ends. In between, allocations are recorded as with --sample:
+// a Poisson process over the bytes, so that the attacher knows each block's probability. Its beginning and end
+// depend on what was recorded before and never on the next allocation, so sums of recorded blocks, each divided
+// by its probability, stay unbiased.
 //
-// A release is published unless its block is known to have been passed by; a release too many is one of a
-// block that the attacher does not know, and it ignores that. So the table of passed blocks may forget,
-// and needs no locked instruction: an entry is overwritten by whichever block comes next to it. It must
-// never name a block that is recorded. Only who owns a block stores its address, and who records one
-// takes its address out before anybody else can release it. The allocator's synchronization puts the
-// stores of earlier owners before those of the next, so an entry that has lost an address never
-// gets it back from them.
+// A release is published unless its block is known to have been skipped; a superfluous release concerns a block
+// unknown to the attacher, which ignores it. So the table of skipped blocks may forget, and needs no locked
+// instruction: an entry is overwritten by the next block that needs it. It must never name a recorded block.
+// Only the owner of a block stores its address, and a thread that records one removes its address before anyone
+// else can release it. The allocator's synchronization puts the stores of earlier owners before those of the
+// next, so an entry that has lost an address never gets it back from them.
 #pragma once
 #include "selection.hpp"
 
 namespace memhook {
 
-// How long samples are taken at least: so long at first, and twice as long each time that the ring
-// is nearly full again before long, so that the price of filling rings is paid seldom.
+// Sampling lasts at least this long: the shortest time at first, and twice as long each time the ring is soon
+// nearly full again, so that the price of filling rings is rarely paid.
 inline constexpr uint64_t shortest_sampling_ns = 20'000'000, longest_sampling_ns = 640'000'000;
 
 inline uint8_t noting() { return __atomic_load_n(&gate().noting, __ATOMIC_RELAXED); }
 
-// Blocks of 32 bytes and more that are neighbours have entries that are, and those of different arenas,
-// which begin at multiples of 64 MiB, are spread.
+// Neighbouring blocks of 32 bytes and more have neighbouring entries, and those of different arenas, which begin
+// at multiples of 64 MiB, are spread.
 [[gnu::always_inline]] inline uint64_t* passed_entry(uint64_t address) {
   uint64_t arena = (address >> 26) * 0x9e3779b97f4a7c15;
   return in_report<uint64_t>(passed_blocks_offset) + (((address >> 5) ^ (arena >> 40)) & gate().table_mask);
@@ -59,13 +58,13 @@ inline uint8_t noting() { return __atomic_load_n(&gate().noting, __ATOMIC_RELAXE
 
 inline uint64_t clock_now() { return __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED); }
 
-// Events that wait in the ring, in eighths of its places.
+// Returns the number of events that wait in the ring, in eighths of its slots.
 inline uint64_t fill_eighths(const RingHeader* ring) {
   uint64_t waiting = ring->head - __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
   return waiting * 8 / (mask_of(ring) + 1);
 }
 
-// Says where samples begin (their mean distance in bytes) or end (0).
+// Publishes where sampling begins (with its mean distance in bytes) or ends (0).
 inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
   if (!reserve(ring)) return false;
   uint64_t head = ring->head;
@@ -76,7 +75,7 @@ inline bool publish_sampling(RingHeader* ring, uint64_t sample_bytes) {
 
 inline void record_all(RingHeader* ring) {
   ring->sampling = records_all;
-  // Samples end where there is room, so this need not wait.
+  // Sampling ends when there is room, so this need not wait.
   if (look_for_room(ring)) may_go_on(ring, 0);
 }
 
@@ -90,10 +89,10 @@ inline void begin_samples(RingHeader* ring) {
   ring->sample_left = draw_interval(ring);
 }
 
-// The countdown is below 0. Whether this allocation is recorded. pre: begin_recording() was called.
+// The countdown is below 0: decides whether this allocation is recorded. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline bool decide_sample(RingHeader* ring, uint64_t size) {
   if (ring->sampling == wants_samples) {
-    // The attacher may have come since, and then there is no need.
+    // The attacher may have made room meanwhile, and then there is no need.
     if (fill_eighths(ring) < 6 || !publish_sampling(ring, gate().sample_bytes)) {
       record_all(ring);
       return true;

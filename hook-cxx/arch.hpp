@@ -1,4 +1,4 @@
-// All that depends on the processor is below arch/.
+// Everything that depends on the processor is below arch/.
 #pragma once
 
 #if defined(__x86_64__)

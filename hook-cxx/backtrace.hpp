@@ -1,4 +1,4 @@
-// The backtrace of an allocation: remembered, unwound by table, or along frame pointers.
+// Backtrace of an allocation: remembered, unwound by table, or along frame pointers.
 #pragma once
 #include "frame_pointers.hpp"
 #include "memo.hpp"
@@ -16,10 +16,10 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   __atomic_store_n(&ring->truncated, ring->truncated + 1, __ATOMIC_RELAXED);
 }
 
-// The caches were filled 65,536 or more versions of the module list ago: their keys, which carry
-// 16 bits of it, may look current again.
+// The caches were filled 65,536 or more versions of the module list ago: their keys, which contain 16 bits
+// of it, may look current again.
 [[gnu::noinline, gnu::cold]] inline void clear_caches(RingHeader* ring, uint64_t version) {
-  // What is not in use was never written, unless the ring had another owner, who cleared it as well.
+  // The unused part was never written, unless the ring had another owner, who cleared it as well.
   auto clear = [ring](uint64_t offset, uint64_t bytes) {
     auto* word = reinterpret_cast<volatile uint64_t*>(in_ring(ring, offset));
     for (uint64_t i = 0; i < bytes / 8; i++) word[i] = 0;
@@ -29,7 +29,7 @@ inline uint64_t* scratch_of(RingHeader* ring) {
   ring->cache_version = version;
 }
 
-// Finds the backtrace by the tables, or along frame pointers.
+// Finds the backtrace with the tables, or along frame pointers.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t find_frames(RingHeader* ring, uint64_t tag, const Position& start, uint64_t* pcs,
                                                    bool* truncated, Trace& trace) {
@@ -38,7 +38,7 @@ template <typename Trace>
   return unwind(ring, tag, start, pcs, g.depth, truncated, trace);
 }
 
-// Unwinds once more, without what is remembered, and counts a difference.
+// Unwinds once more, without remembered backtraces, and counts a difference.
 [[gnu::noinline, gnu::cold]] inline void check_memo(RingHeader* ring, uint64_t tag, const Position& start,
                                                     const Memo* memo) {
   uint64_t* pcs = scratch_of(ring);
@@ -47,7 +47,7 @@ template <typename Trace>
   uint32_t count = find_frames(ring, tag, start, pcs, &truncated, none);
   StackEntry* entry = stack_entry(memo->stack);
   auto* frames = reinterpret_cast<const uint64_t*>(entry + 1);
-  // It has one of these numbers of frames where there was no room for all (most_frames in stack_table.hpp).
+  // It has one of these numbers of frames if there was no room for all (most_frames in stack_table.hpp).
   uint32_t depth = once(entry->depth);
   bool is_short = entry->truncated && depth < count && (depth == 32 || depth == 16 || depth == 8);
   bool same = is_short || (depth == count && entry->truncated == truncated);
@@ -56,7 +56,7 @@ template <typename Trace>
   if (!same) __atomic_store_n(&ring->memo_wrong, ring->memo_wrong + 1, __ATOMIC_RELAXED);
 }
 
-// pre: the caches are of the current module list.
+// pre: the caches belong to the current module list.
 [[gnu::noinline]] inline uint32_t unwind_and_remember(RingHeader* ring, uint32_t function, uint64_t tag,
                                                       const Position& start, Memo* memo) {
   uint64_t* pcs = scratch_of(ring);
@@ -79,7 +79,7 @@ template <typename Trace>
   return stack;
 }
 
-// The id of the backtrace from here on; 0 when the stack table is full.
+// Returns the id of the backtrace from here on; 0 if the stack table is full.
 [[gnu::always_inline]] inline uint32_t stack_from(RingHeader* ring, uint32_t function, const Position& start) {
   uint64_t version = module_list() >> 32;
   if (__builtin_expect((version ^ ring->cache_version) >> 16, 0)) clear_caches(ring, version);
@@ -99,12 +99,12 @@ template <typename Trace>
   return memo->stack;
 }
 
-// Where the unwinding begins: behind the wrapper's own frame.
+// Returns the start of the unwinding: behind the wrapper's own frame.
 [[gnu::always_inline]] inline Position caller_of(Frame frame) {
   return {frame[1], reinterpret_cast<uint64_t>(frame + 2), frame[0]};
 }
 
-// Of a call on a stack with too little room: its call site, as a backtrace that was cut short.
+// Returns the id for a call on a stack with too little room: its call site, as a truncated backtrace.
 [[gnu::noinline, gnu::cold]] inline uint32_t call_site_of(RingHeader* ring, uint32_t function, Frame frame) {
   uint64_t* pcs = scratch_of(ring);
   pcs[0] = frame[1];
@@ -112,14 +112,14 @@ template <typename Trace>
   return intern_stack(function, pcs, 1, true);
 }
 
-// The id of the calling thread's native backtrace; 0 when the stack table is full.
+// Returns the id of the calling thread's native backtrace; 0 if the stack table is full.
 [[gnu::always_inline]] inline uint32_t capture_native_stack(RingHeader* ring, uint32_t function, Frame frame) {
   if (__builtin_expect(!has_stack_room(ring, reinterpret_cast<uint64_t>(frame), room_for_unwinding), 0))
     return call_site_of(ring, function, frame);
   return stack_from(ring, function, caller_of(frame));
 }
 
-// The id of the calling thread's backtrace; 0 when the stack table is full.
+// Returns the id of the calling thread's backtrace; 0 if the stack table is full.
 [[gnu::always_inline]] inline uint32_t capture_stack(RingHeader* ring, uint32_t function, Frame frame,
                                                      bool is_release = false) {
   uint32_t stack = capture_native_stack(ring, function, frame);
@@ -129,7 +129,7 @@ template <typename Trace>
   return stack;
 }
 
-// The same if it is remembered and nothing else is to be done; else 0.
+// Returns the same if it is remembered and nothing else is to be done, otherwise 0.
 [[gnu::always_inline]] inline uint32_t remembered_stack(RingHeader* ring, uint32_t function, Frame frame) {
   uint64_t version = module_list() >> 32;
   Position start = caller_of(frame);

@@ -1,25 +1,24 @@
-// What a fork child does with what it inherits, and how it is traced from its first hooked call.
+// What a fork child does with inherited memory, and how it is traced from its first hooked call.
 //
-// A child may have fewer rights than its parent by the time that it does harm, and it inherits the region that its
+// A child may have fewer privileges than its parent by the time that it does harm, and it inherits the region that its
 // parent records into. So it leaves that at once: as soon as fork(2) returns in it, which we wrap; if it was forked in
-// another way, with its first hooked call. In place of the region it gets memory of its own, because it may
-// come back into a wrapper that was under way (it was forked by a new-handler, or by a signal handler that had
-// interrupted us).
+// another way, with its first hooked call. The region is replaced by memory of its own, because it may return into a
+// wrapper that was running (if it was forked by a new-handler, or by a signal handler that had interrupted us).
 //
-// A child inherits patched slots and a closed gate. If its parent's attacher follows children, it also inherits
-// regions that nobody uses yet, ready to be recorded into, and the list of them. The first hooked call of the child
-// claims one by a compare-and-swap, unmaps the others, and opens the gate; the attacher finds the claim, and the child
-// is a process like any other that is traced. Nobody is stopped for it, and the parent does nothing.
+// A child inherits patched slots and a closed gate. If its parent's attacher follows children, it also inherits unused
+// regions, ready to be recorded into, and the list of them. The first hooked call of the child claims one by a
+// compare-and-swap, unmaps the others, and opens the gate; the attacher finds the claim, and the child is a traced
+// process like any other. Nothing is stopped for it, and the parent does nothing.
 //
-// A child that finds no region passes through, as without all this. So does one whose first hooked call was made
-// below a wrapper that was running when it was forked (by a signal handler, or a new-handler): that wrapper has the
-// parent's ring and will carry on with it.
+// A child that finds no region passes all calls through. So does one whose first hooked call was made below a wrapper
+// that was running when it was forked (by a signal handler, or a new-handler): that wrapper has the parent's ring and
+// will continue with it.
 #pragma once
 #include "backtrace.hpp"
 
 namespace memhook {
 
-// Has the gate ready for the region, but for the epoch. pre: the gate is closed.
+// Prepares the gate for the region, except for the epoch. pre: the gate is closed.
 inline void prepare_gate() {
   const Control* c = control();
   Gate& g = gate();
@@ -43,7 +42,7 @@ inline void prepare_gate() {
   reset_recorders();
   g.ring_mask = trusted.ring_bytes / sizeof(RawEvent) - 1;
   g.first_ring_mask = (c->first_ring_bytes / sizeof(RawEvent) - 1) & g.ring_mask;
-  // At most two words a frame: the return address and a saved rbp.
+  // At most two words per frame: the return address and a saved rbp.
   g.memo_words = 2 * g.depth;
   g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
   g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;  // whole cache lines
@@ -56,7 +55,7 @@ inline void prepare_gate() {
   for (uint32_t i = 0; i < 16; i++) g.exact_sizes[i] = c->exact_sizes[i];
 }
 
-// Takes what the hook trusts.
+// Copies the data that the hook trusts.
 inline void trust(const Control* c) {
   trusted.region_bytes = c->region_bytes;
   trusted.ring_bytes = c->ring_bytes;
@@ -73,29 +72,29 @@ inline void trust(const Control* c) {
   trusted.may_call = c->syscalls_filtered == 0;
 }
 
-// Puts memory of this process in place of a region that it shares with its parent.
+// Replaces a region shared with the parent by memory of this process.
 [[gnu::noinline, gnu::cold]] inline void leave_region(const unsigned char* inherited) {
   constexpr long read_write = 3, shared_anonymous_noreserve = 0x4021, fixed = 0x10, madv_dontdump = 16;
   auto start = reinterpret_cast<long>(inherited);
   auto bytes = static_cast<long>(trusted.region_bytes);
-  // Shared, because private memory would count in RLIMIT_DATA. Where the kernel refuses, it stays as it is. No other
-  // calls than those of allocators: a filter of the child's may look at them by now.
+  // Shared, because private memory would count in RLIMIT_DATA. If the kernel refuses, the region stays. No other
+  // system calls than those of allocators: a filter of the child may check them by now.
   if (sys::call(sys::nr_mmap, start, bytes, read_write, shared_anonymous_noreserve | fixed, -1, 0) == start)
     sys::call(sys::nr_madvise, start, bytes, madv_dontdump);
 }
 
-// In a fork child: leaves what its parent records into.
+// Leaves the parent's region in a fork child.
 [[gnu::noinline, gnu::cold]] inline void leave_inheritance() {
-  // Before the look at the gate: another thread may be faster, and claim a region.
+  // Read before the gate: another thread may be faster, and claim a region.
   unsigned char* inherited = __atomic_load_n(&region, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&gate().is_settled, __ATOMIC_ACQUIRE) || !inherited) return;
-  // What is in the region is not looked at: the process may not have it.
+  // The contents of the region are not read: the process may not have it.
   if (trusted.is_inherited && trusted.may_call && !trusted.charges_mappings) leave_region(inherited);
   __atomic_store_n(&gate().is_settled, true, __ATOMIC_RELEASE);
 }
 
-// Sees to it that the process claims no region from now on; false if a thread does so at this moment, and is not
-// done soon. pre: the calling thread is not inside the hook.
+// Ensures that the process claims no region from now on; returns false if a thread is doing so at this moment, and
+// does not finish soon. pre: the calling thread is not inside the hook.
 inline bool end_of_birth() {
   for (uint32_t i = 0; i < 1'000'000; i++) {
     uint32_t undecided = birth_undecided;
@@ -108,9 +107,10 @@ inline bool end_of_birth() {
   return false;
 }
 
-// Leaves the regions that wait for others, or belong to them. Children of this process are traced from an attach on.
+// Leaves the regions that wait for other processes, or belong to them. Children of this process are traced after an
+// attach.
 [[gnu::noinline, gnu::cold]] inline void leave_spares(const unsigned char* own) {
-  // Another thread of this process may be about to look at the list, but takes nothing from it.
+  // Another thread of this process may be about to read the list, but takes nothing from it.
   for (uint64_t& place : gate_area.spares) {
     uint64_t spare = place;
     if (spare == 0) break;
@@ -120,14 +120,14 @@ inline bool end_of_birth() {
   }
 }
 
-// An offered region, which is the caller's now; null: there is none.
+// Returns an offered region, which belongs to the caller from now on; null if there is none.
 inline unsigned char* take_spare() {
   for (uint64_t spare : gate_area.spares) {
     if (spare == 0) break;
     auto* taken = reinterpret_cast<unsigned char*>(spare);
     Tally* t = tally_of(taken);
     uint32_t offered = birth_offered;
-    // Acquire: whoever finds it offered finds all of its contents.
+    // Acquire: a process that sees the offer sees all contents of the region.
     if (__atomic_load_n(&t->birth, __ATOMIC_RELAXED) == offered &&
         __atomic_compare_exchange_n(&t->birth, &offered, static_cast<uint32_t>(birth_taken), false, __ATOMIC_ACQUIRE,
                                     __ATOMIC_RELAXED))
@@ -137,12 +137,12 @@ inline unsigned char* take_spare() {
 }
 
 extern "C" [[gnu::visibility("hidden")]] const char __ehdr_start[], _end[];
-// Calls fork(2), and has the child leave what it inherits. It lies in a section of its own, because the handlers of
-// pthread_atfork(3) run below it: it is no wrapper that anybody comes back into with a ring.
+// Calls fork(2), and makes the child leave what it inherits. It lies in a section of its own, because the handlers of
+// pthread_atfork(3) run below it: it is not a wrapper into which a thread returns with a ring.
 [[gnu::noinline, gnu::section("memhook_fork")]] int fork_by(uint64_t original);
 extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __stop_memhook_fork[];
 
-// Whether one of the frames is a wrapper's.
+// Returns whether one of the frames belongs to a wrapper.
 [[gnu::noinline, gnu::cold]] inline bool is_below_wrapper(RingHeader* ring, Frame frame) {
   uint32_t stack = capture_native_stack(ring, 0, frame);
   if (stack == 0) return false;
@@ -156,12 +156,12 @@ extern "C" [[gnu::visibility("hidden")]] const char __start_memhook_fork[], __st
   return false;
 }
 
-// pre: `own` was taken. Whether the process records into it from now on.
+// Returns whether the process records into its region from now on. pre: `own` was taken.
 inline bool begin_life(unsigned char* own, Frame frame) {
   unsigned char* of_parent = region;
   region = own;
   Tally* t = tally();
-  // Words of threads may bear the epochs of all ancestors.
+  // Words of threads may contain the epochs of all ancestors.
   trusted.epoch = trusted.epoch % 4095 + 1;
   trusted.guide_epoch = control()->epoch;
   __atomic_store_n(&t->birth_epoch, trusted.epoch, __ATOMIC_RELAXED);
@@ -180,33 +180,33 @@ inline bool begin_life(unsigned char* own, Frame frame) {
   RingHeader* ring = claim_ring(epoch, reinterpret_cast<uint64_t>(frame));
   if (ring && is_below_wrapper(ring, frame)) {
     __atomic_store_n(&gate().epoch, 0u, __ATOMIC_RELEASE);
-    // As it is with a process whose gate was wiped.
+    // As in a process whose gate was wiped.
     gate().owner = 0;
     gate().last_epoch = 0;
     region = of_parent;
     __atomic_store_n(&t->birth, static_cast<uint32_t>(birth_closed), __ATOMIC_RELEASE);
     return false;
   }
-  // Release: who sees the claim finds who made it.
+  // Release: a reader that sees the claim sees who made it.
   __atomic_store_n(&t->birth, static_cast<uint32_t>(birth_claimed), __ATOMIC_RELEASE);
   return true;
 }
 
-// Called where the gate is closed and the process has yet to leave what it inherits, or to claim a region. Returns the
+// Called while the gate is closed and the process has yet to leave its inheritance, or to claim a region. Returns the
 // epoch if the call is to be recorded.
 [[gnu::noinline, gnu::cold]] inline uint32_t be_born(Frame frame) {
   leave_inheritance();
-  // Where a process was traced and is not any more, the gate tells when it was.
+  // If a process was traced and is not any more, the gate tells when it was.
   if (gate_area.spares[0] == 0 || gate().last_epoch != 0) return epoch_now();
   uint32_t undecided = birth_undecided;
   // Calls of other threads, and of a signal handler, pass through meanwhile.
   if (!__atomic_compare_exchange_n(&gate().birth, &undecided, static_cast<uint32_t>(birth_under_way), false,
                                    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     return epoch_now();
-  // Whom the parent takes for dead will not come for a child.
+  // If the parent takes its attacher for dead, that will not come for a child.
   unsigned char* spare = trusted.is_abandoned ? nullptr : take_spare();
   bool is_born = spare && begin_life(spare, frame);
-  // The region of the parent is left: it is counted where the attacher looks, too.
+  // The region of the parent was left: it is counted where the attacher looks, too.
   Tally* listed = tally_of(reinterpret_cast<unsigned char*>(gate_area.spares[0]));
   if (!is_born) __atomic_fetch_add(&listed->births_missed, 1, __ATOMIC_RELAXED);
   leave_spares(is_born ? spare : nullptr);

@@ -1,38 +1,36 @@
 // --overhead: samples at a distance that the attacher orders, so that tracing stays within a budget.
 //
-// The order is one word (`sampling_order`). A thread that records everything looks at it after a random
-// number of events, which costs nothing in between: the ring's `limit` ends there, as it does where the
-// ring is full. A thread that samples looks at it whenever it has allocated `look_bytes` more. As with
-// --on-full adapt, an event in the ring says where a distance begins, and a change is decided behind one
-// allocation and made before the next. All else is as with --sample: which calls are passed by
-// (selective.hpp), and which releases are recorded (recorded_blocks.hpp).
-// Intervals between samples are exponential, so that what is left of one may be forgotten at any such moment.
+// The order is one word (`sampling_order`). A thread that records everything looks at it after a random number of
+// events, which costs nothing in between: the ring's `limit` ends there, as it does when the ring is full. A thread
+// that samples looks at it after each `look_bytes` of further allocations. As with --on-full adapt, an event in the
+// ring marks where a distance begins, and a change is decided after one allocation and made before the next. Everything
+// else is as with --sample: which calls are skipped (selective.hpp), and which releases are recorded
+// (recorded_blocks.hpp). Intervals between samples are exponential, so the rest of one may be forgotten at any such
+// moment.
 //
-// At these looks something is timed: the next allocation to be recorded, or a release, if the event that
-// found the limit is one. What a call costs that is passed by cannot be timed alone; it is timed by doing
-// the same a few times over.
+// At these looks something is timed: the next allocation to be recorded, or a release, if the event that reached the
+// limit is one. The cost of a skipped call cannot be timed alone; it is timed by doing the same a few times.
 #pragma once
 #include "adapting.hpp"
 
 namespace memhook {
 
-// What is_sample() decides about an allocation. The last three take record_drawn(); is_call_timed is decided when
+// Decision of is_sample() about an allocation. The last three take record_drawn(); is_call_timed is decided when
 // nothing comes between it and the call.
 inline constexpr uint32_t is_passed = 0, is_recorded = 1, is_a_sample = 2, is_timed = 3, is_call_timed = 4;
 
 inline constexpr uint64_t look_bytes = 32 << 10;
-// Of the samples, one in so many is timed: time stamps cost about as much as the rest of a recording.
+// One in this many samples is timed: time stamps cost about as much as the rest of a recording.
 inline constexpr uint64_t samples_a_timing = 16;
-// Of what is timed, one in so many times calls that are passed by.
+// One in this many timings is about skipped calls.
 inline constexpr uint64_t timings_a_pass_timing = 8;
-// Longer than any recording takes, or a few calls that are passed by: the thread had to wait for a processor
-// meanwhile.
+// Longer than any recording takes, or a few skipped calls: the thread had to wait for a processor meanwhile.
 inline constexpr uint64_t most_counts = 1 << 18, most_pass_counts = 1 << 13;
 
 inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(counter, more, __ATOMIC_RELAXED); }
 
-// Times something that the thread does. What has begun is kept in the ring: in a frame it would lie below all that a
-// recording takes of the stack.
+// Starts to time something that the thread does. The start is kept in the ring: in a frame it would lie below the stack
+// that a recording uses.
 [[gnu::noinline, gnu::cold]] inline void begin_timing(RingHeader* ring) {
   uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
   ring->timed_stamp = second - first;
@@ -48,17 +46,17 @@ inline void add_count(uint64_t* counter, uint64_t more) { __atomic_fetch_add(cou
   add_count(&tally()->timed_stamp_counts, ring->timed_stamp);
 }
 
-// Begins to time a release if it is time for that. pre: begin_recording() was called.
+// Starts to time a release if it is time for that. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline void look_before_release(RingHeader* ring) {
   if (!look_for_room(ring) || !is_time_to_look(ring)) return;
   look_at_order(ring);
-  // To come to the end of record_release_slowly().
+  // This leads to the end of record_release_slowly().
   ring->limit = ring->head;
   begin_timing(ring);
 }
 
-// With the live filter: takes out a block that is going to be released. Whether it was there, so that its release has to
-// be recorded. With a budget, what that takes is timed now and then. pre: begin_recording() was called.
+// With the live filter: removes a block that is about to be released. Returns whether it was there, so that its release
+// has to be recorded. With a budget, this is timed now and then. pre: begin_recording() was called.
 [[gnu::noinline]] inline bool leave_and_time(RingHeader* ring, uint64_t address) {
   if ((gate().flags & flag_budget) && !has_room(ring)) look_before_release(ring);
   bool is_recorded_one = leave_recorded(address);
@@ -70,19 +68,19 @@ inline uint32_t sample_or_timed(RingHeader* ring) {
   return draw_random(ring) >> 32 & (samples_a_timing - 1) ? is_a_sample : is_timed;
 }
 
-// Bytes to the next sample or look.
+// Counts down the bytes to the next sample or look.
 inline void count_down(RingHeader* ring, uint64_t bytes) {
   ring->sample_left = bytes < look_bytes ? bytes : look_bytes;
   ring->sample_rest = bytes - ring->sample_left;
 }
 
-// Begins what is ordered. Whether this allocation is recorded then.
+// Starts the ordered sampling. Returns the decision about this allocation.
 inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
   uint64_t order = __atomic_load_n(&tally()->sampling_order, __ATOMIC_RELAXED);
   uint64_t largest = gate().sample_bytes;
   if (order > largest) order = largest;
   if (!publish_sampling(ring, order)) {
-    // The ring is given up, or full and events are dropped. Nothing has changed, and the next allocation tries
+    // The ring was given up, or is full and events are dropped. Nothing has changed, and the next allocation tries
     // again.
     ring->sample_left = ~0ull;
     if (ring->sampling == wants_order) return is_recorded;
@@ -110,7 +108,7 @@ inline uint32_t begin_order(RingHeader* ring, uint64_t size) {
     ring->sampling = records_all;
     return is_timed;
   }
-  // What is left to the sample: sample_left is below 0.
+  // Bytes left to the sample: sample_left is below 0.
   auto left = static_cast<int64_t>(ring->sample_left + ring->sample_rest);
   bool is_one = left < 0;
   uint64_t order = __atomic_load_n(&tally()->sampling_order, __ATOMIC_RELAXED);

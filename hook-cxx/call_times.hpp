@@ -1,16 +1,18 @@
-// How long the allocator takes: now and then a random allocation is timed, from the call of the original to its return.
+// Times the allocator: now and then a random allocation is timed, from the call of the original to its return.
 //
 // A ring's `limit` ends after a random number of events, as with a budget (budget.hpp). One of the allocations behind
-// that place is timed, at random again: those which follow many releases are not drawn more often. Between two of these
-// places nothing is looked at. Of samples, which are random already, each is timed; with --sample, many are.
+// that place is timed, chosen at random again, so that those which follow many releases are not chosen more often.
+// Between two of these places nothing is checked. Samples are random already, so each is timed; with --sample, there
+// are many.
 //
-// The event has all that a sum needs, because the allocation's own event may be lost or arrive in another pass.
+// The event contains everything that a sum needs, because the allocation's own event may be lost or arrive in another
+// pass.
 #pragma once
 #include "budget.hpp"
 
 namespace memhook {
 
-// Begins to time a call, which follows at once.
+// Starts to time a call, which follows at once.
 [[gnu::noinline, gnu::cold]] inline uint32_t time_call(RingHeader* ring) {
   uint64_t first = cpu::time_stamp(), second = cpu::time_stamp();
   ring->call_stamp = second - first;
@@ -18,7 +20,8 @@ namespace memhook {
   return is_call_timed;
 }
 
-// Ends it. A cold function begins at an address of its own, so this has at most one miss of the instruction cache.
+// Ends the timing. A cold function begins at an address of its own, so this causes at most one miss of the instruction
+// cache.
 [[gnu::always_inline]] inline void end_call_time(RingHeader* ring) {
   uint64_t taken = cpu::time_stamp() - ring->call_from;
   taken = taken > ring->call_stamp ? taken - ring->call_stamp : 1;
@@ -32,7 +35,7 @@ inline uint32_t decide_call_time(RingHeader* ring) {
     return is_recorded;
   }
   ring->sampling = records_all;
-  // Whether the ring is nearly full counts again.
+  // A nearly full ring counts again.
   ring->limit = ring->head;
   return time_call(ring);
 }

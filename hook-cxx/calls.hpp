@@ -1,7 +1,7 @@
-// What a wrapper does that records each call.
+// Calls that are recorded by their wrappers.
 //
-// It keeps a frame (rbp) so that its caller's rbp and return address are at known places. Its personality routine
-// runs when an exception of operator new passes through, and ends the call.
+// A wrapper keeps a frame (rbp) so that its caller's rbp and return address are at known offsets. Its personality
+// routine runs when an exception of operator new passes through, and ends the call.
 #pragma once
 #include "birth.hpp"
 #include "passage.hpp"
@@ -13,8 +13,8 @@ namespace memhook {
 // Itanium C++ ABI, Exception Handling, section 1.6: _UA_CLEANUP_PHASE is 2, _URC_CONTINUE_UNWIND 8.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] int memhook_personality(int, int actions, uint64_t, void*, void*) {
   uint64_t word = thread_word(), epoch = word & 0xfff;
-  // Also after the detach: an exception that began before would leave the thread inside for ever. Not in a
-  // fork child, where the gate is wiped: the ring is its parent's.
+  // Also after the detach: an exception that began before would leave the thread inside forever. Not in a fork child,
+  // where the gate is wiped: the ring belongs to its parent.
   if ((actions & 2) && epoch != 0 && gate().last_epoch == epoch) reinterpret_cast<RingHeader*>(word - epoch)->outer = 0;
   return 8;
 }
@@ -35,7 +35,7 @@ template <uint32_t F, uint32_t V, typename... A>
   return [=]() __attribute__((always_inline)) { return original<void*>(F, V, args...); };
 }
 
-// The ring if this call is to be recorded. `frame` is the wrapper's.
+// Returns the ring if this call is to be recorded. `frame` is the wrapper's.
 [[gnu::always_inline]] inline RingHeader* begin_call(Frame frame) {
   uint32_t epoch = gate_word();
   if (epoch == 0) {
@@ -56,13 +56,13 @@ template <uint32_t F, uint32_t V, typename... A>
   return ring;
 }
 
-// Of the function that this is inlined into, which keeps one for it.
+// Frame of the function that this is inlined into, which keeps one for it.
 [[gnu::always_inline]] inline Frame own_frame() { return static_cast<Frame>(__builtin_frame_address(0)); }
 
 constexpr bool is_operator_new(uint32_t function) { return function >= first_operator && function <= last_operator; }
 
-// operator new and its kin, which call malloc, and functions of allocators that call each other: the inner call must not
-// be counted again.
+// operator new and related functions, which call malloc, and functions of allocators that call each other: the inner
+// call must not be counted again.
 constexpr bool calls_another(uint32_t function) {
   return is_operator_new(function) || (function >= first_shape && function <= last_shape);
 }
@@ -79,7 +79,7 @@ template <typename... A>
   return block;
 }
 
-// What an allocation does that is passed by (selective.hpp), but for the call of the original; and a release.
+// An allocation that is skipped (selective.hpp), without the call of the original; and a release.
 [[gnu::noinline, gnu::cold]] inline uint64_t pass_an_allocation(RingHeader* ring, const void* block) {
   uint32_t epoch = gate_word();
   if (epoch == 0 || !seated_ring(epoch) || gate().flags & selects) return 0;
@@ -114,7 +114,8 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   // Wrappers are called through slots.
   auto allocation = pass_an_allocation, release = pass_a_release;
   asm volatile("" : "+r"(allocation), "+r"(release));
-  // The wrappers are called all the time, these only here: else it would be timed how they come into the caches.
+  // The wrappers are called all the time, these only here: otherwise the time would include loading them into the
+  // caches.
   allocation(ring, block);
   release(ring, block);
   uint64_t begun = cpu::time_stamp();
@@ -134,7 +135,7 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   decided == is_timed ? record_timed(ring, f, frame, block, size) : record_sample(ring, f, frame, block, size);
 }
 
-// What is_sample() has decided.
+// Carries out the decision of is_sample().
 [[gnu::always_inline]] inline void record_or_pass(RingHeader* ring, uint32_t f, Frame frame, uint32_t decided,
                                                   void* block, uint64_t size) {
   if (__builtin_expect(decided == is_recorded, 1))
@@ -145,13 +146,13 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
     record_drawn(ring, f, frame, decided, block, size);
 }
 
-// Whether a release may have to be recorded.
+// Returns whether a release may have to be recorded.
 [[gnu::always_inline]] inline bool release_may_count(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0)) return may_be_recorded(block);
   return !was_passed(block);
 }
 
-// With the live filter: whether a release has to be recorded; asked once, by the call that then records it.
+// With the live filter: returns whether a release has to be recorded; asked once, by the call that then records it.
 [[gnu::always_inline]] inline bool leaves(RingHeader* ring, Frame frame, const void* block) {
   begin_recording(ring, frame);
   bool is_recorded_one = leave_and_time(ring, reinterpret_cast<uint64_t>(block));
@@ -159,7 +160,7 @@ inline void record_sample(RingHeader* ring, uint32_t f, Frame frame, void* block
   return is_recorded_one;
 }
 
-// Whether a release has to be recorded; asked once, by the call that then records it.
+// Returns whether a release has to be recorded; asked once, by the call that then records it.
 [[gnu::always_inline]] inline bool release_counts(const void* block) {
   if (__builtin_expect(gate().flags & flag_live_filter, 0)) return leave_recorded(reinterpret_cast<uint64_t>(block));
   return !was_passed(block);
@@ -170,7 +171,7 @@ inline uint64_t product(uint64_t a, uint64_t b) {
   return __builtin_mul_overflow(a, b, &result) ? ~0ull : result;
 }
 
-// Says that a reallocation failed whose release was recorded: the old block stands.
+// Records that a reallocation failed after its release was recorded: the old block still exists.
 [[gnu::always_inline]] inline void record_standing(RingHeader* ring, Frame frame, uint64_t old) {
   begin_recording(ring, frame);
   if (gate().flags & flag_live_filter)
@@ -181,7 +182,7 @@ inline uint64_t product(uint64_t a, uint64_t b) {
   end_recording(ring, frame);
 }
 
-// The policy of wrappers (wrappers.hpp) that record. `full` is the wrapper itself.
+// Policy of wrappers (wrappers.hpp) that record. `full` is the wrapper itself.
 struct Recording {
   using Full = Recording;
 
@@ -228,20 +229,20 @@ struct Recording {
       leave(ring);
       return original<void>(F, V, block, args...);
     }
-    // Most allocators look at the words before the block first: let that miss run beside our work.
+    // Most allocators read the words before the block first: this cache miss can overlap with our work.
     __builtin_prefetch(static_cast<char*>(block) - 8);
     record_release(ring, F, frame, op_release, block);
     original<void>(F, V, block, args...);
     leave(ring);
   }
 
-  // Two-phase, so that nobody can own the old address before its release is published.
+  // In two phases, so that nobody can own the old address before its release is published.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool zero_releases, void* old, A... args) {
     return reallocate_by<F>(size, zero_releases, old, calling<F, V>(old, args...));
   }
 
-  // Whose first argument is not the block.
+  // For functions whose first argument is not the block.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate_in(uint64_t size, bool zero_releases, uint64_t heap, void* old,
                                                     A... args) {

@@ -1,24 +1,24 @@
 // Calls of functions that the user has described as those of an allocator.
 //
-// Each described heap has blocks of its own, which are recorded by keys (abi: layout/described.rs) and else as those
-// of malloc are. What a described function calls in turn is looked at again: malloc, from which a pool takes its slabs,
-// belongs to another heap, and so do the functions of another pool. Only what allocates in the same heap is a part of
-// the call: pool_calloc that calls pool_alloc makes one block.
+// Each described heap has blocks of its own, which are recorded by keys (abi: layout/described.rs) and otherwise like
+// those of malloc. Calls made by a described function are examined again: malloc, from which a pool takes its slabs,
+// belongs to another heap, and so do the functions of another pool. Only an allocation in the same heap is part of the
+// call: pool_calloc that calls pool_alloc creates one block.
 //
-// While the original runs, nothing says that this thread is inside a wrapper. So whatever happens in there, a
-// longjmp, an exception, a switch to another coroutine, or the end of the thread, leaves nothing behind but the mark
-// by which a call inside of the same heap is told; and that one is believed only if the stack has the frame.
+// While the original runs, nothing marks this thread as being inside a wrapper. So whatever happens there, a longjmp,
+// an exception, a switch to another coroutine, or the end of the thread, leaves nothing behind except the mark that
+// identifies a call within the same heap; and that is believed only if the stack contains the frame.
 #pragma once
 #include "arch/x86_64/described_entry.hpp"
 #include "calls.hpp"
 
 namespace memhook {
 
-// Words of the frame, by their places below rbp.
+// Words of the frame, by their offsets below rbp.
 inline constexpr int described_original = -1, described_epoch = -11, described_number = -12, described_mark = -13,
                      described_old = -14;
 
-// What the attacher says of a function: abi::DescribedFunction::pack.
+// Description of a function by the attacher: abi::DescribedFunction::pack.
 struct Described {
   uint64_t word;
 
@@ -33,10 +33,10 @@ struct Described {
 
 inline Described described_at(uint64_t number) { return {in_guide<uint64_t>(described_offset)[number]}; }
 
-// 1 to 6.
+// Numbers are 1 to 6.
 inline uint64_t argument_of(const uint64_t* frame, uint64_t number) { return frame[-1 - static_cast<int64_t>(number)]; }
 
-// By four bits: the number, and whether only 32 bits of the argument mean something.
+// Four bits each: the number, and whether only 32 bits of the argument are significant.
 inline uint64_t number_in(const uint64_t* frame, uint64_t argument) {
   uint64_t value = argument_of(frame, argument & 7);
   return argument & 8 ? static_cast<uint32_t>(value) : value;
@@ -49,9 +49,9 @@ inline uint64_t size_in(const uint64_t* frame, Described d) {
   return count ? product(number_in(frame, count), bytes) : bytes;
 }
 
-// What is stored where an argument points to, which is any number at all if the description is wrong: 0 if nothing is.
-// What is on this thread's stack above the frame of the call is mapped. Everything else is read through the kernel, which
-// answers EFAULT where a load would fault; a call of which it cannot be known counts as lost.
+// Returns the value stored where an argument points to, which may be any number if the description is wrong: 0 if
+// nothing is. Everything on this thread's stack above the frame of the call is mapped. The rest is read through the
+// kernel, which answers EFAULT where a load would fault; a call whose value remains unknown counts as lost.
 inline uint64_t stored_at(const RingHeader* ring, const uint64_t* frame, uint64_t place) {
   // No process maps the lowest addresses (vm.mmap_min_addr), and none above this has four levels of page tables.
   constexpr uint64_t lowest = 65536, above = 1ull << 47;
@@ -71,7 +71,7 @@ inline uint64_t old_in(const RingHeader* ring, const uint64_t* frame, Described 
   return d.old_is_indirect() ? stored_at(ring, frame, old) : old;
 }
 
-// The key of a block; 0 if it cannot have one, which is counted.
+// Returns the key of a block; 0 if it cannot have one, which is counted.
 inline uint64_t key_of(uint64_t heap, uint64_t address) {
   auto high = static_cast<uint32_t>((address >> 32) + 1);
   auto* windows = in_report<uint32_t>(windows_offset) + heap * heap_windows;
@@ -91,8 +91,8 @@ inline uint64_t key_of(uint64_t heap, uint64_t address) {
   return 0;
 }
 
-// As begin_call, but whatever else this thread is inside of: another heap does not count what this one does.
-// `outer` is to be put back.
+// Like begin_call, but regardless of other calls that this thread is inside: another heap does not count the calls of
+// this one. `outer` is to be restored.
 inline RingHeader* begin_in_heap(uint64_t* frame, uint64_t& outer) {
   uint32_t epoch = gate_word();
   if (epoch == 0) return nullptr;
@@ -117,7 +117,7 @@ inline void end_in_heap(RingHeader* ring, uint64_t outer) {
   asm volatile("" ::: "memory");
 }
 
-// Whether the call with the frame `mark` is under way, and this one a part of it. A handler of a signal that has
+// Returns whether the call with the frame `mark` is running, and this one is part of it. A handler of a signal that has
 // interrupted it is not. pre: the ring is ours, see begin_in_heap.
 [[gnu::noinline]] inline bool is_part_of(RingHeader* ring, const uint64_t* frame, uint64_t mark) {
   auto here = reinterpret_cast<uint64_t>(frame);
@@ -139,7 +139,7 @@ inline void end_in_heap(RingHeader* ring, uint64_t outer) {
   return search.found && !search.signal;
 }
 
-// Says of an old block that it is released. Whether that was recorded.
+// Records the release of an old block. Returns whether that was recorded.
 inline bool record_described_release(RingHeader* ring, uint64_t* frame, uint32_t f, Described d, uint64_t op,
                                      uint64_t address) {
   uint64_t key = address ? key_of(d.heap(), address) : 0;
@@ -166,7 +166,7 @@ extern "C" uint64_t memhook_described_begin(uint64_t* frame) {
   bool is_part = false;
   if (d.role() == role_releases) {
     uint64_t old = old_in(ring, frame, d);
-    // What a reallocation releases has been said.
+    // The release by a reallocation has been recorded.
     bool is_said = mark && old == ring->described_olds[d.heap()] && is_part_of(ring, frame, mark);
     if (!is_said) record_described_release(ring, frame, f, d, op_release, old);
     is_part = true;
@@ -189,7 +189,7 @@ extern "C" uint64_t memhook_described_begin(uint64_t* frame) {
 
 extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
   using namespace memhook;
-  // Of another attach, a function with this number may be of another heap.
+  // In another attach, a function with this number may belong to another heap.
   if ((gate_word() & ~suspended) != frame[described_epoch]) return;
   uint64_t outer;
   RingHeader* ring = begin_in_heap(frame, outer);
@@ -197,7 +197,7 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
   uint64_t number = frame[described_number];
   auto f = static_cast<uint32_t>(first_described + number);
   Described d = described_at(number);
-  // Of another thread, if the call has gone on there: that one finds its mark out.
+  // The ring belongs to another thread if the call has continued there: that thread will find out about its mark.
   if (ring->described_frames[d.heap()] == reinterpret_cast<uint64_t>(frame)) {
     ring->described_frames[d.heap()] = frame[described_mark];
     ring->described_olds[d.heap()] = 0;
@@ -213,7 +213,7 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
     uint32_t decided = is_wanted ? is_sample_behind(ring, frame, size) : uint32_t{is_passed};
     if (key) record_or_pass(ring, f, frame, decided, reinterpret_cast<void*>(key), size);
   } else if (frame[described_old] && size != 0) {
-    // The old block stays.
+    // The old block remains.
     record_standing(ring, frame, key_of(d.heap(), frame[described_old]));
   }
   end_in_heap(ring, outer);

@@ -1,14 +1,14 @@
-// Wrappers that record nothing and tell whoever listens to the probes otel_memory:alloc and otel_memory:free
+// Wrappers that record nothing, but report to listeners of the probes otel_memory:alloc and otel_memory:free
 // (memhook-rs emit; the contract is design document 00003 of opentelemetry-ebpf-profiler).
 //
-// While nobody listens and no block lives of which somebody was told, each jumps to the original after one load and one
-// branch. While somebody listens, allocations are drawn by the bytes allocated, as jemalloc draws them: a Poisson
-// process, in which a block of `size` bytes is drawn with the probability 1 - exp(-size / mean). Its weight is its size
-// by that probability, so that sums of weights estimate sums of bytes without a bias.
+// While nobody listens and no reported block is live, each jumps to the original after one load and one branch. While
+// somebody listens, allocations are drawn by the bytes allocated, as in jemalloc: a Poisson process, in which a block
+// of `size` bytes is drawn with the probability 1 - exp(-size / mean). Its weight is its size divided by that
+// probability, so that sums of weights estimate sums of bytes without a bias.
 //
-// A listener is told of a release before the allocator has the block back, and of an allocation before the program has
-// the block, so what it is told of one address is in the order in which it happened. A release needs no ring: whatever
-// a thread is doing, the table knows whether the block is one that was told.
+// A listener is told about a release before the allocator gets the block back, and about an allocation before the
+// program has the block, so the reports about one address are in the order of the events. A release needs no ring:
+// whatever a thread is doing, the table knows whether the block is one that was reported.
 #pragma once
 #include "emitted.hpp"
 #include "passage.hpp"
@@ -16,16 +16,17 @@
 
 namespace memhook {
 
-// Whether anybody listens to either probe.
+// Returns whether anyone listens to either probe.
 [[gnu::always_inline]] inline bool is_listened_to() {
   return __builtin_expect(__atomic_load_n(&memhook_listeners, __ATOMIC_RELAXED) != 0, 0);
 }
 
-// size / (1 - exp(-size / mean)), which is size / 2 + mean * y * coth(y) where y = size / (2 * mean). Of coth it takes
-// Lambert's continued fraction, y * coth(y) = 1 + y^2 / (3 + y^2 / (5 + ...)), in fixed point: there are no vector
-// registers here. All its terms are positive, so it loses nothing; at the largest y the terms left out are below 1e-6.
+// Returns size / (1 - exp(-size / mean)), which is size / 2 + mean * y * coth(y) where y = size / (2 * mean). For coth
+// it uses Lambert's continued fraction, y * coth(y) = 1 + y^2 / (3 + y^2 / (5 + ...)), in fixed point: there are no
+// vector registers here. All its terms are positive, so it loses nothing; at the largest y the omitted terms are below
+// 1e-6.
 inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
-  // Not to be missed: exp(-24) is 4e-11. So is every block where the mean is 0, which draws all.
+  // Certain to be drawn: exp(-24) is 4e-11. So is every block if the mean is 0, which draws all.
   constexpr uint64_t most = 24, terms = 16, point = 24;
   if (size / most >= mean) return size;
   // The mean is at most 2^30, so size is below 2^35 and y below 12; here y has 20 bits behind the point.
@@ -40,7 +41,7 @@ inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
 [[gnu::noinline, gnu::cold]] inline void tell_allocation(RingHeader* ring, Frame frame, const void* block,
                                                          uint64_t size) {
   keep_frame();
-  // A signal handler that allocates meanwhile is passed by.
+  // A signal handler that allocates meanwhile is skipped.
   if (ring) begin_recording(ring, frame);
   auto address = reinterpret_cast<uint64_t>(block);
   enter_emitted(address, size);
@@ -51,7 +52,7 @@ inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
 // pre: the allocator has not seen the release yet.
 [[gnu::noinline, gnu::cold]] inline Emitted tell_release(const void* block) {
   keep_frame();
-  // In a fork child the table is its parent's.
+  // In a fork child the table belongs to its parent.
   if (epoch_now() == 0) return {};
   auto address = reinterpret_cast<uint64_t>(block);
   Emitted found = leave_emitted(address);
@@ -59,7 +60,7 @@ inline uint64_t weighted_bytes(uint64_t size, uint64_t mean) {
   return found;
 }
 
-// Whether an allocation is told. One call for each. pre: begin_call() has returned the ring.
+// Returns whether an allocation is reported. Called once for each. pre: begin_call() has returned the ring.
 [[gnu::always_inline]] inline bool is_drawn(RingHeader* ring, uint64_t size) {
   return !(gate().flags & selects) || selected(ring, size);
 }
@@ -80,7 +81,7 @@ extern "C" void* memhook_pass_end(Frame frame, PassedCall* call, void* block) {
   return block;
 }
 
-// Of calls that cannot be passed by; the others never come here.
+// For calls that cannot be skipped; the others never come here.
 struct Telling {
   using Full = Telling;
 
@@ -118,7 +119,7 @@ struct Telling {
     original<void>(F, V, block, args...);
   }
 
-  // Two-phase, as in Recording.
+  // In two phases, as in Recording.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool zero_releases, void* old, A... args) {
     return reallocate_by(size, zero_releases, old, calling<F, V>(old, args...));
@@ -158,7 +159,7 @@ struct Telling {
   }
 };
 
-// What slots hold: each decides without a frame of its own, and jumps.
+// Wrappers in slots: each decides without a frame of its own, and jumps.
 struct Emitting {
   using Full = Telling;
 

@@ -1,20 +1,21 @@
-// Which calls of the Python interpreter's evaluation function are on the calling thread's stack, and where.
+// Finds the calls of the Python interpreter's evaluation function on the calling thread's stack, and their positions.
 //
-// Why. Since CPython 3.11 the chain of frames passes through variables of these calls: 3.11 and 3.12 have the
-// innermost frame in one (_PyCFrame), and from 3.12 on each call has the entry frame that its first function returns to.
-// Whoever exchanges the contents of a C stack, as greenlet does, leaves these pointers behind for a moment: what they
-// lead to then is some other data. So a variable counts only if the native stack proves that it is one: if a call of the
-// function is on the stack that has its variable there. The interpreter's code decides at which distance from the end of
-// a call's frame; it is the same for all calls, and is learned from a chain that was read through the kernel.
+// Why. Since CPython 3.11 the chain of frames passes through variables of these calls: 3.11 and 3.12 have the innermost
+// frame in one (_PyCFrame), and from 3.12 on each call has the entry frame that its first function returns to. Code
+// that exchanges the contents of a C stack, as greenlet does, leaves these pointers behind for a moment: they then lead
+// to other data. So a variable counts only if the native stack proves that it is one: if a call of the function is on
+// the stack that has its variable there. The interpreter's code determines its distance from the end of a call's frame;
+// it is the same for all calls, and is learned from a chain that was read through the kernel.
 //
-// What is found is kept by the native backtrace and the stack pointer, which decide where all frames are, but for
-// functions that have variable arrays. So where something differs, the stack is unwound again before that is believed.
+// The result is cached by the native backtrace and the stack pointer, which determine the position of all frames,
+// except for functions with variable-length arrays. So if something differs, the stack is unwound again before that is
+// believed.
 #pragma once
 #include "unwind.hpp"
 
 namespace memhook::python {
 
-// The calls that one unwinding has found, innermost first.
+// Calls that one unwinding has found, innermost first.
 struct Evaluations {
   uint64_t place;   // stack pointer | version of the module list << 48; 0: empty
   uint64_t native;  // the id of the native backtrace
@@ -25,24 +26,25 @@ struct Evaluations {
 };
 static_assert(sizeof(Evaluations) == 128);
 
-// Those that were found last, of all threads. They are the hook's own memory, because they say which words of a stack
-// are pointers that plain loads may follow. Only who holds the interpreter's lock comes here, so one thread at a time.
+// Last calls found, of all threads. They are in the hook's own memory, because they tell which words of a stack are
+// pointers that plain loads may follow. Only the thread that holds the interpreter's lock comes here, so one thread at
+// a time.
 inline constexpr uint64_t evaluation_places = 512;
 inline Evaluations kept_evaluations[evaluation_places];
 
-// Whether the thread has the caches whose pages the attacher makes for those who need them, and which are the target's
-// own if it touches them first. An interpreter may have been loaded after the others were made.
+// Returns whether the thread has the caches whose pages the attacher creates for threads that need them, and which
+// belong to the target if it touches them first. An interpreter may have been loaded after the others were created.
 [[gnu::always_inline]] inline bool has_large_caches(const RingHeader* ring) {
   return ring->memo_mask == gate().memo_mask && __atomic_load_n(&ring->granted_caches, __ATOMIC_ACQUIRE) >= 2;
 }
 
-// From the end of a call's frame down to its variable, in bytes; 0: not known yet. Private to the process.
+// Distance from the end of a call's frame down to its variable, in bytes; 0 if unknown. Private to the process.
 struct Distances {
   uint32_t innermost, entry;
 };
 inline Distances distances;
 
-// A thread's chain was found to be of another stack than the one that it is on.
+// A thread's chain was found to belong to another stack than the current one.
 inline bool stacks_are_exchanged;
 
 // Notes the calls of the evaluation function during an unwinding.
@@ -67,7 +69,7 @@ struct EvaluationTrace {
   }
   void restores_rbp(uint64_t, uint64_t) {}
   void uses_rbp() {}
-  // Behind a signal's frame, the interpreter was interrupted anywhere.
+  // Behind the frame of a signal, the interpreter was interrupted anywhere.
   [[gnu::always_inline]] void spoil() { is_cut = true; }
 };
 
@@ -83,7 +85,7 @@ struct EvaluationTrace {
   found->is_whole = !truncated && !trace.is_cut && count < max_depth;
 }
 
-// The calls on the stack of the calling thread. `again`: not those that are remembered. pre: the thread holds the
+// Returns the calls on the stack of the calling thread. `again`: ignores remembered ones. pre: the thread holds the
 // interpreter's lock.
 [[gnu::always_inline]] inline const Evaluations* evaluations_of(RingHeader* ring, const Position& at, uint32_t native,
                                                                 uint64_t start, uint64_t bytes, bool again) {
@@ -93,13 +95,13 @@ struct EvaluationTrace {
   if (__builtin_expect(found->place == place && found->native == native && !again, 1)) return found;
   find_evaluations(ring, at, start, bytes, found);
   found->native = native;
-  // Last: a signal handler may leave us by siglongjmp(3) at any place.
+  // Last: a signal handler may leave this code by siglongjmp(3) at any point.
   asm volatile("" ::: "memory");
   found->place = place;
   return found;
 }
 
-// What is known of the memory at an address that a chain of frames leads to.
+// Knowledge about the memory at an address that a chain of frames leads to.
 enum class Memory {
   heap,     // not on a stack that we know
   proven,   // the variable of a call that is on the stack
@@ -107,14 +109,14 @@ enum class Memory {
   stale,    // none
 };
 
-// A chain of frames beside the calls that it belongs to.
+// A chain of frames with the calls that it belongs to.
 struct Proof {
   const Evaluations* calls;
   uint64_t sp, low, high;
   uint32_t next = 0;
 
-  // `distance`: of the variable; 0 if it is not known. If it is another one there, `seen` gets that, or ~0 if it has one
-  // already that differs.
+  // `distance`: that of the variable; 0 if unknown. If the variable is another one, `seen` is set to its distance, or
+  // to ~0 if it already contains a different one.
   [[gnu::always_inline]] Memory at(uint64_t address, uint32_t distance, uint32_t* seen) {
     if (__builtin_expect(address - low >= high - low, 1)) return Memory::heap;
     if (address < sp) return Memory::stale;

@@ -1,13 +1,12 @@
-// Call stacks along frame pointers: [rbp] is the caller's rbp, [rbp + 8] the return address. Right only
-// where every function was compiled with them; where one was not, frames are missed or made up.
+// Call stacks along frame pointers: [rbp] is the caller's rbp, [rbp + 8] the return address. Correct
+// only if every function was compiled with them; otherwise, frames are missing or invented.
 #pragma once
 #include "unwind.hpp"
 
 namespace memhook {
 
-// On a stack whose bounds are not known (a coroutine, an alternate signal stack, a thread the attacher
-// has not yet looked at): every read goes through the kernel, which answers EFAULT where we would
-// crash.
+// Walks a stack with unknown bounds (a coroutine, an alternate signal stack, a thread that the attacher
+// has not examined yet): every read goes through the kernel, which answers EFAULT where we would crash.
 [[gnu::noinline, gnu::cold]] inline uint32_t walk_unknown_stack(const Position& start, uint64_t* pcs, uint32_t depth) {
   uint64_t previous = start.sp - 16, fp = start.rbp;
   uint32_t count = 1;
@@ -21,7 +20,7 @@ namespace memhook {
   return count;
 }
 
-// Fills `pcs` as `unwind` does, and tells `trace` the same. [sp, high) is mapped as long as the
+// Fills `pcs` as `unwind` does, and reports the same to `trace`. [sp, high) is mapped as long as the
 // thread runs on it, so the reads cannot fault. pre: depth > 0.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t walk_frame_pointers(RingHeader* ring, const Position& start, uint64_t* pcs,
@@ -38,7 +37,7 @@ template <typename Trace>
   trace.uses_rbp();
   while (count < depth && fp > previous && (fp & 7) == 0) {
     if (fp >= high - 16) {
-      // It ends here because of where the stack ends, which is no word that was read.
+      // It ends here because of the end of the stack, which is not a word that was read.
       trace.spoil();
       break;
     }

@@ -58,7 +58,7 @@ const WrapperTable Replacements<Policy>::all = {MEMHOOK_HOOKED_FUNCTIONS(MEMHOOK
 
 const WrapperTable& wrappers_in_use() { return Replacements<Emitting>::all; }
 
-// The policies of its wrappers, by what they are for; and what else begins and ends with an attach.
+// Policies of the object's wrappers by purpose, and the actions at the beginning and end of an attach.
 struct Object {
   using Exact = Emitting;
   using Selective = Emitting;
@@ -90,7 +90,7 @@ const WrapperTable& wrappers_in_use() {
 struct Object {
   using Exact = Recording;
   using Selective = Passing;
-  // The other object's are for that.
+  // The other object is for that.
   using Telling = Passing;
   static constexpr bool emits = false;
   static void begin() {
@@ -109,7 +109,7 @@ using namespace memhook;
 
 #define MEMHOOK_EXPORT extern "C" [[gnu::visibility("default")]]
 
-// What a found hook says of itself: see abi::HookDescription.
+// Description of a hook that is found in a process: see abi::HookDescription.
 extern "C" {
 [[gnu::visibility("hidden")]] extern const HookDescription memhook_description;
 [[gnu::used]] const HookDescription memhook_description = {
@@ -127,19 +127,18 @@ extern "C" {
     reinterpret_cast<uint64_t>(&Replacements<Object::Telling>::all),
 };
 #ifdef MEMHOOK_EMITTER
-// Not among the zeros that no file has: see arch/x86_64/otel_memory.hpp.
+// Not among the zeros that are in no file: see arch/x86_64/otel_memory.hpp.
 [[gnu::section(".probes")]] uint32_t memhook_listeners = 0;
 #endif
 }
 
-// Returns how many slots were patched, or why none: not_our_region, also where the process has one by now
-// that it claimed when it was born; no_wipe_on_fork, where tracing would not be safe; stale or no_loader, with the
-// gate open.
-// `code` and `saved`: the passage for exceptions, as hook/passage.rs has found it; 0: there is none, or none is needed.
-// The first one is kept, as threads may be on their way through it.
+// Returns the number of patched slots, or why there are none: not_our_region, also if the process has claimed one in
+// the meantime because it was forked; no_wipe_on_fork if tracing would not be safe; stale or no_loader, with the gate
+// open. `code` and `saved`: the passage for exceptions, as found by hook/passage.rs; 0 if there is none, or none is
+// needed. The first one is kept, as threads may be on their way through it.
 MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uint64_t saved) {
   auto* c = reinterpret_cast<const Control*>(new_region);
-  // A child of a traced process still has what its parent had.
+  // A child of a traced process still has its parent's memory.
   leave_inheritance();
   if (c->magic != magic_value || c->abi_version != abi_version_value) return not_our_region;
   // The other object is for that.
@@ -162,11 +161,11 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uin
     }
     __atomic_store_n(&memhook_passage.code, code, __ATOMIC_RELEASE);
   }
-  // Open before the first slot is patched: a block allocated through an early slot and released
-  // through a late one must not look live. Release: the settings are visible with the epoch.
+  // Open before the first slot is patched: a block allocated through an early slot and released through a late one must
+  // not look live. Release: the settings are visible with the epoch.
   __atomic_store_n(&gate().epoch, trusted.epoch, __ATOMIC_RELEASE);
-  // Until fork(2) has its wrapper, a child would keep the region; as soon as another function has one, a call may be
-  // under way when its thread forks, and a child that came back into it without memory there would crash.
+  // Until fork(2) has its wrapper, a child would keep the region; as soon as another function has one, a call may be in
+  // progress when its thread forks, and a child that returned into it without memory there would crash.
   patch_pending(true);
   constexpr long madv_dofork = 11;
   trusted.is_inherited = sys::call(sys::nr_madvise, reinterpret_cast<long>(region),
@@ -174,10 +173,10 @@ MEMHOOK_EXPORT long memhook_attach(unsigned char* new_region, uint64_t code, uin
   return patch_pending();
 }
 
-// As memhook_attach.
+// Like memhook_attach.
 MEMHOOK_EXPORT long memhook_patch() { return region ? patch_pending() : not_our_region; }
 
-// Returns 0, or why nothing was exchanged; what became of each word is in the list.
+// Returns 0, or why nothing was exchanged; the result for each word is in the list.
 MEMHOOK_EXPORT long memhook_exchange(Exchange* words, uint64_t count, uint64_t iterate_modules,
                                      uint64_t loader_count_seen, uint64_t* loader_count_now) {
   return exchange_words(words, count, iterate_modules, loader_count_seen, loader_count_now);

@@ -1,18 +1,18 @@
-// Where a Python frame is: function, file and line of the instruction that it executes.
+// Location of a Python frame: function, file and line of the instruction that it executes.
 //
-// A code object may be gone when the attacher looks, and another one be in its place, so all three are written into the
-// stack table here, once for each distinct location. What the thread has seen is kept by the code object's address and
-// by what makes it this one.
+// A code object may be gone when the attacher looks, and replaced by another one, so all three are written into the
+// stack table here, once for each distinct location. Locations that the thread has seen are kept by the code object's
+// address and by its identity.
 //
-// Which one it is.  Who throws code away and compiles some anew, as exec() of a text does, gets the memory back just as
-// it was: code object, name, file and line table at the same addresses, with another line in the table. So no address
-// says which code object it is. Since 3.12 each has a number, which no other one had (`co_version`; 0 where a program
-// has made 2^32 of them). Before that, and where it has none, the contents say so: the hashes that the interpreter keeps
-// in the objects, which depend on each of their bytes. Most names have one, and the line tables that the compiler has
-// made since 3.10. Of a table without one, the length and the first and the last bytes count, of a file's name the
-// length and the last bytes, of a function's name nothing: that is asked for each frame of each allocation. Hence what
-// remains, before 3.12: code without hashes, as of a module that was changed and is imported once more, or as 3.8 and
-// 3.9 compile it, that differs in other bytes only.
+// Identity.  A program that throws code away and compiles other code, as exec() of a text does, gets the memory back
+// just as it was: code object, name, file and line table at the same addresses, with another line in the table. So
+// addresses do not identify a code object. Since 3.12 each has a number that no other one had (`co_version`; 0 if a
+// program has created 2^32 of them). Before that, and if it has none, the contents identify it: the hashes that the
+// interpreter keeps in the objects, which depend on each of their bytes. Most names have one, and so do the line tables
+// that the compiler has created since 3.10. Of a table without one, the length and the first and the last bytes count,
+// of a file's name the length and the last bytes, of a function's name nothing: this is done for each frame of each
+// allocation. Hence the remaining confusion, before 3.12: code without hashes, for example of a module that was changed
+// and is imported once more, or compiled by 3.8 and 3.9, that differs in other bytes only.
 #pragma once
 #include "evaluations.hpp"
 #include "stack_table.hpp"
@@ -21,14 +21,14 @@ namespace memhook::python {
 
 inline const PythonLayout* layout() { return in_guide<PythonLayout>(python_offset); }
 
-// What a place in the interpreter's memory holds.
+// Reads the interpreter's memory.
 struct Reader {
   bool direct;
 
-  // `bytes` bytes at an address: where they are, or copied into `buffer`; null if they cannot be had.
+  // Returns `bytes` bytes at an address: in place, or copied into `buffer`; null if they cannot be read.
   [[gnu::always_inline]] const uint64_t* view(uint64_t address, uint64_t bytes, uint64_t* buffer) const {
-    // User addresses end below 2^47, and objects are aligned (the 56-bit ones of five page table levels are
-    // only given to those who ask for them).
+    // User addresses end below 2^47, and objects are aligned (the 56-bit ones of five-level page tables are only given
+    // to programs that ask for them).
     if (address < 4096 || address >> 47 || (address & 7)) return nullptr;
     if (direct) return reinterpret_cast<const uint64_t*>(address);
     return may_call_kernel() && sys::read_own(address, buffer, bytes) ? buffer : nullptr;
@@ -49,7 +49,7 @@ inline T field(const uint64_t* object, uint64_t offset) {
   return value;
 }
 
-// Bytes one after the other.
+// Reads consecutive bytes.
 struct Bytes {
   Reader reader;
   uint64_t at, left;
@@ -60,7 +60,7 @@ struct Bytes {
   bool take(uint8_t* byte) {
     if (left == 0) return false;
     if (next == have) {
-      // Aligned, as the reader wants it: the first chunk begins there, and all others follow at once.
+      // Aligned, as the reader requires: the first chunk begins there, and all others follow it directly.
       uint64_t skip = at & 7, count = left + skip < 512 ? left + skip : 512;
       auto* found = reader.view(at - skip, count, chunk);
       if (!found) return false;
@@ -74,7 +74,7 @@ struct Bytes {
     return true;
   }
 
-  // An unsigned number in pieces of six bits, the lowest first (Objects/locations.md).
+  // Reads an unsigned number in pieces of six bits, the lowest first (Objects/locations.md).
   bool number(uint64_t* value) {
     uint8_t byte;
     *value = 0;
@@ -94,10 +94,10 @@ struct Bytes {
   }
 };
 
-// Entries of a line table at most: a function of a million instructions.
+// Limit on the entries of a line table: a function with a million instructions.
 inline constexpr int most_entries = 1 << 20;
 
-// The line of the instruction at `offset` (bytes), or -1 if it has none; false if the table makes no sense.
+// Returns the line of the instruction at `offset` (bytes), or -1 if it has none; false if the table makes no sense.
 inline bool line_by_increments(Bytes& table, bool are_ranges, int64_t offset, int64_t* line) {
   int64_t address = 0, current = *line;
   uint8_t step, change;
@@ -153,11 +153,11 @@ inline bool line_by_locations(Bytes& table, int64_t offset, int64_t* line) {
   return false;
 }
 
-// Characters of a text, and bytes of a line table, at most.
+// Limits on the characters of a text, and on the bytes of a line table.
 inline constexpr uint64_t most_text = 1 << 20, most_line_bytes = 1 << 24;
 
-// A text's characters behind `into`, at most `most` bytes: the first or the last ones. Their width goes to
-// `kind`, whether some are missing to `cut`. Returns how many bytes; -1 if it is no text.
+// Copies the characters of a text behind `into`, at most `most` bytes: the first or the last ones. Stores their width
+// in `kind`, and in `cut` whether some are missing. Returns the number of bytes; -1 if it is not a text.
 inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* into, int64_t most, bool from_end,
                          uint64_t* kind, bool* cut) {
   const PythonLayout* p = layout();
@@ -178,7 +178,7 @@ inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* i
     bytes = most;
   }
   *kind = width;
-  // Word by word from an aligned address on: what follows the text in its last word is a part of the object.
+  // Word by word from an aligned address on: bytes after the text in its last word belong to the object.
   for (int64_t done = 0; done < bytes;) {
     uint64_t from = data + static_cast<uint64_t>(done), skip = from & 7;
     if (!reader.word(from - skip, &word)) return -1;
@@ -191,20 +191,20 @@ inline int64_t copy_text(const Reader& reader, uint64_t object, unsigned char* i
   return bytes;
 }
 
-// Reads where plain loads are safe and the address is an object's.
+// Reads where plain loads are safe and the address is that of an object.
 struct PlainReader {
   [[gnu::always_inline]] const uint64_t* view(uint64_t address, uint64_t, uint64_t*) const {
     return reinterpret_cast<const uint64_t*>(address);
   }
 };
 
-// The bits of a code object's mark.
+// Number of bits in a code object's mark.
 inline constexpr uint64_t mark_bits = 56;
-// What an object has in place of a hash until somebody asks for it.
+// Value of an object's hash until it is first needed.
 inline constexpr uint64_t no_hash = ~0ull;
 
-// What tells a code object from others that were at its address with name, file and line table at the same ones; see
-// above. False if it cannot be read.
+// Computes a mark that distinguishes a code object from others that were at its address with the same addresses of
+// name, file and line table; see above. Returns false if it cannot be read.
 template <typename SomeReader>
 [[gnu::always_inline]] inline bool sum_of_contents(const SomeReader& reader, const uint64_t* object, uint64_t* mark) {
   const PythonLayout* p = layout();
@@ -217,10 +217,11 @@ template <typename SomeReader>
   uint64_t file_length = file[2], file_hash = file[3], lines_length = lines[2], lines_hash = lines[3];
   uint64_t sum = *name_hash + (file_hash << 21 | file_hash >> 43) + (lines_hash << 42 | lines_hash >> 22) +
                  (file_length << 36) + (lines_length << 17) + field<uint32_t>(object, p->code_first_line);
-  // A length leads to the end only of an object of the interpreter's own type that can be a file's name or a line
-  // table; elsewhere it may lead anywhere. A length of 0 leads to the word before the bytes, which is the object's, too.
+  // The length leads to the end only in an object of the interpreter's own type that can be a file's name or a line
+  // table; otherwise it may lead anywhere. A length of 0 leads to the word before the bytes, which belongs to the
+  // object, too.
   if (file_hash == no_hash) {
-    // One of a class of the program's has its characters elsewhere; see copy_text().
+    // An object of a class of the program has its characters elsewhere; see copy_text().
     if (file[1] != p->text_type || !(file[4] & 32) || file_length > most_text) return false;
     const uint64_t* end = reader.view(file_at + p->text_ascii + ((file_length - 1) & ~7ull), 8, &end_buffer);
     if (!end) return false;
@@ -236,7 +237,7 @@ template <typename SomeReader>
   return true;
 }
 
-// A function of its own: whoever calls it goes on to deeper calls, and its copies would take their room on the stack.
+// A separate function: its caller makes deeper calls, and the copies would take up room on the stack.
 [[gnu::noinline]] inline bool mark_of_contents(const Reader& reader, const uint64_t* object, uint64_t* mark) {
   return sum_of_contents(reader, object, mark);
 }
@@ -252,7 +253,7 @@ template <typename SomeReader>
   return *mark != 0 || mark_of_contents(reader, object, mark);
 }
 
-// What a thread keeps of a location. `id` 0: the entry is empty.
+// A location that a thread remembers. `id` 0: the entry is empty.
 struct Seen {
   uint64_t code, name, file, lines;
   int64_t offset;
@@ -263,14 +264,14 @@ struct Seen {
 };
 static_assert(sizeof(Seen) == 64);
 
-// Behind the frames that are being collected, on the page of the header: 1 KiB for a location, and the
-// chunk of a line table.
+// Behind the frames that are being collected, on the page of the header: 1 KiB for a location, and the chunk of a line
+// table.
 inline uint64_t* location_words(RingHeader* ring) {
   return reinterpret_cast<uint64_t*>(in_ring(ring, ring_scratch_offset + max_depth * 8));
 }
 static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
 
-// Writes a location into the stack table; 0 if it cannot be had.
+// Writes a location into the stack table; returns 0 if it cannot be read.
 [[gnu::noinline]] inline uint32_t write_location(RingHeader* ring, const Reader& reader, const Seen& seen) {
   const PythonLayout* p = layout();
   uint64_t* words = location_words(ring);
@@ -278,7 +279,7 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   const uint64_t* lines = reader.view(seen.lines, sizeof buffer, buffer);
   if (!lines || lines[1] != p->bytes_type || lines[2] > most_line_bytes) return 0;
   int64_t line = seen.first_line;
-  // An instruction before the first: the frame is about to begin.
+  // An instruction before the first: the frame is about to start.
   if (seen.offset >= 0) {
     Bytes table{reader, seen.lines + 32, lines[2], words + max_depth};
     bool found = p->lines == python_increments || p->lines == python_ranges
@@ -301,7 +302,7 @@ static_assert(ring_scratch_offset + max_depth * 8 * 2 + 512 <= 4096);
   return intern_stack(python_location, words, count, false);
 }
 
-// How many bytes from the beginning of an object its last word of interest ends at.
+// Returns the number of bytes from the beginning of an object to the end of its last relevant word.
 inline uint64_t code_bytes(const PythonLayout* p) {
   uint64_t bytes = p->code_name + 8;
   if (p->code_file + 8 > bytes) bytes = p->code_file + 8;
@@ -318,8 +319,8 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   return bytes;
 }
 
-// Finds a location that is not remembered, and remembers it at `place`, if there is one; 0 if it cannot be had. What is
-// remembered may be written by others (state.hpp), so nothing that is read through comes from there.
+// Finds a location that is not remembered, and remembers it at `place`, if that is not null; returns 0 if it cannot be
+// read. Remembered data may be written by other processes (state.hpp), so no address that is read comes from there.
 [[gnu::noinline, gnu::cold]] inline uint32_t find_location(RingHeader* ring, const Reader& reader,
                                                            const uint64_t* object, uint64_t code, int64_t offset,
                                                            Seen* place) {
@@ -335,7 +336,7 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   if (!mark_of(reader, object, &seen.mark)) return 0;
   uint32_t id = write_location(ring, reader, seen);
   if (place == nullptr || id == 0) return id;
-  // First and last, as for a chain: a signal handler may leave us by siglongjmp(3) at any place.
+  // First and last, as for a chain: a signal handler may leave this code by siglongjmp(3) at any point.
   place->id = 0;
   asm volatile("" ::: "memory");
   place->code = seen.code;
@@ -349,8 +350,8 @@ inline uint64_t frame_bytes(const PythonLayout* p) {
   return place->id = id;
 }
 
-// The id of the location of a frame that executes the instruction at `instruction` in a code object. Each allocation
-// asks that for each frame, so what is remembered is compared where it is. `anew`: nothing remembered counts.
+// Returns the id of the location of a frame that executes the instruction at `instruction` in a code object. Each
+// allocation needs that for each frame, so remembered data is compared in place. `anew`: ignores remembered data.
 [[gnu::always_inline]] inline uint32_t location_of(RingHeader* ring, const Reader& reader, uint64_t code,
                                                    uint64_t instruction, uint64_t bytes, bool anew) {
   const PythonLayout* p = layout();

@@ -1,15 +1,15 @@
-// Mappings: mmap and its kin, traced where the attacher has patched their slots (--mappings).
+// Mappings: mmap and related functions, traced if the attacher has patched their slots (--mappings).
 //
-// The order of mappings is one for the whole process, because a call can be about any range of
-// addresses, so the sequence word of one page says nothing. Whoever unmaps or replaces something takes
-// the next number before the kernel is called and publishes afterwards, if the call succeeded; whoever
-// has mapped something reads the number after the kernel has answered, and publishes before the program
-// gets the address. A range is free for a new owner only after the kernel has unmapped it, so the new
-// owner reads at least the number of that call: a mapping with number v is younger than all calls
-// numbered up to v, and older than the others, whenever their events come.
+// There is one order of mappings for the whole process, because a call can concern any range of
+// addresses, so the sequence word of one page is not enough. A call that unmaps or replaces something
+// takes the next number before the kernel is called and publishes afterwards, if it succeeded; a call
+// that has mapped something reads the number after the kernel has answered, and publishes before the
+// program gets the address. A range is free for a new owner only after the kernel has unmapped it, so
+// the new owner reads at least the number of that call: a mapping with number v is younger than all
+// calls numbered up to v, and older than the others, whenever their events arrive.
 //
-// What is called from inside of an allocator's function belongs to the allocator, like all that is
-// called inside another hooked call: begin_call() passes it by. Mappings are not sampled.
+// Calls from inside an allocator's function belong to the allocator, like all calls inside another
+// hooked call: begin_call() skips them. Mappings are not sampled.
 #pragma once
 #include "calls.hpp"
 
@@ -66,8 +66,8 @@ inline void commit_mapping(RingHeader* ring, uint64_t op, uint64_t address, uint
 
 inline bool has_failed(const void* result) { return result == reinterpret_cast<void*>(-1l); }
 
-// What mmap(2) makes of a length: whole pages, of MAP_HUGETLB those of the size in the flags, of which
-// 2 MiB is the default on x86-64 (include/uapi/asm-generic/hugetlb_encode.h).
+// Returns the bytes that mmap(2) maps for a length: whole pages, which for MAP_HUGETLB have the size in
+// the flags; the default is 2 MiB on x86-64 (include/uapi/asm-generic/hugetlb_encode.h).
 inline uint64_t mapped_bytes(uint64_t bytes, int flags) {
   constexpr int hugetlb = 0x40000, shift_at = 26, shift_mask = 63;
   if (!(flags & hugetlb)) return up_to_page(bytes);
@@ -76,8 +76,8 @@ inline uint64_t mapped_bytes(uint64_t bytes, int flags) {
   return (bytes + page - 1) & ~(page - 1);
 }
 
-// Bytes of a shared memory segment; 0 if the kernel does not tell, or must not be asked. struct
-// shmid64_ds has shm_segsz behind an ipc64_perm of 48 bytes (include/uapi/asm-generic/shmbuf.h).
+// Returns the bytes of a shared memory segment; 0 if the kernel does not tell, or must not be asked.
+// struct shmid64_ds has shm_segsz after an ipc64_perm of 48 bytes (include/uapi/asm-generic/shmbuf.h).
 inline uint64_t segment_bytes(int id) {
   if (!may_call_kernel()) return 0;
   constexpr int ipc_stat = 2;
@@ -86,7 +86,7 @@ inline uint64_t segment_bytes(int id) {
   return result == 0 ? status[6] : 0;
 }
 
-// The program break: whole pages, as they come and go.
+// Records a change of the program break, in whole pages.
 inline void record_break(RingHeader* ring, uint32_t function, Frame frame, uint64_t before, uint64_t after,
                          uint32_t number) {
   before = up_to_page(before);
@@ -112,7 +112,7 @@ struct MappingWrappers {
     return at;
   }
 
-  // The last parameter is variable in C, which makes no difference to how an address is passed.
+  // The last parameter is variadic in C, which makes no difference to how an address is passed.
   MEMHOOK_WRAPPER void* Mremap(void* old, uint64_t old_bytes, uint64_t bytes, int flags, void* wanted) {
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);
@@ -121,7 +121,7 @@ struct MappingWrappers {
     uint32_t number = next_mapping_number();
     void* at = original<void*>(F, V, old, old_bytes, bytes, flags, wanted);
     if (!has_failed(at)) {
-      // A length of 0 makes a second mapping of shared memory.
+      // A length of 0 creates a second mapping of shared memory.
       if (!(flags & dont_unmap) && old_bytes != 0)
         record_unmapped(ring, F, frame, reinterpret_cast<uint64_t>(old), up_to_page(old_bytes), number);
       record_mapped(ring, F, frame, reinterpret_cast<uint64_t>(at), up_to_page(bytes));
@@ -145,7 +145,7 @@ struct MappingWrappers {
     Frame frame = own_frame();
     RingHeader* ring = begin_call(frame);
     if (!ring) return original<int>(F, V, end);
-    // Where the kernel must not be asked, it is not known what the call changes.
+    // If the kernel must not be asked, the effect of the call is unknown.
     auto before = may_call_kernel() ? static_cast<uint64_t>(sys::call(sys::nr_brk, 0)) : 0;
     uint32_t number = next_mapping_number();
     int result = original<int>(F, V, end);

@@ -1,25 +1,24 @@
 // Remembered backtraces: a hit costs one comparison for each stack word that the unwinding read.
 //
-// Why a hit is exact. An unwinding is a function of (pc, sp, rbp) at its start, of the unwind tables
-// and of the stack words that it reads. Let a remembered one have read the words w1..wn, in this
-// order, and let pc, sp, the tables (by their version) and, if some rule of the chain used it, the
-// incoming rbp be the same now, and each wi hold the same value. Then a fresh unwinding gives the
-// same frames, by induction over its reads: the first address it reads is computed from pc, sp, rbp
-// and a rule, all equal, so it is w1's address; if it has read w1..wi with equal values, then its
-// position (pc, sp, and rbp as far as it is used) is the same as the remembered one's after wi, so
-// its next read is wi+1. An rbp restored from the stack but never used by a later rule influences
-// nothing, and is not among the words.
+// Why a hit is exact. An unwinding is a function of (pc, sp, rbp) at its start, of the unwind tables and of the stack
+// words that it reads. Let a remembered one have read the words w1..wn, in this order, and let pc, sp, the tables (by
+// their version) and, if some rule of the chain used it, the incoming rbp be the same now, and let each wi have the
+// same value. Then a fresh unwinding gives the same frames, by induction over its reads: the first address it reads is
+// computed from pc, sp, rbp and a rule, all equal, so it is w1's address; if it has read w1..wi with equal values, then
+// its position (pc, sp, and rbp as far as it is used) is the same as the remembered one's after wi, so its next read is
+// wi+1. An rbp restored from the stack but never used by a later rule influences nothing, and is not among the words.
 //
-// Reads are the same whether the words are read while unwinding or while comparing, because the
-// thread is inside its own allocation call and its frames do not change meanwhile.
+// Reads are the same whether the words are read while unwinding or while comparing, because the thread is inside its
+// own allocation call and its frames do not change meanwhile.
 //
-// Where a backtrace is kept decides nothing: each is compared whole, wherever it was found.
+// It does not matter where a backtrace is kept: each is compared completely, wherever it was found.
 //
-// Nothing is remembered of stacks that were read through the kernel: comparing must not fault. All words lie between sp
-// and the end of the stack. What is remembered is in the report, where others may write at any time (SECURITY.md): so
-// where a word is, is loaded once, and compared with the end of the stack before the word is read. A process that
-// writes there can make a wrong backtrace of a right one, and nothing else. One comparison is enough for four words,
-// because all but the first are so far above the one before, and no sum of four such steps overflows.
+// Stacks that were read through the kernel are not remembered: comparing must not fault. All words lie between sp and
+// the end of the stack. Remembered backtraces are in the report, where other processes may write at any time
+// (SECURITY.md): so the position of a word is loaded once, and compared with the end of the stack before the word is
+// read. A process that writes there can replace a right backtrace by a wrong one, and nothing else. One comparison is
+// enough for four words, because all except the first are given by their distance above the one before, and no sum of
+// four such steps overflows.
 #pragma once
 #include "unwind.hpp"
 
@@ -36,9 +35,9 @@ struct Memo {
 };
 static_assert(sizeof(Memo) == memo_header_bytes);
 
-// Four words that the unwinding read, by their places: how many words the first is above sp, and each other one above the
-// one before. The last block is filled up with copies of the last word, so that few backtraces differ in the number of
-// rounds that the comparing takes, which the processor predicts.
+// Four words that the unwinding read, by their positions: the distance of the first above sp in words, and that of each
+// other one above the one before. The last block is filled up with copies of the last word, so that few backtraces
+// differ in the number of rounds of the comparison, which the processor predicts.
 struct MemoBlock {
   uint16_t steps[4];
   uint64_t values[4];
@@ -50,7 +49,7 @@ inline constexpr uint8_t memo_uses_rbp = 1, memo_truncated = 2;
 inline MemoBlock* blocks_of(Memo* memo) { return reinterpret_cast<MemoBlock*>(memo + 1); }
 inline const MemoBlock* blocks_of(const Memo* memo) { return reinterpret_cast<const MemoBlock*>(memo + 1); }
 
-// Notes what an unwinding reads.
+// Records the reads of an unwinding.
 struct MemoTrace {
   Memo* memo;
   uint64_t sp, high;
@@ -94,14 +93,14 @@ struct NoTrace {
   void spoil() {}
 };
 
-// User addresses end below 2^56, with five page table levels too.
+// User addresses end below 2^56, even with five-level page tables.
 inline uint64_t sp_and_function(const Position& at, uint32_t function) {
   return at.sp | static_cast<uint64_t>(function) << 56;
 }
 
-// By which stack words the backtraces differ that begin alike: the same call at the same depth, reached
-// on other ways. Learned from the first words that were found to differ; offsets from sp in words,
-// 0: none (the psABI's alignment of calls keeps a return address from there).
+// Stack words that distinguish backtraces which begin alike: the same call at the same depth, reached along different
+// paths. Learned from the first words that were found to differ; offsets from sp in words, 0 if there are none (the
+// psABI's alignment of calls prevents a return address there).
 struct MemoGuide {
   uint16_t words[2];
   uint16_t tag;   // whose words they are
@@ -109,7 +108,7 @@ struct MemoGuide {
 };
 static_assert(sizeof(MemoGuide) == memo_guide_bytes);
 
-// Where a backtrace is looked for.
+// Place where a backtrace is searched.
 struct MemoPlace {
   MemoGuide* guide;
   uint64_t hash;
@@ -134,7 +133,7 @@ struct MemoPlace {
   return {guide, hash, tag};
 }
 
-// How many fit into so many bytes: a power of two, for the hash.
+// Returns how many fit into a number of bytes: a power of two, for the hash.
 inline uint64_t memos_in(uint64_t bytes) {
   uint64_t memos = 1;
   while (memos * 2 * gate().memo_bytes <= bytes) memos *= 2;
@@ -147,8 +146,8 @@ inline uint64_t memos_in(uint64_t bytes) {
                                  ((hash >> 40) & ring->memo_mask & g.memo_mask) * g.memo_bytes);
 }
 
-// Whether everything that `memo`'s unwinding depended on is as it was. pre: `at.sp` is inside the stack, which ends at
-// `high`; so it is for all that follow.
+// Returns whether everything that the unwinding of `memo` depended on is unchanged. pre: `at.sp` is inside the stack,
+// which ends at `high`; this also applies to all functions below.
 [[gnu::always_inline]] inline bool still_holds(const Memo* memo, uint64_t key, const Position& at, uint32_t function,
                                                uint64_t high) {
   uint64_t differs = (memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function));
@@ -167,7 +166,7 @@ inline uint64_t memos_in(uint64_t bytes) {
   return differs == 0;
 }
 
-// The first word that keeps `memo` from holding, if it is of an unwinding that began alike; else null.
+// Returns the first word that keeps `memo` from holding, if its unwinding began alike, otherwise null.
 [[gnu::always_inline]] inline const uint64_t* first_difference(const Memo* memo, uint64_t key, const Position& at,
                                                                uint32_t function, uint64_t high) {
   if ((memo->key ^ key) | (memo->sp_function ^ sp_and_function(at, function))) return nullptr;
@@ -185,7 +184,7 @@ inline uint64_t memos_in(uint64_t bytes) {
   return nullptr;
 }
 
-// Notes the word by which two backtraces that begin alike were found to differ.
+// Records the word in which two backtraces that begin alike were found to differ.
 [[gnu::always_inline]] inline void learn(const MemoPlace& place, const uint64_t* word, const Position& at,
                                          uint64_t high) {
   auto address = reinterpret_cast<uint64_t>(word);
@@ -201,16 +200,16 @@ inline uint64_t memos_in(uint64_t bytes) {
   }
 }
 
-// Backtraces for which the guide leads to one place are kept at so many: where one of them does not
-// hold, the first word that differs leads to the next.
+// Number of places for backtraces to which the guide leads in the same way: if one of them does not hold, the first
+// word that differs leads to the next.
 inline constexpr int memo_places = 4;
 
-// Where remembering was in vain `vain_many` times more often than not, there are too many different
-// backtraces, and what they would push out of the caches costs more than they save: then only every
-// so often a few more are remembered, should the program have changed its ways.
+// If remembering was in vain `vain_many` times more often than not, there are too many different backtraces, and
+// evicting other data from the caches costs more than they save: then only a few more are remembered now and then, in
+// case the program has changed its behaviour.
 inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
 
-// Counts a backtrace that was not found, and says whether it is to be remembered.
+// Counts a backtrace that was not found, and returns whether to remember it.
 [[gnu::always_inline]] inline bool remembers(const RingHeader* ring, MemoGuide* guide) {
   if (!(ring->memo_window & 1)) {
     guide->vain /= 2;
@@ -223,7 +222,7 @@ inline constexpr uint16_t vain_many = 64, vain_pause = 512, vain_tries = 8;
   return true;
 }
 
-// Every 64 unwindings: whether they were many, more than one in eight allocations or so.
+// Every 64 unwindings: decides whether they were frequent, more than one in about eight allocations.
 [[gnu::always_inline]] inline void count_unwinding(RingHeader* ring) {
   uint64_t misses = ring->memo_misses + 1, head = ring->head;
   __atomic_store_n(&ring->memo_misses, misses, __ATOMIC_RELAXED);
@@ -238,8 +237,8 @@ struct FoundMemo {
   bool holds;
 };
 
-// The remembered backtrace that holds, or, with `holds` false, the place for a new one. pre: that of
-// the first place does not hold.
+// Returns the remembered backtrace that holds, or, with `holds` false, the place for a new one. pre: that of the first
+// place does not hold.
 [[gnu::noinline]] inline FoundMemo find_other_memo(RingHeader* ring, MemoPlace first, uint64_t key,
                                                    const Position& start, uint32_t function, uint64_t high) {
   uint64_t hash = first.hash;
@@ -260,8 +259,8 @@ struct FoundMemo {
   return {remembers(ring, guide) ? memo : nullptr, false};
 }
 
-// Makes steps of the places of four words. The order in which the unwinding read them decides nothing: all of them are
-// compared.
+// Turns the positions of four words into steps. The order in which the unwinding read them does not matter: all of them
+// are compared.
 inline void make_steps(MemoBlock& block) {
   for (int i = 1; i < 4; i++) {
     uint16_t place = block.steps[i];
@@ -277,8 +276,8 @@ inline void make_steps(MemoBlock& block) {
   for (int i = 3; i > 0; i--) block.steps[i] = static_cast<uint16_t>(block.steps[i] - block.steps[i - 1]);
 }
 
-// Completes the memo that `trace` has written words to, or leaves it empty. Its key comes last: a signal handler
-// may leave us by siglongjmp(3) at any place.
+// Completes the memo into which `trace` has written words, or leaves it empty. Its key comes last: a signal handler may
+// leave this code by siglongjmp(3) at any point.
 [[gnu::always_inline]] inline void remember(const MemoTrace& trace, uint64_t key, const Position& start,
                                             uint32_t function, uint32_t stack, bool truncated) {
   Memo* memo = trace.memo;

@@ -1,18 +1,18 @@
-// dlopen, dlmopen, dlclose: the caller's identity is kept, and new modules are patched before the
-// call returns.
+// dlopen, dlmopen, dlclose: the identity of the caller is preserved, and new modules are patched before the call
+// returns.
 #pragma once
 #include "patch.hpp"
 #include "unwind.hpp"
 
 namespace memhook {
 
-// A request of the target's to the attacher is given up after this.
+// Time after which a request to the attacher is given up.
 inline constexpr int64_t answer_patience_ns = 500'000'000;
-// The same if the clock word does not advance.
+// The same while the clock word does not advance.
 inline constexpr int64_t answer_silence_ns = 100'000'000;
 
-// Asks the attacher to look at the modules and waits until it has. False: the gate is closed, the
-// attacher's clock does not advance, or the time that began at `start` is over.
+// Asks the attacher to examine the modules and waits until it has. Returns false if the gate is closed, the attacher's
+// clock does not advance, or the time that began at `start` is over.
 inline bool ask_for_modules(int64_t start) {
   const Control* c = control();
   uint32_t request = __atomic_add_fetch(&tally()->module_requests, 1, __ATOMIC_ACQ_REL);
@@ -37,8 +37,8 @@ inline bool ask_for_modules(int64_t start) {
   }
 }
 
-// The instruction that the attacher has chosen for calls on behalf of `caller`, at which unwinding goes on rightly; 0:
-// there is none. `is_current`: whether the list may be believed of modules that can be unloaded.
+// Returns the instruction that the attacher has chosen for calls on behalf of `caller`, at which unwinding continues
+// correctly; 0 if there is none. `is_current`: whether the list can be trusted about modules that can be unloaded.
 inline uint64_t listed_gadget(uint64_t caller, bool is_current) {
   for (int tries = 0; tries < 3; tries++) {
     uint64_t list = module_list(), count = list & 0xffff'ffff, gadget = 0;
@@ -53,8 +53,8 @@ inline uint64_t listed_gadget(uint64_t caller, bool is_current) {
   return 0;
 }
 
-// The instruction through which a call on behalf of `caller` returns; 0: none is known. It is not looked for in the
-// caller's code, which may be execute-only.
+// Returns the instruction through which a call on behalf of `caller` returns; 0 if none is known. It is not searched
+// in the caller's code, which may be execute-only.
 [[gnu::noinline, gnu::cold]] inline uint64_t ret_gadget_for(uint64_t caller) {
   for (bool has_asked = false;; has_asked = true) {
     long current = with_loader_still(trusted.iterate_modules, [](uint64_t count) -> long {
@@ -66,9 +66,9 @@ inline uint64_t listed_gadget(uint64_t caller, bool is_current) {
   }
 }
 
-// Tells the attacher that modules came or went, waits until it has written the new slots into the
-// journal, and patches them; again if another thread loads or unloads modules meanwhile. Where system calls of
-// ours could be taken amiss, the attacher patches them before it answers.
+// Tells the attacher that modules came or went, waits until it has written the new slots into the journal, and patches
+// them; repeats this if another thread loads or unloads modules meanwhile. If our system calls could do harm, the
+// attacher patches them before it answers.
 [[gnu::noinline, gnu::cold]] inline void modules_changed() {
   if (epoch_now() == 0) return;
   int64_t start = waiting_clock();

@@ -1,25 +1,25 @@
-// Calls that come while this thread is already inside a hooked call.
+// Calls made while this thread is already inside a hooked call.
 //
 // Nearly all are part of that call: operator new calls malloc. Two kinds are not: those of a signal
-// handler that has interrupted the call, and those after the call was left on a way that no code of ours
-// sees (longjmp, a switch to another coroutine). Neither can be told by the frame's address alone, so
-// where it may be one of them, the stack is unwound.
+// handler that has interrupted the call, and those after the call was left in a way that no code of ours
+// sees (longjmp, a switch to another coroutine). Neither can be recognized by the frame's address alone,
+// so if it may be one of them, the stack is unwound.
 #pragma once
 #include "backtrace.hpp"
 #include "seats.hpp"
 
 namespace memhook {
 
-// What a signal handler's frames have above them takes at least so much: the red zone, siginfo_t and
-// ucontext_t (psABI 3.2.2; struct rt_sigframe of the kernel). What an allocator function puts between
-// itself and another that it calls is less.
+// The frames of a signal handler have at least this much above them: the red zone, siginfo_t and
+// ucontext_t (psABI 3.2.2; struct rt_sigframe of the kernel). An allocator function puts less between
+// itself and another one that it calls.
 inline constexpr uint64_t signal_frame_bytes = 768;
-// Between a call by the passage and what it calls, as a rule.
+// Usual number of frames between a call through the passage and its callee.
 inline constexpr uint32_t few_frames = 4;
-// So many calls in a row that all seem to be part of one.
+// This many calls in a row that all seem to be part of one.
 inline constexpr uint64_t many_nested = 64;
 
-// Looks for the return address of one frame on the way.
+// Searches for the return address of one frame.
 struct FrameSearch {
   uint64_t wanted;
   bool found = false, passed = false, signal = false;
@@ -33,18 +33,20 @@ struct FrameSearch {
   void spoil() { signal |= !found; }
 };
 
-// Decides about a call whose frame is below that of the outer one. True: the outer one was left.
+// Decides about a call whose frame is below that of the outer one. Returns true if the outer one was
+// left.
 [[gnu::noinline, gnu::cold]] inline bool judge_nested(RingHeader* ring, uint64_t frame, uint64_t outer) {
   if (ring->nested_head != ring->head) {
     ring->nested_head = ring->head;
     ring->nested = 0;
   }
   uint64_t nested = ++ring->nested;
-  // An exception that leaves a call by the passage tells nobody, so there it is always looked at.
+  // An exception that leaves a call through the passage is not noticed, so the stack is always checked
+  // there.
   bool is_passed = passed_frames[number_of(ring)] == outer;
   if (!is_passed && outer - frame < signal_frame_bytes && nested % many_nested != 0) return false;
   if (!has_stack_room(ring, frame, room_for_unwinding)) return false;
-  // The scratch memory is in use: a signal handler has to keep off.
+  // The scratch memory is in use: a signal handler must not use it.
   ring->outer = outer | 1;
   asm volatile("" ::: "memory");
   uint64_t tag = module_list() >> 32 << 48;
@@ -52,7 +54,7 @@ struct FrameSearch {
   FrameSearch search{outer + 8};
   bool truncated;
   uint32_t count;
-  // A call that operator new makes is a few frames away from it.
+  // A call made by operator new is a few frames away from it.
   for (uint32_t depth = is_passed ? few_frames : max_depth;; depth = max_depth) {
     truncated = false;
     search = {outer + 8};
@@ -62,7 +64,7 @@ struct FrameSearch {
   asm volatile("" ::: "memory");
   ring->outer = outer;
   bool from_handler = search.found && search.signal;
-  // A walk that was cut short before it came there says nothing.
+  // A walk that was truncated before it got there proves nothing.
   bool left = !search.found && (search.passed || (!truncated && count < max_depth));
   if (from_handler || left)
     __atomic_store_n(&ring->reentrant, ring->reentrant + (left ? nested - 1 : 1), __ATOMIC_RELAXED);

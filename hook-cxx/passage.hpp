@@ -1,5 +1,5 @@
-// Calls that an exception may leave, in a hook that is mapped without the loader (arch/x86_64/passage.hpp). What is done
-// around them is in passed_calls.hpp and emitting.hpp.
+// Calls that an exception may leave, in a hook that is mapped without the loader (arch/x86_64/passage.hpp). For the
+// actions around them, see passed_calls.hpp and emitting.hpp.
 #pragma once
 #include "arch/x86_64/passage.hpp"
 #include "ring.hpp"
@@ -27,7 +27,7 @@ constexpr bool may_throw(uint32_t function) {
   return begins_with(symbol, "tc_new") || (begins_with(symbol, "_Zn") && !contains(symbol, "nothrow"));
 }
 
-// The call of an original that may throw. pre: there is a passage.
+// Calls an original that may throw. pre: there is a passage.
 template <uint32_t F, uint32_t V>
 [[gnu::always_inline]] inline void* pass_call(uint64_t size, uint64_t a, uint64_t b = 0) {
   return memhook_pass(a, b, size, F, originals[F][V]);

@@ -1,10 +1,10 @@
-// What is done around a call that goes through the passage: what Recording (calls.hpp) does in a frame of its own.
+// Actions around a call through the passage, which Recording (calls.hpp) performs in a frame of its own.
 #pragma once
 #include "calls.hpp"
 
 namespace memhook {
 
-// The call is passed by, and what it calls in turn is a part of it.
+// The call is skipped, and calls made by it are part of it.
 inline constexpr uint64_t is_left_out = ~0ull;
 
 extern "C" uint64_t memhook_pass_begin(Frame frame, PassedCall* call) {

@@ -1,15 +1,14 @@
-// Exchanging GOT slots while the loader keeps still.
+// Exchanges GOT slots while the loader is kept still.
 //
-// Most slots lie in pages that the loader has made read-only (RELRO): such a page is made writable,
-// its slots are exchanged, and its protection is put back. Were its module unloaded meanwhile, and
-// its addresses used again, that would pull a page away under its new owner. So all of this happens
-// below dl_iterate_phdr(3): its lock (_dl_load_write_lock) is the one that glibc takes to unmap
-// modules (_dl_close_worker in elf/dl-close.c), and what it tells a callback says whether any module
-// came or went since the attacher compared the journal with the mappings. If so, only slots of modules
-// that were loaded with the program are touched, and the attacher looks again.
+// Most slots lie in pages that the loader has made read-only (RELRO): such a page is made writable, its slots are
+// exchanged, and its protection is restored. If its module were unloaded meanwhile, and its addresses reused, that
+// would break a page of its new owner. So all of this happens below dl_iterate_phdr(3): its lock (_dl_load_write_lock)
+// is the one that glibc takes to unmap modules (_dl_close_worker in elf/dl-close.c), and its callback learns whether
+// any module came or went since the attacher compared the journal with the mappings. If so, only slots of modules that
+// were loaded with the program are touched, and the attacher looks again.
 //
-// A module is on the loader's list before it is relocated. Until its relocation is over its RELRO
-// pages are writable; the attacher leaves slots in such pages to be exchanged with all threads held.
+// A module is on the loader's list before it is relocated. Until its relocation is over its RELRO pages are writable;
+// the attacher exchanges slots in such pages only while all threads are stopped.
 #pragma once
 #include "ring.hpp"
 
@@ -17,7 +16,7 @@ namespace memhook {
 
 inline constexpr long prot_write = 2;
 
-// struct dl_phdr_info of <link.h>, as far as it is looked at.
+// The relevant part of struct dl_phdr_info of <link.h>.
 struct LoaderInfo {
   uint64_t base;
   const char* name;
@@ -28,8 +27,9 @@ struct LoaderInfo {
 };
 static_assert(__builtin_offsetof(LoaderInfo, unloaded) == 40);
 
-// Runs `work(count)`, with the loader's counts as in Control::loader_count_seen, while no module can be unmapped or taken off the loader's list, and returns
-// what it does; no_loader if that cannot be had. pre: the caller is not inside the loader.
+// Runs `work(count)`, with the loader's counts as in Control::loader_count_seen, while no module can be unmapped or
+// removed from the loader's list, and returns its result; no_loader if that is not possible. pre: the caller is not
+// inside the loader.
 template <typename Work>
 [[gnu::noinline, gnu::cold]] inline long with_loader_still(uint64_t iterate_modules, Work work) {
   struct Call {
@@ -47,26 +47,26 @@ template <typename Work>
   return call.result;
 }
 
-// Tells the attacher the loader's counts. pre: the loader keeps still, which also means that no other
-// thread does this.
+// Tells the attacher the loader's counts. pre: the loader is kept still, which also means that no other thread does
+// this.
 inline void tell_count(uint64_t count) { __atomic_store_n(&tally()->loader_count_now, count, __ATOMIC_RELEASE); }
 
-// Whether the journal and the module list are still true.
+// Returns whether the journal and the module list are still correct.
 inline bool lists_are_current(uint64_t count) {
   return __atomic_load_n(&control()->loader_count_seen, __ATOMIC_ACQUIRE) == count;
 }
 
-// Makes the pages of slots writable while they are written, and puts their protection back to exactly
-// what it was. Slots come sorted by address, so that those of one page cost two calls together.
+// Makes the pages of slots writable while they are written, and restores exactly their previous protection. Slots are
+// sorted by address, so that those of one page cost two calls together.
 class WritablePage {
  public:
   // `may_call`: no seccomp filter may end the process for mprotect(2) or process_vm_readv(2). If one may, nothing is
-  // writable here, and the attacher writes the words from outside. Filters are suspended during its calls, but not any
-  // more if it is killed.
+  // writable here, and the attacher writes the words from outside. Filters are suspended during its calls, but not
+  // after it is killed.
   explicit WritablePage(bool may_call) : may_call_(may_call) {}
   ~WritablePage() { close(); }
 
-  // Returns slot_patched when the slot can be written, else the state that says why not.
+  // Returns slot_patched if the slot can be written, otherwise the state that says why not.
   uint32_t open(uint64_t address, uint64_t protection) {
     uint64_t page = address & ~4095ull;
     if (page == page_) return state_;
@@ -75,7 +75,7 @@ class WritablePage {
     protection_ = protection;
     if (!may_call_) return state_ = slot_refused;
     uint64_t word;
-    // Should the attacher's idea of the page be wrong, the kernel answers instead of a SIGSEGV.
+    // If the attacher's information about the page is wrong, the kernel returns an error instead of a SIGSEGV.
     if (!sys::read_own(address, &word, sizeof word)) return state_ = slot_changed;
     changed_ = !(protection_ & prot_write);
     if (changed_ && protect(protection_ | prot_write) != 0) {
@@ -101,9 +101,8 @@ class WritablePage {
   bool changed_ = false;
 };
 
-// Writes `to` where the word at `address` holds `from` or `or_from`: a slot that lazy binding had not
-// resolved when the attacher looked may hold the function by now. A word that holds `to` already is done. Returns the
-// new state.
+// Writes `to` if the word at `address` contains `from` or `or_from`: a slot that lazy binding had not resolved when the
+// attacher looked may contain the function by now. A word that already contains `to` is done. Returns the new state.
 inline uint32_t exchange_word(WritablePage& page, uint64_t address, uint64_t protection, uint64_t from,
                               uint64_t or_from, uint64_t to, uint32_t done) {
   uint32_t state = page.open(address, protection);
@@ -123,12 +122,12 @@ struct Replacements {
   static const WrapperTable all;
 };
 
-// Those in use. Each object has its own.
+// Wrappers in use. Each object has its own.
 const WrapperTable& wrappers_in_use();
 
-// Patches every pending slot; returns how many now hold our value; `stale` if some were left out because
-// modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a
-// slot patched then would not be restored. `only_forks`: the slots of fork(2), and no others.
+// Patches every pending slot. Returns the number of slots that now have our value; `stale` if some were left out
+// because modules came or went since the attacher looked; or `no_loader`. Does nothing once the gate is closed: a slot
+// patched then would not be restored. `only_forks`: the slots of fork(2), and no others.
 inline long patch_pending(bool only_forks = false) {
   const Control* c = control();
   return with_loader_still(trusted.iterate_modules, [=](uint64_t loader_count) -> long {
@@ -142,7 +141,7 @@ inline long patch_pending(bool only_forks = false) {
     for (uint32_t i = 0; i < count && i < max_slots; i++) {
       auto* entry = in_guide<SlotEntry>(slots_offset) + i;
       uint32_t* state = in_report<uint32_t>(slot_states_offset) + i;
-      // The attacher decides which slots are patched; the state says only which of these still are to be.
+      // The attacher decides which slots are patched; the state only tells which of these are still to be patched.
       if (!__atomic_load_n(&entry->is_wanted, __ATOMIC_ACQUIRE)) continue;
       if (__atomic_load_n(state, __ATOMIC_ACQUIRE) != slot_pending) continue;
       if (entry->function >= function_count || entry->variant >= max_variants) continue;
@@ -152,7 +151,7 @@ inline long patch_pending(bool only_forks = false) {
         continue;
       }
       originals[entry->function][entry->variant] = entry->original;
-      // Journal first: if the attacher dies now, recovery looks at this slot.
+      // Journal first: if the attacher dies now, recovery will check this slot.
       __atomic_store_n(state, static_cast<uint32_t>(slot_patched), __ATOMIC_SEQ_CST);
       uint32_t done = exchange_word(page, entry->address, entry->protection, entry->expected, entry->original,
                                     wrappers[entry->function][entry->variant], slot_patched);
@@ -163,9 +162,8 @@ inline long patch_pending(bool only_forks = false) {
   });
 }
 
-// Exchanges each of the words that holds what it must; returns 0, `stale` or `no_loader`. The attacher
-// makes the list from what the slots hold, so this needs no region: in a fork child that has one, it
-// is its parent's.
+// Exchanges each word that has its expected value; returns 0, `stale` or `no_loader`. The attacher makes the list from
+// the contents of the slots, so this needs no region: a region in a fork child belongs to its parent.
 inline long exchange_words(Exchange* words, uint64_t count, uint64_t iterate_modules, uint64_t loader_count_seen,
                            uint64_t* loader_count_now) {
   return with_loader_still(iterate_modules, [=](uint64_t loader_count) -> long {

@@ -1,13 +1,12 @@
-// What pads of probes call that do more than count: the values of arguments, and the call stacks of callers.
+// Called by pads that do more than count: examines the values of arguments, and the call stacks of callers.
 //
-// It is an object of its own, mapped without the target's loader. Everything is counted in the calling
-// thread's own block, nothing is sent: no ring can be full, and nothing has to be taken out in time.
+// It is a separate object, mapped without the target's loader. Everything is counted in the calling thread's own
+// block, nothing is sent: no ring can be full, and nothing has to be collected in time.
 //
-// A signal handler may interrupt this and call a probed function itself. Such a call is counted by its
-// pad, but neither its arguments nor its stack are looked at, because the tables and the scratch memory
-// are in use. That is told by a mark, which stays behind if the handler leaves by longjmp; then the same
-// holds for all further calls of that thread. Nothing can be told from stack pointers, as handlers may
-// have stacks of their own.
+// A signal handler may interrupt this and call a probed function itself. Such a call is counted by its pad, but
+// neither its arguments nor its stack are examined, because the tables and the scratch memory are in use. A mark
+// shows that; it stays behind if the handler leaves by longjmp, and then the same applies to all further calls of
+// that thread. Stack pointers prove nothing, as handlers may have stacks of their own.
 #define MEMHOOK_CHECKS_OWNER
 #include "backtrace.hpp"
 #include "budget.hpp"
@@ -30,10 +29,10 @@ struct ValueTable {
 static_assert(sizeof(ValueTable) <= value_table_bytes);
 static_assert(__builtin_offsetof(ValueTable, classes) == 8 * value_bounds);
 
-// Places that are looked at for one value or stack.
+// Number of slots that are examined for one value or stack.
 inline constexpr uint64_t value_window = 8, stack_window = 32;
 
-// Signed values in the order of unsigned ones.
+// Maps signed values to the order of unsigned ones.
 inline uint64_t rank(uint64_t value) { return value ^ (1ull << 63); }
 
 inline uint64_t bits_of(uint64_t value) { return value == 0 ? 0 : 64 - __builtin_clzll(value); }
@@ -45,8 +44,8 @@ inline uint64_t bits_of(uint64_t value) { return value == 0 ? 0 : 64 - __builtin
 
 inline uint64_t spread(uint64_t key) { return key * 0x9e37'79b9'7f4a'7c15ull; }
 
-// The value took no place: the one that was seen least of those near by makes room. What it was counted is
-// missing from the sum of all places, which tells that counts are too low.
+// The value found no slot: the least frequent one nearby makes room. Its count is missing from the sum of all
+// slots, which shows that counts are too low.
 [[gnu::noinline, gnu::cold]] void replace_value(ValueTable* table, uint64_t home, uint64_t value) {
   Counted* least = &table->places[home % value_places];
   for (uint64_t k = 1; k < value_window; k++) {
@@ -80,7 +79,7 @@ inline uint64_t spread(uint64_t key) { return key * 0x9e37'79b9'7f4a'7c15ull; }
   replace_value(table, home, value);
 }
 
-// A stack that finds no place is not counted: the sum of all places tells how many.
+// A stack that finds no slot is not counted: the sum of all slots shows how many there are.
 [[gnu::always_inline]] inline void count_stack(Counted* places, uint64_t key) {
   uint64_t home = spread(key) >> 50;
   static_assert(stack_places == 1 << 14);
@@ -106,17 +105,18 @@ inline uint64_t own_tid() {
 
 inline uint64_t number_of(uint64_t block) { return (block - config.blocks) / config.block_bytes; }
 
-// The ring of a block's owner. Forked processes count in the same blocks, so nothing in them says where to write.
+// Returns the ring of a block's owner. Forked processes count in the same blocks, so no address in them is used
+// for writing.
 inline RingHeader* ring_numbered(uint64_t number) {
   return in_report<RingHeader>(rings_offset + (number - 1) * (ring_prefix_bytes + trusted.ring_bytes));
 }
 
-// The first call of a thread that has this block: it may be the memory of one that has ended. `tid` goes last.
+// First call of a thread with this block, which may be the memory of one that has ended. `tid` comes last.
 [[gnu::noinline, gnu::cold]] void begin_thread(ProbeThread* thread, uint64_t block, uint64_t tid, uint64_t sp) {
   thread->ring = 0;
   uint64_t number = number_of(block);
   const Control* c = control();
-  // As many as the attacher has made ready. Their numbers are those of the blocks, without the shared one.
+  // As many as the attacher has prepared. Their numbers are those of the blocks, without the shared one.
   if (config.region && number >= 1 && number <= __atomic_load_n(&c->ring_limit, __ATOMIC_RELAXED) &&
       number <= max_rings) {
     RingHeader* ring = ring_numbered(number);
@@ -139,8 +139,8 @@ using namespace memhook;
 
 #define MEMHOOK_EXPORT extern "C" [[gnu::visibility("default"), gnu::used]]
 
-// Called by a pad. `arguments`: the registers of the first six, in their order. `sp`: the stack pointer at the
-// entry of the function, where its return address is.
+// Called by a pad. `arguments`: the registers of the first six, in order. `sp`: the stack pointer at the entry of
+// the function, where its return address is.
 MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint64_t* arguments, uint64_t sp,
                                       uint64_t rbp) {
   // The shared block has no owner.
@@ -153,7 +153,7 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
   asm volatile("" ::: "memory");
   if (__builtin_expect(is_new, 0)) {
     begin_thread(thread, block, tid, sp);
-    // A handler that came in between has set it back.
+    // A handler that ran in between has cleared it.
     thread->busy = 1;
     asm volatile("" ::: "memory");
   }
@@ -167,7 +167,7 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
   uint64_t number = number_of(block);
   if (thread->ring != 0 && config.region && number - 1 < max_rings) {
     RingHeader* ring = ring_numbered(number);
-    // Counts calls, by which the memory for backtraces finds out how often one was not remembered.
+    // Counts calls, from which the memory for backtraces learns how often one was not remembered.
     __atomic_store_n(&ring->head, ring->head + 1, __ATOMIC_RELAXED);
     Position start{*reinterpret_cast<const uint64_t*>(sp), sp + 8, rbp};
     uint32_t stack = stack_from(ring, 0, start);
@@ -178,7 +178,7 @@ MEMHOOK_EXPORT void memhook_probe_hit(uint64_t block, uint64_t probe, const uint
   thread->busy = 0;
 }
 
-// Called by the attacher on a held thread, which may have stopped anywhere.
+// Called by the attacher on a stopped thread, which may have been anywhere.
 MEMHOOK_EXPORT long memhook_probe_begin(const ProbeConfig* wanted) {
   config = *wanted;
   region = reinterpret_cast<unsigned char*>(config.region);
@@ -192,7 +192,7 @@ MEMHOOK_EXPORT long memhook_probe_begin(const ProbeConfig* wanted) {
   Gate& g = gate();
   g.tid_offset = static_cast<uint32_t>(config.tid_offset);
   g.depth = config.depth < 1 ? 1 : config.depth > max_depth ? max_depth : static_cast<uint32_t>(config.depth);
-  // As in memhook_attach(): at most two words a frame, and whole cache lines.
+  // As in memhook_attach(): at most two words per frame, and whole cache lines.
   g.memo_words = 2 * g.depth;
   g.memo_bytes = memo_header_bytes + (g.memo_words + 3) / 4 * memo_block_bytes;
   g.memo_bytes = (g.memo_bytes + 63) / 64 * 64;

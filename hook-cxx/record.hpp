@@ -1,8 +1,8 @@
 // From a call to an event: who records, and what.
 //
-// `outer` in the ring says what this thread is doing: 0 nothing, frame: inside a hooked call (what
-// it calls in turn is part of it: operator new calling malloc is one event, of kind new),
-// frame | 1: recording. A signal handler that allocates while we record is passed by and counted.
+// `outer` in the ring tells what this thread is doing: 0: nothing; frame: inside a hooked call
+// (calls made by it are part of it: operator new calling malloc is one event, of kind new); frame |
+// 1: recording. A signal handler that allocates while we record is skipped and counted.
 #pragma once
 #include "access.hpp"
 #include "call_times.hpp"
@@ -25,7 +25,7 @@ namespace memhook {
   return true;
 }
 
-// Begins a hooked call; false: pass through without recording.
+// Begins a hooked call; returns false if it passes through without recording.
 [[gnu::always_inline]] inline bool enter(RingHeader* ring, Frame frame) {
   uint64_t f = reinterpret_cast<uint64_t>(frame);
   if (__builtin_expect(ring->outer != 0, 0)) return enter_nested(ring, f);
@@ -50,7 +50,7 @@ namespace memhook {
   asm volatile("" ::: "memory");
 }
 
-// What is decided where not all are recorded as they come. pre: begin_recording() was called.
+// Decides if not all allocations are simply recorded. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline uint32_t decide(RingHeader* ring, uint64_t size) {
   uint32_t flags = gate().flags;
   uint32_t decided = flags & flag_budget ? decide_by_order(ring, size) : uint32_t{decide_sample(ring, size)};
@@ -68,7 +68,8 @@ namespace memhook {
   return decided;
 }
 
-// Whether this allocation is recorded; asked once, before it is made. pre: enter() returned true.
+// Returns whether this allocation is recorded; asked once, before it is made. pre: enter() returned
+// true.
 [[gnu::always_inline]] inline uint32_t is_sample(RingHeader* ring, Frame frame, uint64_t size) {
   if (__builtin_expect(ring->sampling == records_all, 1)) return is_recorded;
   // No block has this size, and the countdown would start all over.
@@ -82,16 +83,16 @@ namespace memhook {
   return decided;
 }
 
-// The same behind the call, which can be timed no more.
+// The same after the call, which cannot be timed any more.
 [[gnu::always_inline]] inline uint32_t is_sample_behind(RingHeader* ring, Frame frame, uint64_t size) {
   uint32_t decided = is_sample(ring, frame, size);
   return decided == is_call_timed ? is_a_sample : decided;
 }
 
-// Both recorders are one function for all wrappers: the hot code stays in the instruction cache
-// whichever allocator function the program calls, and the hook small enough to load quickly. Each is
-// two functions: the first does what nearly every event needs, calls nothing and so keeps nothing on
-// the stack; whatever else comes up, it leaves all of it to the second, by a jump.
+// Each recorder is one function for all wrappers: the hot code stays in the instruction cache
+// whichever allocator function the program calls, and the hook is small enough to load quickly. Each
+// has two parts: the first does what nearly every event needs, calls nothing and therefore saves
+// nothing on the stack; it leaves everything else to the second, by a jump.
 
 // pre: begin_recording() was called.
 [[gnu::noinline]] inline void record_allocation_slowly(RingHeader* ring, uint32_t function, Frame frame, void* block,
@@ -110,7 +111,7 @@ namespace memhook {
     if ((gate().flags & flag_accesses) && !(address & key_bit)) begin_accesses(address, size);
     if (__builtin_expect(is_drawn, 0) && !(address & key_bit)) wait_for_look(ring, address, size);
   } else {
-    // The event is lost, and its time is not that of the next one.
+    // The event is lost, and its time does not belong to the next one.
     ring->call_counts = 0;
   }
   end_recording(ring, frame);

@@ -41,12 +41,12 @@ namespace memhook {
   return in_report<uint8_t>(filter_offset) + ((address >> 12) & (filter_pages - 1));
 }
 
-// Whether the block may be a recorded one; never false for one that is.
+// Returns whether the block may be a recorded one; never false for one that is.
 [[gnu::always_inline]] inline bool may_be_recorded(const void* block) {
   return __atomic_load_n(page_marks(reinterpret_cast<uint64_t>(block)), __ATOMIC_ACQUIRE) != 0;
 }
 
-// Where in the table a block is, if it is there: in one of two neighbouring words.
+// Position of a block in the table, if it is there: in one of two neighbouring words.
 struct TablePlace {
   uint64_t* words;  // the first of the two
   uint64_t first;   // the one to look at first
@@ -64,13 +64,13 @@ struct TablePlace {
   }
 
   [[gnu::always_inline]] uint64_t* word(uint64_t i) const { return words + (first ^ i); }
-  // Whether it is the word's.
+  // Returns whether the tag is that of the word.
   [[gnu::always_inline]] bool is_in(uint64_t word) const { return (word & bit) && (word ^ tag) >> 32 == 0; }
 };
 
 inline constexpr uint64_t table_bits = 0xffff'ffff;
 
-// Sets the marks of this kind that are set at present.
+// Sets the marks of this kind that are currently set.
 [[gnu::always_inline]] inline void set_marks(uint64_t address, uint8_t first_mark) {
   uint8_t* marks = page_marks(address);
   uint64_t phase = __atomic_load_n(&tally()->mark_phase, __ATOMIC_ACQUIRE);
@@ -78,10 +78,10 @@ inline constexpr uint64_t table_bits = 0xffff'ffff;
   if (!(__atomic_load_n(marks, __ATOMIC_RELAXED) & mark)) __atomic_fetch_or(marks, mark, __ATOMIC_RELAXED);
 }
 
-// pre: the block is going to be recorded, and the thread has said that it is recording.
+// pre: the block is about to be recorded, and the thread has said that it is recording.
 [[gnu::always_inline]] inline void mark_unsure(uint64_t address) { set_marks(address, first_unsure_mark); }
 
-// Whether there was room for it.
+// Returns whether there was room for it.
 inline bool enter_table(uint64_t address) {
   if (!TablePlace::has(address)) return false;
   TablePlace place = TablePlace::of(address);
@@ -96,12 +96,12 @@ inline bool enter_table(uint64_t address) {
   return false;
 }
 
-// pre: as mark_unsure().
+// pre: as in mark_unsure().
 [[gnu::noinline, gnu::cold]] inline void enter_recorded(uint64_t address) {
   set_marks(address, enter_table(address) ? first_entered_mark : first_unsure_mark);
 }
 
-// Whether the release of the block has to be recorded.
+// Returns whether the release of the block has to be recorded.
 [[gnu::always_inline]] inline bool is_recorded_block(uint64_t address) {
   uint8_t marks = __atomic_load_n(page_marks(address), __ATOMIC_ACQUIRE);
   if (marks & unsure_marks) return true;
@@ -111,7 +111,7 @@ inline bool enter_table(uint64_t address) {
          place.is_in(__atomic_load_n(place.word(1), __ATOMIC_RELAXED));
 }
 
-// Takes a block out that is going to be released. Whether that has to be recorded.
+// Removes a block that is about to be released. Returns whether that has to be recorded.
 inline bool leave_recorded(uint64_t address) {
   uint8_t marks = __atomic_load_n(page_marks(address), __ATOMIC_ACQUIRE);
   TablePlace place = TablePlace::of(address);

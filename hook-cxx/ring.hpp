@@ -1,18 +1,17 @@
 // The producer's side of a ring: claim, reserve, commit.
 //
-// Protocol: the owner writes events at head & mask and then publishes head with a release store;
-// the attacher reads head with acquire, takes the events, and stores tail with release. The owner
-// reads tail only when `limit` says that there might be no room.
+// Protocol: the owner writes events at head & mask and then publishes head with a release store; the attacher reads
+// head with acquire, takes the events, and stores tail with release. The owner reads tail only when, according to
+// `limit`, there might be no room.
 //
-// A ring begins small and grows: the attacher grants more places, whose pages it has touched, so that
-// they are its own memory and not the target's. The owner takes them when head is C (mod G), C being
-// the places in use and G those granted, both powers of two and G the larger. Then every event that is
-// not yet taken keeps its place, because its number n lies in [head - C, head), which is [0, C) (mod G),
-// so that n & (C - 1) and n & (G - 1) are the same. So at any time event n is at n & mask for the
-// mask of that time, and a consumer that loads `mask` after it has loaded `head` finds all events
-// below that head, whether it sees this mask or a later one: the mask is stored before the first head
-// that needs it. What is written behind keeps off what is not yet taken by the same rule as ever:
-// head - tail <= mask + 1.
+// A ring begins small and grows: the attacher grants more slots, whose pages it has touched, so that they are its own
+// memory and not the target's. The owner takes them when head is C (mod G), where C is the number of slots in use and G
+// that of granted ones, both powers of two and G the larger. Then every event that is not yet taken keeps its slot,
+// because its number n lies in [head - C, head), which is [0, C) (mod G), so that n & (C - 1) and n & (G - 1) are the
+// same. So at any time event n is at n & mask for the mask of that time, and a consumer that loads `mask` after it has
+// loaded `head` finds all events below that head, whether it sees this mask or a later one: the mask is stored before
+// the first head that needs it. Later writes avoid events that are not yet taken by the same rule as before: head -
+// tail <= mask + 1.
 #pragma once
 #include "seats.hpp"
 #include "sequence.hpp"
@@ -27,34 +26,34 @@ inline constexpr uint64_t address_mask = (1ull << 45) - 1;
 // A record may need a tick and a size extension before the event itself.
 inline constexpr uint64_t reserve_events = 4;
 
-// Values of RingHeader::sampling. A change is decided behind an allocation and made before the next one,
-// so that it never depends on whether that one is a sample.
+// Values of RingHeader::sampling. A change is decided after an allocation and made before the next one, so that it
+// never depends on whether that one is a sample.
 inline constexpr uint64_t records_all = 0, wants_samples = 1, records_samples = 2, wants_all = 3;
-// With a budget (see budget.hpp): the next allocation is timed; what is ordered begins with the next one, in
-// place of recording all, or of other samples.
+// With a budget (see budget.hpp): the next allocation is timed; the ordered sampling begins with the next one, instead
+// of recording all, or of other samples.
 inline constexpr uint64_t wants_timing = 4, wants_order = 5, wants_other_order = 6;
 // One of the next allocations is timed (see call_times.hpp); all are recorded.
 inline constexpr uint64_t wants_call_time = 7;
 
-// Places in use - 1, which can never be more than there are, whatever the ring says.
+// Number of slots in use - 1, which can never be more than there are, whatever the ring contains.
 [[gnu::always_inline]] inline uint64_t mask_of(const RingHeader* ring) { return ring->mask & gate().ring_mask; }
 
-// The place of the event with this number.
+// Returns the slot of the event with this number.
 [[gnu::always_inline]] inline RawEvent& event_at(RingHeader* ring, uint64_t number) {
   auto* events = reinterpret_cast<RawEvent*>(reinterpret_cast<unsigned char*>(ring) + ring_prefix_bytes);
   return events[number & mask_of(ring)];
 }
 
-// Sets how much room there is for what is remembered: little at first. Where something is kept decides
-// nothing about whether it is right, so this can change at any time between two unwindings.
+// Sets the size of the caches for remembered data: small at first. The position of remembered data does not affect its
+// correctness, so this can change at any time between two unwindings.
 inline void use_caches(RingHeader* ring, bool all) {
   ring->memo_mask = all ? gate().memo_mask : gate().first_memo_mask;
   ring->pc_mask = (all ? pc_cache_entries : pc_cache_first_entries) - 1;
 }
 
-// Whether the attacher has come back, so that this thread and all others record again. What they have
-// in their rings, and what they remember, is as good as before: backtraces are compared with the stack,
-// and releases that were not numbered meanwhile leave a sequence word where it was.
+// Returns whether the attacher has come back, so that this thread and all others record again. The contents of their
+// rings and caches are as good as before: backtraces are compared with the stack, and releases that were not numbered
+// meanwhile leave a sequence word unchanged.
 [[gnu::noinline, gnu::cold]] inline bool resume(uint32_t word) {
   if (__atomic_load_n(&tally()->abandoned, __ATOMIC_ACQUIRE)) return false;
   __atomic_store_n(&trusted.is_abandoned, false, __ATOMIC_RELAXED);
@@ -64,7 +63,7 @@ inline void use_caches(RingHeader* ring, bool all) {
          word == epoch;
 }
 
-// Takes the first free ring of so many for this thread; null when there is none.
+// Takes the first free one of `rings` rings for this thread; returns null if there is none.
 inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   uint64_t stride = ring_prefix_bytes + trusted.ring_bytes;
   for (uint32_t i = 0; i < rings; i++) {
@@ -78,7 +77,7 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     ring->outer = 0;
     ring->last_tick = 0;
     ring->sampling = records_all;
-    // Below 0: nothing is passed by before samples are ordered.
+    // Below 0: nothing is skipped before samples are ordered.
     if (gate().flags & flag_budget) ring->sample_left = ~0ull;
     ring->waited_ns = 0;
     ring->waited_at_ns = 0;
@@ -90,7 +89,7 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     for (uint64_t& frame : ring->described_frames) frame = 0;
     for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
-    // With a budget, its first event finds out what is ordered; else, when the first one is drawn.
+    // With a budget, its first event reads the order; otherwise, it tells when the first one is drawn.
     ring->drawn_head = ~0ull;
     ring->limit = gate().flags & (flag_budget | flag_looks | flag_call_times) ? 0 : gate().first_ring_mask + 1;
     use_caches(ring, false);
@@ -107,17 +106,18 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   return nullptr;
 }
 
-// The attacher looks for ended threads every few milliseconds when rings are scarce. One is believed to have ended
-// when it was missing twice, and a look may have begun before the wait. So after so many, all that could be freed is.
+// The attacher looks for ended threads every few milliseconds when rings are scarce. A thread counts as ended when it
+// was missing twice, and a look may have begun before the wait. So after this many, everything that could be freed is
+// free.
 inline constexpr uint64_t sweeps_for_all = 3;
-// An attacher that is that slow is taken for dead elsewhere, too.
+// An attacher that is this slow is also taken for dead elsewhere.
 inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_patience_ns : 2'000'000'000;
 
-// Rings of threads that have ended are free only when the attacher has noticed. Who waits when a ring is full waits
-// for that, too. One wait in vain is enough: there are more living threads than rings, and nobody waits again.
+// Rings of threads that have ended are free only when the attacher has noticed. A thread that waits when a ring is full
+// waits for that, too. One wait in vain is enough: there are more living threads than rings, and nobody waits again.
 [[gnu::noinline, gnu::cold]] inline RingHeader* wait_for_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
   if (gate().flags & (flag_drop_when_full | flag_adapt_when_full)) return nullptr;
-  // With fewer, it is memory that is missing, which nobody waits for.
+  // With fewer, memory is missing, and waiting is useless.
   if (rings < max_rings) return nullptr;
   const uint64_t* sweeps = &control()->ring_sweeps;
   uint64_t first = __atomic_load_n(sweeps, __ATOMIC_ACQUIRE);
@@ -132,7 +132,7 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   return nullptr;
 }
 
-// The thread's ring, a free one if it has none; null when all are taken, or while the hook is suspended.
+// Returns the thread's ring, or a free one if it has none; null if all are taken, or while the hook is suspended.
 [[gnu::noinline, gnu::cold]] inline RingHeader* claim_ring(uint32_t epoch, uint64_t sp) {
   if (epoch & suspended) {
     if (!resume(epoch)) return nullptr;
@@ -141,8 +141,7 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   uint64_t left = thread_word();
   if ((left & 0xfff) == epoch) return reinterpret_cast<RingHeader*>(left - epoch);
   const Control* c = control();
-  // A thread that got no ring asks again only every 4096th time: the search is long, and so is the
-  // wait to be admitted.
+  // A thread without a ring asks again only every 4096th time: the search is long, and so is the wait for admission.
   uint64_t still_waiting = static_cast<uint64_t>(epoch) << 24;
   if ((left & 0xfff) == 0 && left > still_waiting && left < still_waiting + (1 << 24)) {
     own_no_ring(left - (1 << 12));
@@ -156,14 +155,15 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   if (rings > 0) {
     if (RingHeader* ring = wait_for_ring(rings, epoch, sp)) return ring;
   }
-  // A detach meanwhile, or a gap began: nothing is counted, and the thread asks again when tracing goes on.
+  // There was a detach, or a gap began: nothing is counted, and the thread asks again when tracing continues.
   if (epoch_now() != epoch) return nullptr;
   own_no_ring(still_waiting | 4095ull << 12);
   __atomic_fetch_add(&tally()->ringless_events, 1, __ATOMIC_RELAXED);
   return nullptr;
 }
 
-// The calling thread's ring, or null. `epoch`: the gate's word; the epoch afterwards, if there is a ring.
+// Returns the calling thread's ring, or null. `epoch`: the gate's word on entry; the epoch on return, if there is a
+// ring.
 [[gnu::always_inline]] inline RingHeader* ring_of(uint32_t& epoch, uint64_t sp) {
   RingHeader* ring = seated_ring(epoch);
   if (__builtin_expect(ring == nullptr, 0)) {
@@ -173,7 +173,7 @@ inline constexpr uint64_t longest_wait_for_ring_ns = has_test_patience ? test_pa
   return ring;
 }
 
-// Looks at the tail, and takes what has been granted. Whether there is room for a record.
+// Reads the tail, and takes granted slots. Returns whether there is room for a record.
 inline bool look_for_room(RingHeader* ring) {
   uint64_t head = ring->head, capacity = mask_of(ring) + 1;
   uint64_t tail = __atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE);
@@ -183,11 +183,11 @@ inline bool look_for_room(RingHeader* ring) {
   if (granted <= capacity || granted - 1 > gate().ring_mask) return true;
   uint64_t missing = (capacity - head) & (granted - 1);
   if (missing >= reserve_events) {
-    // To come here again right before the next chance.
+    // This leads here again right before the next chance.
     if (ring->limit - head > missing) ring->limit = head + missing;
     return true;
   }
-  // The clock as it was says nothing new. There is room for these.
+  // The same clock value adds no information. There is room for these.
   for (; missing > 0; missing--) event_at(ring, head++) = {op_tick << 45, ring->last_tick};
   __atomic_store_n(&ring->mask, granted - 1, __ATOMIC_RELAXED);
   __atomic_store_n(&ring->head, head, __ATOMIC_RELEASE);
@@ -197,28 +197,27 @@ inline bool look_for_room(RingHeader* ring) {
 
 // With --on-full adapt a thread waits like any other as long as that costs it little: `wait_allowance_ns` and one part
 // in `wait_share` of the time altogether, and `longest_wait_ns` at once. So a burst is recorded exactly, and a program
-// that always allocates more than the attacher takes is not held up. What was waited beyond that is made good later,
-// but never for much longer than a second.
+// that always allocates more than the attacher takes is not held up. Time waited beyond that is made up for later, but
+// never for much longer than a second.
 //
-// It waits when its ring is nearly full. The last quarter is for what comes when it has waited long enough: samples,
-// and releases, which are always published. So an attacher that gets no processor for a moment costs neither the
-// thread's time nor events.
+// It waits when its ring is nearly full. The last quarter is for events after it has waited long enough: samples, and
+// releases, which are always published. So an attacher that gets no processor for a moment costs neither the thread's
+// time nor events.
 inline constexpr int64_t wait_allowance_ns = 20'000'000, longest_wait_ns = 10'000'000;
-// How long a thread waits, if its ring is full of releases, for an attacher that gets no processor. Not as short as
-// the others: on a machine where everybody waits for a processor it would lose events that a few milliseconds more
-// would have kept.
+// How long a thread whose ring is full of releases waits for an attacher that gets no processor. Not as short as the
+// others: on an overloaded machine it would lose events that a few milliseconds more would have saved.
 inline constexpr int64_t starved_attacher_ns = has_test_patience ? test_patience_ns : 100'000'000;
 inline constexpr uint64_t wait_share = 20, most_waited_ns = 3 * wait_allowance_ns;
 
-// What of the allowance a thread has spent that has been waiting for `waited_ns` now.
+// Returns how much of its allowance a thread has used that has been waiting for `waited_ns` now.
 inline uint64_t spent_waiting(const RingHeader* ring, uint64_t now, uint64_t waited_ns) {
   uint64_t forgotten = (now - ring->waited_at_ns) / wait_share;
   uint64_t spent = (ring->waited_ns > forgotten ? ring->waited_ns - forgotten : 0) + waited_ns;
   return spent < most_waited_ns ? spent : most_waited_ns;
 }
 
-// Whether the owner need not wait (any longer): there is room for all that it allocates, or it has waited for as long
-// as it should and takes samples from its next allocation on. pre: look_for_room() returned true.
+// Returns whether the owner need not wait (any longer): there is room for all its allocations, or it has waited for as
+// long as it should and takes samples from its next allocation on. pre: look_for_room() returned true.
 inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
   uint64_t now = __atomic_load_n(&tally()->clock_ns, __ATOMIC_RELAXED);
   uint64_t spent = spent_waiting(ring, now, static_cast<uint64_t>(waited_ns));
@@ -238,14 +237,14 @@ inline bool may_go_on(RingHeader* ring, int64_t waited_ns) {
   return true;
 }
 
-// With a budget, looks or call times: has the owner come back here at its next look, if that is before the ring is full.
-// pre: look_for_room() returned true.
+// With a budget, looks or call times: makes the owner come back here at its next look, if that is before the ring is
+// full. pre: look_for_room() returned true.
 inline void keep_next_look(RingHeader* ring) {
   uint64_t limit = ring->next_look + reserve_events - 1;
   if (limit < ring->limit) ring->limit = limit;
 }
 
-// Whether it is time to look. pre: as above.
+// Returns whether it is time to look. pre: as above.
 inline bool is_time_to_look(RingHeader* ring) {
   if (ring->head >= ring->next_look) return true;
   keep_next_look(ring);
@@ -263,12 +262,12 @@ inline uint64_t draw_random(RingHeader* ring) {
   return x;
 }
 
-// A number of events between two looks: at random, so that what is timed is a fair share of all events. One event in
-// 256 on average.
+// Number of events between two looks: random, so that the timed events are a fair share of all. One event in 256 on
+// average.
 inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(ring) >> 20) % 385; }
 
-// What is ordered and how long recordings take: the attacher decides on these with every look. The change
-// is decided here, behind an event, and made before the next allocation.
+// Reads the order and how long recordings take: the attacher decides on these at every look. The change is decided
+// here, after an event, and made before the next allocation.
 [[gnu::noinline, gnu::cold]] inline void look_at_order(RingHeader* ring) {
   ring->next_look = ring->head + draw_look_distance(ring);
   keep_next_look(ring);
@@ -278,35 +277,35 @@ inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(
   ring->sample_left = ~0ull;  // below 0 already: the next allocation looks here
 }
 
-// Chooses one of the next allocations. Programs allocate in rhythms, and a look often falls on one beat of theirs, as
-// events are folded: so the distance is the sum of two random numbers, each longer than most of them.
+// Chooses one of the next allocations. Programs allocate in rhythms, and a look often falls on the same beat, as events
+// are folded: so the distance is the sum of two random numbers, each longer than most rhythms.
 inline constexpr uint64_t call_choices = 128;
 inline void choose_call(RingHeader* ring) {
   uint64_t x = draw_random(ring) >> 32;
   uint64_t distance = (x & (call_choices - 1)) + (x / call_choices & (call_choices - 1));
-  // Samples are random as they are.
+  // Samples are already random.
   ring->calls_to_timed = gate().flags & flag_sample ? 0 : distance;
   ring->sampling = wants_call_time;
 }
 
-// With call times: one of the next allocations is timed. pre: look_for_room() returned true.
+// With call times: makes one of the next allocations be timed. pre: look_for_room() returned true.
 [[gnu::noinline, gnu::cold]] inline void look_for_call(RingHeader* ring) {
-  // A thread's first event is one that it always has.
+  // Every thread has a first event.
   bool is_first = ring->next_look == 0;
   ring->next_look = ring->head + (gate().flags & flag_sample ? reserve_events : 8 * draw_look_distance(ring));
   keep_next_look(ring);
   if (!is_first && ring->sampling == records_all) choose_call(ring);
 }
 
-// Events to the next one that is drawn: at random, with the mean that the attacher wants.
+// Returns the number of events to the next one that is drawn: random, with the mean set by the attacher.
 inline uint64_t draw_distance_of_looks(RingHeader* ring) {
   uint64_t mean = __atomic_load_n(&control()->look_distance, __ATOMIC_RELAXED) & 0xffff'ffff;
   return 1 + (draw_random(ring) >> 20) % (2 * mean + 1);
 }
 
-// With looks: notes whether the event that is about to be written is one that was drawn, and has the owner come
-// back at the next one. An event that takes several places must be as likely to be drawn as any other, so it is
-// drawn only where its first place is; else the draw is void. pre: look_for_room() returned true.
+// With looks: notes whether the event that is about to be written is one that was drawn, and makes the owner come back
+// at the next one. An event that takes several slots must be as likely to be drawn as any other, so it is drawn only if
+// its first slot is; otherwise the draw is void. pre: look_for_room() returned true.
 inline void meet_draw(RingHeader* ring) {
   if (ring->head >= ring->next_look) {
     // A thread's first event was not drawn.
@@ -316,17 +315,17 @@ inline void meet_draw(RingHeader* ring) {
   keep_next_look(ring);
 }
 
-// A ring may be full: waits for room, or drops the event, or takes the attacher for dead. False: the event
-// is lost; it is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher drains
-// what was under way.
+// A ring may be full: waits for room, or drops the event, or takes the attacher for dead. Returns false if the event is
+// lost; it is counted, or is the first in a gap. A detach meanwhile changes nothing: the attacher drains the events of
+// calls in progress.
 [[gnu::noinline, gnu::cold]] inline bool wait_for_room(RingHeader* ring) {
   const Control* c = control();
   uint32_t mine = static_cast<uint32_t>(thread_word() & 0xfff);
   bool adapts = (gate().flags & flag_adapt_when_full) != 0;
   Wait wait(adapts ? starved_attacher_ns : dead_attacher_ns);
   for (;;) {
-    // The next attach has cleared the region, or the last has given its memory back: this ring is no
-    // longer ours, nor is the loss.
+    // The next attach has cleared the region, or the last has given its memory back: neither this ring nor the loss is
+    // ours any more.
     if (__atomic_load_n(&c->epoch, __ATOMIC_ACQUIRE) != trusted.guide_epoch || gate().last_epoch != mine ||
         __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) != ring_claimed)
       return false;
@@ -349,7 +348,7 @@ inline void meet_draw(RingHeader* ring) {
   return false;
 }
 
-// Whether there is room, as far as is known without a look at the tail.
+// Returns whether there is room, as far as is known without reading the tail.
 [[gnu::always_inline]] inline bool has_room(const RingHeader* ring) {
   return ring->limit - ring->head >= reserve_events;
 }
@@ -369,7 +368,7 @@ inline void meet_draw(RingHeader* ring) {
   event_at(ring, head++) = {op_tick << 45, time};
 }
 
-// Writes one event behind what was written at `head`, and publishes.
+// Writes one event after those written at `head`, and publishes.
 [[gnu::always_inline]] inline void publish(RingHeader* ring, uint64_t head, uint64_t op, uint64_t address,
                                            uint32_t sequence, uint64_t size, uint32_t stack) {
   event_at(ring, head) = {
@@ -393,7 +392,7 @@ inline void meet_draw(RingHeader* ring) {
   publish(ring, head, op, address, sequence, size, stack);
 }
 
-// The same where the gate is `simple` and the size needs no extension.
+// The same if the gate is `simple` and the size needs no extension.
 [[gnu::always_inline]] inline void commit_simple(RingHeader* ring, uint64_t op, uint64_t address, uint32_t sequence,
                                                  uint64_t size, uint32_t stack) {
   uint64_t head = ring->head;

@@ -48,17 +48,17 @@ inline constexpr uint64_t seat_count = 4096, seat_window = 4, waiting_count = 25
 inline constexpr uint64_t waiting_bits = 36;
 
 extern Claim claims[max_rings];
-// The frame of the last call by the passage of the thread with each ring.
+// Frame of the last call through the passage, for the thread of each ring.
 extern uint64_t passed_frames[max_rings];
 extern Seat seats[seat_count];
 extern uint64_t waiting[waiting_count];
 
-// Thread control blocks are some power of two apart; the high bits of the product depend on all of them.
+// The distance of two thread control blocks is some power of two; the high bits of the product depend on all of them.
 inline uint64_t hash_of_thread(uint64_t thread_pointer) { return (thread_pointer * 0x9e37'79b9'7f4a'7c15ull) >> 40; }
 
 inline uint64_t ring_stride() { return ring_prefix_bytes + trusted.ring_bytes; }
 
-// The place of a ring among all.
+// Returns the index of a ring.
 inline uint64_t number_of(const RingHeader* ring) {
   uint64_t offset = reinterpret_cast<uint64_t>(ring) - reinterpret_cast<uint64_t>(region) - rings_offset;
   static_assert((max_rings & (max_rings - 1)) == 0);
@@ -69,20 +69,20 @@ inline uint64_t number_of(const RingHeader* ring) {
   return *reinterpret_cast<const volatile uint32_t*>(thread_pointer + gate().tid_offset);
 }
 
-// In a process that was forked behind the C library's back, what is kept for the first thread is the number that the
-// forking thread had in the parent. That one is never found by seated_ring(), but by thread_word().
+// In a process that was forked without the C library's knowledge, the number stored for the first thread is that of the
+// forking thread in the parent. Such a thread is never found by seated_ring(), but by thread_word().
 inline uint32_t own_number(uint64_t thread_pointer) {
   uint32_t kept = kept_number(thread_pointer);
   return kept == gate().stale_number ? gate().true_number : kept;
 }
 
-// Whether a ring's header names the thread. pre: it is a ring of the last attach.
+// Returns whether a ring's header names the thread. pre: it is a ring of the last attach.
 [[gnu::always_inline]] inline bool is_ring_of(uint64_t address, uint32_t tid) {
   auto* ring = reinterpret_cast<RingHeader*>(address);
   return __atomic_load_n(&ring->tid, __ATOMIC_RELAXED) == tid;
 }
 
-// The word for ring `i` if it is this thread's, else 0.
+// Returns the word for ring `i` if it belongs to this thread, otherwise 0.
 [[gnu::always_inline]] inline uint64_t word_if_owned(uint64_t i, uint64_t thread_pointer, uint32_t tid) {
   const Claim& claim = claims[i];
   if (__atomic_load_n(&claim.thread_pointer, __ATOMIC_RELAXED) != thread_pointer) return 0;
@@ -107,7 +107,7 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   __atomic_store_n(&free->thread_pointer, thread_pointer, __ATOMIC_RELEASE);
 }
 
-// The ring of a seat if it is the thread's in this epoch, else null.
+// Returns the ring of a seat if it belongs to the thread in this epoch, otherwise null.
 [[gnu::always_inline]] inline RingHeader* ring_of_seat(const Seat& seat, uint64_t thread_pointer, uint32_t tid,
                                                        uint32_t epoch) {
   if (__builtin_expect(__atomic_load_n(&seat.thread_pointer, __ATOMIC_RELAXED) != thread_pointer, 0)) return nullptr;
@@ -128,15 +128,15 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return word >> waiting_bits == tid ? word & ((1ull << waiting_bits) - 1) : 0;
 }
 
-// The calling thread's ring in this epoch if its seat is where it is nearly always; else null, and thread_word() has to
-// be asked. `epoch`: the gate's word, but 0; none is found while the hook is suspended.
+// Returns the calling thread's ring in this epoch if its seat is in the usual place; otherwise null, and thread_word()
+// has to be asked. `epoch`: the gate's word, except 0; no ring is found while the hook is suspended.
 [[gnu::always_inline]] inline RingHeader* seated_ring(uint32_t epoch) {
   uint64_t thread_pointer = cpu::thread_pointer();
   const Seat& seat = seats[hash_of_thread(thread_pointer) % seat_count];
   return ring_of_seat(seat, thread_pointer, kept_number(thread_pointer), epoch);
 }
 
-// The word of the calling thread, see state.hpp; 0 if it has none of the last attach.
+// Returns the word of the calling thread, see state.hpp; 0 if it has none of the last attach.
 [[gnu::noinline]] inline uint64_t thread_word() {
   uint64_t thread_pointer = cpu::thread_pointer(), home = hash_of_thread(thread_pointer);
   uint32_t epoch = gate().last_epoch;
@@ -148,22 +148,22 @@ inline void take_seat(uint64_t home, uint64_t thread_pointer, uint64_t word) {
   return search_claims(home, thread_pointer, tid);
 }
 
-// An attach begins.
+// Called when an attach begins.
 inline void clear_seats() {
-  // One that was never taken is on a page that may have no memory yet.
+  // A seat that was never taken is on a page that may have no memory yet.
   for (Seat& seat : seats)
     if (__atomic_load_n(&seat.thread_pointer, __ATOMIC_RELAXED) != 0)
       __atomic_store_n(&seat.thread_pointer, 0ull, __ATOMIC_RELAXED);
 }
 
-// The thread has claimed this ring.
+// Called when the thread has claimed this ring.
 [[gnu::noinline, gnu::cold]] inline void own_ring(RingHeader* ring, uint32_t epoch) {
   uint64_t thread_pointer = cpu::thread_pointer();
   uint32_t tid = own_number(thread_pointer);
   uint64_t first = reinterpret_cast<uint64_t>(region) + rings_offset;
   uint64_t mine = (reinterpret_cast<uint64_t>(ring) - first) / ring_stride();
-  // A signal handler may have claimed one while this thread was about to. One of the two has to be the
-  // thread's; the other goes back when the thread has ended.
+  // A signal handler may have claimed one while this thread was about to. One of the two has to become the thread's;
+  // the other is returned when the thread has ended.
   for (uint64_t i = 0; i < max_rings; i++)
     if (i != mine && word_if_owned(i, thread_pointer, tid))
       __atomic_store_n(&claims[i].thread_pointer, 0ull, __ATOMIC_RELAXED);
@@ -173,7 +173,7 @@ inline void clear_seats() {
   take_seat(hash_of_thread(thread_pointer), thread_pointer, reinterpret_cast<uint64_t>(ring) | epoch);
 }
 
-// The thread has no ring, and `word` says when it asks again.
+// Called when the thread has no ring; `word` tells when it asks again.
 inline void own_no_ring(uint64_t word) {
   uint64_t thread_pointer = cpu::thread_pointer(), home = hash_of_thread(thread_pointer);
   uint64_t tid = own_number(thread_pointer);

@@ -1,4 +1,4 @@
-// Which allocations are recorded, when not all are: size filters and sampling.
+// Selects the allocations to record, if not all are: size filters and sampling.
 #pragma once
 #include "recorded_blocks.hpp"
 
@@ -13,9 +13,9 @@ inline constexpr uint32_t selects = flag_size_filter | flag_sample;
   return false;
 }
 
-// Bytes to the next sample: a random quantile of the exponential distribution, interpolated.
-// Sampling is then a Poisson process over the bytes allocated, so that the attacher knows each
-// block's probability, 1 - exp(-size / mean).
+// Returns the bytes to the next sample: a random quantile of the exponential distribution,
+// interpolated. Sampling is then a Poisson process over the bytes allocated, so that the attacher
+// knows each block's probability, 1 - exp(-size / mean).
 [[gnu::noinline, gnu::cold]] inline uint64_t draw_interval(RingHeader* ring) {
   uint64_t x = draw_random(ring);
   auto* quantiles = in_guide<uint64_t>(sample_offset);
@@ -26,7 +26,7 @@ inline constexpr uint32_t selects = flag_size_filter | flag_sample;
   return interval >> (ring->sample_shift & 63);
 }
 
-// Whether an allocation of `size` bytes is recorded. One call for each allocation.
+// Returns whether an allocation of `size` bytes is recorded. Called once for each allocation.
 [[gnu::always_inline]] inline bool selected(RingHeader* ring, uint64_t size) {
   const Gate& g = gate();
   if (g.flags & flag_size_filter) {

@@ -1,13 +1,13 @@
-// Wrappers for when most calls are passed by: sizes are filtered, or allocations sampled.
+// Wrappers for when most calls are skipped: sizes are filtered, or allocations sampled.
 //
-// Each decides without a frame of its own and with nothing written but the sampling countdown, and
+// Each decides without a frame of its own and writes nothing except the sampling countdown, and
 // jumps: to the original, or to the full wrapper, which finds the stack as its caller left it.
 #pragma once
 #include "wrappers.hpp"
 
 namespace memhook {
 
-// Whether this operator new does nothing but call another hooked function for the same size.
+// Returns whether this operator new only calls another hooked function with the same size.
 template <uint32_t F, uint32_t V>
 [[gnu::always_inline]] inline bool forwards() {
   if constexpr (!is_operator_new(F)) return false;
@@ -16,13 +16,13 @@ template <uint32_t F, uint32_t V>
   return __atomic_load_n(&control()->forwarding_operators, __ATOMIC_RELAXED) >> bit & 1;
 }
 
-// Whether an allocation can be passed by; false: the full wrapper decides.
+// Returns whether an allocation can be skipped; if false, the full wrapper decides.
 template <uint32_t F, uint32_t V>
 [[gnu::always_inline]] inline bool passes(uint64_t size) {
   Gate& g = gate();
-  // What operator new calls in turn must be told from calls of the program; where all it does is
-  // one such call, that call decides alike, and counts the countdown down for both. The gate
-  // first: a fork child's is empty.
+  // Calls made by operator new must be distinguished from those of the program; if it only makes
+  // one such call, that call makes the same decision, and counts the countdown down for both. The
+  // gate first: a fork child's is empty.
   if (calls_another(F) && (!(g.flags & (selects | flag_budget)) || !forwards<F, V>())) return false;
   if (g.flags & flag_size_filter) {
     if (size - g.min_size > g.max_size - g.min_size) return true;
@@ -40,7 +40,7 @@ template <uint32_t F, uint32_t V>
   return true;
 }
 
-// Whether a release can be passed by.
+// Returns whether a release can be skipped.
 [[gnu::always_inline]] inline bool passes_release(const void* block) {
   return __builtin_expect(!is_recorded_block(reinterpret_cast<uint64_t>(block)), 1);
 }
@@ -69,7 +69,7 @@ struct Passing {
     return __builtin_expect(passes_release(block), 1) ? original<void>(F, V, block, args...) : full(block, args...);
   }
 
-  // The release first: it does not count the sampling countdown down.
+  // The release first: it does not decrement the sampling countdown.
   template <uint32_t F, uint32_t V, auto full, typename... A>
   [[gnu::always_inline]] static void* reallocate(uint64_t size, bool, void* old, A... args) {
     return pass_if<F, V, full>(passes_release(old) && passes<F, V>(size), old, args...);

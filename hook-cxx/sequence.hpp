@@ -20,7 +20,7 @@ inline constexpr uint32_t nobody = 0, one_thread = 1, second_comes = 2, many_thr
 // At the attach, with the gate closed.
 inline void reset_recorders() { gate().recorders = gate().flags & flag_lone_recorder ? nobody : many_threads; }
 
-// Whether the calling thread may begin to record.
+// Returns whether the calling thread may begin to record.
 [[gnu::noinline, gnu::cold]] inline bool admit_recorder(uint32_t epoch) {
   Gate& g = gate();
   uint32_t now = nobody;
@@ -39,13 +39,13 @@ inline void reset_recorders() { gate().recorders = gate().flags & flag_lone_reco
   return true;
 }
 
-// The sequence word of a block: one word for a page's worth of addresses.
+// Returns the sequence word of a block: one word for a page's worth of addresses.
 [[gnu::always_inline]] inline uint32_t* sequence_word(uint64_t address) {
   uint64_t page = address >> 12;
   return in_report<uint32_t>(sequence_offset) + ((page ^ (page >> 14)) & (sequence_words - 1));
 }
 
-// The number of a release. pre: the thread has said that it is recording.
+// Returns the number of a release. pre: the thread has said that it is recording.
 [[gnu::always_inline]] inline uint32_t next_release(uint64_t address) {
   uint32_t* word = sequence_word(address);
   if (__atomic_load_n(&gate().recorders, __ATOMIC_RELAXED) > one_thread)

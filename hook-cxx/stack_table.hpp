@@ -9,7 +9,7 @@ namespace memhook {
   return hash ^ (hash >> 32);
 }
 
-// Four chains side by side: in one, each multiplication would wait for the one before.
+// Four independent chains: in one, each multiplication would wait for the one before.
 [[gnu::always_inline]] inline uint64_t hash_frames(uint64_t seed, const uint64_t* pcs, uint32_t count) {
   uint64_t a = seed, b = 1, c = 2, d = 3;
   uint32_t i = 0;
@@ -23,25 +23,25 @@ namespace memhook {
   return mix(mix(mix(a, b), c), d);
 }
 
-// The backtrace with this id, which never lies outside of the arena.
+// Returns the backtrace with this id, which never lies outside the arena.
 [[gnu::always_inline]] inline StackEntry* stack_entry(uint64_t id) {
   constexpr uint64_t granules = arena_bytes / granule_bytes;
   static_assert((granules & (granules - 1)) == 0);
   return in_report<StackEntry>(arena_offset + (id & (granules - 1)) * granule_bytes);
 }
 
-// Where a backtrace is in the index, or would be.
+// Actual or possible position of a backtrace in the index.
 struct IndexPlace {
   uint64_t* slot;  // null: there is no room for it
   uint32_t id;     // 0: not there
 };
 
-// How many cache lines of the index are searched for a backtrace, and the entries of one.
+// Number of cache lines of the index that are searched for a backtrace, and the number of entries in one.
 inline constexpr uint64_t index_tries = 8, index_line = 8;
 
-// A backtrace is in the first of several lines that has room for it. Where these are, its hash decides, and none
-// is near another: what was put there when less of the index was in use crowds its beginning, where a search
-// from place to place would find no end. Nothing is ever taken out, so the first empty place ends the search.
+// A backtrace is in the first of several lines that has room for it. Its hash determines these lines, which are far
+// apart: entries made when less of the index was in use crowd its beginning, where a search from slot to slot would
+// find no end. Nothing is ever removed, so the first empty slot ends the search.
 [[gnu::always_inline]] inline IndexPlace find_in_index(uint64_t hash, uint64_t mask, uint32_t function,
                                                        const uint64_t* pcs, uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32, place = hash;
@@ -66,7 +66,7 @@ inline constexpr uint64_t index_tries = 8, index_line = 8;
 
 inline void drop_stack() { __atomic_fetch_add(&tally()->stacks_dropped, 1, __ATOMIC_RELAXED); }
 
-// Writes a backtrace into the arena; 0 when that is full.
+// Writes a backtrace into the arena; returns 0 if that is full.
 inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs, uint32_t count, bool truncated) {
   const Control* c = control();
   uint64_t bytes = sizeof(StackEntry) + 8ull * count;
@@ -87,7 +87,7 @@ inline uint32_t write_stack(uint64_t tag, uint32_t function, const uint64_t* pcs
   return static_cast<uint32_t>(id);
 }
 
-// Where half of the index is in use, more of it is taken.
+// When half of the index is in use, more of it is taken.
 inline void grow_index(uint64_t stacks) {
   const Control* c = control();
   uint64_t mask = __atomic_load_n(&tally()->index_mask, __ATOMIC_RELAXED);
@@ -96,12 +96,12 @@ inline void grow_index(uint64_t stacks) {
                               __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-// The id of a backtrace that was not found under `mask`, if it stands where it was put when less of the index was in
-// use; else 0.
+// Returns the id of a backtrace that was not found under `mask`, if it was entered when less of the index was in use,
+// otherwise 0.
 [[gnu::always_inline]] inline uint32_t find_under_less(uint64_t mask, uint64_t hash, uint32_t function,
                                                        const uint64_t* pcs, uint32_t count, bool truncated) {
   uint32_t id = 0;
-  // All these places are far apart.
+  // All these slots are far apart.
   for (uint64_t less = mask / index_growth; less > index_first_entries / index_growth; less /= index_growth)
     __builtin_prefetch(&in_report<uint64_t>(index_offset)[hash & less]);
   while (id == 0 && mask > index_first_entries) {
@@ -111,7 +111,7 @@ inline void grow_index(uint64_t stacks) {
   return id;
 }
 
-// pre: the backtrace was not found under `mask`; `slot` is the place for it there.
+// pre: the backtrace was not found under `mask`; `slot` is its slot there.
 [[gnu::noinline]] inline uint32_t insert_stack(uint64_t* slot, uint64_t mask, uint64_t hash, uint32_t function,
                                                const uint64_t* pcs, uint32_t count, bool truncated) {
   uint64_t tag = hash >> 32;
@@ -125,13 +125,13 @@ inline void grow_index(uint64_t stacks) {
     grow_index(__atomic_add_fetch(&tally()->stack_count, 1, __ATOMIC_RELAXED));
   }
   uint64_t expected = 0;
-  // Release: whoever finds the id in the index finds the frames written. When another thread took
-  // the place first, our copy stays valid for this event; the stack is merely stored twice.
+  // Release: a reader that sees the id in the index sees the frames. If another thread took the slot first, our copy
+  // stays valid for this event; the stack is merely stored twice.
   if (slot) __atomic_compare_exchange_n(slot, &expected, (tag << 32) | id, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
   return id;
 }
 
-// The id of a backtrace in the shared stack table; 0 when the table is full.
+// Returns the id of a backtrace in the shared stack table; 0 if the table is full.
 [[gnu::always_inline]] inline uint32_t intern_stack(uint32_t function, const uint64_t* pcs, uint32_t count,
                                                     bool truncated) {
   uint64_t hash = hash_frames(function | (truncated ? 256 : 0), pcs, count);
@@ -141,8 +141,8 @@ inline void grow_index(uint64_t stacks) {
   return insert_stack(place.slot, mask, hash, function, pcs, count, truncated);
 }
 
-// Frames that a new backtrace may have: all of them until half of the memory for backtraces is in use, then fewer and
-// fewer. Who allocates is in the innermost ones; a call without a backtrace says nothing.
+// Returns the number of frames that a new backtrace may have: all of them until half of the memory for backtraces is
+// in use, then fewer and fewer. The innermost ones show who allocates; a call without a backtrace shows nothing.
 inline uint32_t most_frames() {
   const Control* c = control();
   uint64_t limit = c->arena_limit < arena_bytes ? c->arena_limit : arena_bytes;
@@ -152,7 +152,7 @@ inline uint32_t most_frames() {
   return used <= limit / 8 * 7 ? 16 : 8;
 }
 
-// Adds a backtrace, or its innermost frames where there is too little room for all: `truncated` says so then.
+// Adds a backtrace, or its innermost frames if there is too little room for all, which is marked by `truncated`.
 [[gnu::noinline, gnu::cold]] inline uint32_t insert_backtrace(IndexPlace place, uint64_t mask, uint64_t hash,
                                                               uint32_t function, const uint64_t* pcs, uint32_t count,
                                                               bool* truncated) {
@@ -164,7 +164,7 @@ inline uint32_t most_frames() {
   return intern_stack(function, pcs, most, true);
 }
 
-// The id of an allocation's or a release's backtrace; 0 when the table is full.
+// Returns the id of an allocation's or a release's backtrace; 0 if the table is full.
 [[gnu::always_inline]] inline uint32_t intern_backtrace(uint32_t function, const uint64_t* pcs, uint32_t count,
                                                         bool* truncated) {
   uint64_t hash = hash_frames(function | (*truncated ? 256 : 0), pcs, count);

@@ -18,30 +18,30 @@ namespace memhook {
 
 using namespace abi;
 
-// Values of Gate::noting. Who records a block takes it out of the table of passed blocks, once there are any
+// Values of Gate::noting. A thread that records a block removes it from the table of skipped blocks, if there are any
 // (adapting.hpp); or, with a budget, marks its page (recorded_blocks.hpp).
 inline constexpr uint8_t takes_passed_out = 1, marks_pages = 2;
 
 struct Gate {
   uint32_t epoch;       // 0: tracing is off; with `suspended`: until the attacher is back
   uint32_t last_epoch;  // of the last attach, which may be over
-  // Of the region, see Control::owner; 0 in a fork child. These three are known from outside by their
-  // places (HookDescription::gate).
+  // Owner of the region, see Control::owner; 0 in a fork child. These three are accessed from outside by their offsets
+  // (HookDescription::gate).
   uint64_t owner;
   uint32_t birth;  // in a fork child, see birth.hpp; known from outside, too
   uint32_t flags;
   uint32_t depth;
   uint32_t clock_mode;
   uint32_t tid_offset;  // Control::tid_offset
-  // Remembered backtraces, coarse clock, no filter: what the fast half of record.hpp knows. A Python
-  // function on an allocation's stack is not for it, but releases are.
+  // Remembered backtraces, coarse clock, no filter: the cases handled by the fast half of record.hpp. It does not
+  // handle allocations with a Python function on their stack, but it does handle releases.
   bool simple;
   bool simple_releases;
   bool has_python;  // the attacher has described an interpreter: see python.hpp
   bool folds;       // see folding.hpp
   uint8_t noting;   // what else who records a block does: one of the above, or 0
   bool is_settled;  // false in a fork child that has not yet left what it inherited: see birth.hpp
-  // With what is above, all that calls look at that are passed by: one cache line of the program's.
+  // Together with the members above, everything that skipped calls read: one cache line of the program's.
   uint64_t table_mask;       // Control::table_mask
   uint32_t recorders;        // how many threads record: see sequence.hpp
   uint64_t first_ring_mask;  // events in a ring at first - 1
@@ -66,15 +66,15 @@ static_assert(__builtin_offsetof(Gate, owner) == 8);
 static_assert(__builtin_offsetof(Gate, table_mask) + 8 <= 64);
 static_assert(__builtin_offsetof(Gate, birth) == gate_birth_offset);
 
-// The gate, and behind its page what a fork child keeps of it: the list of regions that it may claim, which the
-// attacher writes.
+// The gate, followed by a page that a fork child keeps: the list of regions that it may claim, which the attacher
+// writes.
 struct GateArea {
   GatePage page;
   uint64_t spares[most_spares];
 };
 static_assert(__builtin_offsetof(GateArea, spares) == spares_behind_gate);
 
-// What the hook calls, and what bounds its writes. A fork child has a copy.
+// Everything that the hook calls, and the bounds of its writes. A fork child has a copy.
 struct Trusted {
   uint64_t region_bytes;
   uint64_t ring_bytes;
@@ -82,16 +82,16 @@ struct Trusted {
   uint64_t main_stack_low, main_stack_high;
   int (*vdso_clock)(int, void*);
   uint32_t tid_offset;
-  // Of the last attach, here or in an ancestor.
+  // Epoch of the last attach, here or in an ancestor.
   uint32_t epoch;
-  // Control::epoch of the region: the same, but in a child that has claimed it.
+  // Control::epoch of the region: the same, except in a child that has claimed it.
   uint32_t guide_epoch;
-  // The attacher is taken for dead, here or in the parent.
+  // True if the attacher is taken for dead, here or in the parent.
   bool is_abandoned;
-  // Processes that are forked have the region.
+  // True if forked processes have the region.
   bool is_inherited;
   bool charges_mappings;  // Control::charges_mappings
-  // No seccomp filter looked at system calls at the attach.
+  // True if no seccomp filter checked system calls at the attach.
   bool may_call;
 };
 
@@ -99,7 +99,7 @@ extern Trusted trusted;
 extern GateArea gate_area;
 extern uint64_t originals[function_count][max_variants];
 extern unsigned char* region;
-// The epoch in which a thread has waited for a ring in vain.
+// Epoch in which a thread has waited for a ring in vain.
 extern uint32_t waited_in_vain;
 
 inline Gate& gate() { return gate_area.page.gate; }
@@ -107,35 +107,35 @@ inline const Control* control() { return reinterpret_cast<const Control*>(region
 inline Tally* tally_of(unsigned char* of_region) { return reinterpret_cast<Tally*>(of_region + tally_offset); }
 inline Tally* tally() { return tally_of(region); }
 
-// Set in the gate's epoch while the attacher is taken for dead. A thread's word never has this bit, so
-// every call of a suspended hook takes the way of a thread without a ring, which asks whether
-// tracing may go on (resume() in ring.hpp); a traced call pays nothing for it.
+// Set in the gate's epoch while the attacher is taken for dead. A thread's word never has this bit, so every call of a
+// suspended hook takes the path of a thread without a ring, which asks whether tracing may continue (resume() in
+// ring.hpp); a traced call pays nothing for it.
 inline constexpr uint32_t suspended = 1u << 31;
 
 // The epoch with its mark.
 inline uint32_t gate_word() { return __atomic_load_n(&gate().epoch, __ATOMIC_ACQUIRE); }
 
-// 0: nothing is recorded at the moment.
+// Returns 0 if nothing is recorded at the moment.
 inline uint32_t epoch_now() {
   uint32_t word = gate_word();
   return word & suspended ? 0 : word;
 }
 
-// In what the attacher tells the hook, which is mapped read-only.
+// In the data from the attacher to the hook, which is mapped read-only.
 template <typename T>
 inline const T* in_guide(uint64_t offset) {
   return reinterpret_cast<const T*>(region + offset);
 }
 
-// In what the hook tells the attacher. Other processes may write it at any time (SECURITY.md), so what is found here is
-// a number: it is no address, nothing is called or loaded by it, and it is bounded where it is used as an index. What
-// is checked and then used is loaded once.
+// In the data from the hook to the attacher. Other processes may write it at any time (SECURITY.md), so everything read
+// here is a number: it is not an address, nothing is called or loaded by it, and it is bounded where it is used as an
+// index. A value that is checked and then used is loaded once.
 template <typename T>
 inline T* in_report(uint64_t offset) {
   return reinterpret_cast<T*>(region + offset);
 }
 
-// One load, whatever the compiler would rather do.
+// Loads once, whatever the compiler would prefer.
 template <typename T>
 [[gnu::always_inline]] inline T once(const T& word) {
   return __atomic_load_n(&word, __ATOMIC_RELAXED);

@@ -11,8 +11,8 @@ struct PcCacheEntry {
   uint64_t key, rule;
 };
 
-// PCs stand with the low bits of the module list's version, so that nothing learned under an older
-// list is found, and with bit 47 (user addresses end below it) when they are no return addresses.
+// PCs are stored with the low bits of the module list's version, so that nothing learned under an older list is
+// found, and with bit 47 (user addresses end below it) if they are not return addresses.
 inline constexpr uint64_t exact_pc = 1ull << 47;
 
 inline unsigned char* in_ring(RingHeader* ring, uint64_t offset) {
@@ -21,7 +21,7 @@ inline unsigned char* in_ring(RingHeader* ring, uint64_t offset) {
 
 inline uint64_t module_list() { return __atomic_load_n(&control()->module_list, __ATOMIC_ACQUIRE); }
 
-// The rule for `pc` in one state of the module list.
+// Returns the rule for `pc` in one state of the module list.
 inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   auto* modules = in_guide<ModuleEntry>(modules_offset) + ((list >> 32) & 1) * max_modules;
   uint64_t count = list & 0xffff'ffff, low = 0;
@@ -37,9 +37,9 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   }
   if (low == 0 || pc >= modules[low - 1].end) return cfa_stop;
   const ModuleEntry& module = modules[low - 1];
-  // memhook_call_via returns through this instruction: what is before it does not matter.
+  // memhook_call_via returns through this instruction: the one before it does not matter.
   if (!exact && pc == module.ret_gadget) return cfa_rsp | 8ull << 32;
-  // A return address may be the first byte of the next function: look at the call before it.
+  // A return address may be the first byte of the next function: use the call before it.
   uint64_t offset = pc - !exact - module.base;
   uint64_t first = module.first_row, rows = module.row_count;
   if (offset >> 32 || first + rows > max_rows) return cfa_stop;
@@ -57,8 +57,8 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   auto* numbers = in_guide<uint16_t>(row_rules_offset) + first;
   auto* rules = in_guide<uint64_t>(rules_offset);
   uint64_t rule = row == 0 ? uint64_t{cfa_stop} : rules[numbers[row - 1]];
-  // No call before it, but a function that begins here: nobody called, it is where makecontext(3)
-  // lets a stack begin (glibc's __start_context, whose own CFI leads on into its arguments).
+  // There is no call before it, but a function begins here: no call was made, makecontext(3) starts a stack like this
+  // (glibc's __start_context, whose own CFI leads on into its arguments).
   if ((rule & 0xff) == cfa_stop && !exact && row < module.row_count && offsets[row] == offset + 1) return cfa_end;
   if ((rule & 0xff) == cfa_stop && module.keeps_frame_pointers) return rule_made;
   return rule;
@@ -68,8 +68,8 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   for (int tries = 0; tries < 3; tries++) {
     uint64_t list = module_list();
     uint64_t rule = rule_in_list(list, pc, exact);
-    // The list just read is written anew only after the next version has been published: if the
-    // version still stands, what was read was whole.
+    // The list just read is rewritten only after the next version has been published: if the version is unchanged,
+    // the list that was read was complete.
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (module_list() == list) return rule;
   }
@@ -80,7 +80,7 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   auto* cache = reinterpret_cast<PcCacheEntry*>(in_ring(ring, pc_cache_offset));
   PcCacheEntry& entry = cache[(pc ^ (pc >> 11)) & once(ring->pc_mask) & (pc_cache_entries - 1)];
   uint64_t key = pc | tag | (exact ? exact_pc : 0);
-  // Any rule will do: what it leads to is read within the bounds of the stack, or by the kernel.
+  // Any rule is safe: the address that it leads to is read within the bounds of the stack, or by the kernel.
   if (__builtin_expect(once(entry.key) == key, 1)) return once(entry.rule);
   uint64_t rule = find_rule(pc, exact);
   entry.rule = rule;
@@ -88,8 +88,8 @@ inline uint64_t rule_in_list(uint64_t list, uint64_t pc, bool exact) {
   return rule;
 }
 
-// Where the stack of a ring's owner is; nothing if it is not known, or if `checks_owner` (probe.cc) and the thread is
-// another one.
+// Stack bounds of a ring's owner; empty if unknown, or if `checks_owner` (probe.cc) is set and this is another
+// thread.
 struct Bounds {
   uint64_t low, high;
 };
@@ -110,9 +110,8 @@ inline constexpr bool checks_owner = true;
   return {low, high};
 }
 
-// Reads of stack memory that cannot fault: plain loads between the current frame and the end of
-// the thread's stack, which is mapped as long as the thread runs on it, and reads through the
-// kernel, page by page, everywhere else.
+// Reads stack memory without faulting: plain loads between the current frame and the end of the thread's stack, which
+// is mapped as long as the thread runs on it, and reads through the kernel, page by page, everywhere else.
 struct StackReader {
   uint64_t low, span;  // direct: address - low <= span
   uint64_t page_at;
@@ -151,13 +150,13 @@ struct StackReader {
   }
 };
 
-// How far an unwinding has come.
+// Position that an unwinding has reached.
 struct Position {
   uint64_t pc, sp, rbp;
 };
 
-// Fills `pcs` with at most `depth` return addresses; returns how many. `trace` is told every stack
-// word that the result depends on. pre: depth > 0.
+// Fills `pcs` with at most `depth` return addresses; returns their number. `trace` gets every stack word that the
+// result depends on. pre: depth > 0.
 template <typename Trace>
 [[gnu::always_inline]] inline uint32_t unwind(RingHeader* ring, uint64_t tag, Position at, uint64_t* pcs,
                                               uint32_t depth, bool* truncated, Trace& trace) {
@@ -186,7 +185,7 @@ template <typename Trace>
       }
       trace.reads(place, cfa);
     } else if (kind == cfa_made) {
-      // The frame pointer has to be one: in the stack, and above.
+      // The frame pointer has to be a real one: in the stack, and above.
       trace.uses_rbp();
       if ((at.rbp & 7) || at.rbp < at.sp) {
         *truncated = true;
@@ -224,7 +223,7 @@ template <typename Trace>
     }
     trace.reads(cfa - 8, caller);
     if (caller == 0) return count;
-    // Where frame pointers were not kept, what they lead to is no return address into known code.
+    // If frame pointers were not kept, they do not lead to a return address into known code.
     if (__builtin_expect(kind == cfa_made, 0) && (rule_of(ring, tag, caller, false) & 0xff) == cfa_stop) {
       *truncated = true;
       return count;

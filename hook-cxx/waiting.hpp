@@ -5,7 +5,7 @@
 
 namespace memhook {
 
-// Tests allow their attacher, which may get no processor for seconds, this much time for everything.
+// Tests give their attacher, which may get no processor for seconds, this much time for everything.
 #ifdef MEMHOOK_TEST_PATIENCE_NS
 inline constexpr bool has_test_patience = true;
 inline constexpr int64_t test_patience_ns = MEMHOOK_TEST_PATIENCE_NS;
@@ -14,31 +14,31 @@ inline constexpr bool has_test_patience = false;
 inline constexpr int64_t test_patience_ns = 0;
 #endif
 
-// A clock word that does not advance for this long means that the attacher is dead.
+// If the clock word does not advance for this long, the attacher is taken for dead.
 inline constexpr int64_t dead_attacher_ns = has_test_patience ? test_patience_ns : 300'000'000;
 
-// Under a seccomp filter a system call of ours might be the program's end.
+// Under a seccomp filter a system call of ours might end the program.
 inline bool may_call_kernel() {
-  // The target may have got a filter since the attach.
+  // The target may have installed a filter since the attach.
   return trusted.may_call && __atomic_load_n(&control()->syscalls_filtered, __ATOMIC_RELAXED) == 0;
 }
 
 inline void rest_ns(int64_t ns) {
   if (may_call_kernel()) return sys::sleep_ns(ns);
-  // How long a pause takes differs between processors, so this is only roughly the time asked for.
+  // The duration of a pause differs between processors, so this is only roughly the requested time.
   for (int64_t i = 0; i < ns; i += 32) cpu::pause();
 }
 
-// Nanoseconds since some moment; without the kernel's help slower than time, never faster.
+// Nanoseconds since some moment; without the kernel's help slower than real time, never faster.
 inline int64_t waiting_clock() {
   if (may_call_kernel()) return sys::monotonic_ns();
   return static_cast<int64_t>(cpu::time_stamp() / cpu::most_counts_per_ns);
 }
 
 // Takes the attacher for dead, whose clock word stood still at `clock`: from here on calls pass through until
-// it says that it is back. The gate first: a resume that comes between the two stores finds
-// `abandoned` still clear and opens the gate at once, and the attacher takes the time for a gap that was none.
-// The other way round, what passes by meanwhile would be in no gap.
+// it reports back. The gate first: a resume that comes between the two stores finds `abandoned` still clear
+// and opens the gate at once, and the attacher takes the time for a gap that did not exist. The other way
+// round, calls skipped meanwhile would be in no gap.
 [[gnu::noinline, gnu::cold]] inline void suspend(uint64_t clock) {
   uint32_t epoch = gate_word();
   // A detach may have closed the gate, and another thread may have been faster.
@@ -50,12 +50,12 @@ inline int64_t waiting_clock() {
   __atomic_store_n(&trusted.is_abandoned, true, __ATOMIC_RELAXED);
 }
 
-// One wait. `patience_ns`: how long the clock word may stand still.
+// A wait. `patience_ns`: how long the clock word may stand still.
 class Wait {
  public:
   explicit Wait(int64_t patience_ns = dead_attacher_ns) : patience_ns_(patience_ns) {}
 
-  // Waits a little. False: the attacher is taken for dead, and nothing is recorded now.
+  // Waits a little. Returns false if the attacher is taken for dead, and nothing is recorded now.
   bool a_moment() {
     if (started_ == 0) started_ = waiting_clock();
     rest_ns(50'000);

@@ -1,7 +1,8 @@
 // One wrapper for each signature, instantiated for every hooked function and variant.
 //
-// What those do that allocate or release is left to a policy: `Recording` (calls.hpp), `Passing` (selective.hpp),
-// `Telling` and `Emitting` (emitting.hpp). A policy that only decides calls, or jumps to, the same wrapper of its `Full`.
+// A policy decides how wrappers treat allocations and releases: `Recording` (calls.hpp), `Passing` (selective.hpp),
+// `Telling` and `Emitting` (emitting.hpp). A policy that only decides calls, or jumps to, the same wrapper of its
+// `Full`.
 #pragma once
 #include "mappings.hpp"
 #include "marks.hpp"
@@ -27,11 +28,11 @@ struct ModuleWrappers {
     modules_changed();
     return handle;
   }
-  // 0 where the call cannot be followed, or is not, as in a fork child.
+  // Returns 0 if the call cannot be followed, or is not, as in a fork child.
   [[gnu::always_inline]] static uint64_t gadget() {
     return epoch_now() ? ret_gadget_for(reinterpret_cast<uint64_t>(__builtin_return_address(0))) : 0;
   }
-  // Where it is not followed, it is a jump: the loader finds the caller's return address.
+  // If it is not followed, it is a jump: the loader sees the caller's return address.
   MEMHOOK_WRAPPER void* Dlopen(const char* file, int mode) {
     uint64_t by = gadget();
     return by ? traced_dlopen<F, V>(file, mode, by) : original<void*>(F, V, file, mode);
@@ -45,9 +46,9 @@ struct ModuleWrappers {
     modules_changed();
     return result;
   }
-  // A jump, so that no frame of a wrapper is on the stack of what fork_by() calls.
+  // A jump, so that no frame of a wrapper is on the stack of functions called by fork_by().
   MEMHOOK_WRAPPER int Fork() { return fork_by(originals[F][V]); }
-  // What memhook_mark() of memhook_mark.h calls.
+  // Called by memhook_mark() of memhook_mark.h.
   MEMHOOK_WRAPPER void Mark(const char* name) {
     if (epoch_now() != 0 && name) note_mark(name);
   }
@@ -93,8 +94,8 @@ struct Wrappers : ModuleWrappers, MappingWrappers, TouchWrappers {
   MEMHOOK_WRAPPER void* Rallocx(void* old, uint64_t size, int flags) {
     return Policy::template reallocate<F, V, Full::template Rallocx<F, V>>(size, false, old, size, flags);
   }
-  // Functions of allocators that take a heap first, an alignment and the like behind. Fewer arguments than these leave
-  // something in the registers of the others (psABI 3.2.3), which is handed on and means nothing to anybody.
+  // Functions of allocators that take a heap first, or an alignment and the like last. Fewer arguments than these leave
+  // other values in the remaining registers (psABI 3.2.3), which are passed on without effect.
   MEMHOOK_WRAPPER void* CountSizeXX(uint64_t count, uint64_t size, uint64_t x, uint64_t y) {
     return Policy::template allocate<F, V, Full::template CountSizeXX<F, V>>(product(count, size), count, size, x, y);
   }

@@ -1,4 +1,4 @@
-// What the processor tells, and where Linux leaves its registers.
+// Facts about the processor, and where Linux saves its registers.
 #pragma once
 #include <stdint.h>
 

@@ -26,7 +26,7 @@ namespace memhook {
 inline constexpr uint64_t described_stub_bytes = 16;
 extern "C" [[gnu::visibility("hidden")]] const unsigned char memhook_described_stubs[];
 
-// Whether the original is to be called from here, and memhook_described_end afterwards.
+// Returns whether the original is to be called from here, and memhook_described_end afterwards.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_described_begin(uint64_t* frame);
 extern "C" [[gnu::visibility("hidden"), gnu::used]] void memhook_described_end(uint64_t* frame, uint64_t result);
 

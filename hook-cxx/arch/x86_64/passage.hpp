@@ -21,7 +21,7 @@
 
 namespace memhook {
 
-// A call on its way.
+// A call in progress.
 struct PassedCall {
   uint64_t a, b;  // its arguments
   uint64_t size;  // how many bytes are wanted
@@ -33,17 +33,17 @@ struct PassedCall {
 };
 static_assert(sizeof(PassedCall) == 64);
 
-// Where the instruction is, 0 if there is none; and where rbx, r12, r13, r14 and r15 are kept, from rbp.
+// Address of the instruction, 0 if there is none; and where rbx, r12, r13, r14 and r15 are saved, relative to rbp.
 struct Passage {
   uint64_t code;
   int64_t saved[5];
 };
 inline constexpr int64_t lowest_saved = -48, first_unsaved = -64;
 
-// Makes a call of `original(a, b)` by the passage, or jumps there, if that is not to be recorded.
+// Calls `original(a, b)` through the passage, or jumps there if the call is not to be recorded.
 extern "C" [[gnu::visibility("hidden")]] void* memhook_pass(uint64_t a, uint64_t b, uint64_t size, uint64_t function,
                                                             uint64_t original);
-// Whether memhook_pass_end is to be called.
+// Returns whether memhook_pass_end is to be called.
 extern "C" [[gnu::visibility("hidden"), gnu::used]] uint64_t memhook_pass_begin(const uint64_t* frame,
                                                                                 PassedCall* call);
 extern "C" [[gnu::visibility("hidden"), gnu::used]] void* memhook_pass_end(const uint64_t* frame, PassedCall* call,

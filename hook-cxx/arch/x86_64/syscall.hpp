@@ -45,7 +45,7 @@ struct iovec {
 // Reads our own memory without ever faulting: EFAULT instead of SIGSEGV (process_vm_readv(2)).
 inline bool read_own(uint64_t address, void* into, uint64_t bytes) {
   iovec local{into, bytes}, remote{reinterpret_cast<void*>(address), bytes};
-  // By this thread: the initial one may have ended, and with it goes its view of the memory.
+  // By this thread: the initial one may have ended, and then its view of the memory is gone.
   long tid = call(nr_gettid);
   return call(nr_process_vm_readv, tid, reinterpret_cast<long>(&local), 1, reinterpret_cast<long>(&remote), 1, 0) ==
          static_cast<long>(bytes);
