@@ -82,7 +82,7 @@ fn list(count: usize, usable: Usable, is_leaked: bool) -> Option<Box<Node>> {
     list
 }
 
-/// What counts its references, and refers to itself in a circle.
+/// Objects that count their references, and refer to themselves in a circle.
 #[inline(never)]
 fn leak_circles(count: u64, usable: Usable) {
     for number in 0..count {
@@ -193,7 +193,7 @@ fn is_as_it_was() -> bool {
 /// The service, on an allocator that tells usable bytes.
 pub fn serve(usable: Usable) {
     let threads = std::env::args().nth(1).map_or(0, |n| n.parse().expect("N"));
-    // What planting leaves on its stack must not keep what was leaked.
+    // The stack used for planting must not keep the leaked blocks alive.
     let planting = std::thread::spawn(move || plant(usable));
     planting.join().expect("no panic");
     let seed = AtomicU64::new(1);

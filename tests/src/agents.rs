@@ -23,8 +23,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts one with these rules and stores. It keeps its state in the folder, answers at a port of its own choice,
-    /// and is not held back by what it uses: targets of tests share two processors with it.
+    /// Starts an agent with these rules and stores. It keeps its state in the folder, answers on a port that it
+    /// chooses, and has no limit on its resource use: targets of tests share two processors with it.
     pub fn start(folder: &Arc<Folder>, configuration: &str) -> Agent {
         Agent::start_with(folder, configuration, &[])
     }
@@ -85,7 +85,7 @@ impl Agent {
         }
     }
 
-    /// What it has said.
+    /// Returns its output so far.
     pub fn said(&self) -> String {
         lock(&self.said).join("\n")
     }
@@ -117,7 +117,7 @@ impl Agent {
         self.signal(libc::SIGHUP);
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it is still running.
     pub fn lives(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_none()
     }
@@ -134,7 +134,7 @@ impl Agent {
         assert_eq!(sent, 0);
     }
 
-    /// Where it answers.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         let mut found = None;
         until("the agent says where its metrics are", || {
@@ -146,7 +146,7 @@ impl Agent {
         found.expect("an address")
     }
 
-    /// What it answers at this path.
+    /// Returns its answer for this path.
     pub fn get(&self, path: &str) -> String {
         get(self.address(), path)
     }
@@ -168,7 +168,7 @@ impl Agent {
             last = self.targets().remove(&u64::from(pid)).unwrap_or_default();
             last["phase"] == phase || {
                 let is_refused = phase == "traced" && last["phase"] == "refused";
-                // It is tried again where there was no processor.
+                // It is tried again if there was no processor.
                 let is_for_now = patience::is_for_want_of_a_processor(&last.to_string());
                 assert!(!is_refused || is_for_now, "{last}");
                 false
@@ -229,7 +229,7 @@ fn configure(folder: &Folder, configuration: &str) {
          [http]\nlisten = \"127.0.0.1:0\"\n{configuration}",
         folder.path("state")
     );
-    // As a whole: the agent may read it at any time.
+    // Replaced as a whole: the agent may read it at any time.
     let beside = folder.path("agent.toml.part");
     std::fs::write(&beside, text).expect("written");
     std::fs::rename(beside, folder.path("agent.toml")).expect("renamed");
@@ -239,7 +239,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().expect("no panic")
 }
 
-/// How many words in the mapped files of a process lead into our hook: its slots, while it is traced.
+/// Returns how many words in the mapped files of a process lead into our hook: its slots, while it is traced.
 pub fn wrapped_slots(pid: u32) -> usize {
     let maps = memhook_process::mappings(pid as i32).expect("it lives");
     let is_hook = |path: &str| path.starts_with("/memfd:memhook");
@@ -269,7 +269,8 @@ pub fn wrapped_slots(pid: u32) -> usize {
         .count()
 }
 
-/// The body of an answer. Whoever stands still for some seconds before it has asked is sent away, and asks again.
+/// Returns the body of an answer. A client that pauses for some seconds before it has asked is disconnected, and asks
+/// again.
 pub fn get(address: SocketAddr, path: &str) -> String {
     let mut found = None;
     until("it answers", || {
@@ -307,7 +308,7 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().expect("an address")
 }
 
-/// The same of a server that may not be ready; its answers may come in any form.
+/// The same for a server that may not be ready; its answers may have any form.
 pub fn get_if_ready(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     // No chunks in HTTP/1.0.
@@ -349,10 +350,10 @@ struct RawSample {
     raw_profile: Vec<u8>,
 }
 
-/// How the store answers a request.
+/// Reaction of the store to a request.
 #[derive(Clone, Debug)]
 pub enum Reaction {
-    /// It takes it.
+    /// It accepts it.
     Take,
     /// With a status, and with these headers.
     Status(&'static str, String),
@@ -369,9 +370,9 @@ pub struct Request {
     pub line: String,
     /// Names in small letters.
     pub headers: BTreeMap<String, String>,
-    /// As it was sent.
+    /// Body as it was sent.
     pub body: Vec<u8>,
-    /// Whether the answer was that it is taken.
+    /// True if the answer was that the request is accepted.
     pub is_taken: bool,
 }
 
@@ -408,7 +409,7 @@ impl ScriptedStore {
         ScriptedStore::listen(TcpListener::bind("127.0.0.1:0").expect("a port"), script)
     }
 
-    /// The same at an address of [`free_address`]; it takes everything.
+    /// The same at an address of [`free_address`]; it accepts everything.
     pub fn start_at(address: SocketAddr) -> ScriptedStore {
         let listener = TcpListener::bind(address).expect("the port is free");
         ScriptedStore::listen(listener, Vec::new())
@@ -430,12 +431,12 @@ impl ScriptedStore {
         store
     }
 
-    /// Where it is.
+    /// Returns its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// What it got.
+    /// Returns the requests so far.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.requests).clone()
     }

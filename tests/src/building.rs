@@ -1,4 +1,4 @@
-//! Building what the tests run: the binary, and the targets.
+//! Builds the programs that the tests run: the binary, and the targets.
 
 use crate::releases::Release;
 use crate::requirements::{leave_unless_linkable, not_run};
@@ -72,9 +72,8 @@ pub fn binary_is(path: &str) {
 pub fn binary() -> &'static Path {
     BINARY.get_or_init(|| {
         let mut build = cargo();
-        // With the features that `cargo test --workspace` builds it with, for which cargo has to be told
-        // of all packages and of a test: with those of `-p memhook-cli` half of what it depends on would be
-        // built once more, while the first test waits.
+        // With the features that `cargo test --workspace` uses, for which cargo needs all packages and a test: with
+        // those of `-p memhook-cli` half of the dependencies would be built again, while the first test waits.
         build.args(["build", "-q", "--workspace", "--bin", "memhook-rs"]);
         build.args(["--test", "rooms", "--message-format=json"]);
         if !cfg!(debug_assertions) {
@@ -91,8 +90,8 @@ pub fn source(file: &str) -> PathBuf {
     root().join("tests/targets").join(file)
 }
 
-/// Where targets of the present sources go: beside the binary, one folder for each state of the
-/// sources, so that nothing is built twice.
+/// Folder for targets of the current sources: beside the binary, one folder for each state of the sources, so that
+/// nothing is built twice.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -130,7 +129,7 @@ fn once(to: &Path, make: impl FnOnce(&Path)) {
         let mut turns = TURNS.lock().unwrap_or_else(|e| e.into_inner());
         Arc::clone(turns.entry(to.to_owned()).or_default())
     };
-    // What did not build for one test does not build for the next, which then says so itself.
+    // A target that failed to build for one test also fails for the next, which then reports it itself.
     let _turn = turn.lock().unwrap_or_else(|e| e.into_inner());
     if !to.exists() {
         whole(to, make);
@@ -142,7 +141,7 @@ pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
     build_for(Release::asked_for().as_ref(), name, flags)
 }
 
-/// The same for the C library of a release; `None`: that of this system.
+/// The same for the C library of a release; `None` for that of this system.
 pub(crate) fn build_for(release: Option<&Release>, name: &str, flags: &[&str]) -> PathBuf {
     let file = format!("{name}-{}", flags.join("").replace(['/', ','], "_"));
     build(release, name, &file, &["-pthread"], flags)

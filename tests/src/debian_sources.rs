@@ -34,8 +34,8 @@ fn fetch(folder: &Path, package: &str, kept: &Path) -> Result<(), String> {
         "Dir::Etc::sourceparts=/dev/null".to_owned(),
         format!("Dir::State::lists={at}/lists"),
     ];
-    // Of the archive only: a list may name a revision of the package that its mirror no longer has, while the
-    // archive from upstream is that of every revision.
+    // Only the archive: a list may name a revision of the package that its mirror no longer has, while all
+    // revisions share the upstream archive.
     for words in [vec!["update"], vec!["source", "--tar-only", package]] {
         let mut apt = Command::new("apt-get");
         apt.arg("-qq").current_dir(&work);

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Has the debug information of one file, and keeps everybody waiting until it is released.
 pub struct DebugServer {
-    /// Where it listens.
+    /// URL of the server.
     pub url: String,
     is_released: Arc<AtomicBool>,
 }
 
 impl DebugServer {
-    /// One that has that of this program.
+    /// Starts a server that has the debug information of this program.
     pub fn start(program: &Path) -> DebugServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = DebugServer {

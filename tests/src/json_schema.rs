@@ -1,8 +1,8 @@
-//! Checks documents against the schemas in `docs/schemas`, and against those of others in `tests/schemas`.
+//! Checks documents against the schemas in `docs/schemas`, and against foreign ones in `tests/schemas`.
 //!
-//! Only what they use of JSON Schema 2020-12 (and draft 7) is known here, and any other keyword is refused, so
-//! that none can be without effect. The check is stricter than the standard: a field that the schema does
-//! not name is a fault, because readers may ignore new fields, but writers must describe them.
+//! Only the keywords of JSON Schema 2020-12 (and draft 7) that they use are known here, and any other is
+//! refused, so that none is silently ignored. The check is stricter than the standard: a field that the schema
+//! does not name is an error, because readers may ignore new fields, but writers must describe them.
 
 use serde_json::{Map, Value};
 use std::{cell::RefCell, collections::BTreeSet, path::Path};
@@ -25,12 +25,12 @@ impl JsonSchema {
         JsonSchema::read(format!("tests/schemas/{name}.json"))
     }
 
-    /// Reads that of the agent's configuration, which editors go by.
+    /// Reads the schema of the agent's configuration, which editors use.
     pub fn of_configuration() -> JsonSchema {
         JsonSchema::read("fleet/agent-1.schema.json".to_owned())
     }
 
-    /// What it says at a place, by JSON pointer (RFC 6901).
+    /// Returns the value at a place, by JSON pointer (RFC 6901).
     pub fn at(&self, pointer: &str) -> &Value {
         self.root.pointer(pointer).unwrap_or(&Value::Null)
     }
@@ -61,7 +61,7 @@ impl JsonSchema {
         fields.difference(&self.seen.borrow()).cloned().collect()
     }
 
-    /// What is wrong with `value`, which stands at `at`; `place` is where `schema` stands.
+    /// Returns the faults of `value`, which is located at `at`; `place` is the location of `schema`.
     fn faults(&self, schema: &Value, place: &str, value: &Value, at: &str) -> Vec<String> {
         let keywords = schema.as_object().expect("a schema is an object");
         let of = |keyword: (&String, &Value)| self.faults_of(keywords, keyword, place, value, at);
@@ -186,7 +186,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Whether a text has no character that a URI has to encode (RFC 3986, section 2).
+/// Returns whether a text has no character that a URI has to encode (RFC 3986, section 2).
 fn is_uri(value: &Value) -> bool {
     const OTHERS: &[u8] = b"-._~:/?#[]@!$&'()*+,;=";
     let mut bytes = value.as_str().unwrap_or_default().bytes();

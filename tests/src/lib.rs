@@ -112,7 +112,7 @@ impl Target {
         self.pid
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it is still running.
     pub fn is_alive(&self) -> bool {
         is_living(&self.folder())
     }
@@ -150,8 +150,8 @@ impl Target {
         patience::end_of(&mut self.child)
     }
 
-    /// What the kernel shows of it: by a thread that lives, because of a first thread that has ended it shows nothing
-    /// more.
+    /// Returns its folder in /proc: that of a living thread, because the kernel shows nothing more for an initial
+    /// thread that has ended.
     pub fn folder(&self) -> String {
         let tasks = format!("/proc/{}/task", self.pid);
         let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -174,7 +174,7 @@ impl Target {
         std::fs::read_to_string(format!("{}/maps", self.folder())).expect("the target lives")
     }
 
-    /// How many mappings of ours the target has.
+    /// Returns the number of our mappings in the target.
     pub fn our_mappings(&self) -> usize {
         self.maps().matches("memhook").count()
     }
@@ -214,7 +214,7 @@ impl Attacher {
         Attacher::start_as(&words, target.pid(), options)
     }
 
-    /// The same by the words of a command that ends with memhook-rs, and the number that the target has there.
+    /// The same with the words of a command that ends with memhook-rs, and the target's id there.
     pub fn start_as(words: &[&str], pid: u32, options: &[&str]) -> Attacher {
         let pid = pid.to_string();
         let mut options = [&[pid.as_str(), "-i", "1h"], options].concat();
@@ -245,7 +245,7 @@ impl Attacher {
         unreachable!("the last one is attached, or the test has failed")
     }
 
-    /// Attaches to what the options say, JSON output; returns at once.
+    /// Attaches to the target in the options, with JSON output; returns at once.
     pub fn to(options: &[&str]) -> Attacher {
         let binary = binary().to_str().expect("UTF-8");
         Attacher::spawn(&[binary], options)
@@ -282,7 +282,7 @@ impl Attacher {
         self.child.id()
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it is still running.
     pub fn lives(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
@@ -316,7 +316,7 @@ impl Attacher {
         self.last_report()
     }
 
-    /// The same; `None` where the target went on untraced for a time, as there was no processor for the attacher.
+    /// The same; `None` if the target ran untraced for a time, because there was no processor for the attacher.
     pub fn finish_unless_late(self) -> Option<serde_json::Value> {
         self.signal(libc::SIGINT);
         let (status, output, errors) = self.outcome();
@@ -336,8 +336,8 @@ impl Attacher {
         serde_json::from_str(last).expect("JSON")
     }
 
-    /// Asks for the detach; status, standard error after what was read of it, and the last report of each
-    /// process by its id.
+    /// Asks for the detach; returns the status, the rest of standard error, and the last report of each process by its
+    /// id.
     pub fn last_reports(self) -> (ExitStatus, String, BTreeMap<u64, serde_json::Value>) {
         self.signal(libc::SIGINT);
         let (status, output, errors) = self.outcome();
@@ -373,7 +373,7 @@ impl Drop for Attacher {
     }
 }
 
-/// Whether a thread whose folder in /proc this is has not ended.
+/// Returns whether the thread with this folder in /proc is still alive.
 fn is_living(folder: &str) -> bool {
     let stat = std::fs::read_to_string(format!("{folder}/stat"));
     let state = stat
@@ -388,7 +388,7 @@ fn a_child(pid: u32) -> Option<u32> {
     let lists = threads
         .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
     let children: Vec<String> = lists.collect();
-    // A watchdog of memhook-rs is not what it has started.
+    // A watchdog of memhook-rs is not its child in this sense.
     let is_ours = |child: &&str| {
         std::fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe == binary())
     };
@@ -399,8 +399,8 @@ fn a_child(pid: u32) -> Option<u32> {
     Some(child.parse().expect("a pid"))
 }
 
-/// Runs memhook-rs with these options, which have it write `file`, on a program: exit code, what is in
-/// the file, standard error.
+/// Runs memhook-rs on a program with these options, which make it write `file`: exit code, contents of the file,
+/// standard error.
 pub fn run_program(
     options: &[&str],
     file: &str,
@@ -424,8 +424,8 @@ pub fn run(args: &[&str]) -> (i32, String, String) {
     run_with(args, &[])
 }
 
-/// The same with environment variables. Of the user's it has no cache and no servers. What is refused because there is no
-/// processor is tried again.
+/// The same with environment variables. The user's cache and servers are not used. Calls refused because there was no
+/// processor are tried again.
 pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let mut ended = run_once(args, variables);
     for _ in 1..patience::TRIES {

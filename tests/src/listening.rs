@@ -17,7 +17,7 @@ pub struct Emitter {
     child: Child,
     errors: BufReader<ChildStderr>,
     _output: BufReader<ChildStdout>,
-    /// Where it says that its probes are.
+    /// Reported place of its probes.
     pub place: Value,
 }
 
@@ -49,7 +49,7 @@ impl Emitter {
         self.place["path"].as_str().expect("a path")
     }
 
-    /// Of the probe with this name, the offsets of its instruction and of its semaphore.
+    /// Returns the offsets of the instruction and of the semaphore of the probe with this name.
     pub fn offsets(&self, name: &str) -> (u64, u64) {
         let probes = self.place["probes"].as_array().expect("probes");
         let probe = probes.iter().find(|p| p["name"] == name).expect(name);
@@ -57,7 +57,7 @@ impl Emitter {
         (number("offset"), number("semaphore_offset"))
     }
 
-    /// How many listen to the probe with this name, as the process finds it.
+    /// Returns the number of listeners to the probe with this name, as the process sees it.
     pub fn listeners(&self, target: &Target, name: &str) -> u16 {
         let (_, offset) = self.offsets(name);
         let first = self.path().rsplit('/').next().expect("a name");
@@ -76,7 +76,7 @@ impl Emitter {
         u16::from_ne_bytes(bytes)
     }
 
-    /// Asks for the detach, which goes well; what it has said since it began.
+    /// Asks for the detach, which succeeds; returns the output since the start.
     pub fn finish(mut self) -> String {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
@@ -131,7 +131,7 @@ fn parse(line: &str) -> Option<Mapped<'_>> {
     })
 }
 
-/// What a listener is told: the arguments of a probe.
+/// Data passed to a listener: the arguments of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The first argument.
@@ -199,7 +199,7 @@ impl Listener {
         Some(Listener { rings })
     }
 
-    /// What it was told since the last time, in the order of time. Nothing may have been lost.
+    /// Returns the data since the last call, in order of time. Nothing may have been lost.
     pub fn take(&mut self) -> Vec<Told> {
         let mut all: Vec<(u64, Told)> = Vec::new();
         for ring in &mut self.rings {
@@ -307,7 +307,7 @@ impl Drop for Ring {
     }
 }
 
-/// How often each block was allocated less how often it was released; none was released more often.
+/// Returns for each block how often it was allocated minus how often it was released; none was released more often.
 pub fn balance(allocations: &[Told], releases: &[Told]) -> BTreeMap<u64, u64> {
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     for told in allocations {

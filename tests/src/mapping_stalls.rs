@@ -1,4 +1,4 @@
-//! How long a program with a large heap waits when it maps memory (`tests/targets/mapping_stalls.cc`).
+//! Measures how long a program with a large heap waits when it maps memory (`tests/targets/mapping_stalls.cc`).
 
 use crate::{Target, build_target};
 
@@ -20,8 +20,8 @@ impl MappingStalls {
         number.expect("microseconds")
     }
 
-    /// The longest wait during each run of `work`, until one is within the limit: where the machine is busy, whoever
-    /// has the lock may wait for a processor, but not each time.
+    /// Returns the longest wait during each run of `work`, until one is within the limit: on a busy machine the
+    /// holder of the lock may have to wait for a processor, but not each time.
     pub fn waits_during(&mut self, limit_us: u64, mut work: impl FnMut()) -> Vec<u64> {
         let mut waits = Vec::new();
         while waits.len() < 8 && waits.last().is_none_or(|&us| us > limit_us) {

@@ -13,7 +13,8 @@ pub struct MemoryBox {
 }
 
 impl MemoryBox {
-    /// Makes one, of version 1 or 2, whichever this machine has. `None`: we may not.
+    /// Creates a group of version 1 or 2, depending on this machine. `None` if we
+    /// may not.
     pub fn new(name: &str, limit: u64) -> Option<MemoryBox> {
         // Tests beside each other may give theirs the same name.
         static COUNT: AtomicU32 = AtomicU32::new(0);

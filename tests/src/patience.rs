@@ -1,4 +1,4 @@
-//! Waiting with a limit: a test that hangs would tell nobody what it waited for.
+//! Waits with a limit: a test that hangs would not tell anyone what it was waiting for.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// No command of a test runs for so long.
 const A_COMMAND: Duration = Duration::from_secs(400);
 
-/// Runs a command without input and collects what it says; one that does not end is killed.
+/// Runs a command without input and collects its output; a command that does not end is killed.
 pub fn output_of(command: &mut Command) -> Output {
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -76,8 +76,9 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What memhook-rs says where it, or its target, has not got a processor in time. Each of these is right on a machine that
-/// is busy. A failure whose text happens to have these words is tried again, too: only what fails each time is found.
+/// Messages of memhook-rs if it, or its target, did not get a processor in time. Each of these is acceptable on a busy
+/// machine. A failure whose text happens to contain these words is tried again, too: only persistent failures are
+/// found.
 const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     // Nothing was held, or not for long enough.
     "for each turn on a processor",
@@ -92,13 +93,13 @@ const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
     "othing was seen from",
 ];
 
-/// Whether memhook-rs says that there was no processor for it or for its target.
+/// Returns whether memhook-rs reports that there was no processor for it or for its target.
 pub fn is_for_want_of_a_processor(said: &str) -> bool {
     let mut all = SAID_WITHOUT_A_PROCESSOR.iter();
     all.any(|words| said.contains(words))
 }
 
-/// How often something is tried that a busy machine may keep from happening.
+/// Number of attempts at something that a busy machine may prevent.
 pub const TRIES: usize = 6;
 
 /// Runs a test, and once more where it fails with words that say that there was no processor for memhook-rs. What fails each

@@ -101,7 +101,7 @@ impl PodGroup {
 impl Drop for PodGroup {
     fn drop(&mut self) {
         for folder in self.folders.iter().rev() {
-            // A process that has just ended may still be counted; groups above are those of other tests, too.
+            // A process that has just ended may still be counted; the groups above include those of other tests.
             for _ in 0..1000 {
                 let gone = std::fs::remove_dir(folder).is_ok() || !folder.exists();
                 if gone || std::fs::read_dir(folder).is_ok_and(|mut of| of.any(is_group)) {
@@ -156,7 +156,7 @@ impl KubeletEndpoint {
         endpoint
     }
 
-    /// Where it is.
+    /// Returns its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -171,7 +171,7 @@ impl KubeletEndpoint {
         token.clone_into(&mut lock(&self.state).token);
     }
 
-    /// How often it was asked.
+    /// Returns the number of requests so far.
     pub fn answered(&self) -> u32 {
         lock(&self.state).answered
     }

@@ -5,7 +5,7 @@ use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
-/// What is looked at of a profile (profile.proto).
+/// The part of a profile that is examined (profile.proto).
 #[derive(Clone, PartialEq, Message)]
 struct RawPprof {
     #[prost(message, repeated, tag = "1")]
@@ -98,15 +98,15 @@ pub struct Pprof {
     pub labels: BTreeMap<String, String>,
     /// By the name of the value: what each innermost function has, and all together. Where it has no name, it is "".
     pub values: BTreeMap<String, BTreeMap<String, i64>>,
-    /// What it says of itself.
+    /// Comments of the profile.
     pub comments: Vec<String>,
-    /// How many of its samples have labels.
+    /// Number of samples with labels.
     pub labelled_samples: usize,
     /// The values of each call stack.
     pub stacks: BTreeMap<Vec<Place>, Vec<i64>>,
     /// Locations without a name: path and build-id of their module, and how far from its begin they are.
     pub nameless: Vec<(String, String, u64)>,
-    /// How many functions it has.
+    /// Number of functions.
     pub functions: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `probe` at work, and what it leaves.
+//! `probe` at work, and its output.
 
 use crate::{Target, binary, patience};
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ impl Prober {
         serde_json::from_str(last).expect("JSON")
     }
 
-    /// Asks for the detach and returns what it writes.
+    /// Asks for the detach and returns the output.
     pub fn finish_text(self) -> String {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
@@ -103,7 +103,7 @@ pub fn calls(report: &serde_json::Value) -> BTreeMap<String, u64> {
     rows.iter().map(row).collect()
 }
 
-/// The code of a process that is not that of its files: where it differs. Nothing of ours is mapped.
+/// Returns where the code of a process differs from its files. Our own mappings must be gone.
 pub fn changed_code(pid: u32) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the target lives");
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("may be read");

@@ -10,7 +10,7 @@ pub struct ProcessorBox {
 }
 
 impl ProcessorBox {
-    /// Makes one without a limit, of version 1 or 2, whichever this machine has. `None`: we may not.
+    /// Creates a group without a limit, of version 1 or 2, depending on this machine. `None` if we may not.
     pub fn new(name: &str) -> Option<ProcessorBox> {
         let name = format!("memhook-{name}-{}", std::process::id());
         [("/sys/fs/cgroup/cpu", true), ("/sys/fs/cgroup", false)]

@@ -50,7 +50,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// How the names of this process's folders begin.
+    /// Returns the prefix of this process's folders.
     fn prefix() -> String {
         format!("memhook-{}-", std::process::id())
     }

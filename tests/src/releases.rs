@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// Names a release for which all targets of a test program are built, for a look at one of them.
 const VARIABLE: &str = "MEMHOOK_TEST_RELEASE";
-/// Those that are fetched. The last two move on.
+/// Releases that are fetched. The last two keep changing.
 const NAMES: [&str; 4] = ["bullseye", "trixie", "sid", "experimental"];
 
 /// The C and C++ libraries of a Debian release.
@@ -18,7 +18,7 @@ pub struct Release {
 }
 
 impl Release {
-    /// All that are there.
+    /// Returns all installed releases.
     pub fn all() -> Vec<Release> {
         let found: Vec<Release> = NAMES
             .iter()
@@ -47,8 +47,8 @@ impl Release {
         })
     }
 
-    /// A C library that nobody knows: this system's, of another version by its own account. Its heap is not laid
-    /// out as that of the newest one that is known.
+    /// Returns an unknown C library: this system's, with another version in its own texts. Its heap does not
+    /// have the layout of the newest known version.
     pub fn unknown() -> Release {
         let root = folder().join("unknown");
         let directory = root.join("lib/x86_64-linux-gnu");
@@ -86,7 +86,7 @@ impl Release {
         digits.and_then(|n| n.parse().ok()).expect("a number")
     }
 
-    /// Where a file of it is.
+    /// Returns the path of a file in it.
     pub fn path(&self, file: &str) -> PathBuf {
         self.root.join(file)
     }
@@ -122,7 +122,7 @@ impl Release {
         build_for(Some(self), name, flags)
     }
 
-    /// What the compiler has to be told.
+    /// Returns the flags for the compiler.
     pub(crate) fn flags(&self) -> Vec<String> {
         let [lib, usr] = self.directories();
         let loader = [&lib, &usr].map(|d| d.join("ld-linux-x86-64.so.2"));

@@ -46,10 +46,10 @@ const PACKAGES: [(&str, &str); 36] = [
     ("ssh-keygen", "openssh-client"),
 ];
 
-/// Where Debian has its libraries.
+/// Library directory of Debian.
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// What a test ends with that is left.
+/// Ends a test that is skipped.
 struct Left;
 
 /// Says why this test does not run. In CI, which sets MEMHOOK_TESTS_MUST_RUN, that is a failure.
@@ -145,7 +145,7 @@ fn missing(name: &str) -> String {
     format!("{name} is not installed (apt-get install {package})")
 }
 
-/// Whether seccomp filters of others can be passed by from here: not where we live under one ourselves.
+/// Returns whether we can suspend seccomp filters of other processes: not if we have one ourselves.
 pub fn can_pass_by_filters() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("our own");
     status.lines().any(|line| line == "Seccomp:\t0")
@@ -155,7 +155,7 @@ pub fn can_pass_by_filters() -> bool {
 mod tests {
     use super::*;
 
-    /// A test that is left says nothing of a failure, and what it holds is dropped.
+    /// A skipped test shows no failure, and its values are dropped.
     #[test]
     fn only_what_is_left_passes() {
         struct Held<'a>(&'a mut bool);
@@ -174,7 +174,7 @@ mod tests {
         assert!(catch_unwind(fails).is_err());
     }
 
-    /// Where all must run, CI has to install it: what a package is called is said in both places.
+    /// Where all tests must run, CI has to install everything: the names of packages are in both places.
     #[test]
     fn ci_installs_what_has_another_name() {
         let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/run");

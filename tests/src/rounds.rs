@@ -1,4 +1,4 @@
-//! How often tests repeat a round whose fault seldom shows.
+//! Number of times that tests repeat a round whose fault is rare.
 
 /// So many see that it works at all. CI and `cargo xtask nightly` ask for more.
 const FEW: usize = 3;

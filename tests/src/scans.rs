@@ -1,4 +1,4 @@
-//! What `memhook-rs scan --list` says of a process.
+//! Output of `memhook-rs scan --list` for a process.
 
 use crate::{Target, patience::TRIES, run};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub fn scan(pid: u32, options: &[&str]) -> String {
     out
 }
 
-/// What the target says it planted, and its mallinfo2 by name.
+/// Returns the blocks that the target planted, and its mallinfo2 by name.
 pub fn planted(target: &mut Target) -> (List, BTreeMap<String, u64>) {
     target.go();
     let mut text = String::new();

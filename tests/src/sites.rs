@@ -1,4 +1,4 @@
-//! What a report found, in a form that compares.
+//! Findings of a report in a comparable form.
 
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -50,13 +50,13 @@ impl Terminal {
         self.command(args).output().expect("tmux runs")
     }
 
-    /// What is on the screen.
+    /// Returns the contents of the screen.
     pub fn screen(&self) -> String {
         let output = self.tmux(&["capture-pane", "-p"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Presses a key and waits for what it brings about.
+    /// Presses a key and waits for the effect.
     pub fn press(&self, key: &str, expected: &str) {
         self.tmux(&["send-keys", key]);
         self.wait_for(expected);

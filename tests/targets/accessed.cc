@@ -7,7 +7,7 @@
 
 using namespace target;
 
-// The compiler must not know what a block holds, nor leave a read out.
+// The compiler must not know the contents of a block, nor omit a read.
 static void write_bytes(void* block, size_t from, size_t to) {
   auto* bytes = static_cast<volatile char*>(block);
   for (size_t i = from; i < to; i++) bytes[i] = static_cast<char>(i);

@@ -17,7 +17,7 @@ static Bytes block_of(size_t size) {
   keep(block);
   return static_cast<Bytes>(block);
 }
-// Not in one loop: gcc does not tell of a write to what the same basic block has just read.
+// Not in one loop: gcc does not report a write to bytes that the same basic block has just read.
 static void use(Bytes block, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) block[i] = static_cast<char>(i);
   long sum = 0;

@@ -114,7 +114,7 @@ static void locked() {
   hammer_on();
 }
 
-// How many more MiB of address space there are, at least.
+// Lower bound for the remaining address space in MiB.
 static size_t room_mib() {
   size_t mib = 4096;
   for (size_t step = 2048; step > 0; step /= 2) {
@@ -133,7 +133,7 @@ static void bounded() {
   rlimit limit{3'000'000'000, 3'000'000'000};
   CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
   hammer_on();
-  // What an attach may keep is small.
+  // An attach may only keep little memory.
   CHECK(room_mib() > 2000);
 }
 
@@ -214,7 +214,7 @@ static void closing() {
     char found[100] = {};
     CHECK(file >= 0 && read(file, found, sizeof found) == sizeof text && strcmp(found, text) == 0);
     CHECK(hammer(100) == 50);
-    // Where the other thread gets no turn for long, the file would be open more often than is allowed.
+    // If the other thread gets no turn for long, the file would be open more often than is allowed.
     if (file > 500) syscall(SYS_close_range, 3, ~0u, 0);
   }
   other.join();
@@ -231,7 +231,7 @@ static void intrude() {
     char mode[5];
     if (sscanf(line, "%lx-%lx %4s", &start, &end, mode) != 3) continue;
     if (mode[1] != 'w' || mode[3] != 's') continue;
-    // What has pages, and no more of it than is quickly done.
+    // Only memory with pages, and no more of it than can be written quickly.
     for (unsigned long page = start; page < end && page < start + (4 << 20); page += 4096)
       for (unsigned long at = page; at < page + 4096; at += 8) *reinterpret_cast<volatile unsigned long*>(at) = ~0ul / 3;
   }
@@ -253,8 +253,8 @@ static void intruding() {
 static constexpr int processors = 512;
 static volatile uint64_t counted[processors];
 
-// Adds 1 to the counter of the processor that it runs on; false if it was interrupted, and nothing was added. Whoever has
-// the thread do something else in the middle of it and come back makes it add to an old value.
+// Adds 1 to the counter of the current processor; returns false if it was interrupted, and nothing was added. If the
+// thread is made to do something else in the middle and return, it adds to an old value.
 [[gnu::noinline]] static bool count_here(struct rseq* area) {
   uint32_t processor = area->cpu_id_start;
   CHECK(processor < processors);

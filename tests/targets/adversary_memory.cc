@@ -27,7 +27,7 @@ static std::atomic<bool> stop{false};
   _exit(0);
 }
 
-// Read by whoever may not be in the middle of something when the process forks, and written by a fork.
+// Read by threads that must not be in the middle of something when the process forks, and written by a fork.
 static pthread_rwlock_t calm;
 struct Undisturbed {
   Undisturbed() { CHECK(pthread_rwlock_rdlock(&calm) == 0); }
@@ -143,7 +143,7 @@ static char* map(size_t bytes) {
   return static_cast<char*>(memory);
 }
 
-// What is in the page of this address.
+// Contents of the page with this address.
 static char mark(uint64_t address) { return static_cast<char>(address / page_bytes % 251 + 1); }
 
 static void fill_pages(int userfault) {
@@ -211,7 +211,7 @@ static void huge() {
   say("ready");
   for (uint64_t round = 1; !stop; round++) {
     {
-      // What is written between a fork and the end of the child is copied by small pages.
+      // Pages written between a fork and the end of the child are copied as small pages.
       std::lock_guard quiet(using_everything);
       for (size_t i = 0; i < huge_pages; i++) {
         auto* word = reinterpret_cast<volatile uint64_t*>(area + i * huge_bytes + round % 512 * page_bytes);
@@ -259,7 +259,7 @@ static void packed() {
       memset(rows[row].block, row * 7, 64);
     }
     lose();
-    // What was released by mistake is overwritten at once.
+    // Blocks released by mistake are overwritten at once.
     unsigned char* others[100];
     for (auto& other : others) memset(other = static_cast<unsigned char*>(malloc(64)), 0xee, 64);
     for (auto& other : others) free(other);

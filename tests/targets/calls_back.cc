@@ -61,7 +61,7 @@ __attribute__((noinline)) static void lose() {
   for (int i = 0; i < 50; i++) keep(memset(malloc(1000), 7, 1000));
 }
 
-// Takes the place of what is left of the calls on the stack.
+// Replaces the remains of earlier calls on the stack.
 __attribute__((noinline)) static void overwrite_the_stack() {
   volatile char bytes[8192];
   for (volatile char& byte : bytes) byte = 0;

@@ -56,7 +56,7 @@ static unsigned long long draw() {
   }
 }
 
-// No allocator has so much: the call fails, and changes nothing about what is recorded later.
+// No allocator has that much: the call fails, and does not affect later records.
 static void allocate_too_much() {
   volatile size_t size = (1ull << 63) + (1 << 20);
   void* none = malloc(size);
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   }
   burst(count, stacks);
   if (argc > 4) {
-    // Samples go on, and the attacher renews meanwhile what it has told of the recorded blocks.
+    // Sampling continues, and the attacher meanwhile renews its information about the recorded blocks.
     for (int i = 0; i < 300; i++) {
       burst(count / 100, stacks);
       idle(5);

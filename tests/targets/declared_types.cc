@@ -1,5 +1,5 @@
-// Blocks whose types only debug information tells: containers of the C++ library, a tree of structures, a union, two holders
-// that disagree, an intrusive list, a pointer to something else than what it is declared to point to.
+// Blocks whose types are known only from debug information: containers of the C++ library, a tree of structures, a
+// union, two holders that disagree, an intrusive list, a pointer to another type than declared.
 
 #include <cstdint>
 #include <cstdio>
@@ -100,7 +100,7 @@ Link jobs{&jobs, &jobs};
 Base *base;
 Derived *derived;
 Device *device;
-// What it points to is text.
+// It points to text.
 Branch *not_a_branch;
 Point *many_points;
 void *anything;

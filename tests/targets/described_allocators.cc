@@ -104,7 +104,7 @@ POOL void node_put(Node** place) {
   *place = nullptr;
 }
 
-// What takes arguments on the stack cannot be called from elsewhere.
+// A function with arguments on the stack cannot be called from another place.
 POOL void* many_arguments(size_t bytes, int, int, int, int, int, size_t more) {
   return pool_alloc(&pool, bytes + more);
 }

@@ -73,7 +73,7 @@ static pthread_barrier_t together;
 static pthread_mutex_t one_by_one = PTHREAD_MUTEX_INITIALIZER;
 static void* in_an_arena(void*) {
   void* blocks[400];
-  // With one arena, each would use again what the one before has released.
+  // With one arena, each thread would reuse the blocks released by the one before.
   pthread_mutex_lock(&one_by_one);
   for (void*& block : blocks) block = filled(4000);
   void* last = filled(100);
@@ -86,7 +86,7 @@ static void* in_an_arena(void*) {
   return nullptr;
 }
 
-// As many blocks of each size as a cache keeps.
+// Allocates as many blocks of each size as a cache keeps.
 static void* in_caches(void*) {
   void* blocks[7];
   for (size_t size = 24; size <= 1032; size += 16) {
@@ -215,7 +215,7 @@ int main(int, char** arguments) {
     for (void* block : pinned) free(block);
     malloc_trim(0);
   }
-  // Those that only have to be stopped: what they hold is bounded from now on.
+  // These only have to be stopped: their memory is bounded from now on.
   while (cache) {
     Entry* next = cache->next;
     free(cache);

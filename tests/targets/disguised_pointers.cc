@@ -110,12 +110,12 @@ static void halves() {
 }
 static void offsets() {
   auto* place = reinterpret_cast<uint32_t*>(pages(PAGE));
-  // The base is that of a block that is used by its address.
+  // The base is that of a block that is used through its address.
   static char* base;
   base = static_cast<char*>(malloc(USED));
   for (int i = 0; i < KEPT; i++) place[i] = static_cast<uint32_t>(block() - reinterpret_cast<uint64_t>(base));
 }
-// Where addresses of the heap have four bytes: this program linked to a fixed address.
+// For heaps with addresses of four bytes: this program linked to a fixed address.
 static void four_bytes() {
   char* place = pages(PAGE);
   for (int i = 0; i < KEPT; i++) {
@@ -327,7 +327,7 @@ static void asynchronous_input() {
 static void ring() {
   io_uring_params parameters{};
   if (syscall(SYS_io_uring_setup, 8, &parameters) < 0) missing();
-  // What is in it cannot be seen, so this stands for all that may be.
+  // Its contents are unknown, so this stands for all possible ones.
   block();
 }
 static void by_another_process() {

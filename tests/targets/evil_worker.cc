@@ -52,7 +52,8 @@ extern "C" [[gnu::noinline, gnu::used]] int leave_marker() {
 
 static void give_up_rights() {
   if (geteuid() == 0) {
-    // The C library would wait for the threads of a parent that it does not know to be another process (nptl/nptl_setxid.c).
+    // The C library would wait for the threads of a parent, not knowing that it is another process
+    // (nptl/nptl_setxid.c).
     CHECK(syscall(SYS_setgroups, 0, nullptr) == 0 && syscall(SYS_setgid, 65534) == 0 && syscall(SYS_setuid, 65534) == 0);
     CHECK(syscall(SYS_setuid, 0) != 0);
   }
@@ -105,7 +106,7 @@ struct Found {
   int regions, guides;
 };
 
-// Whether the object behind a path can be written.
+// Returns whether the object behind a path can be written.
 static bool can_write(const char* path) {
   int file = open(path, O_RDWR);
   if (file < 0) return false;
@@ -223,7 +224,7 @@ static Haunting start_haunting(const char* program, const std::string& how, cons
 
 static void banish(pid_t evil) { CHECK(kill(evil, SIGKILL) == 0 && waitpid(evil, nullptr, 0) == evil); }
 
-// As a service does that allows only what it needs.
+// Like a service that allows only what it needs.
 static void kill_for_reading() {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),

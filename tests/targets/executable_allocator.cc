@@ -56,7 +56,7 @@ EXPORT void* malloc(size_t size) {
   enter();
   Block* block = free_blocks[number];
   if (block) {
-    // Who interrupts this and takes a block gets the same one.
+    // A signal handler that interrupts this and allocates gets the same block.
     Block* next = block->next;
     linger();
     free_blocks[number] = next;

@@ -1,4 +1,4 @@
-// A library with an allocator that is fine for some thousand calls, and then crashes, or waits for ever (-DWAITS), or
+// A library with an allocator that works for some thousand calls, and then crashes, or waits forever (-DWAITS), or
 // has no memory left (-DREFUSES).
 #include <stddef.h>
 #include <stdint.h>

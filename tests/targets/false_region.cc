@@ -13,8 +13,8 @@ using namespace target;
 using namespace memhook::abi;
 
 int main() {
-  // As an attach of the usual ring size makes it; without a control block it looks like that of an
-  // attacher that was killed early.
+  // Laid out as by an attach with the usual ring size; without a control block it looks like that of
+  // an attacher that was killed early.
   long bytes = static_cast<long>(rings_offset + max_rings * (ring_prefix_bytes + (1 << 20)));
   int fd = memfd_create("memhook-region", MFD_ALLOW_SEALING);
   CHECK(fd >= 0 && ftruncate(fd, bytes) == 0);

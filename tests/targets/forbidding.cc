@@ -61,7 +61,7 @@ int main(int count, char** arguments) {
   keep(malloc(10));
   ready();
   keep(malloc(10));
-  // What a remote call left would be found here.
+  // Leftovers of a remote call would be found here.
   CHECK(dlerror() == nullptr);
   done();
   return 0;

@@ -1,5 +1,5 @@
-// Several threads fork children all the time, while others allocate. A child allocates, checks what it
-// got, lives for up to half a second and ends; its status is checked. Until a byte comes.
+// Several threads fork children all the time, while others allocate. A child allocates, checks the
+// blocks, lives for up to half a second and ends; its status is checked. Ends when a byte arrives.
 #include <sys/wait.h>
 
 #include <atomic>

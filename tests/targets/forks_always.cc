@@ -17,7 +17,7 @@ static void* forks(void*) {
     }
     children[i] = fork();
     if (children[i] == 0) {
-      // Whoever ends the program ends its input.
+      // The program ends when its input does.
       alarm(20);
       for (;;) pause();
     }

@@ -41,7 +41,7 @@ static int released;
   for (int i = 0; i < 50; i++) keep(malloc(after_size));
 }
 
-// The allocator hands out again what it got back, as nobody else has asked for this size.
+// The allocator reuses the released blocks, as nothing else has asked for this size.
 [[gnu::noinline]] static void reusing() {
   for (int i = 0; i < 5; i++) {
     void* block = malloc(before_size);

@@ -1,6 +1,6 @@
 // A heap full of holes: many small blocks, of which every tenth is kept, in rounds.
 //
-// It prints how many bytes it keeps, and stands still for a moment after each step, so that what is resident is
+// It prints how many bytes it keeps, and pauses for a moment after each step, so that the resident memory is
 // measured then (once a second).
 //
 // Arguments: rounds, blocks of a round.

@@ -37,7 +37,7 @@ static thread_local void* volatile kept_by_thread;
 
 [[gnu::noinline]] static void leak_in_thread() { keep(malloc(333)); }
 
-// What came back from the allocator holds addresses of what was lost.
+// Blocks returned by the allocator contain addresses of lost ones.
 [[gnu::noinline]] static void churn() {
   std::vector<void*> blocks;
   for (int i = 0; i < 5000; i++) blocks.push_back(malloc(16 + i % 500));

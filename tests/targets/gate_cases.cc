@@ -272,7 +272,8 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
       free(second);
     }
   } else if (name == "left_at_exit") {
-    // Where nothing reads it any more: in registers that a call need not keep, and below the stack pointer.
+    // Where nothing reads it any more: in registers that a call need not preserve, and below the stack
+    // pointer.
     asm volatile("mov %%rax, %%rdx; mov %%rax, %%rsi; mov %%rax, %%r8; mov %%rax, %%r9; mov %%rax, %%r10;"
                  "mov %%rax, -16(%%rsp); mov %%rax, -72(%%rsp); xor %%edi, %%edi; mov $231, %%eax; syscall"
                  : : "a"(block(66)) : "rdx", "rsi", "rdi", "r8", "r9", "r10", "rcx", "r11", "memory");

@@ -1,6 +1,6 @@
-// Mappings that grow without pause, in each way in which the kernel makes them longer: the heap by brk, the heap of an
-// arena by mprotect, and mappings of the program's own by mremap, which refuses what has become several mappings. Some of
-// these move thousands of times a second, as what is behind them is another one.
+// Mappings that keep growing, in each way in which the kernel extends them: the heap by brk, the heap of an arena by
+// mprotect, and mappings of the program itself by mremap, which refuses a range that has become several mappings. Some
+// of these move thousands of times a second, because another mapping follows them.
 #include <sys/mman.h>
 
 #include <atomic>

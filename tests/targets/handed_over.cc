@@ -1,6 +1,6 @@
-// A service whose threads hand blocks to each other: requests go to the next thread, which releases them and
-// answers with a block of the same size, so an address changes its owner within microseconds. Beside that, each
-// thread has temporaries and blocks that grow. Of each function it is known who releases what it allocates.
+// A service whose threads pass blocks to each other: requests go to the next thread, which releases them and
+// answers with a block of the same size, so an address changes its owner within microseconds. In addition, each
+// thread has temporaries and blocks that grow. It is known for each function who releases its blocks.
 // Arguments: threads, rounds of each.
 #include <pthread.h>
 #include <sched.h>

@@ -26,7 +26,7 @@ static int is_fast;
 static uintptr_t hidden[BLOCKS];
 static int next_freed;
 
-// What each thread was given.
+// Blocks given to each thread.
 static uintptr_t given[MOST_THREADS * SIZES * AGAIN];
 static int given_count;
 
@@ -41,15 +41,15 @@ static void say(const char* text) {
   if (write(1, text, strlen(text)) < 0) _exit(1);
 }
 
-// Whatever the planting left on the stack must not keep the leaks alive.
+// The stack used for planting must not keep the leaks alive.
 __attribute__((noinline)) static void scrub_stack(void) {
   char room[32768];
   memset(room, 0, sizeof room);
   __asm__ volatile("" ::"r"(room) : "memory");
 }
 
-// What free() writes to a block that comes after this one in a fast list: the address of its header, since 2.32 together
-// with that of the place (malloc.c, PROTECT_PTR).
+// The value that free() writes to the next block in a fast list: the address of its header, since 2.32 mangled with
+// that of the place (malloc.c, PROTECT_PTR).
 static uintptr_t fast_link(uintptr_t before, const uintptr_t* place) {
   uintptr_t link = before ? before - 16 : 0;
 #ifdef __GLIBC__

@@ -95,7 +95,7 @@ int main() {
   put("/proc/self/oom_score_adj", "17");
   put("/proc/self/coredump_filter", "0x77");
   heap = huge_pages(BYTES);
-  // Where there is only one node, this is as well its own.
+  // If there is only one node, this is also its own.
   unsigned long node = 1;
   syscall(SYS_mbind, heap, BYTES, 1 /* MPOL_PREFERRED */, &node, 64, 0);
   for (int i = 0; i < STACKS; i++) {

@@ -17,7 +17,7 @@ static Leak leak_of(void* library) {
 
 int main(int, char** arguments) {
   ready();
-  // The same library at possibly the same place: nothing of the last time may be left.
+  // The same library, possibly at the same place: nothing of the last time may be left.
   for (int i = 0; i < 10; i++) {
     void* library = dlopen(arguments[1], RTLD_NOW);
     keep(leak_of(library)(500));

@@ -21,7 +21,7 @@ __attribute__((noinline)) static void hold_some() {
   for (void* volatile& block : kept) block = malloc(765);
 }
 
-// What is left in the frames of functions that have returned would be a reference to a lost block.
+// Remains in the frames of functions that have returned would be a reference to a lost block.
 __attribute__((noinline)) static void scrub_stack() {
   volatile char frames[4096];
   for (size_t i = 0; i < sizeof frames; i++) frames[i] = 0;

@@ -72,7 +72,7 @@ static void* hold_the_lock_again_and_again(void*) {
   }
 }
 
-// As serve(), while the lock is free.
+// Like serve(), while the lock is free.
 static void serve_in_between() {
   char byte = 0;
   ssize_t got;

@@ -26,7 +26,7 @@ inline pthread_mutex_t* make_lent_lock() {
   return lock;
 }
 
-// What a hook of an allocator does that keeps a list.
+// Simulates a hook of an allocator that keeps a list.
 inline void take_lent_lock() {
   if (pthread_mutex_t* lock = lent_lock()) {
     pthread_mutex_lock(lock);

@@ -10,7 +10,7 @@
 
 using namespace target;
 
-// Whoever opens a descriptor by its number gets these: to read them would take what was sent to somebody else.
+// A process that opens a descriptor by its number gets these: reading them would take data sent to another reader.
 static int pipes[8][2];
 
 static int open_by_name(dl_phdr_info* info, size_t, void*) {

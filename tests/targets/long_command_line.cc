@@ -9,7 +9,8 @@
 
 using namespace target;
 
-// What is so far (proc_pid_stat(5), fields 26 to 28 and 45 to 51); the name before it has no spaces.
+// Returns the current values (proc_pid_stat(5), fields 26 to 28 and 45 to 51); the name before them
+// has no spaces.
 static prctl_mm_map present() {
   prctl_mm_map map{};
   FILE* stat = fopen("/proc/self/stat", "r");

@@ -1,5 +1,5 @@
-// Blocks of which it is known what is done with them, one function for each kind, for as long as the first argument
-// says (ms). Every block lives for some milliseconds.
+// Blocks with known use, one function for each kind, for as long as the first argument says (ms). Every block lives
+// for some milliseconds.
 #include <atomic>
 #include <chrono>
 #include <thread>

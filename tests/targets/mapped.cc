@@ -1,5 +1,5 @@
 // A program that maps known amounts in all ways, while another thread allocates. With -DLIBRARY it is an allocator
-// that gets its memory by mmap through a slot: what that maps belongs to its heap.
+// that gets its memory by mmap through a slot: mappings made by that belong to its heap.
 //
 // Protocol: that of target.hpp. The self-check: results and errno are those of the calls.
 #include <csignal>
@@ -81,7 +81,7 @@ PLANT plant_cut() {
   CHECK(madvise(at, 1 * page, MADV_WILLNEED) == 0);
 }
 
-// Several mappings, and what is between them, in one call.
+// Several mappings, and the gaps between them, in one call.
 PLANT plant_swept() {
   char* at = map(30);
   CHECK(munmap(at, 30 * page) == 0);
@@ -184,7 +184,7 @@ int main() {
   CHECK(pthread_create(&other, nullptr, thread, nullptr) == 0);
   CHECK(pthread_join(other, nullptr) == 0);
   CHECK(munmap(of_thread, page) == 0);
-  // What a child does is no business of its parent's.
+  // Mappings of a child do not concern its parent.
   pid_t child = fork();
   if (child == 0) {
     map(77);

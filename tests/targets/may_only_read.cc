@@ -118,7 +118,7 @@ static int receive(int socket) {
   return descriptor;
 }
 
-// Whether what is behind the pointer only reads.
+// Returns whether the call behind the pointer only reads.
 static bool only_reads(const seccomp_notif& call) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/mem", call.pid);

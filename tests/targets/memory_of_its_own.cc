@@ -1,5 +1,5 @@
-// A program whose data is in memory that it has mapped itself, as that of an allocator which nobody knows. Its blocks from
-// malloc are few.
+// A program with its data in memory that it has mapped itself, like that of an unknown allocator. It has few blocks
+// from malloc.
 #include <sys/mman.h>
 
 #include <cstdio>

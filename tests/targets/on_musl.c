@@ -1,5 +1,6 @@
-// A C program for musl: planted leaks on several ways to the allocator, in threads of which thousands come
-// and go, in a library that is opened late, and in a constructor. With CLEAN it releases what it planted.
+// A C program for musl: leaks planted along several paths to the allocator, in thousands of short-lived
+// threads, in a library that is opened late, and in a constructor. With CLEAN it releases everything that
+// it planted.
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>

@@ -14,8 +14,8 @@
 
 static char* volatile kept[BLOCKS];
 
-// The smallest of these lie in what the pages of the C library's data have left, where the descriptor of the initial
-// thread is, too.
+// The smallest of these lie in the unused parts of the pages with the C library's data, which also contain the
+// descriptor of the initial thread.
 static void keep(void) {
   for (int i = 0; i < BLOCKS; i++) kept[i] = malloc(50 + i);
   for (int i = 0; i < BLOCKS; i += 2) {
@@ -82,7 +82,7 @@ static void work(void) {
   for (int i = 0; i < 3000; i += 10) own[i] = malloc(16 + i % 100);
 }
 #else
-// What the C library keeps for the program.
+// Memory that the C library keeps for the program.
 static void work(void) {
   setenv("KEPT", "a value that is copied", 1);
   putenv(strdup("OTHER=value"));

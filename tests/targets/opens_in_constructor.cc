@@ -7,7 +7,7 @@
 extern "C" void allocate_below_dlopen();
 
 #ifdef LIBRARY
-// No code of the library's own: what is loaded just now cannot be unwound yet.
+// No code of the library itself: a library that is being loaded cannot be unwound yet.
 [[gnu::section(".init_array"), gnu::used]] static void (*const constructor)() = allocate_below_dlopen;
 #else
 using namespace target;

@@ -1,6 +1,6 @@
-// Threads pass blocks to each other, release and reallocate them, so that addresses change hands all
-// the time; the program itself knows exactly what is live at the end, and says so.
-// Arguments: operations for each thread, threads.
+// Threads pass blocks to each other, release and reallocate them, so that addresses change their
+// owners all the time; the program itself knows exactly which blocks are live at the end, and prints
+// their sums. Arguments: operations for each thread, threads.
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -13,7 +13,7 @@ using namespace target;
 struct Slot {
   std::atomic<void*> block{nullptr};
 };
-// The size stands in the block, so that whoever takes it knows it.
+// The size is stored in the block, so that the thread that takes it knows it.
 static Slot slots[512];
 static std::atomic<long> live_blocks, live_bytes;
 

@@ -47,7 +47,7 @@ int main() {
   auto* call_made = reinterpret_cast<int (*)(int)>(made);
   ready();
   for (int round = 0; round < 1000; round++) {
-    // Each round changes what it is about to call.
+    // Each round changes the code that it is about to call.
     write_code(made, static_cast<uint32_t>(round));
     CHECK(call_made(0) == round);
     CHECK(opened(round) == round * 3 + 1);

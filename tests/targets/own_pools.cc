@@ -116,7 +116,7 @@ APART void lose_chains() {
     keep(first);
   }
 }
-// What points to the lost one has been released, and nothing has cleared it.
+// The blocks that point to the lost one have been released, and nothing has cleared them.
 APART void lose_behind_released() {
   for (int i = 0; i < 4; i++) {
     Item* one = chained();
@@ -148,7 +148,7 @@ APART void drop_slabs() {
   for (size_t i = 0; i < own.count; i++) free(own.pages[i]);
 }
 
-// Nothing of what was done stays on the stack or in registers.
+// Nothing of this stays on the stack or in registers.
 APART void forget() {
   char stack[16384];
   memset(stack, 0, sizeof stack);

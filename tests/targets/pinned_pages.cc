@@ -36,7 +36,7 @@ __attribute__((noinline)) void plant(intptr_t place) {
     if (i % 80 == 40) {
       memset(pins[place].emplace_back(pin()), 2, 72);
     }
-    // What other code still uses, in a part of the arena.
+    // Blocks that other code still uses, in a part of the arena.
     if (i % 80 == 60 && i > 30000) {
       memset(live[place].emplace_back(malloc(120)), 3, 120);
     }

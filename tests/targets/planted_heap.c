@@ -40,7 +40,7 @@ __attribute__((noinline)) static void note(void* block, const char* state) {
   planted[at].state = state;
 }
 
-// Whatever planting left on the stack must not keep the leaks alive.
+// The stack used for planting must not keep the leaks alive.
 __attribute__((noinline)) static void scrub_stack(void) {
   char room[32768];
   memset(room, 0, sizeof room);
@@ -145,7 +145,7 @@ __attribute__((noinline)) static void plant_released_elsewhere(void) {
   __asm__ volatile("" ::"r"(blocks) : "memory");
 }
 
-// What threads pass on to each other, each block with its size in its second word.
+// Blocks that threads pass on to each other, each with its size in its second word.
 static struct node* passed[SLOTS];
 static volatile int stopping;
 
@@ -208,7 +208,7 @@ __attribute__((noinline)) static void list(void) {
   __asm__ volatile("" ::"r"(line) : "memory");
 }
 
-// Whether all that was planted and not released is as it was.
+// Returns whether all planted blocks that were not released are intact.
 __attribute__((noinline)) static int is_sound(void) {
   int count = 0;
   for (struct node* node = reachable; node; node = node->next) count += node->value == 42;

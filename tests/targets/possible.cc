@@ -58,7 +58,7 @@ static Link* volatile chain;
   char* kept = block(300);
   into_both_ways[0] = kept + 96;
   into_both_ways[1] = kept;
-  // What C++ makes of a start counts as one.
+  // Pointers that C++ derives from a start count as one.
   elements = new Element[5];
   secondary = new Both;
   // A chain that begins with a start, and goes on into the second block.

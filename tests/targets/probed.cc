@@ -134,7 +134,7 @@ loops_to_entry:
   .size loops_to_entry, .-loops_to_entry
 )");
 
-// Looks at what the ABI does not promise: a pad must keep the flags and every register.
+// Examines what the ABI does not promise: a pad must preserve the flags and every register.
 extern "C" long keeps_all(void);
 extern "C" long calls_keeps_all(void);
 asm(R"(

@@ -33,7 +33,7 @@ static uint64_t next(uint64_t below) {
   return (seed >> 11) % below;
 }
 
-// All that is known of the graph; addresses stand inverted.
+// Everything known about the graph; addresses are stored inverted.
 struct Edge {
   uint32_t from, to;
   uint32_t offset, inside;
@@ -113,7 +113,7 @@ static void thread_root(void* (*main)(void*), uint32_t block) {
   for (threads++; holding < threads;) usleep(100);
 }
 
-// The result of a thread that has ended, for whoever joins it.
+// Result of a thread that has ended, for the thread that joins it.
 static volatile int result_tid;
 static void* with_result(void* hidden) {
   result_tid = gettid();
@@ -149,7 +149,7 @@ static void timer_root(uint32_t block) {
   timer_t id;
   if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &id) != 0) abort();
 }
-// As setjmp stores rbp.
+// In the same way as setjmp stores rbp.
 static void jump_root(uint32_t block, void* volatile* place) {
   uint64_t a = any_address(block);
   asm("xor %%fs:0x30, %0; rol $17, %0" : "+r"(a));

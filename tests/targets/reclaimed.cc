@@ -42,7 +42,7 @@ static unsigned char mark(size_t number) { return static_cast<unsigned char>(num
   lose(LARGE_BYTES);
 }
 
-// Whatever the planting left on the stack must not keep blocks alive.
+// The stack used for planting must not keep blocks alive.
 [[gnu::noinline]] static void scrub_stack() {
   char room[65536];
   memset(room, 0, sizeof room);
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
     if (got < 0 && errno == EINTR) continue;
     if (got != 1) break;
     check();
-    // What is given back meanwhile is given out again here, and must be whole.
+    // Blocks given back meanwhile are allocated again here, and must be intact.
     void* again = malloc(LOST_BYTES);
     CHECK(again);
     memset(again, 0xee, LOST_BYTES);

@@ -14,7 +14,7 @@ __attribute__((noinline)) static void lose(Alloc alloc) {
   }
 }
 
-// Whatever is left of their addresses on the stack must not keep them alive.
+// Remains of their addresses on the stack must not keep them alive.
 __attribute__((noinline)) static void scrub_stack() {
   char room[65536];
   memset(room, 0, sizeof room);

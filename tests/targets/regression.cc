@@ -1,5 +1,5 @@
-// The same program before and after a change: keeps, serves requests and, as many times as its
-// argument says, forgets to release.
+// The same program before and after a change: keeps blocks, serves requests and, as many times
+// as its argument says, forgets to release.
 #include "target.hpp"
 
 using namespace target;

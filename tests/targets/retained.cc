@@ -67,7 +67,7 @@ static volatile bool has_built;
 static volatile bool stop;
 
 int main() {
-  // The stacks of threads that have ended hold nothing: those of these leave no pointers behind.
+  // The stacks of ended threads contain nothing: these leave no pointers behind.
   std::thread([] {
     build();
     Node* head = node(1100);

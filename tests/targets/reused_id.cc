@@ -9,7 +9,7 @@
 
 #include "target.hpp"
 
-// As the kernel has it (clone3(2)): its header and the C library's cannot be included together.
+// Defined as in the kernel (clone3(2)): its header and the C library's cannot be included together.
 struct CloneArguments {
   uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size;
 };

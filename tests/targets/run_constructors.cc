@@ -1,5 +1,5 @@
 // Allocates before main: in a constructor by attribute, and in that of a global. Ends as argument 1
-// says: a number, or a signal's name.
+// demands: a number, or a signal's name.
 #include <csignal>
 
 #include "target.hpp"

@@ -37,7 +37,7 @@ static void install(const std::vector<unsigned>& numbers, unsigned action) {
   CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0);
 }
 
-// What the loader calls too is left out.
+// System calls that the loader needs, too, are left out.
 static void kill_at_calls_that_no_loader_makes() {
   install({SYS_memfd_create, SYS_membarrier, SYS_process_vm_readv, SYS_nanosleep, SYS_gettid,
            SYS_getpid, SYS_clock_gettime, SYS_futex},
@@ -50,7 +50,8 @@ static void kill_at_foreign_calls() {
           SECCOMP_RET_KILL_PROCESS);
 }
 
-// What the loader needs, the program can do without: it opens nothing, and standard output has its buffer.
+// The program can manage without the calls that the loader needs: it opens nothing, and standard output
+// has its buffer.
 static void kill_at_calls_of_loaders() {
   static char buffer[1 << 12];
   CHECK(setvbuf(stdout, buffer, _IOFBF, sizeof buffer) == 0);

@@ -63,7 +63,7 @@ static thread_local void* volatile in_tls;
 static __thread void* volatile in_static_tls;
 static std::vector<std::string>* strings;
 
-// Whatever the planting left on the stack must not keep the leaks alive.
+// The stack used for planting must not keep the leaks alive.
 __attribute__((noinline)) static void scrub_stack() {
   char room[65536];
   memset(room, 0, sizeof room);
@@ -147,7 +147,7 @@ static void* thread_main(void* argument) {
   in_static_tls = calloc(1, 78);
   note(in_static_tls, false);
   work(static_cast<int>(reinterpret_cast<intptr_t>(argument)));
-  // Zeroed: what the allocator left in it may point to a planted block.
+  // Zeroed: remains in it may point to a planted block.
   void* on_stack = calloc(1, 79);
   note(on_stack, false);
   asm volatile("" : "+m"(on_stack));

@@ -41,14 +41,14 @@ static char* interior[50];
 static void* held_large[10];
 static thread_local void* volatile in_tls;
 
-// Whatever the planting left on the stack and in registers must not keep the leaks alive.
+// The stack and registers used for planting must not keep the leaks alive.
 __attribute__((noinline)) static void scrub_stack() {
   char room[65536];
   memset(room, 0, sizeof room);
   asm volatile("" ::"r"(room) : "memory");
 }
 
-// A block of zeros: what was in it before may point to others.
+// A block of zeros: its former contents may point to others.
 __attribute__((noinline)) static void* zeros(size_t bytes) {
   void* block = malloc(bytes);
   memset(block, 0, malloc_usable_size(block));

@@ -1,5 +1,5 @@
 // Allocates with little room left on a stack that has a guard page below: on that of a thread with PTHREAD_STACK_MIN,
-// of a coroutine with 4 KiB, and of a signal handler with 2 KiB. Argument: the bytes that are left.
+// of a coroutine with 4 KiB, and of a signal handler with 2 KiB. Argument: the remaining bytes.
 #include <alloca.h>
 #include <pthread.h>
 #include <signal.h>
@@ -88,7 +88,7 @@ static void handle(int) { allocate_near(handler_stack); }
 
 static void handler() {
   if (!handler_stack) {
-    // What the kernel puts there has no fixed size.
+    // The kernel's data there has no fixed size.
     size_t bytes = getauxval(AT_MINSIGSTKSZ) + 2048;
     handler_stack = new_stack(bytes);
     stack_t stack{handler_stack, 0, (bytes + 4095) & ~size_t{4095}};

@@ -1,7 +1,7 @@
-// Remembers backtraces as the hook does (hook-cxx), and overwrites what it has remembered with random places after each
-// call, as a child with fewer rights may (SECURITY.md). Its stack ends at a page that cannot be read: a comparison that
-// reads past the end of the stack ends this program. Says at the end how often what was remembered held.
-// Argument: how deep the calls are.
+// Remembers backtraces as the hook does (hook-cxx), and overwrites the remembered data with random positions after each
+// call, as a child with fewer privileges may (SECURITY.md). Its stack ends at a page that cannot be read: a comparison
+// that reads past the end of the stack ends this program. At the end it prints how often remembered backtraces held.
+// Argument: depth of the calls.
 #include <sys/mman.h>
 #include <ucontext.h>
 

@@ -1,5 +1,5 @@
-// While the lock of glibc's list of stacks is held: whoever sets the credentials of all threads holds it until each of
-// them has answered, and one that has called vfork(2) does not until its child is gone.
+// While the lock of glibc's list of stacks is held: a thread that sets the credentials of all threads holds it until
+// each of them has answered, and one that has called vfork(2) does not until its child is gone.
 #include <sys/syscall.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ static void wait_for_child() {
   CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-// Whether a thread is asleep in a state that this letter stands for.
+// Returns whether a thread is asleep in the state of this letter.
 static bool is_in_state(const char* path, char state) {
   FILE* file = fopen(path, "r");
   char found = 0;

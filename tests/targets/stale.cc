@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
   target::wait_for_byte();
   stop = true;
   for (pthread_t thread : all) pthread_join(thread, nullptr);
-  // What was watched still holds what it should.
+  // Watched blocks still contain their values.
   for (Kinds* kinds : {&before, &after})
     for (Blocks* blocks : {&kinds->cold, &kinds->written, &kinds->read, &kinds->mixed})
       for (unsigned char* block : *blocks) look(block);

@@ -1,5 +1,5 @@
-// A program with its allocator inside, if it is linked statically: planted leaks on several ways to it, in threads that
-// come and go, in a child, and by what the C library allocates itself. Before the work, a byte `f` makes it fork
+// A program with its allocator inside, if it is linked statically: leaks planted along several paths to it, in
+// short-lived threads, in a child, and by the C library's own allocations. Before the work, a byte `f` makes it fork
 // another child, which allocates until it is killed.
 #include <pthread.h>
 #include <signal.h>
@@ -49,7 +49,7 @@ static void* be_busy(void*) {
 static volatile int caught;
 static void handle(int) { caught = caught + 1; }
 
-// An exception passes by what the hook has taken over.
+// An exception passes through redirected functions.
 APART int throw_and_catch() {
   try {
     keep(new char[static_cast<size_t>(1) << 62]);

@@ -45,7 +45,7 @@ static int hammer(int rounds) {
   return sum;
 }
 
-// Whether the worker has ended, as it should.
+// Returns whether the worker has ended properly.
 static bool await_worker(pid_t worker, int options) {
   int status = 0;
   pid_t ended = waitpid(worker, &status, options);
@@ -125,7 +125,7 @@ static void give_up() {
 }
 static void end_thread() { pthread_exit(nullptr); }
 
-// No allocator has as much; not known to the compiler.
+// No allocator has that much; unknown to the compiler.
 static size_t too_much() {
   volatile size_t bytes = PTRDIFF_MAX / 2;
   return bytes;

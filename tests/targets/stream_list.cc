@@ -1,4 +1,5 @@
-// While the lock of glibc's list of streams is held: whoever flushes all streams holds it, and waits for a reader.
+// While the lock of glibc's list of streams is held: a thread that flushes all streams holds it, and waits for a
+// reader.
 #include <fcntl.h>
 #include <sys/syscall.h>
 

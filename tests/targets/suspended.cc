@@ -32,7 +32,7 @@ __attribute__((noinline)) static void hold_while(void (*suspended)()) {
     memset(blocks[i], i + 1, USED);
   }
   suspended();
-  // What was released is given out again.
+  // Released blocks are allocated again.
   void* anew[2 * BLOCKS];
   for (void*& block : anew) {
     block = malloc(USED);

@@ -1,5 +1,5 @@
-// What every target does: say "ready", wait for a byte, work, say "done", wait for the end of the
-// input, and answer with its self-check.
+// Behaviour of every target: print "ready", wait for a byte, work, print "done", wait for the end
+// of the input, and answer with its self-check.
 #pragma once
 #include <unistd.h>
 

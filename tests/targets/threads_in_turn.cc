@@ -28,7 +28,7 @@ int main(int count, char** arguments) {
     void* left;
     for (pthread_t& thread : running) CHECK(pthread_create(&thread, nullptr, work, nullptr) == 0);
     for (pthread_t& thread : running) CHECK(pthread_join(thread, &left) == 0);
-    // What is resident is measured now and then.
+    // The resident memory is measured now and then.
     usleep(10'000);
   }
 }

@@ -30,7 +30,7 @@ int main() {
     for (int k = 0; k < quick_ones; k++) CHECK(static_cast<char*>(blocks[k])[39] == k);
     for (void* block : blocks) free(block);
   }
-  // What a report has a row for.
+  // Allocations for which a report has a row.
   keep(quick());
   keep(slow());
   done();

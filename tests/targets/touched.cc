@@ -18,7 +18,7 @@ static char* block_of(size_t size) {
   keep(block);
   return static_cast<char*>(block);
 }
-// Sizes that the compiler does not know: it makes no code of its own of the calls.
+// Sizes unknown to the compiler, so that it does not replace the calls by code of its own.
 static size_t some(size_t size) {
   asm volatile("" : "+r"(size));
   return size;

@@ -5,7 +5,7 @@
 
 using namespace target;
 
-// What a program does that is linked to an allocator by other names.
+// A program that is linked to an allocator by other names contains this.
 extern "C" void* mallocx(size_t size, int flags);
 extern "C" void* rallocx(void* block, size_t size, int flags);
 extern "C" size_t xallocx(void* block, size_t size, size_t extra, int flags);

@@ -1,4 +1,4 @@
-// Whether a process can still do what needs the locks of its C library: a lock that somebody has left behind is found
+// Checks whether a process can still use functions that need the locks of its C library: an abandoned lock is found
 // at once. `serve` answers questions until the input ends.
 #pragma once
 #include <dlfcn.h>

@@ -75,7 +75,7 @@ int main(int, char** arguments) {
   for (auto [word, value] : guarded) CHECK(*word == value);
   CHECK(close(faults) == 0);
   done();
-  // What the last attach has made of them is put back, too.
+  // The results of the last attach are restored, too.
   for (auto [word, value] : own) CHECK(*word == value);
   for (auto [word, value] : guarded) CHECK(*word == value);
   return 0;

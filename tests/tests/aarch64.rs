@@ -1,7 +1,7 @@
 //! The command on AArch64, in an emulator: recordings made here are read, compared and judged there with the
 //! same output byte for byte, and what would trace a process is refused.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// For its `#[test]`, which lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -26,7 +26,7 @@ fn runs(program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Whether the standard library for this processor is installed beside the compiler.
+/// Returns whether the standard library for this processor is installed beside the compiler.
 fn has_standard_library() -> bool {
     let output = Command::new("rustc")
         .args(["--print", "target-libdir", "--target", PROCESSOR])
@@ -37,7 +37,7 @@ fn has_standard_library() -> bool {
     })
 }
 
-/// Whether the command can be compiled for that processor here. If not, the test has said why.
+/// Returns whether the command can be compiled for that processor here. If not, the test has said why.
 fn can_compile() -> bool {
     if !runs(LINKER) {
         not_run("there is no compiler for AArch64: install g++-aarch64-linux-gnu");

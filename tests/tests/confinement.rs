@@ -1,6 +1,6 @@
-//! What runs memhook-rs with few rights, and how a release is checked: each by the program that will read it.
+//! Files that run memhook-rs with few privileges, and the checks of a release: each by the program that will read it.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// For its `#[test]`, which lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -42,7 +42,7 @@ fn apparmor_compiles_the_profile() {
     };
     let profile = root().join("fleet/apparmor/memhook-rs-agent");
     succeeds(parser().arg(&profile));
-    // It is this file that was read.
+    // This proves that the file was read.
     let broken = folder.path("broken");
     let contents = std::fs::read_to_string(&profile).expect("a profile");
     std::fs::write(&broken, contents.replace("ptrace (", "ptracing (")).expect("written");

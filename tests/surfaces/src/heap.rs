@@ -17,8 +17,8 @@ use std::sync::OnceLock;
 /// More than any core dump here needs.
 const MOST_CORE_BYTES: u64 = 16 << 20;
 
-/// As it is, or, after a byte that is not the frame's, as the contents of a whole frame: no mutation gets
-/// through its checksums.
+/// Reads the bytes as they are, or, after a byte other than the frame's, as the contents of a whole frame: no mutation
+/// gets past its checksums.
 pub fn snapshot(bytes: &[u8]) {
     let packed;
     let file = match bytes.split_first() {
@@ -243,7 +243,8 @@ pub fn core_dump(bytes: &[u8]) {
     });
 }
 
-/// A list of blocks to release, from anybody: what is compared because of it is in it, and it is written as it was read.
+/// Reads an untrusted list of blocks to release: it contains the data that is compared, and it is written as it was
+/// read.
 pub fn verdict(bytes: &[u8]) {
     let Ok(compared) = memhook_heap::fuzzing::verdict(bytes) else {
         return;

@@ -1,15 +1,15 @@
 //! Bytes as a source of decisions. Everything past the end is zero, so that every input means something.
 
-/// What is left of an input.
+/// The rest of an input.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes this many bytes, or what is left.
+    /// Takes this many bytes, or the rest.
     pub fn take(&mut self, bytes: usize) -> &'a [u8] {
         let (taken, left) = self.0.split_at(bytes.min(self.0.len()));
         self.0 = left;

@@ -14,7 +14,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// The first part of the input is what the target writes again and again, the rest what the attacher does meanwhile.
+/// The first part of the input is written again and again by the target, the rest controls what the attacher does
+/// meanwhile.
 pub fn changed_meanwhile(bytes: &[u8]) {
     let mut input = Input(bytes);
     let flags = input.u16();

@@ -51,8 +51,8 @@ pub fn file(bytes: &[u8]) {
     let _ = with_file(bytes, |path| read(&path));
 }
 
-/// Chunks of whole files: whoever can write a file can make checksums. Each is a kind, two times, a number
-/// of items, and a payload with its length before it.
+/// Reads chunks of whole files: anyone who can write a file can compute checksums. Each is a kind, two
+/// times, a number of items, and a payload preceded by its length.
 pub fn chunks(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut file = b"\x89MHK\r\n\x1a\n".to_vec();

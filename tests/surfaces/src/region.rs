@@ -42,7 +42,7 @@ impl Shared {
             ring_bytes: RING_BYTES as u64,
             depth: 8,
             flags: flags_of(choice),
-            // What rings that are nearly full may ask for.
+            // Request of rings that are nearly full.
             sample_bytes: 64 << 10,
             max_size: u64::MAX,
             ..Config::default()

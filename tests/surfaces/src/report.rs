@@ -1,4 +1,4 @@
-//! JSON reports and profiles that are read back, and what is made of them.
+//! JSON reports and profiles that are read back, and the results computed from them.
 
 use memhook_report::{
     Document, FormatOptions, Measure, PprofNames, StoredPprof, Style, diff,

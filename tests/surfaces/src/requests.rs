@@ -1,4 +1,4 @@
-//! What anybody who can reach the agent's port may send.
+//! Requests that anyone who can reach the agent's port may send.
 
 use memhook_foreign::fuzzing::{Asked, asked};
 

@@ -34,7 +34,7 @@ pub fn filter(bytes: &[u8]) {
     }
 }
 
-/// As the kernel runs it (Documentation/networking/filter.rst); `None`: it would not be loaded.
+/// Runs a filter as the kernel does (Documentation/networking/filter.rst); `None` if it would not be loaded.
 fn run(program: &[Instruction], data: &[u32; 16]) -> Option<u32> {
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
     let mut at = 0;

@@ -33,7 +33,7 @@ pub fn suppressions(bytes: &[u8]) {
     }
 }
 
-/// A baseline; what was read is written so that it is read as the same.
+/// Reads a baseline; after writing it, it is read as the same.
 pub fn baseline(bytes: &[u8]) {
     let Ok(read) = Baseline::read("x", &String::from_utf8_lossy(bytes)) else {
         return;

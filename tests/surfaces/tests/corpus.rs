@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// How many changed inputs a surface is given.
+/// Number of changed inputs that a surface is given.
 const CHANGES: usize = 2000;
 /// Changes make nothing longer than this.
 const LONGEST: usize = 1 << 14;

@@ -3,7 +3,7 @@
 
 use memhook_heap::{MarkOptions, Scan, Snapshot, load};
 
-/// How often each heap is damaged.
+/// Number of times that each heap is damaged.
 const DAMAGES: u64 = 150;
 
 struct Random(u64);

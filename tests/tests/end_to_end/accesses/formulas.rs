@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const WASTE: &str = "waste = size * (1 - usage)";
 const PER_READ: &str = "per_read = size / reads";
 
-/// What `accessed.cc` comes to in each function: bytes that were not used, and bytes for each read.
+/// Results of `accessed.cc` in each function: unused bytes, and bytes per read.
 const EXPECTED: [(&str, f64, Option<f64>); 7] = [
     ("whole", 0.0, Some(1.0)),
     ("part", 20.0 * 96.0, Some(128.0)),
@@ -166,7 +166,7 @@ fn a_trace_has_them_at_its_end() {
     assert_eq!(summed[1]["known_sites"], 5, "{report}");
 }
 
-/// The time in the allocator is that of the rows.
+/// The time in the allocator is the sum of the rows.
 #[test]
 fn time_in_the_allocator_is_a_variable() {
     let folder = Folder::new("formulas-timed");

@@ -3,10 +3,10 @@
 use memhook_tests::{Target, build_target, run, until};
 use std::time::Duration;
 
-/// What a thread that begins, and the place that mremap moves to, may make of mappings.
+/// Number of mappings that a starting thread, and the target of mremap, may create.
 const FEW: usize = 5;
 
-/// How many mappings of its own memory a process has, but for ours.
+/// Returns the number of mappings of a process without ours.
 fn own_mappings(target: &Target) -> usize {
     let maps = target.maps();
     let mut is_after_ours = false;

@@ -1,5 +1,5 @@
-//! Usage and useful lifetime estimated from watched blocks of a program that tells of nothing, against what is known
-//! of the program, and against all its accesses.
+//! Usage and useful lifetime estimated from watched blocks of a program that does not report accesses, compared with
+//! the known behaviour of the program, and with all its accesses.
 
 use memhook_inject::Watchpoint;
 use memhook_tests::programs::Folder;
@@ -84,8 +84,8 @@ fn complete(folder: &Folder) -> Value {
     complete
 }
 
-/// How many scores the watched blocks have shown; an error where one of them is not what the program does, or a function
-/// was not watched.
+/// Returns the number of scores that the watched blocks have shown; an error if one of them disagrees with the program,
+/// or a function was not watched.
 fn known_scores(complete: &Value, sampled: &Value) -> Result<u32, String> {
     let mut known = 0;
     for (function, usage, useful) in [
@@ -108,15 +108,15 @@ fn known_scores(complete: &Value, sampled: &Value) -> Result<u32, String> {
         for score in ["usage", "useful_lifetime"] {
             let error = estimate[format!("{score}_error")].as_f64();
             let error = error.ok_or_else(|| format!("{function} was not watched: {sampled}"))?;
-            // What is too wide is not shown.
+            // Intervals that are too wide are not shown.
             let Some(value) = estimate[score].as_f64() else {
                 assert!(error > 0.2 / 2.0 / 1.96, "{function}: {estimate}");
                 continue;
             };
             known += 1;
             assert!(error <= 0.2 / 2.0 / 1.96 + 1e-9, "{function}: {estimate}");
-            // What the program does. Its times vary from run to run, above all where an access of a watched word takes
-            // long: how much of a life is useful is known within bounds only.
+            // Behaviour of the program. Its times vary from run to run, especially if an access of a watched word takes
+            // long: the useful share of a life is known within bounds only.
             let truth = if score == "usage" {
                 usage..usage
             } else {

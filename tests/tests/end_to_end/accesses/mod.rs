@@ -1,4 +1,4 @@
-//! How blocks are used: accesses, scores and staleness.
+//! Use of blocks: accesses, scores and staleness.
 
 mod documented;
 mod formulas;

@@ -59,15 +59,15 @@ fn sites_and_runs_are_scored() {
     let schema = JsonSchema::load("report-1");
     let report = json(&["report", &file, "--scores", "--json", "-T", "1000"]);
     schema.check(&report);
-    // What stays is as good as can be, and so is a block that is alone.
+    // A block that stays has the best score, and so does one that is alone.
     let kept = lifetime(&report, "kept");
     assert!(kept > 0.9, "{kept}");
     assert_eq!(lifetime(&report, "reserved"), 1.0);
-    // Of 200 blocks that take each other's place, each lives for one of two hundred steps or less; where the run was
+    // Of 200 blocks that replace each other, each lives for one of two hundred steps or less; if the run was
     // interrupted, there are several groups.
     assert!(lifetime(&report, "chained") < 0.5);
     assert!(lifetime(&report, "listed") > 0.5);
-    // What is not known is null, and is so everywhere.
+    // Unknown values are null, and are so everywhere.
     let sites = report["sites"].as_array().expect("sites");
     for scores in sites
         .iter()
@@ -79,7 +79,7 @@ fn sites_and_runs_are_scored() {
             (&Value::Null, &Value::Null)
         );
     }
-    // The whole run: the geometric mean, and the variance, of what the sites say.
+    // The whole run: geometric mean and variance of the values of the sites.
     let all: Vec<f64> = sites
         .iter()
         .map(|site| number(&site["scores"]["lifetime"]))
@@ -176,7 +176,7 @@ fn each_planted_pattern_is_found_and_no_other() {
         (&listed["bytes"], &listed["calls"]),
         (&24_000.into(), &6000.into())
     );
-    // Of 5000 blocks one is enough for each burst; the first and the last may be bursts of their own.
+    // One of 5000 blocks is enough for each burst; the first and the last may be bursts of their own.
     let calls = of("looped")["gain"]["calls"].as_u64().expect("calls");
     assert!((2 * 4000..2 * 5000).contains(&calls), "{calls}");
     let evidence = of("looped")["evidence"].as_str().expect("text");
@@ -375,7 +375,7 @@ fn what_cannot_be_scored_is_refused() {
     );
 }
 
-/// Programs of the distribution that do nothing wrong: what is said of them is true, or nothing is said.
+/// Correct programs of the distribution: every statement about them is true, or there is none.
 #[test]
 fn plain_programs_raise_no_alarm() {
     let folder = Folder::new("scores-plain");

@@ -17,7 +17,7 @@ use std::time::Duration;
 #[test]
 fn what_is_cold_is_named_and_intervals_hold() {
     let schema = JsonSchema::load("stale-1");
-    // Where the machine is so busy that the program does not get to touch its blocks, they are stale.
+    // If the machine is so busy that the program does not get to touch its blocks, they are stale.
     for older_s in [3, 3, 6, 12] {
         let duration_s = older_s * 14 / 3;
         let [older, duration] = [older_s, duration_s].map(|s| format!("{s}s"));
@@ -78,7 +78,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
             cold["unwritten_bytes"].as_u64() > Some(all * 9 / 10),
             "{cold}"
         );
-        // The heap is watched in pieces; those of a few cold blocks have other blocks, too.
+        // The heap is watched in pieces; those with a few cold blocks also contain other blocks.
         let unaccessed = |site: &Value| site["unaccessed_bytes"].as_u64().expect("a number");
         if report["evidence"]["clears"].as_u64() > Some(0) && reclaim_scans() == scans {
             assert!(unaccessed(cold) > all / 3, "{cold}");
@@ -94,7 +94,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
         }
         let [low, _, high] = interval(site(report, "mixed_block"));
         assert!(low < all * 3 / 4 && high > all / 4, "{low} {high}");
-        // Who touches them.
+        // The function that touches them.
         let caught = &site(report, "read_block")["caught"];
         assert!(caught["stack"].to_string().contains("look"), "{caught}");
         assert!(caught["ago_s"].as_f64() < Some(duration_s as f64));
@@ -106,7 +106,7 @@ fn what_is_cold_is_named_and_intervals_hold() {
     panic!("the machine is too busy for a program to touch its blocks every few seconds");
 }
 
-/// Where nothing is touched, all is stale, and no thread of many is disturbed.
+/// If nothing is touched, everything is stale, and none of many threads is disturbed.
 #[test]
 fn a_program_that_sleeps_in_many_threads() {
     let mut target = Target::start(program(), &["300", "nobody"]);
@@ -161,7 +161,7 @@ fn without_watchpoints_only_writes_are_seen_and_that_is_said() {
         report["notes"].to_string().contains("reads are not seen"),
         "{report}"
     );
-    // What is read and not written counts as stale here.
+    // Memory that is read and not written counts as stale here.
     for kind in kinds {
         let site = site(&report, kind);
         let [low, estimate, _] = interval(site);
@@ -222,7 +222,8 @@ fn nothing_is_left_of_a_watcher_that_was_killed() {
     assert!(target.finish().success());
 }
 
-/// Whoever maps memory while the marks of a large heap are read and cleared waits for a small part of that at most.
+/// Threads that map memory while the marks of a large heap are read and cleared wait for at most a small part of
+/// that.
 #[test]
 fn marks_of_a_large_heap_make_nobody_wait_long() {
     /// Much less than at one go.
@@ -276,7 +277,7 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
         let maps = format!("/proc/{pid}/maps");
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| run(&["stale", "-q", "--json", "--older", "5ms", &pid]));
-            // It may be refused before the hook is seen: the loader of the program is still at work.
+            // It may be refused before the hook is seen: the program's loader is still running.
             let is_attached = || {
                 std::fs::read_to_string(&maps)
                     .unwrap_or_default()
@@ -297,7 +298,7 @@ fn a_program_that_ends_at_the_beginning_is_reported_or_refused() {
     }
 }
 
-/// As a section of a trace's last report, joined with what reaches the blocks.
+/// As a section of a trace's last report, together with the references to the blocks.
 #[test]
 fn a_section_of_a_trace() {
     const LOST: u64 = 100 * 6000;
@@ -335,7 +336,7 @@ fn a_section_of_a_trace() {
     let unreachable = number(lost, "unreachable_bytes");
     assert!((LOST - 3 * 6000..=LOST).contains(&unreachable), "{lost}");
     assert!(number(lost, "reachable_stale_bytes") <= 3 * 6000, "{lost}");
-    // Who holds a stale block.
+    // Holder of a stale block.
     let block = cold["stale_block"].as_str().expect("an address");
     let (code, why, errors) = run(&["scan", &pid, "--why", block]);
     assert_eq!(code, 0, "{errors}");
@@ -401,7 +402,7 @@ fn a_recording_keeps_it() {
         .split_once("Untouched for at least: ")
         .expect("a section");
     assert!(!section.contains("--depth"), "stacks are whole: {text}");
-    // Of a part of the run, it does not tell.
+    // There is no such information about a part of the run.
     let (code, out, _) = run(&["report", &recording, "--json", "--to", "1s"]);
     assert_eq!(code, 0);
     let report: Value = serde_json::from_str(&out).expect("JSON");
@@ -410,7 +411,7 @@ fn a_recording_keeps_it() {
     assert_eq!(run(&["view", &recording, "-o", &page]).0, 0);
 }
 
-/// Whoever forbids system calls is asked for none; a program that makes way for another one ends the watch.
+/// No system calls are made in a program that forbids them; a program that executes another one ends the watch.
 #[test]
 fn programs_that_forbid_or_execute() {
     let sandboxed = build_target("sandboxed", &["-Wl,-z,now", "-Wl,-z,relro"]);
@@ -422,7 +423,7 @@ fn programs_that_forbid_or_execute() {
     if !errors.contains("seccomp filter that does not apply to us") {
         let report: Value = serde_json::from_str(&out).expect(&errors);
         assert_eq!(code, 0);
-        // Unless the filter can be passed by, as a tracer with CAP_SYS_ADMIN can.
+        // Unless the filter can be suspended, as by a tracer with CAP_SYS_ADMIN.
         let notes = report["notes"].to_string();
         let is_let_be = notes.contains("a seccomp filter may end");
         assert_ne!(report["evidence"]["pages"], is_let_be, "{notes}");
@@ -460,7 +461,7 @@ fn threads_that_take_turns_often_are_left_alone() {
     let report = watching.report_when(|report| is_stale(report, "cold_block"));
     let notes = report["notes"].to_string();
     assert!(notes.contains("words are watched for"), "{report}");
-    // What was spent is in the report. Two windows of five seconds, and one that had just begun.
+    // The cost is in the report. Two windows of five seconds, and one that had just begun.
     let cost = report["cost"].as_f64().expect("a share");
     assert!(cost > 0.0 && cost <= 0.002 * 3.0 * 5.0 / 11.0, "{report}");
     // That nobody reads these is seen by their pages.

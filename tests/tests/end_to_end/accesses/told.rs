@@ -42,7 +42,7 @@ fn scores(report: &Value, function: &str) -> (Value, Value) {
     (of["usage"].clone(), of["useful_lifetime"].clone())
 }
 
-/// What `accessed.cc` reads and writes is known to the byte.
+/// The reads and writes of `accessed.cc` are known to the byte.
 fn check_accessed(report: &Value) {
     for (function, usage) in [
         ("whole", 1.0),
@@ -67,8 +67,8 @@ fn check_accessed(report: &Value) {
     assert_eq!(report["scores"]["usage"].as_f64(), Some(0.0));
 }
 
-/// Whether it shows that the program pauses before the first access and after the last one, as long as in between. Where the
-/// program stands still in between, it does not.
+/// Returns whether it shows that the program pauses before the first access and after the last one, as long as in
+/// between. If the program is stopped in between, it does not.
 fn shows_pauses(report: &Value) -> bool {
     let (_, useful) = scores(report, "pausing");
     useful.as_f64() < Some(0.95)
@@ -288,7 +288,7 @@ fn each_planted_pattern_is_found_and_no_other() {
         report = recorded();
     }
     assert_eq!(patterns(&report), expected, "{report}");
-    // What the child did to its copy is not counted, nor what realloc copied.
+    // Accesses of the child to its copy are not counted, nor are those of realloc.
     let sites = report["sites"].as_array().expect("sites").iter();
     let mut usages: Vec<(&str, f64)> = sites
         .filter_map(|site| {
@@ -311,16 +311,16 @@ fn patterns(report: &Value) -> Vec<(&str, &str)> {
                 one["kind"].as_str().expect("a kind"),
             )
         })
-        // What the C library allocates for a thread is used by it.
+        // The thread itself uses what the C library allocates for it.
         .filter(|(function, kind)| *function != "other" && !kind.starts_with("top_"))
-        // How long the threads take for their turns, nobody knows.
+        // How long the threads take for their turns is unknown.
         .filter(|(function, kind)| !function.starts_with("shared") || !kind.ends_with("_long"))
         .collect();
     found.sort_unstable();
     found
 }
 
-/// What `touched.cc` has the C library read and write is known to the byte.
+/// The bytes that `touched.cc` reads and writes through the C library are known exactly.
 fn check_touched(report: &Value) {
     for (function, usage) in [
         ("filled", 0.5),
@@ -395,7 +395,7 @@ fn largest_mapping(target: &Target) -> (u64, u64) {
     sizes.zip(resident).max().expect("mappings")
 }
 
-/// What the index of blocks takes is charged to the program.
+/// Memory of the block index is charged to the program.
 #[test]
 fn a_small_container_has_room_for_a_part_of_the_index() {
     const LIMIT: u64 = 48 << 20;
@@ -412,7 +412,8 @@ fn a_small_container_has_room_for_a_part_of_the_index() {
     target.expect("done");
     let (size, resident) = largest_mapping(&target);
     assert!(size >= 1 << 28, "{size}");
-    // A fiftieth of what was free, and some pages that say where the tables are. All blocks would take twice as much.
+    // A fiftieth of the free memory, and some pages with the positions of the tables. All blocks would take twice as
+    // much.
     assert!(resident < LIMIT / 50 + (128 << 10), "{resident}");
     attacher.finish();
     let report = report(&file);

@@ -16,7 +16,7 @@ fn start(mode: &str) -> Option<Target> {
     Some(target)
 }
 
-/// A fork that nobody takes note of would wait for ever, and the process with it.
+/// A fork whose event is not read would wait forever, and the process with it.
 #[test]
 fn a_scan_does_not_fork_a_process_that_hears_of_it() {
     let Some(mut target) = start("hears") else {

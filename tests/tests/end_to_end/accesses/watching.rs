@@ -50,7 +50,7 @@ impl Watching {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// Waits for its end; what it wrote.
+    /// Waits for its end; returns its output.
     pub(super) fn output(mut self) -> String {
         let mut output = String::new();
         let mut pipe = self.child.stdout.take().expect("piped");
@@ -109,7 +109,8 @@ pub(super) fn site<'a>(report: &'a Value, function: &str) -> &'a Value {
     found[0]
 }
 
-/// Whether nearly all blocks of a kind are stale, by a report of a time at which there may have been none.
+/// Returns whether nearly all blocks of a kind are stale, according to a report of a time at which there
+/// may have been none.
 pub(super) fn is_stale(report: &Value, kind: &str) -> bool {
     let mut sites = report["sites"].as_array().expect("sites").iter();
     sites.any(|site| {
@@ -124,7 +125,8 @@ pub(super) fn interval(site: &Value) -> [u64; 3] {
         .map(|name| site[name].as_u64().expect("a number"))
 }
 
-/// Whether the kernel tracks writes to any mapping of the process: `uw` in VmFlags (proc_pid_smaps(5)).
+/// Returns whether the kernel tracks writes to any mapping of the process: `uw` in VmFlags
+/// (proc_pid_smaps(5)).
 pub(super) fn has_write_protection(target: &Target) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("it lives");
     let mut flags = maps
@@ -133,7 +135,7 @@ pub(super) fn has_write_protection(target: &Target) -> bool {
     flags.any(|flags| flags.split_whitespace().any(|flag| flag == "uw"))
 }
 
-/// Whether this machine has hardware watchpoints that we may use.
+/// Returns whether this machine has hardware watchpoints that we may use.
 pub(super) fn has_watchpoints(target: &Target) -> bool {
     Watchpoint::reserve(target.pid() as i32, 0, true).is_ok()
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const HASTE: u32 = 20;
 /// A minute is six seconds: the agent has to be told to end before they are over.
 const LITTLE_HASTE: u32 = 10;
-/// The rest of the keys. What an agent of a slow build needs of a processor is not what is tested.
+/// Remaining keys. Processor time used by an agent of a slow build is not tested.
 const KEYS: &str =
     "mode = \"scan\"\ninterval = \"1h\"\nmax_hold = \"20s\"\nadvise = \"10m\"\noverhead = \"50%\"";
 
@@ -41,7 +41,7 @@ impl Sick {
         self.target.pid()
     }
 
-    /// It works as before, and nothing of ours is in its way.
+    /// The target works as before, and nothing of ours is in its way.
     fn finish(mut self) {
         expect_untouched(self.pid());
         assert_eq!(self.target.status("TracerPid"), "0");
@@ -128,7 +128,7 @@ fn a_leak_is_found_and_told_in_numbers_and_a_document() {
     sick.finish();
 }
 
-/// What was advised is told by the next agent, which does not examine the process too early.
+/// The next agent still reports the advice, and does not examine the process too early.
 #[test]
 fn advice_outlasts_the_agent() {
     let folder = Arc::new(Folder::new("agent-advice-kept"));
@@ -184,7 +184,7 @@ fn advice_outlasts_the_agent() {
     assert!(examined() >= first + 6000, "{first}, {}", examined());
     let (code, said) = agent.end();
     assert_eq!(code, Some(0), "{said}");
-    // What has ended is forgotten, by an agent that comes later, too.
+    // Ended processes are forgotten, even by an agent that starts later.
     let other = rule(&sick.program, "");
     sick.finish();
     assert!(file.exists());
@@ -194,7 +194,8 @@ fn advice_outlasts_the_agent() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// Who comes first is left alone, and the agent ends in the middle of an examination without advice.
+/// A process traced by someone else is left alone, and the agent ends in the middle of an
+/// examination without advice.
 #[test]
 fn a_trace_of_somebody_else_is_respected_and_the_end_is_not_delayed() {
     let folder = Arc::new(Folder::new("agent-advice-traced"));

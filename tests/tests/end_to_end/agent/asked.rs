@@ -1,4 +1,4 @@
-//! Those who ask the agent: slow ones, deaf ones, and many at once.
+//! Clients of the agent: slow ones, deaf ones, and many at once.
 
 use memhook_tests::agents::{Agent, get_at_once, get_if_ready};
 use memhook_tests::programs::Folder;
@@ -35,7 +35,7 @@ fn slow_clients_keep_nobody_out() {
     });
     let mut dripping = 0;
     for _ in 0..20 {
-        // Those that have been sent away notice when they write.
+        // Disconnected clients notice when they write.
         dripping = slow
             .iter_mut()
             .map(|client| client.write_all(b"x"))
@@ -73,7 +73,7 @@ impl Stopped {
                 && libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) == 0
         };
         assert!(stopped, "{}", std::io::Error::last_os_error());
-        // SAFETY: a null pointer is allowed for what is not wanted.
+        // SAFETY: a null pointer is allowed for results that are not needed.
         let waited = unsafe { libc::waitpid(tid, std::ptr::null_mut(), libc::__WALL) };
         assert_eq!(waited, tid);
         Stopped(tid)
@@ -91,7 +91,7 @@ impl Drop for Stopped {
 #[test]
 fn an_agent_that_hangs_says_so() {
     let agent = agent("agent-hangs");
-    // Whoever stands still before it has asked is sent away.
+    // A client that pauses before it has asked is disconnected.
     let answer = || {
         let mut stream = TcpStream::connect(agent.address()).expect("it listens");
         let mut answer = String::new();

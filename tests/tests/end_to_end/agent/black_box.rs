@@ -1,4 +1,4 @@
-//! What an agent keeps of processes that run out of memory.
+//! Data that an agent keeps about processes that run out of memory.
 
 use super::served::{expect_untouched, rule};
 use memhook_tests::agents::{Agent, Pprof};
@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 const LIMIT: u64 = 96 << 20;
 
-/// What is kept before the end.
+/// Reasons for profiles before the end.
 const EARLIER: [&str; 3] = ["limit", "growth", "pressure"];
 
-/// Has one process of a group leak until the kernel kills it, while the others go on. Returns what was kept of it, by
-/// reason. None, with the reason said, where no group can be made.
+/// Makes one process of a group leak until the kernel kills it, while the others go on. Returns the profiles kept of
+/// it, by reason. None, after printing the reason, if no group can be created.
 fn kept_of_leaker(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<String, Pprof>> {
     let is_early = |reason: &String| EARLIER.contains(&reason.as_str());
-    // Where the agent stands still all the time, only the end is left.
+    // If the agent is stopped all the time, only the end is left.
     for _ in 0..TRIES {
         let reasons = kept_of_one(name, others, symbols)?;
         if reasons.keys().any(is_early) {
@@ -86,7 +86,7 @@ fn kept_of_one(name: &str, others: usize, symbols: &str) -> Option<BTreeMap<Stri
     Some(reasons)
 }
 
-/// What was kept is on the disk before the end and after it, with who was killed.
+/// The profiles are on the disk before the end and after it, with the name of the killed process.
 #[test]
 fn the_last_profile_says_who_was_killed() {
     let kept = kept_of_leaker("agent-black-box", 3, "");

@@ -6,7 +6,7 @@ use memhook_tests::{Target, build_target, until};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// What the C++ library has of its own.
+/// Own memory of the C++ library.
 const OTHER_BYTES: f64 = 100_000.0;
 
 /// A rule for a copy of a program, which no other test starts.
@@ -63,7 +63,7 @@ fn estimates_are_within_their_errors_though_the_distance_changes() {
     assert_eq!(code, Some(0), "{said}");
     assert!(target.finish().success());
 
-    // What was sent last has the same sums.
+    // The last transmission has the same sums.
     let files = std::fs::read_dir(folder.path("profiles")).expect("profiles");
     let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
     files.sort();

@@ -1,4 +1,4 @@
-//! What OpenTelemetry Collectors, the oldest that can and the newest, read of what the agent sends.
+//! OpenTelemetry Collectors, the oldest supported one and the newest, read the data of the agent.
 
 use super::served::{ask, files, rule, service};
 use memhook_tests::agents::{Agent, ScriptedStore};
@@ -96,7 +96,7 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
     });
     assert_eq!(agent.end().0, Some(0));
     assert!(target.finish().success());
-    // What could not be sent within the end of the first agent, the next one sends.
+    // Data that could not be sent before the end of the first agent is sent by the next one.
     let queued = || std::fs::read_dir(folder.path("state/queue/otlp")).map_or(0, Iterator::count);
     let next = Agent::start_with(&folder, &text, &["--experimental-otlp"]);
     until("everything has arrived", || queued() == 0);

@@ -174,7 +174,7 @@ fn what_the_agent_takes_fits_the_schema() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fleet/agent.toml.example");
     let example = std::fs::read_to_string(example).expect("the example");
     schema.check(&json(&example));
-    // What it shows as a comment, too.
+    // The part that it shows as a comment, too.
     schema.check(&json(
         &example
             .replace("# [", "[")

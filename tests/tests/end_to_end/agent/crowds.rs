@@ -71,7 +71,7 @@ fn a_crowd_that_appears_at_once_suffers_nothing() {
     expect_forgotten(&folder, agent);
 }
 
-/// Where nothing can be written down, nothing new is attached to, and what is traced goes on.
+/// If nothing can be written, no new process is attached to, and existing traces continue.
 #[test]
 fn a_state_directory_that_is_gone_harms_nobody() {
     let folder = Arc::new(Folder::new("agent-stateless"));

@@ -59,7 +59,7 @@ impl Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // What waits for an answer gets an error.
+        // Requests that wait for an answer get an error.
         let _ = self.server.0.kill();
         let _ = Command::new("umount").args(["-l", &self.path]).status();
     }
@@ -82,7 +82,7 @@ fn expect_plan(folder: &Folder, rules: &str, dead: &[Target], well: &Target) {
         let found = of("targets", target.pid()).or_else(|| of("unchosen", target.pid()));
         found.is_some_and(|found| found["why"] == "its files do not answer")
     };
-    // Of a library, a plan need not read anything.
+    // A plan need not read libraries.
     let silent = dead.iter().filter(is_silent).count();
     assert!(silent >= 4, "the programs and the pod: {json}");
     let found = of("targets", well.pid()).expect("a target");

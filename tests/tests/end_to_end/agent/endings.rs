@@ -1,4 +1,4 @@
-//! How agents end, and what they leave behind.
+//! How agents end, and what remains of them.
 
 use super::served::{ask, expect_untouched, rule, service};
 use memhook_tests::agents::{Agent, wrapped_slots};

@@ -113,7 +113,7 @@ fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     assert_eq!(most(), Some(200_000));
 }
 
-/// What its own queue has filled, an agent can start on again, and what is attached to is always written down.
+/// An agent can start again after its own queue has filled the disk, and attached processes are always recorded.
 #[test]
 fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     let folder = Arc::new(Folder::new("agent-filled"));
@@ -124,7 +124,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     let queue = format!("{state}/queue/pyroscope");
     std::fs::create_dir_all(&queue).expect("made");
     let (mut target, program) = service(&folder);
-    // Of a process that has ended.
+    // Entry of a process that has ended.
     std::fs::write(format!("{state}/attached"), "4711 99\n").expect("written");
     std::fs::write(format!("{state}/lock"), "").expect("written");
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -184,7 +184,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
         let line = format!("{pid} ");
         assert!(journal.lines().any(|l| l.starts_with(&line)), "{journal}");
     }
-    // As it is after a crash: the next one starts, too.
+    // The state after a crash: the next one starts, too.
     agent.kill();
     let agent = Agent::start(&folder, &configuration);
     for target in others.iter().chain([&target]) {
@@ -198,7 +198,7 @@ fn a_disk_that_the_queue_has_filled_keeps_no_agent_from_starting() {
     }
 }
 
-/// What waits for a store, by name.
+/// Returns the files that wait for a store, by name.
 fn waiting(queue: &str) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(queue).expect("there").flatten();
     let whole = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "push"));
@@ -280,7 +280,7 @@ fn a_reload_in_an_outage_keeps_what_waits() {
     assert!(target.finish().success());
 }
 
-/// What waits for a store outlives the configuration that names it, and goes where a later one says.
+/// Data that waits for a store outlives the configuration that names it, and is sent to the store of a later one.
 #[test]
 fn a_restart_without_its_store_keeps_what_waits() {
     let folder = Arc::new(Folder::new("agent-without-store"));
@@ -338,7 +338,7 @@ fn the_state_folder_is_for_the_agent_alone() {
     std::fs::set_permissions(&state, PermissionsExt::from_mode(0o700)).expect("ours");
     std::fs::write(&victim, format!("{} 1\n", target.pid())).expect("written");
     let before = std::fs::read(&victim).expect("there");
-    // The target as it is named in the journal would be looked for what is left in it.
+    // The target named in the journal would be searched for leftovers.
     symlink(&victim, format!("{state}/attached")).expect("linked");
     symlink(&victim, format!("{state}/reserve")).expect("linked");
     symlink(&victim, format!("{queue}/00000000000000000001.push")).expect("linked");

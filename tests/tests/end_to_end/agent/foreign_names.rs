@@ -1,4 +1,4 @@
-//! Programs whose names would break what the agent says of them.
+//! Programs whose names would break the output of the agent.
 
 use super::served::{ask, expect_untouched};
 use memhook_tests::agents::{Agent, ScriptedStore};
@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// File names, and what is to be shown of each.
+/// File names, and how each is to be shown.
 fn names() -> Vec<(Vec<u8>, String)> {
     let long = |text: &str, count: usize| (text.repeat(count).into_bytes(), text.repeat(count));
     vec![

@@ -1,4 +1,4 @@
-//! What the agent logs.
+//! Log of the agent.
 
 use super::served::{rule, service};
 use memhook_tests::agents::Agent;

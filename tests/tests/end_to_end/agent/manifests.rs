@@ -1,4 +1,4 @@
-//! What the manifests for Kubernetes have the agent do. `cargo xtask kubernetes-check` looks at the rest of them.
+//! Effects of the manifests for Kubernetes on the agent. `cargo xtask kubernetes-check` checks the rest of them.
 
 use memhook_tests::binary;
 use memhook_tests::programs::Folder;

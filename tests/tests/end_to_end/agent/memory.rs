@@ -1,4 +1,4 @@
-//! What the agent takes for many targets.
+//! Memory that the agent needs for many targets.
 
 use memhook_tests::agents::{Agent, Pprof};
 use memhook_tests::programs::{Folder, copy_program};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 const TARGETS: usize = 12;
-/// What the program's debug information takes, all of which is read for a name.
+/// Size of the program's debug information, which is read completely for a name.
 const DEBUG_MEGABYTES: u64 = 40;
 
 /// Gives a program more names of types and variables than it has.

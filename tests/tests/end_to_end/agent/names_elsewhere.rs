@@ -186,7 +186,7 @@ fn names_that_are_added_later_are_the_same() {
     assert!(said.contains(&format!("/served (build-id {id})")), "{said}");
     let left = read(Path::new(&other)).nameless;
     assert!(left.iter().all(|(_, of, _)| *of == id) && !left.is_empty());
-    // Again, with the files: what was found already stays.
+    // Again, with the files: names found already stay.
     copy_program(
         build_target("served", &["-Wl,--build-id"]),
         folder.path("served"),

@@ -15,7 +15,7 @@ fn configuration(program: &Path, store: &str, send: &str) -> String {
     )
 }
 
-/// What was sent, beside the files that were written at the same time.
+/// Compares the transmitted data with the files that were written at the same time.
 fn expect_sums(arrived: &[Pprof], written: &[Pprof]) {
     for profile in arrived {
         let label = |name: &str| profile.labels.get(name).map(String::as_str);
@@ -82,7 +82,8 @@ fn a_collector_gets_what_was_measured_over_http() {
     assert_eq!(code, Some(0), "{said}");
     assert!(target.finish().success());
     assert!(elsewhere.requests().is_empty());
-    // What could not be sent within the end of the first agent, the next one sends.
+    // Data that could not be sent before the end of the first agent is sent by the
+    // next one.
     let queued = || {
         std::fs::read_dir(folder.path("state/queue/otlp"))
             .expect("a queue")

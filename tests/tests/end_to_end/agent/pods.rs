@@ -1,4 +1,4 @@
-//! Processes in pods of Kubernetes: their names, what the pods say about being traced, and what a namespace may take.
+//! Processes in pods of Kubernetes: their names, the annotations of pods about tracing, and the limits of a namespace.
 
 use super::certificates;
 use super::served::{Ended, ask, expect_untouched, rule, service};
@@ -125,7 +125,7 @@ fn pods_give_names_and_have_the_last_word() {
         let found = unchosen.iter().find(|one| one["pid"] == pid);
         assert_eq!(found.expect("not chosen")["why"], why, "{shown}");
     }
-    // It is soon asked for again while there is one that it has not listed.
+    // The list is soon requested again while a pod is missing in it.
     kubelet.lists(&listed);
     agent.await_phase(late, "traced");
     // One changes its mind, and is left.
@@ -223,7 +223,7 @@ fn a_namespace_has_no_more_targets_than_it_may_have() {
     finish(pods);
 }
 
-/// Of a namespace whose targets are too busy for its share, and of one that is not.
+/// One namespace has targets that are too busy for its share, and another does not.
 #[test]
 fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     let folder = Arc::new(Folder::new("agent-share"));
@@ -250,7 +250,7 @@ fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     let mut agent = Agent::start(&folder, &configuration);
     agent.await_phase(pods[0].1.pid(), "traced");
     agent.hear("is left, because tracing the namespace load uses more of the processors");
-    // It waits until its namespace has paid for what it has used; others have nothing to do with that.
+    // It waits until its namespace has paid for the time used; others are not affected.
     agent.await_phase(busy.pid(), "refused");
     agent.hear("their namespace has as many targets, or takes as much of the processors");
     agent.await_phase(pods[0].1.pid(), "traced");

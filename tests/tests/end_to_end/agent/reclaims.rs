@@ -21,7 +21,7 @@ const HASTE: u32 = 30;
 /// A minute is twenty seconds, which are enough for an attach or for waits to show.
 const LITTLE_HASTE: u32 = 3;
 
-/// The rest of the keys: `how` is what is done with unreachable blocks.
+/// Remaining keys: `how` tells what is done with unreachable blocks.
 fn reclaim(how: &str) -> String {
     format!("mode = \"scan\"\ninterval = \"10m\"\nmax_hold = \"20s\"\nreclaim = \"{how}\"")
 }
@@ -30,7 +30,7 @@ fn reclaim(how: &str) -> String {
 struct Losing {
     target: Target,
     program: PathBuf,
-    /// How many blocks it has lost, and their usable bytes.
+    /// Number of lost blocks, and their usable bytes.
     blocks: u64,
     bytes: u64,
 }
@@ -56,7 +56,8 @@ impl Losing {
         self.target.pid()
     }
 
-    /// Has it check what it uses. What its malloc counts as used: with headers, in heaps and in mappings.
+    /// Makes it check the blocks that it uses. Returns the used memory according to its malloc: with headers, in heaps
+    /// and in mappings.
     fn used(&mut self) -> [u64; 2] {
         self.target.go();
         numbers(&self.target.expect("done"))
@@ -117,7 +118,7 @@ fn what_takes_a_minute() {
         an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds,
         an_agent_that_is_killed_while_blocks_are_freed_leaves_a_healthy_process,
     ];
-    // The panic of one is that of the test.
+    // A panic of one is a panic of the test.
     std::thread::scope(|scope| tests.map(|test| drop(scope.spawn(test))));
 }
 
@@ -219,7 +220,8 @@ fn a_refusal_is_counted_each_time_and_said_once() {
     assert!(losing.target.finish().success(), "its checks");
 }
 
-/// A tracer would not see blocks go, and the agent does not trace what it reclaims: whoever comes first is left alone.
+/// A tracer would not see blocks go, and the agent does not trace processes that it reclaims: a process with another
+/// tracer is left alone.
 fn a_process_that_somebody_traces_is_not_reclaimed() {
     let folder = Arc::new(Folder::new("agent-reclaim-traced"));
     let mut losing = Losing::start(&folder, &["300"], &[]);
@@ -272,7 +274,7 @@ fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     let agent = Agent::start_hastily(folder, &rule(&losing.program, &reclaim("free")), HASTE);
     agent.await_phase(losing.pid(), "traced");
     let mut tries = 0;
-    // It goes on while blocks of it are freed.
+    // It continues while its blocks are freed.
     while losing.used()[0] == before[0] {
         // A pause between two looks.
         std::thread::sleep(Duration::from_millis(5));
@@ -282,7 +284,7 @@ fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     agent
 }
 
-/// It has freed what it says, or all of it if it was fast.
+/// It has freed the blocks that it reports, or all of them if it was fast.
 fn an_agent_that_ends_while_blocks_are_freed_stops_between_two_holds() {
     let folder = Arc::new(Folder::new("agent-reclaim-ended"));
     let mut losing = Losing::start(&folder, &["60000"], &[]);
@@ -353,7 +355,7 @@ fn check_and_plan_say_what_is_freed() {
     let plan = show("report-only", "--plan");
     let line = format!("of these processes could be freed: {pid}\n");
     assert!(plan.contains(&line), "{plan}");
-    // One line that says what is wrong, why, and what to do.
+    // One line with the mistake, the reason, and the remedy.
     std::fs::write(&file, rule(&losing.program, "reclaim = \"free\"")).expect("written");
     let output = Command::new(binary())
         .args(["agent", "--check", "--config", &file])

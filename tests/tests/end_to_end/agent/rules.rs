@@ -1,4 +1,4 @@
-//! What the rules of an agent choose, and what it sends of it.
+//! Processes that the rules of an agent select, and the data that it sends about them.
 
 use super::served::{ask, expect_untouched, files, rule, service};
 use memhook_tests::agents::{Agent, ScriptedStore};
@@ -116,7 +116,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
         assert_eq!((label("region"), label("pid")), (Some("eu"), None));
         assert!(label("host").is_some_and(|host| !host.is_empty()));
     }
-    // What was allocated in all intervals is what was allocated; what lives is what the last one says.
+    // The allocations of all intervals add up to the total; the live blocks are those of the last interval.
     let written = files(&profiles);
     for (of, all) in [("files", &written), ("pyroscope", &arrived)] {
         let sum =
@@ -152,7 +152,7 @@ fn the_agent_holds_back() {
     let configuration = format!("{}{never}", rule(Path::new(&pattern), &of(1, "")));
     let mut agent = Agent::start(&folder, &configuration);
     agent.hear("processes wait to be traced: there are as many targets as there may be");
-    // On a busy machine whichever can be attached to comes first.
+    // On a busy machine the order of attaching is arbitrary.
     until("one is traced", || {
         let mut targets = agent.targets().into_values();
         targets.any(|target| target["phase"] == "traced")
@@ -269,7 +269,7 @@ fn a_wrong_configuration_is_placed() {
     );
 }
 
-/// What would be traced, and why the rest would not; nothing is touched.
+/// Shows what would be traced, and why the rest would not; nothing is touched.
 #[test]
 fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     let folder = Folder::new("agent-plan");
@@ -319,7 +319,7 @@ fn a_plan_shows_what_would_be_traced_and_attaches_to_nothing() {
     assert!(why.contains("traced"), "{why}");
     let own = i64::from(std::process::id());
     let of_test = list("unchosen").into_iter().find(|one| one["pid"] == own);
-    // It has what attaches linked in.
+    // The code that attaches is linked into it.
     assert_eq!(of_test.expect("this test")["why"], "memhook-rs itself");
     let (code, shown, errors) = run(&["agent", "--config", &file, "--plan"]);
     assert_eq!((code, errors.as_str()), (0, ""));

@@ -35,7 +35,7 @@ fn a_process_is_searched_and_not_traced() {
         });
         found
     };
-    // Of the last one, the stack may still have the address.
+    // The address of the last one may still be on the stack.
     let [blocks, bytes, scans, live] = found(98);
     assert!(blocks <= 100 && live >= blocks && scans >= 1);
     assert_eq!(bytes, blocks * 1000);
@@ -55,7 +55,7 @@ fn a_process_is_searched_and_not_traced() {
     assert!(target.finish().success());
 }
 
-/// What a process executes next may fall under another rule, or under none.
+/// The next program of a process may fall under another rule, or under none.
 #[test]
 fn a_program_that_is_exchanged_is_searched_no_more() {
     let folder = Arc::new(Folder::new("agent-scan-exec"));
@@ -76,7 +76,8 @@ fn a_program_that_is_exchanged_is_searched_no_more() {
     child.wait().expect("reaped");
 }
 
-/// Where a rule asks for it, the copy also tells what is resident, and which blocks keep the heap from shrinking.
+/// If a rule asks for it, the copy also tells how much is resident, and which blocks keep the heap from
+/// shrinking.
 #[test]
 fn what_pins_memory_is_shown_where_a_rule_asks_for_it() {
     const PINS: u64 = 1500;

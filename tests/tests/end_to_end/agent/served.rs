@@ -1,4 +1,4 @@
-//! A target of one test alone, and what is asked of it; programs beside it.
+//! A target of a single test, and requests about it; programs beside it.
 
 use memhook_tests::agents::{Pprof, wrapped_slots};
 use memhook_tests::programs::Folder;

@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most for which a target may stand still, in milliseconds: the time that its attacher may lose, and what it takes to
-/// get a turn with a hundredth of a processor, which all of its threads share, and its watchdogs, too. What a process beside
-/// them has waited for one comes on top of it, because a busy machine may have none for the group at all.
+/// Longest allowed stop of a target, in milliseconds: the time that its attacher may lose, plus the time for a turn
+/// with a hundredth of a processor, shared by all of its threads and its watchdogs. The time that a process beside them
+/// has waited for a processor is added, because a busy machine may have none for the whole group.
 const LONGEST: u64 = 3000;
 
 fn longest(target: &mut Target) -> u64 {
@@ -59,11 +59,11 @@ fn a_starved_agent_is_not_ended_and_holds_nobody_for_long() {
     group.empty();
     assert!(agent.lives(), "{}", agent.said());
     assert!(!agent.said().contains("watchdog"), "{}", agent.said());
-    // It has not been ended either; that it could not attach in time is no crime.
-    // SAFETY: kill takes plain integers; the child has not been waited for.
+    // It has not been killed either; failing to attach in time is acceptable. SAFETY: kill takes plain integers; the
+    // child has not been waited for.
     unsafe { libc::kill(attacher.id() as i32, libc::SIGTERM) };
     let status = memhook_tests::patience::end_of(&mut attacher);
-    // It may not have come as far as to catch that signal.
+    // It may not have got as far as to catch that signal.
     assert_ne!(status.signal(), Some(libc::SIGKILL), "{status}");
     until("all are traced", || {
         let traced = agent.targets();

@@ -77,7 +77,8 @@ fn a_store_that_misbehaves_costs_nothing_but_time() {
     assert!(target.finish().success());
 }
 
-/// What has waited for a long time goes to the store a little at a time, and the rest waits for the next start.
+/// Data that has waited for a long time is sent to the store a little at a time, and the rest waits for the
+/// next start.
 #[test]
 fn a_backlog_is_not_sent_at_once() {
     let folder = Arc::new(Folder::new("agent-backlog"));

@@ -111,7 +111,7 @@ fn every_polite_signal_is_a_detach() {
     });
 }
 
-/// Whoever starts an attacher may have these signals blocked, and a process inherits that.
+/// The parent of an attacher may have these signals blocked, which processes inherit.
 #[test]
 fn signals_blocked_by_the_parent_are_a_detach_too() {
     memhook_tests::patiently(|| {
@@ -148,7 +148,7 @@ fn a_closed_output_is_no_reason_to_stay() {
     let mut attacher = Attacher::start(&target, &["-d", "300ms"]);
     attacher.close_output();
     let (status, _, errors) = attacher.outcome();
-    // Whoever closed it has seen enough, as with `head`.
+    // The reader has seen enough, as with `head`.
     assert_eq!(status.code(), Some(0), "{errors}");
     assert!(errors.is_empty(), "{errors}");
     check_untouched(target);

@@ -58,7 +58,7 @@ fn attachers_are_refused_by_what_they_are() {
     });
 }
 
-/// Whoever means a control group does not mean the attachers in it.
+/// A control group does not select the attachers in it.
 #[test]
 fn attachers_in_a_control_group_are_left_alone() {
     memhook_tests::patiently(|| {
@@ -96,7 +96,7 @@ fn attachers_in_a_control_group_are_left_alone() {
     });
 }
 
-/// Whoever attaches with these crates is taken for alive, whatever the program is called.
+/// Every program that attaches with these crates is recognized as a living attacher, whatever its name.
 #[test]
 fn an_attacher_with_another_name_is_not_taken_for_dead() {
     let folder = Folder::new("renamed");

@@ -9,7 +9,7 @@ const EAGAIN: i64 = 11;
 fn during(call: &str) -> [i64; 3] {
     let program = build_target("blocked", &[]);
     let mut target = Target::start(&program, &[call]);
-    // It says that it is ready just before the call.
+    // It reports that it is ready just before the call.
     until("it is in its call", || {
         target.status("State").starts_with('S')
     });
@@ -55,7 +55,7 @@ fn timeouts_are_neither_interrupted_nor_early() {
     }
 }
 
-/// What an attach does to this process.
+/// Shows the effects of an attach on this process.
 #[test]
 fn doctor_says_which_thread_would_be_held() {
     let program = build_target("blocked", &[]);

@@ -6,7 +6,7 @@ use memhook_tests::{Attacher, Target, binary, build_target, expect_sites};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Who the program in the container is.
+/// User of the program in the container.
 const USER: &str = "1000";
 /// Somebody else.
 const OTHER_USER: &str = "1001";
@@ -79,7 +79,7 @@ impl Container {
         }
     }
 
-    /// Attaches by a command; the program leaks what it does.
+    /// Attaches with a command; the program leaks as planned.
     fn traced_by(&mut self, through: &[&str], pid: u32) -> Attacher {
         let files = || {
             std::fs::read_dir(self.root.path(""))
@@ -116,7 +116,7 @@ impl Container {
     }
 }
 
-/// Exactly what the program leaks, with names from the container's root.
+/// Expects exactly the leaks of the program, with names from the container's root.
 fn check(report: &serde_json::Value) {
     expect_sites(
         report,
@@ -159,7 +159,7 @@ fn as_another_user_with_two_capabilities() {
     container.traced_to_its_end(&words(&options));
 }
 
-/// The same user needs no capability at all where Yama does not restrict it.
+/// The same user needs no capability at all unless Yama restricts it.
 #[test]
 fn as_the_same_user_without_capabilities() {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");

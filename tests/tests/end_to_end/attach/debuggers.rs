@@ -1,14 +1,14 @@
-//! What lists the modules of a process that has been traced, and opens them by their names: debuggers, and the process
-//! itself.
+//! Programs that list the modules of a process that has been traced, and open them by their names: debuggers, and the
+//! process itself.
 
 use memhook_tests::programs::installed;
 use memhook_tests::{Attacher, Target, build_library, build_target};
 use std::process::{Command, Stdio};
 
-/// Debugging a small program takes a second; a debugger that reads from one of its own pipes takes for ever.
+/// Debugging a small program takes a second; a debugger that reads from one of its own pipes takes forever.
 const LIMIT_SECONDS: &str = "120";
 
-/// Runs a debugger with the process, and returns what it said; it has to end, and to let the process go.
+/// Runs a debugger with the process, and returns its output; it has to end, and to release the process.
 fn debug(command: &mut Command, target: &Target) -> String {
     let output = command
         .stdin(Stdio::null())

@@ -13,7 +13,8 @@ fn check(report: &Value, blocks: u64) {
     );
 }
 
-/// Whether a descriptor of a process tells how it ended after its parent has taken its status (Linux 6.15).
+/// Returns whether a descriptor of a process still tells how it ended after its parent has taken its status
+/// (Linux 6.15).
 fn kernel_keeps_ends() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux");
     let mut numbers = release.split(['.', '-']).flat_map(str::parse::<u32>);

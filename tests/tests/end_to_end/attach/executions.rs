@@ -4,7 +4,7 @@
 use memhook_tests::{build_target, patience, run};
 use std::process::Command;
 
-/// How often the program executes itself: an attach takes as long as it needs for some of them.
+/// How often the program executes itself: an attach takes as long as a few of these executions.
 const TIMES: &str = "120";
 
 fn attach_until_it_ends(mut command: Command) {

@@ -1,5 +1,5 @@
-//! Targets that have forbidden themselves, or used up, what the hook needs: either it can do without, or they
-//! are refused with the reason, and nothing happens to them.
+//! Targets that have forbidden or used up something that the hook needs: either it works without it, or they are
+//! refused with the reason, and nothing happens to them.
 
 use std::process::{Command, Stdio};
 
@@ -28,7 +28,7 @@ fn the_time_stamp_counter() {
     is_refused(Target::start(&program, &["tsc"]), "time-stamp counter");
 }
 
-/// Slots on pages that stay as they are for ever: they are written from outside, with all threads held.
+/// Slots on pages that never change: they are written from outside, while all threads are stopped.
 #[test]
 fn sealed_slots() {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a version");
@@ -53,7 +53,7 @@ fn sealed_slots() {
 /// The hook needs none.
 #[test]
 fn static_tls() {
-    // Whatever is left, it is a sum of some of these, and less than eight bytes.
+    // The rest is always a sum of some of these, and less than eight bytes.
     let library = |power: u32| {
         let bytes = format!("-DBYTES={}", 1u32 << power);
         let path = build_library("tls_library", &format!("libtls{power}.so"), &[&bytes]);
@@ -66,7 +66,7 @@ fn static_tls() {
     works(Target::start(&program, &arguments));
 }
 
-/// An attach works as ever, and the next one uses what is there.
+/// An attach works as usual, and the next one reuses its leftovers.
 fn works(mut target: Target) {
     Attacher::start(&target, &[]).finish();
     let mappings = target.our_mappings();
@@ -94,7 +94,7 @@ fn one_more_descriptor() {
     );
 }
 
-/// What depends on the kernel, which nobody can install here.
+/// Tests a feature of the kernel, which cannot be installed here.
 fn works_if_known(what: &str) {
     let program = build_target("forbidding", &[]);
     let tried = Command::new(&program)
@@ -120,7 +120,8 @@ fn executable_memory() {
     works_if_known("code");
 }
 
-/// Where whatever is readable is executable, what several processes can write to is not: else a worker could write code.
+/// If all readable memory is executable, memory that several processes can write to is not: otherwise a worker could
+/// write code.
 #[test]
 fn readable_memory_is_executable() {
     let program = build_target("forbidding", &[]);

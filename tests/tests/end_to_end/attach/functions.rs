@@ -2,7 +2,7 @@
 
 use memhook_tests::{build_library, build_target, expect_sites, trace};
 
-/// What all_functions.cc plants.
+/// Blocks planted by all_functions.cc.
 const PLANTED: [(&str, &str, u64, u64); 18] = [
     ("plant_malloc", "malloc", 3, 101),
     ("plant_calloc", "calloc", 4, 105),
@@ -27,7 +27,7 @@ const PLANTED: [(&str, &str, u64, u64); 18] = [
 #[test]
 fn every_function_is_recorded_and_behaves() {
     let program = build_target("all_functions", &[]);
-    // The second through the wrappers for when calls are passed by.
+    // The second run uses the wrappers for skipped calls.
     for options in [vec![], vec!["--min-size", "0"]] {
         let report = trace(&program, &options);
         expect_sites(&report, "all_functions.cc", &PLANTED);
@@ -37,8 +37,8 @@ fn every_function_is_recorded_and_behaves() {
     }
 }
 
-/// The same whatever binds the calls: slots resolved at the first call, at the start and made
-/// read-only, or fixed addresses.
+/// The result is the same however the calls are bound: slots resolved at the first call, at
+/// the start and made read-only, or fixed addresses.
 #[test]
 fn every_function_however_it_is_bound() {
     for flags in [
@@ -100,7 +100,7 @@ const LEAKS: [(&str, &str, u64, u64); 7] = [
     ("leak_by_growing", "realloc", 1, 4999),
     ("leak_in_other_thread", "realloc", 1, 777),
     ("leak_by_strdup", "malloc", 12, 24),
-    // vasprintf gives back what it did not need.
+    // vasprintf gives back memory that it did not need.
     ("leak_by_asprintf", "realloc", 1, 201),
     // glibc begins with room for 120 characters.
     ("leak_by_getline", "malloc", 3, 120),

@@ -54,7 +54,7 @@ fn gaps(report: &Value) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// The numbers after a gap: what is live of each function, and what is not known.
+/// Checks the numbers after a gap: live blocks of each function, and unknown ones.
 fn check(report: &Value) {
     // 20 were released where it was seen, and 5 had to be, as their addresses were handed out again.
     assert_eq!(of_function(report, "before"), (75, 75), "{report:#}");
@@ -123,13 +123,13 @@ fn tracing_goes_on_when_the_recorder_is_back() {
         "{compared}"
     );
 
-    // Up to the gap it was exact, and what is live at its begin is known.
+    // Up to the gap it was exact, and the live blocks at its beginning are known.
     let (from, to) = gaps(&recorded)[0];
     let at = format!("{}ms", (from * 1e3) as u64);
     let before = json(&["report", &file, "--json", "-T", "1000", "--at", &at]);
     assert_eq!(of_function(&before, "before"), (100, 0), "{before:#}");
     assert_eq!(before["gaps"], serde_json::json!([]));
-    // A window behind it has its allocations, and is told of what is not known at its end.
+    // A later window has its allocations, and reports the unknown blocks at its end.
     let from = format!("{}ms", (to * 1e3) as u64);
     let options = [
         "--json",
@@ -166,7 +166,7 @@ fn two_gaps_and_one_at_the_end() {
         told(&mut target, "a");
     }
     forsake(&mut target, &attacher);
-    // It ends while nobody looks.
+    // It ends while the attacher is stopped.
     assert!(target.finish().success());
     attacher.signal(libc::SIGCONT);
     let (status, output, errors) = attacher.outcome();
@@ -175,8 +175,7 @@ fn two_gaps_and_one_at_the_end() {
     let recorded = json(&["report", &file, "--json", "-T", "1000"]);
     for report in [&live, &recorded] {
         assert_eq!(gaps(report).len(), 3, "{report:#}");
-        // Of the first hundred, five more addresses may have been handed out again; nothing is certain after the
-        // last gap.
+        // Five more addresses of the first hundred may have been reused; nothing is certain after the last gap.
         let (after, unseen) = of_function(report, "after");
         assert_eq!((after, unseen), (100, 100));
         assert_eq!(report["live_bounds"]["least_blocks"], 0);
@@ -256,7 +255,7 @@ impl Started {
         }
     }
 
-    /// Exit code, and what was not read of standard error.
+    /// Returns the exit code, and the unread rest of standard error.
     fn end(mut self) -> (Option<i32>, String) {
         drop(self.child.stdin.take());
         let mut errors = String::new();

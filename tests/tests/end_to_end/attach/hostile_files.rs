@@ -1,4 +1,4 @@
-//! Files that a target has made to harm whoever looks at it.
+//! Files with which a target tries to harm programs that examine it.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, binary, build_id, build_library, build_target};
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A library with a hole of 200 GiB behind it. Mapped is what it always was.
+/// Writes a library followed by a hole of 200 GiB. Its mapped part is unchanged.
 fn with_hole(folder: &Folder, name: &str) -> String {
     let built = build_library("late_library", "libhole.so", &[]);
     let path = folder.path(name);
@@ -67,7 +67,7 @@ fn libraries_of_two_hundred_gibibytes() {
         );
     }
     assert!(target.finish().success());
-    // What is mapped of them is known: their slots were found.
+    // Their mapped parts are known: their slots were found.
     let mut target = Target::start(&program, &paths);
     let pid = target.pid().to_string();
     let output = bounded(&["attach", &pid, "--dry-run"]);
@@ -81,7 +81,7 @@ fn libraries_of_two_hundred_gibibytes() {
     assert!(target.finish().success());
 }
 
-/// What /proc says of a process may be the process's own words, of any length.
+/// Files in /proc about a process may contain text from the process, of any length.
 #[test]
 fn a_command_line_of_sixty_four_gibibytes() {
     let folder = Folder::new("command-line");

@@ -40,7 +40,7 @@ fn traced(program: &str) -> String {
 fn the_terminal_stops_continues_and_interrupts() {
     let terminal = shell("jobs");
     enter(&terminal, &traced("cat"));
-    // What is typed while the shell hands over the terminal may be lost.
+    // Text typed while the shell passes on the terminal may be lost.
     again_until(&terminal, "first", "first\nfirst\n");
     terminal.press("C-z", "Stopped");
     enter(&terminal, "jobs | wc -l; echo left=$((6*7))");

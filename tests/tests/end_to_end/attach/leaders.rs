@@ -3,7 +3,7 @@
 use memhook_tests::{Attacher, Prober, Target, build_target, calls, rounds, run, sites};
 use serde_json::Value;
 
-/// The thread that lives has kept what it has allocated since the attach.
+/// The living thread has kept its allocations since the attach.
 fn check(report: &Value) {
     let found = sites(report, "leader_gone.cc");
     let kept = found.get(&("hold_some".to_owned(), "malloc".to_owned()));
@@ -47,7 +47,7 @@ fn it_ends_before_the_attach() {
     assert!(target.finish().success());
 }
 
-/// By the name that ps shows, which is that of the initial thread.
+/// By the name shown by ps, which is that of the initial thread.
 #[test]
 fn it_is_found_by_name() {
     let mut target = Target::start(&build_target("leader_gone", &[]), &["renamed"]);

@@ -92,7 +92,7 @@ fn a_hook_of_malloc() {
     assert!(way.contains("malloc_hook(3)"), "{way}");
 }
 
-/// A probe of the kernel in the C library's code: whoever has changed that code may have it call anything.
+/// A probe of the kernel in the C library's code: changed code may call anything.
 #[test]
 fn a_kernel_probe_in_the_c_library() {
     let target = Target::start(&build_target("lent_lock", &[]), &[]);
@@ -111,7 +111,7 @@ fn a_kernel_probe_in_the_c_library() {
     drop(probe);
 }
 
-/// Where a library's file has a function. Debian's has its code where it says.
+/// Returns the address of a function in a library's file. In Debian's, the code is at the stated address.
 fn dynamic_function(library: &Path, name: &str) -> u64 {
     let output = Command::new("nm").arg("-D").arg(library).output();
     let symbols = String::from_utf8(output.expect("nm runs").stdout).expect("text");

@@ -1,4 +1,4 @@
-//! Processes that lock all memory that they map (mlockall(2)): what is mapped for us must not become resident.
+//! Processes that lock all memory that they map (mlockall(2)): memory mapped for us must not become resident.
 
 use memhook_tests::{
     Attacher, MemoryBox, Prober, Target, build_target, build_telling, expect_sites, not_run, run,
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 const LIMIT: u64 = 64 << 20;
-/// What may be locked for us: the hook, and memory of a remote call (KiB).
+/// Limit on memory locked for us: the hook, and memory of a remote call (KiB).
 const LITTLE: u64 = 4 << 10;
 
 /// Starts a program in a control group of [`LIMIT`], where one can be made.
@@ -29,7 +29,7 @@ fn kib(target: &Target, name: &str) -> u64 {
     kib.expect("a number")
 }
 
-/// What is locked and what is resident.
+/// Returns the locked and the resident memory.
 fn locked_and_resident(target: &Target) -> [u64; 2] {
     [kib(target, "VmLck"), kib(target, "VmRSS")]
 }
@@ -53,7 +53,7 @@ fn a_region_is_neither_locked_nor_populated() {
         let report = attacher.finish();
         expect_sites(&report, "locked.cc", &[("lose", "malloc", 1000, 48)]);
         assert_little_more(&target, before, "detached");
-        // The program still locks what it maps.
+        // The program still locks the memory that it maps.
         let flags =
             std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("smaps");
         let heap = flags.split("[heap]").nth(1).expect("a heap");
@@ -118,7 +118,7 @@ fn a_limit_of_locked_memory_that_leaves_no_room_is_a_reason() {
         let set = command.args(["--pid", &pid, &limit]).status();
         assert!(set.expect("util-linux").success());
     };
-    // What it has locked by now, and next to nothing.
+    // Memory locked by now, and next to nothing else.
     let locked = kib(&target, "VmLck") << 10;
     set_limit(locked + 8192);
     let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);

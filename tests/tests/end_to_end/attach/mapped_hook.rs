@@ -8,13 +8,13 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// What the program of these tests leaks once it has said that it is ready.
+/// Leaks of the program in these tests after it has reported that it is ready.
 const ON_MUSL: [(&str, &str, u64, u64); 5] = [
     ("leak_by_malloc", "malloc", 100, 48),
     ("leak_by_calloc", "calloc", 90, 72),
     ("leak_by_realloc", "realloc", 80, 112),
     ("leak_by_aligned_alloc", "aligned_alloc", 70, 128),
-    // Of 800 threads: fewer than there are rings, so that each has one however slowly they are taken back.
+    // From 800 threads: fewer than there are rings, so that each has one however slowly they are recycled.
     ("leak_in_thread", "malloc", 8, 40),
 ];
 
@@ -25,7 +25,7 @@ fn on_musl() -> Option<(std::path::PathBuf, String)> {
     Some((build_on_musl("on_musl", &[])?, library))
 }
 
-/// Checks what was planted in the program, in its library, and by musl's own functions.
+/// Checks the leaks planted in the program, in its library, and by musl's own functions.
 fn expect_on_musl(report: &Value, of_constructors: &[(&str, &str, u64, u64)]) {
     let (of_library, of_program): (Vec<&Value>, Vec<&Value>) = report["sites"]
         .as_array()
@@ -152,7 +152,7 @@ fn a_gate_judges_programs_on_musl() {
     assert_eq!(code, Some(1), "{text}");
     // 100 + 90 + 80 + 70 + 60 blocks, two of 160 threads, the library's and the constructor's.
     assert!(text.contains(" in 455 blocks (limit 0): "), "{text}");
-    // That of a variable, and what the C library has.
+    // A variable's leak, and those of the C library.
     assert!(
         text.contains("still reachable 1.5 KiB in 4 blocks"),
         "{text}"
@@ -227,7 +227,7 @@ fn every_way_out_of_a_call() {
             let mut allocations = 0;
             let mut mappings = 0;
             for attach in 0.. {
-                // It may stand still whenever it is traced.
+                // It may be stopped whenever it is traced.
                 if attach >= rounds(10) / 2 && (allocations > 0 || attach >= 100) {
                     break;
                 }

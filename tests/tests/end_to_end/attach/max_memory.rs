@@ -34,7 +34,8 @@ fn the_ledger_stays_small_and_still_finds_the_leak() {
         let before = most_resident(attacher.pid());
         target.go();
         target.expect("done");
-        // The rings that the attacher has mapped, one of 1 MiB a thread, and what it takes to read them.
+        // The rings that the attacher has mapped, one of 1 MiB per thread, and the memory for reading
+        // them.
         let grown = most_resident(attacher.pid()) - before;
         assert!(grown < BOUND * 3 / 2 + (8 << 20), "{grown} bytes");
         let report = attacher.finish();
@@ -92,7 +93,7 @@ fn a_gate_gives_no_verdict_on_estimates() {
     let (code, out, text) = on(&["gate"], "clean");
     assert_eq!(code, 3, "{out}{text}");
     assert!(text.contains("The ledger reached --max-memory"), "{text}");
-    // What is found with its stack is a leak, whatever else is not known.
+    // A block found with its stack is a leak, whatever else is unknown.
     let (code, out, text) = on(&["gate"], "leaking");
     assert_eq!(code, 1, "{out}{text}");
     assert!(text.contains("leaked"), "{text}");

@@ -1,4 +1,4 @@
-//! What tracing takes of memory, in a process that has little.
+//! Memory used by tracing in a process that has little.
 
 use memhook_tests::{Attacher, MemoryBox, Target, build_target, expect_sites, not_run, run};
 
@@ -38,8 +38,7 @@ fn a_small_container_lives_is_traced_and_gets_its_memory_back() {
         "usage: {start} at first, {attached} attached, {most} at the end of the work, {end} after the detach"
     );
     assert!(most < LIMIT * 3 / 4, "{most}");
-    // What is left is the hook; and the counts of a group lag behind by 64 pages on each processor
-    // (MEMCG_CHARGE_BATCH).
+    // The hook remains; and the counts of a group lag behind by 64 pages on each processor (MEMCG_CHARGE_BATCH).
     assert!(end < start + (2 << 20), "{start} before, {end} after");
     assert!(target.finish().success());
 }
@@ -67,8 +66,8 @@ fn memory_comes_back_when_threads_end_and_at_the_detach() {
     assert!(target.finish().success());
 }
 
-/// Where the kernel promises no more than it has (overcommit_memory 2, proc_sys_vm(5)), each mapping that is accounted
-/// counts with all of its size ("ac" in proc_pid_smaps(5)).
+/// If the kernel promises no more memory than it has (overcommit_memory 2, proc_sys_vm(5)), each accounted mapping
+/// counts with its full size ("ac" in proc_pid_smaps(5)).
 #[test]
 fn next_to_nothing_of_what_is_mapped_is_accounted() {
     const MOST_KIB: u64 = 256;
@@ -120,7 +119,7 @@ fn a_target_without_room_is_left_alone() {
         return not_run("no control group with a limit of memory can be made here");
     };
     let target = Target::run(&mut group.command(&build_target("boxed", &[])));
-    // What is in use, and half a megabyte.
+    // The memory in use, and half a megabyte.
     let used = group.usage().expect("it can be read");
     if !group.set_limit(used + (512 << 10)) {
         return not_run("the limit cannot be lowered");

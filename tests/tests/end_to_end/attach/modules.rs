@@ -64,8 +64,8 @@ fn two_allocators_keep_their_own_originals() {
     assert_eq!(report["totals"]["unhooked_releases"], 0);
 }
 
-/// A call that is bound after the attach leads to the allocator that its blocks are from, not to that of another
-/// namespace, which ends the program.
+/// A call that is bound after the attach leads to the allocator of its blocks, not to that of another namespace, which
+/// would end the program.
 #[test]
 fn calls_stay_in_the_namespace_of_the_program() {
     let program = build_target("two_namespaces", &["-ldl", "-fno-builtin", "-Wl,-z,lazy"]);
@@ -121,7 +121,7 @@ fn an_allocator_bound_at_link_time_is_named_as_not_seen() {
     assert!(own.is_some_and(|c| c["unhookable"].as_u64() > Some(0)));
 }
 
-/// What there is no room to note is not hooked, and said; a dlopen is answered all the same.
+/// Slots for which there is no room are not hooked, and this is reported; a dlopen is answered all the same.
 #[test]
 fn more_slots_than_there_is_room_for() {
     let library = build_library("late_library", "liblate.so", &[]);

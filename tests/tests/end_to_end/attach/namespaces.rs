@@ -72,7 +72,7 @@ fn user_namespace_too() {
     check(target, &root, &["mnt", "pid", "user"]);
 }
 
-/// As containers do it: paths in its maps are of a root that we have not.
+/// As in containers: the paths in its maps belong to a root that is not ours.
 #[test]
 fn mount_namespace_with_pivoted_root() {
     let root = another_root(&[("target", &build_target("threads", &[]))]);

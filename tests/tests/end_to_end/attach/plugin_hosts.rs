@@ -2,7 +2,7 @@
 
 use memhook_tests::{Attacher, Target, build_target, has_library, run};
 
-/// Of Debian's; each brings others along, and most have constructors.
+/// Libraries of Debian; each loads others, and most have constructors.
 const LIBRARIES: [&str; 6] = [
     "libxml2.so.2",
     "libcurl.so.4",
@@ -25,7 +25,7 @@ fn attach_to_one(openers: &str, times: usize) {
     let pid = target.pid().to_string();
     let (mut mappings, mut seen) = (0, 0);
     for i in 0.. {
-        // It may stand still whenever it is traced.
+        // It may be stopped whenever it is traced.
         if i >= times && (seen > 0 || i >= 10 * times) {
             break;
         }

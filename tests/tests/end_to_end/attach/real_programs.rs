@@ -26,7 +26,7 @@ fn blocks_of(report: &Value, sizes: std::ops::Range<u64>) -> u64 {
         .sum()
 }
 
-/// How many of the backtraces reach a function whose name contains this.
+/// Returns how many backtraces reach a function whose name contains this.
 fn named(report: &Value, function: &str) -> usize {
     let sites = report["sites"].as_array().expect("sites").iter();
     sites

@@ -1,4 +1,4 @@
-//! What attachers leave in a target: once each, however often they come, and in whatever way they go.
+//! Leftovers of attachers in a target: at most one of each, however often they come, and however they end.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{
@@ -124,7 +124,7 @@ fn several_at_once() {
     });
 }
 
-/// Who may not open the target's region maps a new one in its place.
+/// An attacher that may not open the target's region maps a new one instead.
 #[test]
 fn an_attacher_without_privileges() {
     memhook_tests::patiently(|| {
@@ -186,8 +186,7 @@ fn a_report_without_its_guide() {
     assert!(target.finish().success());
 }
 
-/// Memory of that name that can lose its pages is none of ours, and is not looked at: that would be the
-/// end of whoever looks.
+/// Memory of that name that can lose its pages is not ours, and is not read: reading it could kill the reader.
 #[test]
 fn memory_that_is_not_sealed_is_not_mapped() {
     memhook_tests::patiently(|| {
@@ -261,7 +260,7 @@ fn a_program_that_is_on_stacks_of_its_own_is_left_clean() {
     }
 }
 
-/// Children that are forked while a thread is held have what it has open at that moment.
+/// Children that are forked while a thread is stopped inherit its open files of that moment.
 #[test]
 fn no_child_keeps_a_descriptor_of_ours() {
     let program = build_target("forks_always", &[]);

@@ -4,7 +4,7 @@
 use memhook_tests::{Attacher, Target, build_target, expect_sites, rounds};
 use std::process::Command;
 
-/// How often each program is attached to.
+/// Number of attaches to each program.
 fn attaches() -> usize {
     rounds(10)
 }
@@ -30,7 +30,7 @@ fn stays_usable(mut target: Target, attaches: usize, must_allocate: bool) -> ser
     report
 }
 
-/// The end of a thread, and whoever waits for one, holds the lock of glibc's list of stacks.
+/// The end of a thread, and waiting for it, holds the lock of glibc's list of stacks.
 #[test]
 fn threads_that_fill_their_stacks_and_are_joined() {
     memhook_tests::patiently(|| {
@@ -54,7 +54,7 @@ fn the_list_of_stacks_is_locked() {
     assert!(target.finish().success());
 }
 
-/// Whoever flushes all streams holds the lock of their list for as long as one of them blocks.
+/// A thread that flushes all streams holds the lock of their list for as long as one of them blocks.
 #[test]
 fn the_list_of_streams_is_locked() {
     let program = build_target("stream_list", &["-pthread"]);
@@ -84,7 +84,7 @@ fn threads_that_are_joined_by_many_programs() {
     });
 }
 
-/// So does whoever changes the credentials of all threads, until each of them has answered a signal.
+/// So does a thread that changes the credentials of all threads, until each of them has answered a signal.
 #[test]
 fn credentials_that_change_all_the_time() {
     memhook_tests::patiently(|| {
@@ -93,7 +93,7 @@ fn credentials_that_change_all_the_time() {
     });
 }
 
-/// A thread that is stopped in the middle of one begins it anew, and does not go on with what it had read.
+/// A thread that is stopped in the middle of a sequence restarts it, and does not continue with the values read before.
 #[test]
 fn restartable_sequences() {
     memhook_tests::patiently(|| {
@@ -114,7 +114,7 @@ fn allocators_of_the_executable() {
     });
 }
 
-/// As the one above, with allocators that are libraries elsewhere.
+/// Like the test above, with allocators that are libraries elsewhere.
 #[test]
 fn allocators_that_are_linked_into_the_executable() {
     memhook_tests::patiently(|| {
@@ -126,7 +126,7 @@ fn allocators_that_are_linked_into_the_executable() {
     });
 }
 
-/// What is below the stack pointer may be anybody's.
+/// Memory below the stack pointer may belong to anyone.
 #[test]
 fn stacks_that_are_local_arrays() {
     memhook_tests::patiently(|| {

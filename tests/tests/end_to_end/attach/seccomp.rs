@@ -34,7 +34,7 @@ fn check(report: &Value) {
         "sandboxed.cc",
         &[
             ("main", "malloc", 9, 300),
-            // Traced whichever way the hook came in.
+            // Traced however the hook was loaded.
             ("main", "new[]", 5, 70),
             ("pool_alloc", "malloc", 3, 40),
             ("churn", "malloc", 4, 200),
@@ -47,7 +47,7 @@ fn check(report: &Value) {
     assert!(!refused, "{}", report["coverage"]);
 }
 
-/// No exception could pass through what is mapped; a function whose callers wait for one stays as it is.
+/// Exceptions could not pass through a mapped hook; a function whose callers expect one stays as it is.
 #[test]
 fn described_functions_that_throw_under_a_filter_that_kills_for_what_the_loader_calls() {
     let mut target = Target::start(&program(), &["strict"]);
@@ -76,8 +76,8 @@ fn hooked(report: &Value) -> Vec<[Value; 4]> {
     modules.map(|m| facts.map(|fact| m[fact].clone())).collect()
 }
 
-/// The loader is to load the hook until a thread is held; only then is the filter known to kill for what it calls. By
-/// the second attach the hook is there.
+/// The loader is supposed to load the hook until a thread is stopped; only then is it known that the filter kills for
+/// the loader's calls. At the second attach the hook is already there.
 #[test]
 fn every_attach_traces_operator_new() {
     for _ in 0..rounds(10) {
@@ -113,8 +113,8 @@ fn a_filter_that_kills() {
     assert!(target.finish().success());
 }
 
-/// What the loader calls, the filter kills for as soon as the attacher does not hold the thread any more, so the loader is
-/// not asked. Nor does anything else on the thread's way home end the process, whenever the attacher dies.
+/// The filter kills for the loader's calls as soon as the attacher has released the thread, so the loader is not used.
+/// Nothing else on the thread's way back ends the process either, whenever the attacher dies.
 #[test]
 fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     let mut target = Target::start(&program(), &["strict"]);
@@ -142,7 +142,7 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
     assert!(target.finish().success());
 }
 
-/// The hook cannot patch what is opened then; the attacher does before dlopen returns.
+/// The hook cannot patch libraries opened then; the attacher does before dlopen returns.
 #[test]
 fn libraries_opened_under_a_filter_that_kills() {
     let library = build_library("late_library", "liblate.so", &[]);
@@ -184,8 +184,8 @@ fn a_filter_that_comes_later() {
     assert!(target.finish().success());
 }
 
-/// Under a filter of our own we cannot have that of the target passed over: slots that it cannot make
-/// writable are written from outside.
+/// With a filter of our own we cannot suspend that of the target: slots that it cannot make writable are written from
+/// outside.
 #[test]
 fn a_filter_that_refuses_and_cannot_be_passed_over() {
     let program = program();
@@ -210,7 +210,7 @@ fn a_filter_that_refuses_and_cannot_be_passed_over() {
     assert!(target.finish().success());
 }
 
-/// Without CAP_SYS_ADMIN, and without the target's filter, nobody knows what it does to a call of ours.
+/// Without CAP_SYS_ADMIN, and without the target's filter, its effect on our calls is unknown.
 #[test]
 fn a_filter_that_we_have_not() {
     let mut target = Target::start(&program(), &["kill"]);

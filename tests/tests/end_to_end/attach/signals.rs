@@ -63,8 +63,8 @@ fn attaches_between_forks() {
     });
 }
 
-/// What a filter traps, breakpoints, and SIGABRT of a thread to itself: each handler runs at its own moment, whatever is
-/// done with the thread.
+/// System calls trapped by a filter, breakpoints, and a thread's SIGABRT to itself: each handler runs at its own
+/// moment, whatever is done with the thread.
 #[test]
 fn attaches_between_synchronous_signals() {
     memhook_tests::patiently(|| {
@@ -78,7 +78,7 @@ fn attaches_between_synchronous_signals() {
     });
 }
 
-/// prctl(2), PR_SET_SYSCALL_USER_DISPATCH: what is called in such a thread is the program's to answer.
+/// prctl(2), PR_SET_SYSCALL_USER_DISPATCH: the program itself answers the calls of such a thread.
 #[test]
 fn a_program_that_answers_system_calls_itself_is_refused_untouched() {
     let program = build_target("adversary", &[]);

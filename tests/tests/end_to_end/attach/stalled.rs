@@ -27,13 +27,13 @@ fn a_stopped_attacher() {
     attacher.signal(libc::SIGINT);
     let (status, _, errors) = attacher.outcome();
     assert_eq!(status.code(), Some(1), "{errors}");
-    // As good as new.
+    // It works like new.
     let report = Attacher::start(&target, &[]).finish();
     assert_eq!(report["totals"]["lost_events"], 0);
     assert!(target.finish().success());
 }
 
-/// Nobody reads what it writes: neither its reports nor its messages.
+/// Nobody reads its output: neither its reports nor its messages.
 #[test]
 fn an_attacher_whose_output_is_full() {
     let mut target = Target::start(&build_target("progress", &[]), &[]);

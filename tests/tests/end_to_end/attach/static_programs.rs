@@ -25,7 +25,7 @@ fn symbols(program: &Path, names: &[&str]) -> Vec<(String, u64)> {
     found
 }
 
-/// Where code in memory is not what the files have; what is mapped of ours is no part of that.
+/// Returns where code in memory differs from the files; our own mappings do not count.
 fn changed(target: &Target) -> Vec<String> {
     let mut found = changed_code(target.pid());
     found.retain(|place| !place.contains("memhook"));
@@ -69,8 +69,8 @@ const PLANTED: [(&str, &str, u64, u64); 7] = [
     ("leak_in_thread", "malloc", 16, 40),
 ];
 
-/// A program that is linked like this is traced: twice, with an attacher in between that is killed, while a thread of
-/// it is in the allocator all the time. In the end its code is what it was.
+/// Traces a program that is linked like this: twice, with an attacher in between that is killed, while one of its
+/// threads is in the allocator all the time. In the end its code is unchanged.
 fn is_traced(flags: &[&str]) {
     let program = build_target("static_allocator", flags);
     let mut target = Target::start(&program, &[]);
@@ -130,7 +130,7 @@ fn is_traced(flags: &[&str]) {
     assert!(unknown <= Some(2), "{report:#}");
     assert_eq!(totals["unhooked_releases"], 0, "{report:#}");
     let mut found = sites(&report, "static_allocator.cc");
-    // What the C library keeps with the stacks of ended threads, and what throwing takes.
+    // Memory that the C library keeps with the stacks of ended threads, and memory for exceptions.
     found.retain(|(function, _), _| function.starts_with("leak_"));
     let planted = PLANTED.iter().map(|&(function, kind, blocks, size)| {
         let key = (function.to_owned(), kind.to_owned());
@@ -235,7 +235,7 @@ fn static_programs_are_run() {
         let last = serde_json::Deserializer::from_str(&report).into_iter::<serde_json::Value>();
         let last = last.last().expect("one").expect("JSON");
         assert_eq!(last["totals"]["lost_events"], 0, "{last:#}");
-        // What throwing from operator new takes is a part of that call.
+        // Memory allocated for the exception of operator new is part of that call.
         let unknown = last["totals"]["unknown_releases"].as_u64();
         assert!(unknown <= Some(2), "{last:#}");
         let found = sites(&last, file);

@@ -48,7 +48,7 @@ fn cycles_on_a_hammering_target() {
     });
 }
 
-/// Whatever it does at that moment: a thread that it holds goes on without it.
+/// Whatever it is doing at that moment: a thread that it has stopped continues without it.
 #[test]
 fn a_stopped_attacher_stops_nobody_else() {
     let program = build_target("canary", &[]);

@@ -1,4 +1,4 @@
-//! Calls of operator new that do not return: what is noted of them must not stay.
+//! Calls of operator new that do not return: no trace of them may remain.
 
 use memhook_tests::{Attacher, Target, build_target, sites};
 
@@ -10,7 +10,7 @@ fn leaves_one_region(way: &str) {
     let target = Target::start(&build_target("ways_out", &[]), &[way]);
     let mut allocations = 0;
     for attach in 0.. {
-        // It may stand still whenever it is traced.
+        // It may be stopped whenever it is traced.
         if attach >= 10 && (allocations > 0 || attach >= 100) {
             break;
         }
@@ -66,7 +66,7 @@ fn what_comes_after_a_jump_is_recorded_or_counted() {
     let passed = report["totals"]["reentrant_calls"]
         .as_u64()
         .expect("a count");
-    // The call of malloc that was part of the one that was left may be among those passed by.
+    // The call of malloc that was part of the abandoned one may be among the skipped calls.
     assert!(blocks <= 2000 && blocks + passed >= 2000, "{report:#}");
     assert!(blocks > 1800 && passed < 200, "{blocks}, {passed}");
     assert!(target.finish().success());

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// MEMHOOK_RUNS sets another number; the bounds hold for any.
 const RUNS: u32 = 6;
 
-/// What the target says: allocations, their bytes, live blocks, their bytes.
+/// Figures from the target: allocations, their bytes, live blocks, their bytes.
 pub type Truth = [f64; 4];
 
 /// Runs the threads of a program that allocates more than an attacher takes with these options, and no others.
@@ -17,7 +17,7 @@ fn trace_crowd(program: &[&str], options: &[&str]) -> (Value, Truth) {
     (report, truth)
 }
 
-/// The same; returns, too, what the attacher's threads were called in the end.
+/// The same; also returns the final names of the attacher's threads.
 pub fn trace_crowd_by(program: &[&str], options: &[&str]) -> (Value, Truth, Vec<String>) {
     let mut target = Target::start(&build_target("crowd", &["-O2"]), program);
     let attacher = Attacher::start_plain(&target, options);
@@ -52,8 +52,8 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Threads and what the C++ library has of its own are allocations, too: so many bytes beside the program's
-/// hundreds of megabytes.
+/// Threads and the C++ library's own data are allocations, too: this many bytes beside the program's hundreds of
+/// megabytes.
 const OTHER_BYTES: f64 = 100_000.0;
 
 /// Compares the sums with the truth; by how many standard errors they are off, or nothing where all was
@@ -106,7 +106,7 @@ fn sums_are_within_their_standard_errors() {
     });
 }
 
-/// What was counted and what is estimated is the same in a recording.
+/// A recording has the same counts and estimates.
 #[test]
 fn a_recording_has_the_weights_of_the_samples() {
     memhook_tests::patiently(|| {
@@ -149,7 +149,7 @@ fn a_recording_has_the_weights_of_the_samples() {
     });
 }
 
-/// Whatever was recorded, exactly or as a sample, is matched by its release, and no other block is.
+/// Each recorded block, exact or sampled, is matched by its release, and no other block is.
 #[test]
 fn every_release_of_a_recorded_block_is_seen() {
     memhook_tests::patiently(|| {
@@ -179,7 +179,7 @@ fn a_quiet_program_is_counted_exactly() {
     assert!(target.finish().success());
 }
 
-/// What fits into a ring is counted exactly, whatever the machine is busy with.
+/// Events that fit into a ring are counted exactly, however busy the machine is.
 #[test]
 fn a_burst_is_counted_exactly() {
     memhook_tests::patiently(|| {
@@ -217,7 +217,7 @@ fn a_running_program_keeps_its_speed_by_default() {
     });
 }
 
-/// Where somebody asks for what samples cannot say, or for exact numbers, the program waits.
+/// If someone asks for data that samples cannot provide, or for exact numbers, the program waits.
 #[test]
 fn all_is_counted_where_the_program_waits() {
     memhook_tests::patiently(|| {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 const QUICK: f64 = 1_000_001.0;
 const SLOW: f64 = 100_001.0;
-/// What the allocator waits for a slow block.
+/// Time that the allocator waits for a slow block.
 const WAIT_NS: f64 = 5_000.0;
 
 /// Runs the target, whose quick and slow allocations take what they take, and returns the last report.
@@ -60,7 +60,7 @@ fn what_takes_long_is_found() {
         assert!(quick_ns > 0.0, "{report}");
         assert!(quick > 300.0, "{quick} quick calls were timed");
         assert_share(slow, quick);
-        // How many there were is estimated, too.
+        // Their number is estimated, too.
         assert_slow(slow_ns, (SLOW + QUICK) * slow / (slow + quick));
         let all = &report["allocator_time"];
         assert_eq!(all["timed_calls"].as_f64(), Some(slow + quick), "{report}");
@@ -68,7 +68,7 @@ fn what_takes_long_is_found() {
     });
 }
 
-/// Of samples, large ones are more likely to be hit, and stand for fewer.
+/// Large samples are more likely to be hit, and stand for fewer.
 #[test]
 fn samples_are_timed_and_weighed() {
     memhook_tests::patiently(|| {
@@ -77,7 +77,7 @@ fn samples_are_timed_and_weighed() {
             let all = &report["allocator_time"];
             let timed = all["timed_calls"].as_f64().expect("a number");
             assert!(timed > 100.0, "{options:?}: {report}");
-            // All of the time but little is that of the slow ones.
+            // Almost all of the time is that of the slow ones.
             let least = 0.5 * SLOW * WAIT_NS;
             assert!(
                 all["alloc_ns"].as_f64() > Some(least),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// MEMHOOK_RUNS sets another number; the bounds hold for any.
 const RUNS: u32 = 3;
-/// What the C++ library has of its own.
+/// Own memory of the C++ library.
 const OTHER_BYTES: f64 = 100_000.0;
 
 fn number(value: &Value) -> f64 {
@@ -62,7 +62,8 @@ fn check_kept(report: &Value) {
     assert!(end <= number(&report["elapsed_s"]));
 }
 
-/// A budget that any machine exceeds: what is recorded changes several times, and sums keep to their standard errors.
+/// A budget that any machine exceeds: the recorded share changes several times, and sums stay within their standard
+/// errors.
 #[test]
 fn sums_are_within_their_standard_errors_though_the_rate_changes() {
     memhook_tests::patiently(|| {
@@ -112,9 +113,9 @@ fn own_bytes(report: &Value) -> f64 {
     own.map(|site| number(&site["bytes"])).sum()
 }
 
-/// Not within an error, but exactly: of every recorded block the release is seen, and of no other one, also after
-/// what is known of recorded blocks was renewed several times, with filters too. Otherwise what lives would be
-/// estimated too high, or too low, however many samples there are.
+/// Exactly, not just within an error: the release of every recorded block is seen, and that of no other one, even after
+/// the information about recorded blocks was renewed several times, and with filters, too. Otherwise live memory would
+/// be estimated too high, or too low, however many samples there are.
 #[test]
 fn what_is_recorded_ends_with_its_own_release() {
     memhook_tests::patiently(|| {
@@ -199,7 +200,7 @@ fn a_recording_has_the_sums_of_the_report() {
     });
 }
 
-/// The sums of the attacher's last report, and those of what it has recorded.
+/// Compares the sums in the attacher's last report with those of its recording.
 fn agree(report: &Value, recorded: &Value) {
     let (found, of_file) = (&report["totals"], &recorded["totals"]);
     for field in [

@@ -104,7 +104,7 @@ fn estimates_are_unbiased_and_their_errors_true() {
     });
 }
 
-/// As many bytes as were allocated, whether or not they still live.
+/// As many bytes as were allocated, whether or not they are still live.
 #[test]
 fn totals_are_estimates_of_everything() {
     memhook_tests::patiently(|| {
@@ -125,8 +125,8 @@ fn check_totals(by: &str) {
     for (field, bytes) in [("live_bytes", live), ("allocated_bytes", 2 * live)] {
         let found = report["totals"][field].as_f64().expect(field);
         let ratio = found / bytes as f64;
-        // Of 19 MB live nearly 9 are in blocks of which none is missed; the standard error of the
-        // rest is sqrt(mean * bytes), under one per cent.
+        // Of 19 live MB nearly 9 are in blocks of which none is missed; the standard error of the rest
+        // is sqrt(mean * bytes), under one per cent.
         assert!((0.95..1.06).contains(&ratio), "{field} by {by}: {ratio}");
     }
 }

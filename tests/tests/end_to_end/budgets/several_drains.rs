@@ -7,7 +7,7 @@ fn is_drain(name: impl AsRef<str>) -> bool {
     name.as_ref().starts_with("drain-")
 }
 
-/// All is counted, of every thread, and each release is that of its block.
+/// Everything is counted, for every thread, and each release belongs to its block.
 #[test]
 fn several_drains_count_what_one_does() {
     memhook_tests::patiently(|| {
@@ -29,7 +29,7 @@ fn several_drains_count_what_one_does() {
     });
 }
 
-/// Of samples, too, the drains know together what one would.
+/// Several drains also know the same samples together as one would.
 #[test]
 fn several_drains_add_samples_up() {
     memhook_tests::patiently(|| {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// What one child of `tests/targets/births.cc` does.
+/// Actions of one child of `tests/targets/births.cc`.
 const ALLOCATIONS: u64 = 10;
 const LEAKED: u64 = 7;
 
@@ -65,7 +65,7 @@ fn every_block_from_the_first_one_on() {
     let mut server = server();
     let recorded = ["--follow-fork", "-o", &recordings];
     let mut attacher = Attacher::start(&server, &recorded);
-    // As many as can be born at once, and none of them lives for longer than a few milliseconds.
+    // As many as can start at once, and none of them lives for longer than a few milliseconds.
     let mut short = children(&mut server, "short 6", 6);
     await_attach(&mut attacher, &short);
     let nested = children(&mut server, "nested", 2);
@@ -74,7 +74,7 @@ fn every_block_from_the_first_one_on() {
     await_attach(&mut attacher, &[middle]);
     let staying = children(&mut server, "stay", 1);
     await_attach(&mut attacher, &staying);
-    // It is none of ours until it executes its program, which ends at once.
+    // It is not traced until it executes its program, which ends at once.
     children(&mut server, "execute", 1);
     children(&mut server, "handler", 1);
     // Regions are made anew when the attacher has its turn. Who is born before that is not traced from its birth.
@@ -116,10 +116,10 @@ fn every_block_from_the_first_one_on() {
     let stays = &reports[&staying[0]]["totals"];
     assert_eq!(stays["allocations"], ALLOCATIONS + 1, "{stays:#}");
     assert_eq!(stays["live_blocks"], LEAKED + 1, "{stays:#}");
-    // What its child does below its wrapper is not the parent's.
+    // Actions of the child below its parent's wrapper do not count for the parent.
     let parent = &reports[&u64::from(server.pid())]["totals"];
     assert_eq!(parent["lost_events"], 0, "{parent:#}");
-    // It may have a buffer of stdio's, and not what the child leaks.
+    // It may have a buffer of stdio, but not the leaks of the child.
     let live = parent["live_bytes"].as_u64();
     assert!(live < Some(LEAKED * 1000), "{parent:#}");
     for pid in staying.iter().chain([&u64::from(server.pid())]) {
@@ -225,7 +225,7 @@ fn what_a_killed_attacher_has_mapped_for_children_goes() {
             assert_eq!(code, 0, "{errors}");
         }
         assert_eq!(regions(pid), 1);
-        // A child has at most that of its parent, and the one that it has claimed.
+        // A child has at most its parent's region, and the one that it has claimed.
         detach(stays[0]);
         assert!(regions(stays[0]) <= 2, "{}", regions(stays[0]));
     }

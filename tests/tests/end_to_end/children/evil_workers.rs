@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 
 use memhook_tests::{Attacher, Target, build_library, build_target, run};
 
-/// What every word is overwritten with.
+/// Values with which every word is overwritten.
 const WORDS: [&str; 5] = ["function", "aimed", "zeros", "ones", "random"];
 
 fn server(folder: &Folder) -> Target {
@@ -22,8 +22,8 @@ fn server_with(folder: &Folder, more: &[&str]) -> Target {
     Target::start(&program, &[&[library, &marker], more].concat())
 }
 
-/// Has a worker that was made in this way write into all that it can, for ever, while the server works and opens
-/// libraries. Returns how many regions it could write.
+/// Makes a worker that was created in this way write into everything that it can, forever, while the server works and
+/// opens libraries. Returns how many regions it could write to.
 fn work_while_haunted(server: &mut Target, how: &str) -> u64 {
     let mut found = 0;
     for words in WORDS {
@@ -72,7 +72,7 @@ fn haunt_their_parent_by_numbers_only() {
     haunted(&[], &[], &["--stacks", "all"], &ways);
 }
 
-/// Where a filter would kill for the hook's own system calls, no child can leave its parent's region.
+/// If a filter would kill for the hook's own system calls, no child can leave its parent's region.
 #[test]
 fn keep_the_region_of_a_parent_with_a_killing_filter() {
     haunted(&["filtered"], &[], &[], &[("fork", true), ("clone", true)]);
@@ -129,7 +129,7 @@ fn work_beside_children(server: &mut Target) {
     work(server);
 }
 
-/// A worker can say of itself what it likes, and some of that is a complaint; but the attacher has no panic.
+/// A worker can report anything about itself, and some of that is a complaint; but the attacher does not panic.
 fn assert_ended_by_itself(status: ExitStatus, errors: &str) {
     assert!(
         status.code().is_some_and(|code| code <= 3),
@@ -166,7 +166,7 @@ fn have_no_region_of_their_parent() {
                     "{report}"
                 );
                 assert_eq!(report["totals"]["lost_events"], 0, "{report}");
-                // What is left of a trace is inert, and the next one begins with memory of its own.
+                // The remains of a trace are inert, and the next one begins with its own memory.
                 found(&mut server, &format!("fork {words}"));
             }
             work(&mut server);
@@ -213,7 +213,7 @@ fn have_only_their_own_region_when_they_are_born() {
         assert!(totals["allocations"].as_u64() > Some(9000), "{totals}");
         assert_eq!(totals["lost_events"], 0, "{totals}");
         let untouched = reports.values().filter(|report| {
-            // What a worker that means well allocates, once its name is known by its site.
+            // Allocations of a well-behaved worker, once its name is known by its site.
             report["totals"]["allocations"].as_u64() > Some(100)
                 && report["totals"]["lost_events"] == 0
         });

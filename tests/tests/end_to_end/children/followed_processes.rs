@@ -30,20 +30,20 @@ fn detach(pid: &str) {
     assert_eq!(code, 0, "{output}{errors}");
 }
 
-/// Whether a report is the last one of a process that worked and lost nothing.
+/// Returns whether a report is the last one of a process that worked and lost nothing.
 fn is_whole(report: &Value) -> bool {
     report["final"] == true
         && report["totals"]["allocations"].as_u64() >= Some(32)
         && report["totals"]["lost_events"] == 0
 }
 
-/// Whether nothing was refused. Where the machine is busy, a process may have gone on untraced for a time, which status 1
-/// says.
+/// Returns whether nothing was refused. On a busy machine, a process may have run untraced for a time, which status 1
+/// reports.
 fn has_refused_none(status: ExitStatus) -> bool {
     matches!(status.code(), Some(0 | 1))
 }
 
-/// How often a process has gone to sleep: a worker does so once a round.
+/// Returns how often a process has gone to sleep: a worker does so once per round.
 fn sleeps(pid: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
     let mut lines = status.lines();
@@ -173,7 +173,7 @@ fn all_of_a_name_one_of_which_refuses() {
     attacher.says("memhook-rs: no such process yet");
     let mut first = Target::start(&program, &[]);
     attacher.says(&format!("Attached to {} ", first.pid()));
-    // It is traced by another one.
+    // It is traced by another tracer.
     let (mut refusing, other) = {
         // Stopped, the attacher does not see the process before the other one has it.
         stop(attacher.pid());
@@ -286,7 +286,7 @@ fn an_attach_that_fails_late_is_reported() {
     assert!(has_refused_none(status), "{errors}");
 }
 
-/// What a process executes is traced in its place, into a recording of its own.
+/// A program executed by a process is traced in its place, into a separate recording.
 #[test]
 fn another_program() {
     let folder = Folder::new("executed");
@@ -329,7 +329,7 @@ fn it_ends_when_its_reader_has_gone() {
     assert!(server.finish().success());
 }
 
-/// What a child did before it was found is not seen, and its reports say so.
+/// Actions of a child before it was found are not seen, and its reports say so.
 #[test]
 fn children_say_from_when_on_they_are_seen() {
     let mut server = server();

@@ -63,7 +63,7 @@ fn as_nobody(program: PathBuf) -> Command {
     command
 }
 
-/// Those of its children that serve clients: they say so in their command line.
+/// Returns its children that serve clients: they say so in their command line.
 fn backends_of(pid: u32) -> Vec<String> {
     let mut children = children_of(pid);
     children.retain(|child| {
@@ -136,7 +136,7 @@ fn postgresql_and_its_backends() {
     let mut backends = Vec::new();
     until("three backends", || {
         let before = std::mem::replace(&mut backends, backends_of(postmaster.pid()));
-        // Those that stay are those that were there some time ago.
+        // Those that stay are those that existed some time ago.
         std::thread::sleep(Duration::from_millis(200));
         backends.len() == 3 && backends == before
     });
@@ -175,7 +175,7 @@ impl Session {
         Session(Target::silent(&mut command))
     }
 
-    /// What the server answers.
+    /// Returns the server's answer.
     fn ask(&mut self, statement: &str) -> String {
         self.0.send(&format!("{statement};\n"));
         self.0.expect("").trim().to_owned()

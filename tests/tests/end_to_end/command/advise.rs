@@ -1,4 +1,4 @@
-//! `advise`: programs with a known disease get the right answer, and its remedy brings back what was predicted.
+//! `advise`: programs with a known problem get the right answer, and its remedy saves the predicted amount.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, run as memhook};
@@ -20,8 +20,8 @@ fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
     target
 }
 
-/// What is said of it; text is looked at elsewhere. It is looked at for longer where that is something else, as it may stand
-/// still for a time.
+/// Returns the advice about it; texts are checked elsewhere. A different answer leads to a longer examination, as the
+/// target may be stopped for a time.
 fn advice(target: &Target, expected: &str) -> Value {
     let pid = target.pid().to_string();
     let mut advice = Value::Null;
@@ -85,7 +85,7 @@ fn cured_by(mut target: Target, remedy: impl FnOnce(&mut Target, f64)) -> f64 {
     gain
 }
 
-/// What a disease that goes on was predicted to have taken by now, when so much is resident.
+/// Returns the predicted memory of a continuing problem by now, when this much is resident.
 fn predicted_by_now(advice: &Value, resident: f64) -> f64 {
     let at_the_look = advice["rss_bytes"].as_f64().expect("bytes");
     first(advice).1 + resident - at_the_look
@@ -235,7 +235,7 @@ fn started_anew(disease: &str, expected: &str, remedy: (&str, &str)) {
     let (kind, predicted) = first(&advice);
     assert_eq!(kind, expected, "{advice}");
     let setting = match remedy.0 {
-        // What the target does then.
+        // Effect of the setting in the target.
         "NO_HUGE_PAGES" => "prctl(PR_SET_THP_DISABLE, 1".to_owned(),
         _ => format!("{}={}", remedy.0, remedy.1),
     };
@@ -290,7 +290,7 @@ fn a_cache_at_its_limit() {
         JsonSchema::load("advice-1").check(&advice);
         assert_eq!(first(&advice).0, "nothing", "{advice}");
         assert_eq!(advice["class"], "nothing", "{advice}");
-        // It allocates a gigabyte or more in an hour.
+        // It allocates a gigabyte or more per hour.
         let rate = advice["lines"][0]["bytes_an_hour"].as_f64();
         assert!(rate.is_some_and(|rate| rate.abs() < 200e6), "{advice}");
         if overhead == "50%" {
@@ -328,7 +328,7 @@ fn advising(target: &Target, options: &str) -> Child {
     let mut log = BufReader::new(child.stderr.take().expect("piped")).lines();
     let traced = log.find(|line| line.as_ref().is_ok_and(|line| line.contains(TRACED)));
     assert!(traced.is_some(), "it is traced");
-    // What comes later fills no pipe.
+    // Later output does not fill a pipe.
     std::thread::spawn(move || log.for_each(drop));
     child
 }
@@ -409,7 +409,7 @@ fn heaps_of_languages() {
     }
 }
 
-/// Only the half of what is kept that nobody reads again.
+/// Only the half of the kept memory that nobody reads again.
 #[test]
 fn blocks_that_nobody_touches() {
     let folder = Folder::new("untouched");
@@ -427,7 +427,7 @@ fn blocks_that_nobody_touches() {
     assert_eq!(kind, "untouched", "{advice}");
     let found = advice["findings"][0]["found"].as_str().unwrap_or_default();
     assert!(found.contains("load_and_forget"), "{found}");
-    // Half of what it has loaded since the attach.
+    // Half of the memory loaded since the attach.
     let live = advice["lines"][0]["bytes"].as_f64().expect("bytes");
     assert_predicted(gain, live / 2.0, "what was loaded and forgotten");
     cured(target);

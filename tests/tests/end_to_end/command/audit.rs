@@ -1,4 +1,4 @@
-//! `--audit`: what was done to a process, line by line.
+//! `--audit`: every action on a process, line by line.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, run};
@@ -132,7 +132,7 @@ fn files_that_fail() {
     assert!(target.is_alive());
 }
 
-/// What doctor says of a command is what the command then does, by the audit.
+/// The audit shows that a command does what doctor says about it.
 #[test]
 fn doctor_says_what_the_audit_shows() {
     let folder = Folder::new("audit-doctor");

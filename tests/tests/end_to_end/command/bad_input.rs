@@ -1,4 +1,5 @@
-//! What cannot be traced is refused in one line that names the cause; the target is untouched.
+//! Processes that cannot be traced are refused in one line with the cause; the target is
+//! untouched.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, binary, build_target, not_run, run, source, until};
@@ -188,7 +189,7 @@ fn stripped_static_programs() {
     }
 }
 
-/// What is a Go program without cgo, to whoever looks at its notes.
+/// Its notes make it look like a Go program without cgo.
 #[test]
 fn a_go_program() {
     let folder = Folder::new("go");

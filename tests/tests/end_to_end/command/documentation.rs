@@ -17,7 +17,7 @@ fn output(args: &[&str]) -> String {
 /// The commands that `--help` of these words lists.
 fn commands_of(words: &[&str]) -> Vec<String> {
     let help = output(&[words, &["--help"]].concat());
-    // Those of the command itself are in groups, below examples.
+    // The options of the command itself are in groups, below examples.
     let listed = help.lines().take_while(|line| *line != "Options:");
     let listed = listed.skip_while(|line| !words.is_empty() && *line != "Commands:");
     let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("  memhook-rs"));

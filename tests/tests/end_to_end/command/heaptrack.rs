@@ -1,12 +1,12 @@
-//! What heaptrack itself records of a program, and what it reads of our recording of the same one.
+//! heaptrack's own recording of a program, compared with its reading of our recording of the same one.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{Attacher, Target, build_target, run};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-/// What heaptrack_print has of one cost below the function `work`, by the function that `work` calls; where
-/// it comes to nothing it is left out.
+/// Returns one cost below the function `work` from heaptrack_print, by the function that `work` calls; zero
+/// costs are omitted.
 fn costs(folder: &Folder, file: &str, cost: &str) -> BTreeMap<String, u64> {
     let stacks = folder.path(&format!("{cost}.folded"));
     let mut command = Command::new(installed("heaptrack_print"));

@@ -1,4 +1,4 @@
-//! What users read before anything else: the help of every command, and what is said of mistakes.
+//! Texts that users read first: the help of every command, and the messages about mistakes.
 
 use memhook_tests::{run, run_with};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,7 +89,7 @@ fn the_short_help_has_one_line_for_each_option() {
     for words in COMMANDS {
         let text = help(words, "-h", COLUMNS);
         for line in text.lines() {
-            // What goes on in a second line is indented deeper than any option.
+            // Continuation lines are indented deeper than any option.
             assert!(!line.starts_with("          "), "{words:?}: {text}");
         }
         assert!(!option_lines(&text).is_empty(), "{words:?}");
@@ -137,7 +137,8 @@ fn every_command_has_examples_that_it_understands_and_exit_codes() {
         let mut count = 0;
         for line in lines.flat_map(command_lines) {
             count += 1;
-            // What follows a program's name is the program's, and so is a recording of gate.
+            // Words after a program's name belong to the program, and so does a recording of
+            // gate.
             let is_program = |word: &str| word == "--" || (line[0] == "gate" && word == "run.mhk");
             let own = line
                 .iter()

@@ -19,7 +19,7 @@ fn attached(target: &Target, more: &[&str]) -> String {
     output
 }
 
-/// What JSON says of the one module that has this field.
+/// Returns the field of the only module in JSON that has it.
 fn in_json(target: &Target, field: &str) -> Value {
     let report: Value = serde_json::from_str(&attached(target, &["--json"])).expect("JSON");
     JsonSchema::load("report-1").check(&report);
@@ -106,7 +106,7 @@ fn other_allocators_and_none() {
             "{report}"
         );
     }
-    // It is loaded, but serves nobody.
+    // It is loaded, but nothing uses it.
     let mut python = Command::new(installed("python3"));
     let idle =
         "import ctypes; ctypes.CDLL('libmimalloc.so.2'); print('ready', flush=True); input()";
@@ -178,13 +178,13 @@ fn only_temporary_blocks() {
         "Who allocates it: attach {} -o run.mhk, then report run.mhk --measure allocated",
         target.pid()
     );
-    // It may stand still while it is traced.
+    // It may be stopped while it is traced.
     until("it is said", || {
         let report = attached(&target, &["--min-size", "50000"]);
         let is_said = report.contains(NOTHING) || report.contains("Nearly all of ");
         is_said && report.contains(&hint)
     });
-    // What is to be typed works.
+    // The suggested command works.
     let folder = Folder::new("hints-temporary");
     let file = folder.path("run.mhk");
     attached(&target, &["--min-size", "50000", "-o", &file]);
@@ -194,7 +194,7 @@ fn only_temporary_blocks() {
         report.contains("#1 ") && !report.contains(NOTHING),
         "{report}"
     );
-    // One that keeps what it allocates is not told so.
+    // A program that keeps its allocations is not told so.
     let mut kept = Target::start(&build_target("leaks", &[]), &[]);
     let pid = kept.pid().to_string();
     let attacher = Command::new(binary())

@@ -1,11 +1,12 @@
-//! What a command leaves changed in the kernel's state of a process: each row of the table in `docs/safety.md`, measured.
+//! Changes that a command leaves in the kernel's state of a process: each row of the table in `docs/safety.md`,
+//! measured.
 
 use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, not_run, run};
 use std::collections::BTreeMap;
 use std::fs;
 
-/// What a command may leave changed.
+/// Changes that a command may leave.
 #[derive(Clone, Copy, PartialEq)]
 enum Leaves {
     /// Nothing at all.
@@ -71,7 +72,7 @@ const COMMANDS: [(&str, &[&str], Leaves); 14] = [
     ("gate", &["gate", "-p", "PID", "-d", "500ms"], Hook),
 ];
 
-/// What the kernel has of a process, by name.
+/// The kernel's state of a process, by name.
 type State = BTreeMap<&'static str, String>;
 
 fn number(text: &str, name: &str) -> u64 {
@@ -171,7 +172,7 @@ fn state(pid: u32) -> State {
     ])
 }
 
-/// KiB that a command may add to what is resident, and to page tables.
+/// Returns how many KiB a command may add to the resident memory, and to page tables.
 fn room(leaves: Leaves) -> (u64, u64) {
     match leaves {
         // The process itself goes on touching pages.
