@@ -167,19 +167,38 @@ pub(crate) struct Target {
     /// The address of its count of calls that ended with EINTR.
     interrupted: Option<u64>,
     attacher: String,
-    object: std::path::PathBuf,
+    object: Object,
     blocked: String,
+}
+
+/// A file that goes with the value.
+struct Object(std::path::PathBuf);
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 impl Target {
     pub fn start(name: &str, args: &[&str]) -> Target {
-        let mut program = Program::start(name, args);
+        let flags = ["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"];
+        Target::of(Program::start(name, args), common::build("object", &flags))
+    }
+
+    /// Starts the same program once more.
+    pub fn again(&self, name: &str) -> Target {
+        let object = common::link("object", &self.object.0);
+        Target::of(self.program.again(name, &[]), object)
+    }
+
+    fn of(mut program: Program, object: std::path::PathBuf) -> Target {
         let at = program.addresses();
         let pid = program.pid();
         let functions = ["getpid", "spoil", "dlopen"].map(|function| at[function].to_string());
         let target = Target {
             attacher: format!("{pid} {}", functions.join(" ")),
-            object: common::build("object", &["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"]),
+            object: Object(object),
             rounds: at["rounds"],
             interrupted: at.get("interrupted").copied(),
             blocked: status(pid, "SigBlk:"),
@@ -212,7 +231,7 @@ impl Target {
         command
             .args(["--exact", name, "--ignored"])
             .env(TARGET, &self.attacher)
-            .env("MEMHOOK_TEST_OBJECT", &self.object)
+            .env("MEMHOOK_TEST_OBJECT", &self.object.0)
             .env(steps::STEP, step.to_string())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -306,14 +325,13 @@ impl Target {
     }
 
     pub fn ends_well(self) {
-        let _ = std::fs::remove_file(&self.object);
         common::send(self.program.pid(), libc::SIGTERM);
         self.program.ends_well();
     }
 }
 
 /// The ids of the children of all threads.
-fn children(pid: i32) -> String {
+pub(crate) fn children(pid: i32) -> String {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target lives");
     let files = threads
         .flatten()

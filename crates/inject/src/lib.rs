@@ -49,9 +49,15 @@ mod blocked_attacher_tests;
 #[path = "../tests/common/mod.rs"]
 mod common;
 #[cfg(test)]
+mod guide_tests;
+#[cfg(test)]
 mod kill_tests;
 #[cfg(test)]
 mod map_tests;
+#[cfg(test)]
+mod orphan_tests;
+#[cfg(test)]
+mod shown_name_tests;
 #[cfg(test)]
 mod steps;
 #[cfg(test)]

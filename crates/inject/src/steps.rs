@@ -14,6 +14,8 @@ pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
 /// Like the variable above, without sleeping.
 pub(crate) const SPIN: &str = "MEMHOOK_TEST_SPIN";
+/// Like the variables above: kills the process with this id, and goes on.
+pub(crate) const VICTIM: &str = "MEMHOOK_TEST_VICTIM";
 /// To be set beside `SIGNAL`: SIGCONT follows.
 pub(crate) const CONTINUE: &str = "MEMHOOK_TEST_CONTINUE";
 
@@ -36,6 +38,11 @@ fn die() {
         }
         return;
     }
+    if let Some(victim) = number(VICTIM) {
+        // SAFETY: no pointers.
+        unsafe { libc::kill(victim as i32, libc::SIGKILL) };
+        return;
+    }
     let signal = number(SIGNAL).unwrap_or(libc::SIGKILL as u64);
     // SAFETY: no pointers.
     unsafe { libc::kill(libc::getpid(), signal as i32) };
@@ -49,10 +56,16 @@ fn die() {
     }
 }
 
+static DONE: AtomicU64 = AtomicU64::new(0);
+
+/// Number of steps that were done so far.
+pub(crate) fn count() -> u64 {
+    DONE.load(Ordering::Relaxed)
+}
+
 /// Called after each ptrace request, wait and access to the target's memory.
 pub(crate) fn done() {
     static LAST: OnceLock<Option<u64>> = OnceLock::new();
-    static DONE: AtomicU64 = AtomicU64::new(0);
     let Some(last) = *LAST.get_or_init(|| number(STEP)) else {
         return;
     };

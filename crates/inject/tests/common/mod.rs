@@ -9,16 +9,27 @@ use std::time::{Duration, Instant};
 
 use memhook_inject::{Error, Held, HoldOptions, hold, let_late_threads_go};
 
-/// Compiles `tests/programs/NAME.c` and returns the path of the result.
-pub fn build(name: &str, flags: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    // Tests run at the same time and share programs, so each call uses another name.
+/// A path for a program. Tests run at the same time and share programs, so each call has another one.
+fn output(name: &str) -> PathBuf {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     // Cargo sets this only for tests of this directory.
-    let output = option_env!("CARGO_TARGET_TMPDIR")
+    option_env!("CARGO_TARGET_TMPDIR")
         .map_or_else(std::env::temp_dir, PathBuf::from)
-        .join(format!("{name}-{}-{number}", std::process::id()));
+        .join(format!("{name}-{}-{number}", std::process::id()))
+}
+
+/// Gives the result of [`build`] a second path: compiling takes longer than most tests.
+pub fn link(name: &str, built: &Path) -> PathBuf {
+    let path = output(name);
+    std::fs::hard_link(built, &path).expect("a link beside it");
+    path
+}
+
+/// Compiles `tests/programs/NAME.c` and returns the path of the result.
+pub fn build(name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+    let output = output(name);
     let status = Command::new("cc")
         .args(["-O1", "-g", "-pthread", "-Wall"])
         .args(flags)
@@ -41,7 +52,15 @@ pub struct Program {
 impl Program {
     /// Builds and starts a program.
     pub fn start(name: &str, args: &[&str]) -> Program {
-        let path = build(name, &[]);
+        Program::run(build(name, &[]), args)
+    }
+
+    /// Starts the same program once more.
+    pub fn again(&self, name: &str, args: &[&str]) -> Program {
+        Program::run(link(name, &self.path), args)
+    }
+
+    fn run(path: PathBuf, args: &[&str]) -> Program {
         let mut child = Command::new(&path)
             .args(args)
             .stdout(Stdio::piped())
