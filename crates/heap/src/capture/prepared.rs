@@ -363,7 +363,7 @@ impl Prepared {
         unsearched.extend(
             sharers
                 .iter()
-                .map(|other| format!("process {other}, which runs in the same memory")),
+                .map(|other| format!("process {other} (it runs in the same memory)")),
         );
         snapshot.meta.notes.extend(
             unsearched

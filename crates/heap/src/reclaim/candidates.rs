@@ -9,7 +9,7 @@ use super::verdict::Verdict;
 use crate::capture::{Captured, Request, capture};
 use crate::{Error, Fingerprints, MarkOptions, Scan};
 use memhook_inject::kernel_places;
-use memhook_process::proc_path;
+use memhook_process::{has_ended, proc_path};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::time::Duration;
@@ -81,7 +81,8 @@ impl Reclaimer {
         // The name in it may be no text.
         let text = String::from_utf8_lossy(&bytes);
         let state = text.rsplit(')').next().unwrap_or("").trim_start();
-        read.is_ok() && !state.starts_with(['Z', 'X'])
+        // One whose initial thread has ended runs on as long as it has others.
+        read.is_ok() && (!state.starts_with(['Z', 'X']) || !has_ended(self.pid))
     }
 
     /// Scans the process, and chooses of what is leaked that which was leaked with the same contents at the

@@ -1,7 +1,7 @@
 //! Processes that share their memory with another (clone(2) with CLONE_VM, but without CLONE_THREAD).
 
 use memhook_process::{living_thread, process_ids};
-use std::io;
+use std::{io, path::Path};
 
 const KCMP_VM: i32 = 1;
 
@@ -17,10 +17,12 @@ pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
     }
 }
 
-/// The processes that run in the memory of `pid` besides itself. When the threads of `pid` are held, their
+/// The processes that run in the memory of `pid`, a process or one of its threads, besides itself. When the threads of `pid` are held, their
 /// registers are not seen, nor what they are about to write. Empty where the kernel has no kcmp(2).
 pub fn memory_sharers(pid: i32) -> Vec<i32> {
+    let is_it = |other: i32| Path::new(&format!("/proc/{other}/task/{pid}")).exists();
     // Kernel threads have no memory, and compare equal only to each other.
-    let shares = |&other: &i32| other != pid && share_memory(pid, other).is_ok_and(|shared| shared);
+    let shares =
+        |&other: &i32| share_memory(pid, other).is_ok_and(|shared| shared && !is_it(other));
     process_ids().into_iter().filter(shares).collect()
 }

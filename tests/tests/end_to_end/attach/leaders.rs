@@ -130,6 +130,7 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
         &["doctor", &pid][..],
         &["rss", &pid],
         &["scan", &pid],
+        &["scan", &pid, "--reclaim"],
         &["trim", &pid, "--dry-run"],
         &["trim", &pid],
         &["stale", &pid, "-d", "1s"],
@@ -138,6 +139,9 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
         let (code, out, err) = run(command);
         assert_eq!(code, 0, "{command:?}: {out}{err}");
         assert!(!err.contains("zombie"), "{command:?}: {err}");
+        // It is the process itself that does.
+        let shares = [&out, &err].map(|text| text.contains("runs in the same memory"));
+        assert_eq!(shares, [false; 2], "{command:?}: {out}{err}");
     }
     holds_nothing(&target);
     assert!(target.finish().success());
