@@ -122,6 +122,11 @@ impl Session {
                 if let_go.is_none() {
                     clear_after_failure(pid);
                 }
+                if has_ended(pid) {
+                    // Whatever was missing in it was there before.
+                    tracing::warn!(pid, %error, "the process ended during the attach");
+                    return Err(memhook_inject::Error::TargetGone { pid }.into());
+                }
                 return started;
             };
             tracing::warn!(pid, tid, "the attach had to let go, and is tried again");

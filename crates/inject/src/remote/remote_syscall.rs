@@ -148,9 +148,9 @@ impl Held {
                 Ok(result as i64)
             }
             Outcome::Unfinished(_) => {
+                // None of our calls waits for anything: the thread, or we, had no processor for as long.
                 self.back_out()?;
-                let checked = self.checked("syscall", -i64::from(libc::ETIMEDOUT));
-                checked.map(|result| result as i64)
+                Err(self.has_gone_home())
             }
         }
     }
