@@ -182,8 +182,10 @@ static int be_evil(const char* what) {
 }
 
 [[noreturn]] static void haunt(const char* what, int out) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
   give_up_rights();
+  // The wish is forgotten when the user id changes (prctl(2)). A parent that died before it ends nobody.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() == 1) _exit(0);
   Found found = be_evil_once(what);
   CHECK(write(out, &found, sizeof found) == sizeof found);
   for (;;) be_evil_once(what);

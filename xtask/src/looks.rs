@@ -6,7 +6,7 @@ use crate::{
     tally::{Class, Failure, failed},
 };
 use clap::ValueEnum;
-use memhook_tests::binary;
+use memhook_tests::{binary, patience::is_for_want_of_a_processor};
 use std::{
     io::Read,
     os::unix::process::ExitStatusExt,
@@ -146,6 +146,15 @@ impl Outcome {
         })
     }
 
+    /// Of a target that ends by itself: a refusal names that, and not what is missing in it then.
+    pub fn says_that_it_ended(&self) -> Result<(), Failure> {
+        let says_so = ENDED.iter().any(|words| self.errors.contains(words));
+        if self.code == Some(2) && !says_so && !is_for_want_of_a_processor(&self.errors) {
+            return failed(Class::Attacher, format!("refused for: {}", self.errors));
+        }
+        Ok(())
+    }
+
     /// A target that is not there, or not to be had: one line; one that ends while it is traced: a report.
     pub fn is_refused_or_reported(&self, look: Look) -> Result<(), Failure> {
         match self.code {
@@ -153,7 +162,8 @@ impl Outcome {
             Some(2) if self.errors == "memhook-rs: no process was traced" => {
                 failed(Class::Attacher, &*self.errors)
             }
-            Some(0) if self.output.contains("\"final\":true") => Ok(()),
+            // Where accesses were wanted of a process that ended before, with 2.
+            Some(0 | 2) if self.output.contains("\"final\":true") => Ok(()),
             Some(0 | 3) if !look.traces() && self.output.starts_with('{') => Ok(()),
             Some(2) if self.errors.lines().count() == 1 || look == Look::Follow => Ok(()),
             code => {
@@ -164,6 +174,17 @@ impl Outcome {
         }
     }
 }
+
+/// Words of the refusals of a process that has ended, is about to, or has become another program.
+const ENDED: [&str; 7] = [
+    "is gone",
+    "ended",
+    "no process",
+    "zombie",
+    "is ending",
+    "another program",
+    "still being loaded",
+];
 
 /// Waits for a command; one that hangs is killed, with an error that says what it was doing.
 pub fn end_of(child: &mut Child) -> Result<ExitStatus, String> {

@@ -16,6 +16,7 @@ mod line_chart;
 mod looks;
 mod man;
 mod nightly;
+mod overcommit;
 mod papers;
 mod peers;
 mod peers_gate;

@@ -39,8 +39,12 @@ const fn on_release(name: &'static str, release: &'static [(&'static str, &'stat
 }
 
 /// In the order in which they run: what may find a fault that harms a target comes first.
-const JOBS: [Job; 15] = [
+const JOBS: [Job; 16] = [
     job("storm", "cargo xtask storm --cycles 2000"),
+    job(
+        "storm-charged",
+        "cargo xtask storm --charged --cycles 300 --kinds haunted,intruding,prefork,forking,vforks,hammer",
+    ),
     job(
         "storm-agent",
         "cargo test -p memhook-tests --test end_to_end agent::endings -- --ignored --nocapture",

@@ -6,6 +6,7 @@ use crate::{
     disturbance::{Disturbance, Random},
     kinds::Kind,
     looks::{Look, Outcome, waits_of},
+    overcommit::Charging,
     slots_seen::SlotsSeen,
     tally::{Class, Failure, Tally, failed},
     victims::{Prey, fault_of},
@@ -28,6 +29,9 @@ const GROWTH_KIB: i64 = 32 << 10;
 /// What kills may leave mapped beyond what the first attach has: a region and a copy of the hook, and no more by each
 /// of them.
 const MAPPINGS_LEFT: usize = 8;
+
+/// A cycle that takes longer is shown: nothing failed, but the machine is busy, or something waits for long.
+const SLOW: Duration = Duration::from_secs(60);
 
 /// Locked memory may grow by what the program itself maps.
 const LOCKED_KIB: i64 = 16 << 10;
@@ -52,6 +56,9 @@ pub struct Args {
     /// What is done with the targets; without it, one or the other by chance
     #[arg(long, value_enum)]
     look: Option<Look>,
+    /// Meanwhile the kernel charges memory when it is mapped (vm.overcommit_memory 2); needs root
+    #[arg(long)]
+    charged: bool,
     /// The memhook-rs to attach; without it, one that is built first
     #[arg(long)]
     binary: Option<String>,
@@ -167,7 +174,8 @@ impl Victim {
             if disturbance.kills() {
                 return Ok(());
             }
-            return outcome.is_refused_or_reported(look);
+            outcome.is_refused_or_reported(look)?;
+            return outcome.says_that_it_ended();
         }
         let mut well = Ok(());
         let applied = disturbance.apply(&mut attacher, || {
@@ -212,7 +220,13 @@ impl Victim {
             outcome.output.lines().map(serde_json::from_str).collect();
         let reports = match reports {
             Ok(reports) if !reports.is_empty() => reports,
-            Ok(_) => return failed(Class::Attacher, "there is no report"),
+            Ok(_) => {
+                let what = format!(
+                    "no report, exit code {:?}: {}",
+                    outcome.code, outcome.errors
+                );
+                return failed(Class::Attacher, what);
+            }
             Err(error) => return failed(Class::Attacher, format!("the report: {error}")),
         };
         // While it stands stopped, its target does not wait for it.
@@ -328,10 +342,15 @@ fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
         tally.killed += u64::from(disturbance.kills());
         tally.stopped += u64::from(matches!(disturbance, Disturbance::Stop(..)));
         let look = args.look.unwrap_or_else(|| Look::choose(kind, random));
+        let start = Instant::now();
         let mut result = victim.cycle(look, disturbance, random, &mut tally);
         if result.is_ok() && random.one_in(args.gdb) {
             tally.debugged += u64::from(kind.may_be_debugged());
             result = victim.is_debuggable();
+        }
+        if start.elapsed() > SLOW {
+            let time = start.elapsed().as_secs();
+            println!("{kind:?}, {look:?}, cycle {cycle}, {disturbance:?}: {time} s");
         }
         if let Err(failure) = &result {
             println!(
@@ -380,6 +399,13 @@ pub fn run(args: &Args) -> ExitCode {
     // The first use of either builds them, which may take minutes on a busy machine.
     println!("Building memhook-rs and the targets");
     println!("{} is attached", binary().display());
+    let _charging = match args.charged.then(Charging::begin).transpose() {
+        Ok(charging) => charging,
+        Err(error) => {
+            eprintln!("storm: memory cannot be charged here: {error}");
+            return ExitCode::from(2);
+        }
+    };
     let mut random = Random::new(args.seed);
     let mut total = Tally::default();
     let mut done = 0;
