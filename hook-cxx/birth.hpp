@@ -1,4 +1,4 @@
-// What a fork child does with inherited memory, and how it is traced from its first hooked call.
+// Fork children: how they leave inherited memory, and how they are traced from their first hooked call.
 //
 // A child may have fewer privileges than its parent by the time that it does harm, and it inherits the region that its
 // parent records into. So it leaves that at once: as soon as fork(2) returns in it, which we wrap; if it was forked in

@@ -1,4 +1,4 @@
-// What the hook keeps outside the shared region.
+// Data that the hook keeps outside the shared region.
 //
 // gate       one private page, wiped to zero in a fork child (MADV_WIPEONFORK): the child reads
 //            epoch 0 and passes through, and so never writes into its parent's rings.

@@ -183,7 +183,7 @@ pub struct HeapComparison {
     pub grown_bytes: i64,
     /// By the trace: its blocks with their headers.
     pub traced_bytes: i64,
-    /// Difference that can occur though every call was seen.
+    /// Difference that can occur even if every call was seen.
     pub bound_bytes: u64,
     /// True if blocks from before the attach were released. Their sizes are unknown, so malloc may have given out
     /// less.

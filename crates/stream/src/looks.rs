@@ -15,7 +15,7 @@ pub struct NewBlock {
     pub address: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// The thread, by the number in its ring.
+    /// Thread, by the number in its ring.
     pub tid: u32,
 }
 

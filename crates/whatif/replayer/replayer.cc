@@ -46,7 +46,7 @@ struct Slot {
 };
 
 constexpr size_t page = 4096, batch_operations = 16384;
-// Whose turn it is when everything of a batch is done, beyond all threads.
+// Has the turn when a whole batch is done; above the numbers of all threads.
 constexpr uint32_t most_threads = 1024;
 
 Slot* slots;
@@ -56,7 +56,7 @@ uint32_t thread_count;
 bool touches_all;
 uint64_t most_bytes, own_bytes;
 int statm;
-// The thread that may go on; whatever the others need to see is published by it.
+// The thread that may continue; it publishes everything that the others need to see.
 std::atomic<uint32_t> turn;
 uint64_t calls, ticks, failed, empty_ticks;
 
@@ -66,7 +66,7 @@ struct Worker {
   bool lives;
 };
 Worker* workers;
-// Who ends when it gets its turn; published by the turn.
+// Thread that ends when it gets its turn; published by the turn.
 constexpr uint32_t nobody = UINT32_MAX;
 uint32_t leaving = nobody;
 
@@ -84,10 +84,11 @@ uint64_t nanoseconds(clockid_t clock) {
   return now.tv_sec * second + now.tv_nsec;
 }
 
-// The time in the recording, for allocators that give memory back after a time. Only who has the turn moves it.
+// Time in the recording, for allocators that give memory back after some time. Only the thread that has the turn
+// advances it.
 std::atomic<uint64_t> recorded_ns;
 
-// A line that is put together without the C library's streams, which allocate.
+// A line that is assembled without the C library's streams, which allocate.
 struct Line {
   char text[512];
   size_t length = 0;
@@ -146,8 +147,8 @@ void sample(uint64_t time) {
   }
 }
 
-// Bytes that may be written to between two looks at the limit. A recording may come from elsewhere, and have blocks of any
-// size: they are not to take the memory of others before the next sample.
+// Number of bytes that may be written between two checks of the limit. A foreign recording may have blocks of any size:
+// they must not use up the memory of other programs before the next sample.
 constexpr uint64_t unchecked_bytes = 64 << 20;
 uint64_t unchecked;
 void expect_room(uint64_t more) {
@@ -160,7 +161,7 @@ void expect_room(uint64_t more) {
   }
 }
 
-// As the program that was recorded would have: pages that nobody writes to are not resident.
+// Writes to pages as the recorded program would: pages that nobody writes to are not resident.
 void touch(void* block, size_t from, size_t size) {
   auto* bytes = static_cast<volatile char*>(block);
   if (size == 0) return;
@@ -179,7 +180,7 @@ inline void* timed(Call call) {
   uint64_t end = now_ticks();
   ticks += end - begin;
   ++calls;
-  // The compiler must not leave out what nobody looks at.
+  // The compiler must not omit a call whose result is unused.
   asm volatile("" : : "r"(result) : "memory");
   return result;
 }
@@ -262,7 +263,7 @@ void start(uint32_t thread) {
   workers[thread].lives = true;
 }
 
-// By the first thread. An allocator takes back what it kept for a thread while that ends, so its end is waited for.
+// Called by the first thread. An allocator takes back a thread's memory when the thread ends, so its end is waited for.
 void end(uint32_t thread) {
   if (thread == 0 || !workers[thread].lives) return;
   leaving = thread;
@@ -278,7 +279,7 @@ uint32_t executes(const Operation& op, uint32_t me) {
   return op.kind == kEnd ? 0 : op.thread % thread_count;
 }
 
-// Executes what is this thread's turn. The first thread goes on with what comes next when the batch is done.
+// Executes the operations of this thread's turn. The first thread continues with the next batch when this one is done.
 void run(uint32_t me) {
   while (next_operation < batch_length && leaving != me) {
     const Operation& op = batch[next_operation];
@@ -307,7 +308,7 @@ void* work(void* argument) {
   }
 }
 
-// Fills the batch; false at the end.
+// Fills the batch; returns false at the end.
 bool read_batch() {
   size_t length = 0, whole = batch_operations * sizeof(Operation);
   auto* bytes = reinterpret_cast<char*>(batch);
@@ -324,14 +325,14 @@ bool read_batch() {
 
 }  // namespace
 
-// The calls follow each other as fast as they can be made. Allocators in libraries find this function before that of the
-// C library, as the symbols of the program come first (ld.so(8)); so for them as much time passes as did in the recorded
+// The calls follow each other as fast as possible. Allocators in libraries find this function before that of the C
+// library, as the symbols of the program come first (ld.so(8)); so for them as much time passes as in the recorded
 // process.
 extern "C" [[gnu::visibility("default")]] int clock_gettime(clockid_t clock, timespec* out) noexcept {
   bool is_wall_time = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW ||
                       clock == CLOCK_BOOTTIME || clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
   if (!is_wall_time) return static_cast<int>(syscall(SYS_clock_gettime, clock, out));
-  // Any begin will do, but not the epoch, which some take for a clock that does not work.
+  // Any start will do, except the epoch, which some take for a broken clock.
   uint64_t now = 1'000'000 * second + recorded_ns.load(std::memory_order_relaxed);
   out->tv_sec = static_cast<time_t>(now / second);
   out->tv_nsec = static_cast<long>(now % second);
@@ -354,7 +355,7 @@ int main(int count, char** arguments) {
   slots = static_cast<Slot*>(map((slot_count + 1) * sizeof(Slot)));
   batch = static_cast<Operation*>(map(batch_operations * sizeof(Operation)));
   workers = static_cast<Worker*>(map(thread_count * sizeof(Worker)));
-  // All of them now: what the C library needs for a thread is no part of the replay.
+  // Start all of them now: memory that the C library needs for a thread is not part of the replay.
   for (uint32_t i = 1; i < thread_count; ++i) start(i);
   empty_ticks = UINT64_MAX;
   for (int i = 0; i < 1000; ++i) {
@@ -377,6 +378,6 @@ int main(int count, char** arguments) {
       .number(after.ru_minflt - before.ru_minflt)
       .number(failed)
       .write();
-  // What was never released is no work for anybody.
+  // Blocks that were never released are not released now either.
   stop(0);
 }

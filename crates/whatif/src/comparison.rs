@@ -63,18 +63,18 @@ pub struct Truth {
     pub replayed_peak_bytes: u64,
     /// Median of the errors by absolute value: -0.1 stands for 10 % less than recorded.
     pub median_error: f64,
-    /// The error of the mean over time.
+    /// Error of the mean over time.
     pub mean_error: f64,
     /// Error of the peak.
     pub peak_error: f64,
-    /// The error at the last moment.
+    /// Error at the last moment.
     pub end_error: f64,
     /// True if the errors of the mean, the peak and the end are small enough.
     pub holds: bool,
 }
 
 impl Truth {
-    /// The largest of the errors by which it is judged.
+    /// Returns the largest of the errors that decide.
     pub(crate) fn error(&self) -> f64 {
         let all = [self.mean_error, self.peak_error, self.end_error];
         all.into_iter().map(f64::abs).fold(0.0, f64::max)

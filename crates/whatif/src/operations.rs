@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Sample = 7,
     /// The time is now `value`, for allocators that act after some time.
     Clock = 8,
-    /// The thread ends; a later call of its number is of a new one.
+    /// The thread ends; a later call with its number belongs to a new thread.
     End = 9,
 }
 
@@ -72,12 +72,12 @@ pub(crate) struct Moments {
     pub every: u64,
 }
 
-/// What a replay does beside the calls of the recording.
+/// Actions of a replay besides the calls of the recording.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// When it measures itself.
+    /// Moments at which it measures itself.
     pub moments: Moments,
-    /// When its threads end.
+    /// Lives of its threads.
     pub lives: Lives,
 }
 
@@ -144,7 +144,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.sample(self.now_ns);
     }
 
-    /// The calls that each thread has made.
+    /// Returns the calls that each thread has made.
     pub fn calls(&self) -> &Calls {
         &self.threads.calls
     }
@@ -153,7 +153,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.call_aligned(kind, index, slot, value, 0);
     }
 
-    /// A call of a thread, by its number in the ledger.
+    /// Emits a call of a thread, by its number in the ledger.
     fn call_aligned(&mut self, kind: Kind, index: u16, slot: u32, value: u64, align_log2: u8) {
         let (thread, ends) = self.threads.call(index);
         self.sums.threads = self.threads.most();
@@ -181,7 +181,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.sums.operations += 1;
     }
 
-    /// What is no call.
+    /// Emits an operation that is not a call.
     fn emit_simple(&mut self, kind: Kind, thread: u16, value: u64) {
         self.emit(Operation {
             kind,

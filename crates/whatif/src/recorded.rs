@@ -127,7 +127,7 @@ struct Feed<W: FnMut(Operation)> {
     threads: Owners,
 }
 
-/// Which threads had the rings. A ring goes to another thread only when its owner has ended.
+/// Owners of the rings. A ring is passed to another thread only after its owner has ended.
 #[derive(Default)]
 struct Owners {
     /// Numbers of threads in the ledger, which counts them in the order of their first rings.
@@ -164,9 +164,9 @@ impl<W: FnMut(Operation)> Visitor for Feed<W> {
     }
 }
 
-/// What a recording comes to, and when its threads end.
+/// Returns the sums of a recording, and the lives of its threads.
 pub(crate) fn survey(recording: &Recording) -> Result<(Sums, Lives), Error> {
-    // The second one knows how many threads live at a time.
+    // The second pass knows how many threads live at a time.
     let (_, lives) = pass(recording, Plan::default(), |_| {})?;
     let plan = Plan {
         lives: lives.clone(),

@@ -1,29 +1,30 @@
-//! Which thread of a replay makes the calls of a recorded one, and when it ends.
+//! Decides which thread of a replay makes the calls of a recorded one, and when it ends.
 //!
-//! A thread that ends gives back what its allocator kept for it: its cache, and its arena, which the next thread takes. A
-//! replay whose threads all lived on would keep a cache for each of them.
+//! A thread that ends gives back the memory that its allocator kept for it: its cache, and its arena, which the next
+//! thread takes. A replay whose threads never ended would keep a cache for each of them.
 
 use std::collections::BTreeSet;
 
-/// Threads of a replay. If more threads of a run live at a time, they share them.
+/// Number of threads in a replay. If more threads of a run live at a time, they share them.
 pub(crate) const MOST_THREADS: u16 = 64;
 
-/// Calls that a thread has made, by their numbers: the first one and the last one.
+/// Calls of a thread, by their numbers: the first one and the last one.
 type Span = (u64, u64);
 
-/// The lives of a recording's threads, by their numbers in the ledger.
+/// Lives of a recording's threads, by their numbers in the ledger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lives {
     /// The process's first thread; 0 if it made no call.
     main: u16,
-    /// Numbers of the calls with which threads end; `None`: the thread lives to the end.
+    /// Number of the last call of each thread that ends; `None` if the thread lives to the end.
     last_calls: Vec<Option<u64>>,
 }
 
 impl Lives {
-    /// The threads that made these calls. Those for which `has_ended` holds end with their last call. Of the latest ones
-    /// that is not known yet, because the owners of rings are looked for now and then: where threads come and go, a thread
-    /// that made no call any more when the last one came is one that has gone.
+    /// Creates the lives of the threads that made these calls. Those for which `has_ended` holds end with their last
+    /// call. It is not yet known about the latest ones, because the recorder looks for ended owners of rings only now
+    /// and then: in a program with short-lived threads, a thread without any calls since the last thread came has
+    /// ended.
     pub fn new(main: u16, calls: &Calls, has_ended: impl Fn(u16) -> bool) -> Lives {
         let made = |(index, span): (usize, &Span)| {
             let index = u16::try_from(index).ok()?;
@@ -55,7 +56,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Another call of a thread. Returns its number, which begins with 1.
+    /// Counts another call of a thread. Returns its number, which begins with 1.
     fn count(&mut self, index: u16) -> u64 {
         self.made += 1;
         let index = usize::from(index);
@@ -69,12 +70,12 @@ impl Calls {
     }
 }
 
-/// The threads of a replay, and who uses them.
+/// Threads of a replay, and the recorded threads that use them.
 #[derive(Debug)]
 pub(crate) struct Threads {
     lives: Lives,
     pub calls: Calls,
-    /// By numbers of the ledger: the thread of the replay, once it has made a call.
+    /// Thread of the replay, by the number in the ledger, after its first call.
     seats: Vec<Option<u16>>,
     /// Threads of the recording that use each thread of the replay now.
     users: Vec<u32>,
@@ -87,19 +88,19 @@ impl Threads {
             lives,
             calls: Calls::default(),
             seats: Vec::new(),
-            // The first one is the process's own: some allocators treat it in another way.
+            // The first one is the process's own: some allocators treat it differently.
             users: vec![1],
             free: BTreeSet::new(),
         }
     }
 
-    /// As many threads of the replay as were ever used.
+    /// Returns the largest number of threads used in the replay.
     pub fn most(&self) -> u16 {
         self.users.len() as u16
     }
 
-    /// Counts a call of this thread of the ledger. Returns who makes it in the replay, and whether that thread ends after
-    /// it.
+    /// Counts a call of this thread of the ledger. Returns the thread of the replay that makes it, and whether that
+    /// thread ends afterwards.
     pub fn call(&mut self, index: u16) -> (u16, bool) {
         let seat = self.seat(index);
         let number = self.calls.count(index);
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_silent_when_the_last_one_comes_has_gone() {
-        // Not the third, which goes on, and not the last.
+        // Not the third, which continues, and not the last.
         let calls = [1, 2, 3, 4, 5, 3, 1];
         let ends = |has_ended: fn(u16) -> bool| {
             let mut first = Threads::new(Lives::default());

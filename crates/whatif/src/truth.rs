@@ -3,7 +3,7 @@
 use crate::comparison::Truth;
 use memhook_recording::ResidentSample;
 
-/// Error up to which a replay is believed.
+/// Largest error of a trustworthy replay.
 const MOST: f64 = 0.05;
 /// Moments at which the growth was below this share of the largest are left out, because most of it is memory mapped
 /// by the program beside its heap.
@@ -36,7 +36,7 @@ pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Opti
     let peak = |curve: &[(u64, u64)]| curve.iter().map(|(_, bytes)| *bytes).max();
     let (recorded_peak, replayed_peak) = (peak(&recorded)?, peak(&replayed)?);
     let least = (recorded_peak as f64 * LEAST_SHARE).max(1.0);
-    // What is less than that at the end or on average is judged as if it were as much.
+    // Smaller amounts at the end or on average are judged as if they were this large.
     let error = |recorded: u64, replayed: u64| {
         (replayed as f64 - recorded as f64) / (recorded as f64).max(least)
     };

@@ -1,9 +1,9 @@
 //! Real targets, attached by the real binary, and exact numbers; a folder for each subject.
 //!
-//! All are one program: to link one for each file took longer than most of them run, and a processor waited at the
-//! end of each. `cargo test -p memhook-tests --test end_to_end gate::` runs those of one folder.
+//! All tests are in one program: linking one for each file took longer than most of them run, and a processor was
+//! idle at the end of each. `cargo test -p memhook-tests --test end_to_end gate::` runs those of one folder.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// For its `#[test]`, which lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 

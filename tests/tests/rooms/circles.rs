@@ -99,7 +99,7 @@ fn paths(text: &str) -> Vec<Names> {
     }
 }
 
-/// Whether a file only lists modules and hands on what is in them.
+/// Returns whether a file only lists modules and re-exports their contents.
 fn only_lists(text: &str) -> bool {
     let statements = text.split(';').map(str::trim);
     statements.filter(|s| !s.is_empty()).all(|statement| {
@@ -126,14 +126,14 @@ impl Modules<'_> {
         module.is_empty() || file.is_some_and(|file| only_lists(&file.text))
     }
 
-    /// What a module counts as: itself, or the one that it is a part of.
+    /// Returns the module that a module counts as: itself, or the one that it is a part of.
     fn node(&self, module: &[String]) -> Option<String> {
         let prefixes = (1..=module.len()).map(|length| &module[..length]);
         let own = prefixes.into_iter().find(|prefix| !self.is_room(prefix))?;
         Some(own.join("::"))
     }
 
-    /// Where a path leads that begins in a module.
+    /// Returns the target of a path in a module.
     fn meant(&self, from: &[String], path: &[String]) -> Option<String> {
         let mut at = from.to_vec();
         for (number, name) in path.iter().enumerate() {
@@ -194,7 +194,7 @@ fn graph(files: &[File]) -> Graph {
     graph
 }
 
-/// The same between rooms and what stands beside them.
+/// The same between rooms and the files beside them.
 fn of_rooms(graph: &Graph, name: &str) -> Graph {
     let room = |module: &String| module.split("::").next().unwrap_or("").to_owned();
     let mut rooms = Graph::new();

@@ -4,7 +4,7 @@ use super::{read, root, table};
 use std::collections::BTreeSet;
 use std::process::Command;
 
-/// What `cargo metadata` says of a crate below `crates/`.
+/// Facts from `cargo metadata` about a crate below `crates/`.
 struct Crate {
     directory: String,
     /// Directories of the crates of this workspace that it imports, but for tests of its own.
@@ -53,7 +53,8 @@ fn code_map() -> Vec<String> {
     places.collect()
 }
 
-/// What is wrong: crates that the map lacks or has too much, and imports that go upward.
+/// Returns the faults: crates missing in the map or superfluous there, and imports that go
+/// upward.
 fn faults(map: &[String], crates: &[Crate]) -> Vec<String> {
     let line = |name: &String| map.iter().position(|place| place == name);
     let mut faults = Vec::new();

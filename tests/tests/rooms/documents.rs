@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The widest line of a document, in characters.
 const COLUMNS: usize = 100;
-/// Where a path between backticks begins that has to be there.
+/// Beginnings of paths between backticks that have to exist.
 const PLACES: [&str; 7] = [
     "crates/",
     "docs/",
@@ -25,7 +25,7 @@ struct Page {
 }
 
 impl Page {
-    /// Lines with their numbers from 1, without those of code blocks.
+    /// Returns lines with their numbers from 1, without those of code blocks.
     fn prose(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut is_code = false;
         let lines = (1..).zip(self.text.lines());
@@ -91,7 +91,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What is wrong with a link, if anything.
+/// Returns the fault of a link, if any.
 fn fault_of_link(page: &Page, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -115,11 +115,11 @@ fn fault_of_link(page: &Page, link: &str) -> Option<String> {
     (!is_known).then(|| format!("no heading for the link {link}"))
 }
 
-/// The page whose names of files are those of end-to-end tests.
+/// The page whose file names are those of end-to-end tests.
 const PAGE_OF_TESTS: &str = "docs/safety.md";
 const TESTS: &str = "tests/tests/end_to_end";
 
-/// Whether a path below `base` is there; `*` stands for any file.
+/// Returns whether a path below `base` exists; `*` stands for any file.
 fn exists(base: &Path, path: &str) -> bool {
     let Some((directory, pattern)) = path.rsplit_once('/').filter(|(_, f)| f.contains('*')) else {
         return base.join(path).exists();
@@ -148,7 +148,7 @@ fn faults(page: &Page) -> Vec<String> {
             let own = root().join(page.path.parent().unwrap_or(Path::new("")));
             let is_own = span.starts_with("src/");
             let is_path = is_own || PLACES.iter().any(|place| span.starts_with(place));
-            // What is written in capitals stands for a name.
+            // Capital letters stand for a name.
             let is_pattern = span.contains(|c: char| c.is_uppercase() || c.is_whitespace())
                 && !span.ends_with(".md");
             let is_test =

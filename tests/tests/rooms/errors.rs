@@ -1,12 +1,12 @@
-//! Errors are printed as a chain, each followed by its source: one whose text holds that of its source would say
-//! it twice ("cannot read X: No such file or directory: No such file or directory").
+//! Errors are printed as a chain, each followed by its source: one whose text contains that of its source would
+//! print it twice ("cannot read X: No such file or directory: No such file or directory").
 
 use super::root;
 use std::path::{Path, PathBuf};
 
 /// The attribute that gives a variant its text (thiserror), and what belongs to it.
 struct Variant<'a> {
-    /// What stands between the parentheses of `#[error(...)]`.
+    /// Text between the parentheses of `#[error(...)]`.
     text: &'a str,
     /// The variant with its fields.
     body: &'a str,
@@ -81,7 +81,7 @@ pub(super) fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// What this test looks for is found where it is, and nowhere else.
+/// This test finds a repeated source where there is one, and nowhere else.
 #[test]
 fn a_repeated_source_is_recognized() {
     let enumeration = |text: &str, fields: &str| {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where pages with examples are, and the README.
+/// Directories of pages with examples, and of the README.
 const PLACES: [&str; 3] = ["docs", "docs/guide", "docs/design"];
 
 /// The binary of this build, which has been built with this test, or is built now.
@@ -45,7 +45,8 @@ fn without_messages(page: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What may hold command lines: lines of code blocks, one that ends in a backslash with the next, and code spans.
+/// Returns texts that may contain command lines: lines of code blocks, joined if they end in a backslash, and
+/// code spans.
 fn examples(page: &str) -> Vec<String> {
     let (mut found, mut is_code, mut begun) = (Vec::new(), false, String::new());
     for line in page.lines() {
@@ -80,7 +81,7 @@ fn command_lines(example: &str) -> Vec<Vec<String>> {
             c => word.push(c),
         }
     }
-    // What a quote that nobody closes holds is prose.
+    // Text after an unclosed quote is prose.
     let ours = lines.into_iter().filter_map(|words| {
         let name = words.iter().position(|word| word == "memhook-rs")?;
         let own = words[name + 1..].iter();
@@ -110,7 +111,7 @@ fn option(word: &str) -> Option<&str> {
     (is_long || is_short).then_some(name)
 }
 
-/// What memhook-rs does not know of an example.
+/// Returns the parts of an example that memhook-rs does not know.
 fn unknown(example: &str, known: &mut BTreeMap<String, Option<BTreeSet<String>>>) -> Vec<String> {
     let mut faults = Vec::new();
     for words in command_lines(example) {

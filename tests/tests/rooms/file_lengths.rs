@@ -1,4 +1,4 @@
-//! How long files are: one subject a file.
+//! Limits the length of files: one subject per file.
 
 use super::root;
 
@@ -13,7 +13,7 @@ fn no_file_is_too_long() {
         for entry in std::fs::read_dir(folder).expect("a directory") {
             let entry = entry.expect("readable");
             let (path, kind) = (entry.path(), entry.file_type().expect("readable"));
-            // Of a link, what it leads to is looked at by itself.
+            // The target of a link is checked by itself.
             if kind.is_dir() {
                 folders.push(path);
                 continue;

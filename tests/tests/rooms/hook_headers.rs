@@ -4,7 +4,7 @@ use super::root;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// What the compiler makes of a file that includes this header and nothing else.
+/// Returns the compiler's output for a file that includes only this header.
 fn compiled(header: &str, options: &[&str]) -> Result<String, String> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let mut child = Command::new(compiler)

@@ -1,7 +1,7 @@
 //! The rooms of the project: which crate may import which, which modules may know each other, and
-//! whether the documents still describe what is there.
+//! whether the documents still describe the code.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// For its `#[test]`, which lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 

@@ -1,5 +1,5 @@
-//! Names of options in texts of the program: only the command line and what is shown to its users say what to type, and
-//! each option that they name is there.
+//! Names of options in texts of the program: only the command line and texts shown to its users tell what to type, and
+//! each option that they name exists.
 
 use super::errors::sources;
 use super::examples::options_of;

@@ -1,5 +1,6 @@
-//! What needs a processor for which the tracer is written is in one place of the command, so that all else
-//! compiles for others. (`.ci/run` compiles it; this says at once, and without a compiler, what is misplaced.)
+//! Code that needs a processor supported by the tracer is in one place of the command, so that everything else
+//! compiles for others. (`.ci/run` compiles it; this test finds misplaced code at once, and without a
+//! compiler.)
 
 use super::{read, root};
 use std::path::{Path, PathBuf};

@@ -5,9 +5,9 @@ use super::{read, root};
 use std::collections::BTreeSet;
 
 const PAGE: &str = "docs/refusals.md";
-/// What stands on the page for a value.
+/// Placeholder for a value on the page.
 const VALUE: &str = "…";
-/// Where a message begins in the code, and how many arguments stand before it.
+/// Beginnings of messages in the code, and the number of arguments before each.
 const MARKS: [(&str, usize); 3] = [("#[error(", 0), ("Check::bad(", 1), ("gaps.push(", 0)];
 
 /// Places whose errors are no refusals of a command, each with the reason.

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 /// Lines above a sleep in which the reason may be.
 const ABOVE: usize = 6;
 
-/// Whether a line begins a comment, or a loop that waits for a state and pauses between two looks at it.
+/// Returns whether a line begins a comment, or a loop that waits for a state and pauses between two
+/// checks.
 fn is_reason(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("//") || line.starts_with("while ") || line.contains("for _ in 0..4800")

@@ -1,4 +1,4 @@
-//! Programs of tests: what is not installed fails none of them.
+//! Programs of tests: one that is not installed never makes a test fail.
 
 use super::root;
 use std::path::{Path, PathBuf};

@@ -30,7 +30,7 @@ __attribute__((noinline)) static void leak_in_copy(void) {
   for (int i = 0; i < 70; i++) lose(malloc_of_copy(3000), 3000);
 }
 
-// What the loops have left in registers and on the stack keeps nothing alive.
+// Remains of the loops in registers and on the stack keep nothing alive.
 __attribute__((noinline)) static void scrub(void) {
   char room[4096];
   memset(room, 0, sizeof room);

@@ -47,7 +47,7 @@ pub mod python_entry {
 
 /// Value of a missing offset.
 pub const NO_OFFSET: u32 = u32::MAX;
-/// Most bytes of a frame that the hook reads.
+/// Upper bound for the bytes of a frame that the hook reads.
 pub const PYTHON_FRAME_BYTES: usize = 128;
 /// Most bytes of a code object that the hook reads.
 pub const PYTHON_CODE_BYTES: usize = 256;

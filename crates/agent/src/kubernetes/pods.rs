@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Annotation by which a pod opts out, or in where a rule asks for that.
 pub const ANNOTATION: &str = "memhook-rs/trace";
-/// Time for which a pod is remembered after the kubelet's last list with it: a kubelet that has just been started
-/// lists none, and its processes are not left for that.
+/// Time for which a pod is remembered after the kubelet's last list with it: a newly started kubelet
+/// lists none, and its processes must not be abandoned because of that.
 const KEPT: Duration = Duration::from_secs(300);
 /// Longest id of a pod: those of static pods are hashes of 32 digits, all others UUIDs.
 const MOST_OF_A_UID: usize = 64;
@@ -15,12 +15,12 @@ const MOST_OF_A_UID: usize = 64;
 /// Consent of a pod to being traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consent {
-    /// It says nothing.
+    /// The pod has no annotation about it.
     #[default]
     Unsaid,
-    /// It opts in.
+    /// The pod opts in.
     In,
-    /// It opts out.
+    /// The pod opts out.
     Out,
     /// Neither of these.
     Unclear,

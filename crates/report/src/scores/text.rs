@@ -44,7 +44,7 @@ fn value(value: Option<f64>) -> String {
     format!("{sign}{whole}{point}{part}")
 }
 
-/// `+65`, `-1.5`, `±0`.
+/// Returns a change as text: `+65`, `-1.5`, `±0`.
 fn change_of_value(change: f64) -> String {
     match change {
         0.0 => "±0".into(),

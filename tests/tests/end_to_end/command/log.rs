@@ -49,7 +49,7 @@ fn is_off_until_it_is_wanted() {
     let (code, _, holds) = run_with(&attach, &wanted);
     assert_eq!(code, 0, "{holds}");
     assert!(!holds.is_empty());
-    // What a busy machine keeps from being done in time is a warning.
+    // If a busy machine delays something too long, there is a warning.
     let is_of_hold = |line: &str| line.contains(" memhook_inject::hold::");
     assert!(holds.lines().all(is_of_hold), "{holds}");
 
@@ -72,7 +72,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     };
     set(&writer, libc::O_NONBLOCK);
     while writer.write(&[b'x'; 4096]).is_ok() {}
-    // Whoever inherits it waits.
+    // Inheriting it would make a process wait.
     set(&writer, 0);
     (reader, writer)
 }

@@ -190,7 +190,7 @@ fn a_recording_that_goes_through_a_pipe_is_followed() {
     }
 }
 
-/// What happens in a thousandth of a second, on two threads, is before or behind a mark that the program sets.
+/// Events within a thousandth of a second, on two threads, are before or after a mark that the program sets.
 #[test]
 fn a_program_marks_itself() {
     let directory = Folder::new("own-marks");
@@ -251,7 +251,7 @@ fn a_program_marks_itself() {
     assert_eq!(sizes(&between), [10, 20, 0]);
     let behind = ["--from-mark", "two", "--measure", "live"];
     assert_eq!(sizes(&behind), [10, 20, 30]);
-    // What came in each window: its own blocks, and what a thread needs.
+    // Allocations in each window: its own blocks, and memory for a thread.
     let growth = |options: &[&str]| {
         let words = [&["report", recording, "--json"], options].concat();
         let report: Value = serde_json::from_str(&run(&words).1).expect("JSON");
@@ -263,7 +263,7 @@ fn a_program_marks_itself() {
     assert!((0..2002).contains(&of_thread), "{of_thread}");
     assert_eq!(growth(&behind), 30 * 3003);
 
-    // After the death of an attacher, whoever comes next puts the pointer back.
+    // After the death of an attacher, the next one restores the pointer.
     Attacher::start(&target, &[]).kill();
     assert_eq!(step(&mut target).trim(), "done listened to");
     assert_eq!(run(&["detach", &target.pid().to_string()]).0, 0);
@@ -271,7 +271,7 @@ fn a_program_marks_itself() {
     assert!(target.finish().success());
 }
 
-/// What is used of the limit of a memory cgroup, and how long processes waited for memory.
+/// The used share of a memory cgroup's limit, and how long processes waited for memory.
 #[test]
 fn limits_of_a_group_and_pressure_lead_to_marks() {
     const LIMIT: u64 = 128 << 20;
@@ -306,7 +306,7 @@ fn limits_of_a_group_and_pressure_lead_to_marks() {
     assert!(target.finish().success());
 }
 
-/// What `--when` and `--then` ask for is done in the order in which the limits are reached, once each.
+/// The actions of `--when` and `--then` happen in the order in which the limits are reached, once each.
 #[test]
 fn limits_lead_to_reports_marks_commands_and_the_detach() {
     let directory = Folder::new("triggers");

@@ -30,7 +30,7 @@ fn check(folder: &Folder, arguments: &[&str]) {
     assert_eq!(mode(&path), 0o600, "{what}");
     let length = symlink_metadata(&path).expect("there").len();
     assert!(length > 0, "{what}");
-    // Over a file that is there, its other names, and whoever may read it.
+    // Replacing an existing file keeps its other names and its permissions.
     let other = folder.path("other-name");
     let _ = std::fs::remove_file(&other);
     write(&path, "precious").expect("written");
@@ -58,7 +58,7 @@ fn check(folder: &Folder, arguments: &[&str]) {
         }
         assert_eq!(Path::new(&target).exists(), is_there, "{what}");
     }
-    // What is no file is written to as it is.
+    // An output that is not a regular file is written to directly.
     let (code, _, errors) = with("/dev/null", &[]);
     assert_eq!(code, 0, "{what}: {errors}");
 }
@@ -96,7 +96,7 @@ fn every_output_is_private() {
     assert!(target.finish().success());
 }
 
-/// An output that cannot be written whole leaves what was there before, and what is read is never overwritten.
+/// An output that cannot be written completely leaves the old contents, and inputs are never overwritten.
 #[test]
 fn what_was_there_survives() {
     let folder = Folder::new("survives");
@@ -203,8 +203,8 @@ fn a_failed_attach_leaves_no_output() {
     assert_eq!(entries.count(), 1);
 }
 
-/// What builds expect: reports are written again, the summary is added to, files keep their permissions. Not through
-/// what others have put into a folder for all.
+/// As builds expect: reports are replaced, the summary is appended to, files keep their permissions. Links placed by
+/// others in a shared folder are not followed.
 #[test]
 fn outputs_of_the_gate() {
     let folder = Folder::new("gate-outputs");

@@ -82,7 +82,7 @@ fn typed(line: &str, pid: u32, folder: &Folder) -> Output {
     shell.output().expect("sh")
 }
 
-/// What the README promises of each of its commands, by how the command begins.
+/// Promises of the README about each of its commands, by the beginning of the command.
 const PROMISES: &[(&str, &[&str])] = &[
     ("memhook-rs attach PID -q -d 10m -o run.mhk", &[]),
     (
@@ -165,7 +165,7 @@ fn every_command_does_what_it_says() {
         .stderr(Stdio::null())
         .output()
         .expect("chromium");
-    // What the page carries is packed, so this is on the screen.
+    // The data in the page is packed, so this is on the screen.
     let page = String::from_utf8_lossy(&page.stdout);
     let is_shown = page.contains("export_history");
     assert!(
@@ -225,7 +225,7 @@ fn three_questions_take_three_commands() {
     assert!(leaks.contains("of it unreachable"), "{leaks}");
 }
 
-/// What a line looks like without its numbers: `0x1f`, `1,234`, `2.4 MiB`, `31354`.
+/// Returns a line without its numbers: `0x1f`, `1,234`, `2.4 MiB`, `31354`.
 fn shape(line: &str) -> String {
     let mut shape = String::new();
     // An estimate has no peak, and an error.
@@ -249,7 +249,7 @@ fn shape(line: &str) -> String {
     shape
 }
 
-/// The first example is what the demo prints today, but for the numbers.
+/// The first example is the current output of the demo, except for the numbers.
 #[test]
 fn the_first_minute_is_as_shown() {
     let text = section("## Sixty seconds");

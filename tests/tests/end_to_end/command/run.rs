@@ -51,7 +51,7 @@ fn constructors_are_traced_and_the_status_passes_through() {
     }
 }
 
-/// What nothing reaches when the program has ended, as `attach --leaks` finds it in one that runs.
+/// Blocks that nothing reaches when the program has ended, as `attach --leaks` finds them in a running one.
 #[test]
 fn leaks_at_the_end() {
     let program = build_target("gate_cases", &["-O1", "-g"]);
@@ -201,7 +201,7 @@ fn a_script_runs_in_its_interpreter() {
 fn a_daemon_outlives_the_trace_of_what_started_it() {
     let folder = Folder::new("daemon");
     let file = folder.path("done");
-    // As daemon(3) does: fork, a session of its own, fork again.
+    // In the same way as daemon(3): fork, a new session, fork again.
     let program = format!(
         "import os, time
 if os.fork(): os._exit(3)

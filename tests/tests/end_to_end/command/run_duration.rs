@@ -50,7 +50,7 @@ fn registers_and_the_status_are_the_programs_own() {
     let (mut run, report) = found.expect("it allocates");
     assert_eq!(report["final"], true, "{report}");
     assert_eq!(report["totals"]["lost_events"], 0, "{report}");
-    // It runs, and nobody traces it: another attach works.
+    // It runs untraced: another attach works.
     assert_eq!(run.target.status("TracerPid"), "0");
     let again = Attacher::start(&run.target, &[]).finish();
     assert_eq!(again["totals"]["lost_events"], 0, "{again}");
@@ -108,7 +108,7 @@ fn processes_that_were_followed_are_left_too() {
     assert!(run.target.finish().success());
 }
 
-/// What ends before that time is reported at its end, with its status.
+/// A program that ends before that time is reported at its end, with its status.
 #[test]
 fn a_program_that_ends_earlier() {
     let folder = Folder::new("run-duration");

@@ -1,5 +1,5 @@
-//! What the commands write as JSON, from real targets, fits the schemas in `docs/schemas`; and nearly
-//! every field of the schemas was in it.
+//! JSON output of the commands, from real targets, fits the schemas in `docs/schemas`; and nearly every
+//! field of the schemas occurred in it.
 
 use memhook_tests::programs::{Folder, installed, installed_library};
 use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run_program, stop};
@@ -115,7 +115,8 @@ fn forsaken(file: &str) -> Value {
     serde_json::from_str(last).expect("JSON")
 }
 
-/// Fields that no document had, but for those of estimates, which take watchpoints: `looks.rs` has them.
+/// Returns fields that no document had, except those of estimates, which need watchpoints: `looks.rs`
+/// has them.
 fn unseen_but_estimates(schema: &JsonSchema) -> Vec<String> {
     let mut unseen = schema.unseen();
     unseen.retain(|field| {
@@ -162,7 +163,7 @@ fn scans() {
     }
     scan.check(&json(&["scan", &pid, "--json", "--show-possible"]));
     census.check(&json(&["scan", &pid, "--json", "--census"]));
-    // Without --yes and a terminal it says what it would do.
+    // Without --yes and a terminal it prints what it would do.
     let pause = ["--twice", "20ms"];
     reclaim.check(&json(
         &[&["scan", &pid, "--json", "--reclaim"], &pause[..]].concat(),
@@ -294,7 +295,7 @@ fn verdicts() {
     assert_eq!(unseen_but_estimates(&schema), [""; 0]);
 }
 
-/// The line of JSON among those of the text.
+/// Returns the line of JSON in the text.
 fn document_in(out: &str) -> Value {
     let line = out.lines().find(|line| line.starts_with('{'));
     serde_json::from_str(line.expect("a line of JSON")).expect("JSON")

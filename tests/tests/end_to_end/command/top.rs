@@ -16,7 +16,7 @@ fn top_with(variables: &str, target: &Target) -> String {
 
 /// With these words behind the command.
 fn top_words(words: &str) -> String {
-    // What is printed at the end is read before the terminal goes.
+    // The final output is read before the terminal is gone.
     format!(
         "'{}' top {words} -i 100ms; echo exit=$?; sleep 1000",
         binary().display()
@@ -86,7 +86,7 @@ fn a_target_that_ends_and_a_terminal_that_goes_away() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
-/// As it comes from another machine: the process that is traced is not the one that is looked at.
+/// As if it came from another machine: the traced process is not the one examined here.
 #[test]
 fn a_recording_that_comes_through_a_pipe() {
     let mut target = Target::start(&build_target("leaks", &[]), &[]);
@@ -106,13 +106,13 @@ fn a_recording_that_comes_through_a_pipe() {
     terminal.press("Down", "q quit");
     terminal.press("Enter", "main");
     terminal.press("q", "What was recorded so far");
-    // It can be traced on without anybody who looks.
+    // Tracing continues without a viewer.
     assert!(target.finish().success(), "the target's self-check");
     let (code, out, errors) = run(&["top", "--from", "/nowhere.mhk"]);
     assert_eq!((code, out.as_str()), (2, ""), "{errors}");
 }
 
-/// Of a process with allocators of its own, one heap at a time is shown.
+/// In a process with its own allocators, one heap at a time is shown.
 #[test]
 fn heaps_that_are_described() {
     let mut target = Target::start(&build_target("own_pools", &["-g", "-O2"]), &["waits"]);
@@ -149,7 +149,7 @@ fn no_terminal_and_samples_are_refused() {
     assert_eq!(target.our_mappings(), 0, "the target is untouched");
 }
 
-/// A target with what it leaks, and its screen.
+/// Returns a target with its leaks, and its screen.
 fn leaking(name: &str, variables: &str, columns: u16, lines: u16) -> (Target, Terminal) {
     let mut target = Target::start(&build_target("leaks", &[]), &[]);
     let command = top_with(variables, &target);
@@ -342,7 +342,7 @@ fn a_report_of_the_moment() {
     assert!(target.finish().success(), "the target's self-check");
 }
 
-/// Where it cannot be written, the screen says so and goes on.
+/// If it cannot be written, the screen reports that and continues.
 #[test]
 fn a_report_that_cannot_be_written() {
     let folder = Folder::new("top-no-reports");

@@ -5,7 +5,7 @@ use memhook_tests::terminal::Terminal;
 use memhook_tests::{Target, binary, build_target, compile, not_run, run, source, until};
 use std::os::unix::fs::PermissionsExt;
 
-/// Says what it was given, and waits for a line; `3` ends it with this code, as Ctrl-C does with 4.
+/// Prints its arguments, and waits for a line; `3` ends it with this code, as Ctrl-C does with 4.
 const EDITOR: &str = r#"#!/bin/sh
 trap 'exit 4' INT
 cd "$(dirname "$0")" || exit 9
@@ -46,7 +46,7 @@ fn state(folder: &Folder) -> String {
     std::fs::read_to_string(folder.path("state")).expect("the editor ran")
 }
 
-/// Whether programs draw on the terminal, and whether they have the mouse.
+/// Returns whether programs draw on the terminal, and whether they have the mouse.
 fn modes(terminal: &Terminal) -> String {
     let flags = terminal.tmux(&["display-message", "-p", "#{alternate_on}#{mouse_any_flag}"]);
     String::from_utf8_lossy(&flags.stdout).trim().to_owned()
@@ -101,7 +101,7 @@ fn the_line_of_a_row_is_opened_and_the_process_is_served() {
     terminal.tmux(&["send-keys", "Enter"]);
     terminal.wait_for("v source");
     until("the screen is ours again", || modes(&terminal) == "11");
-    // What came meanwhile.
+    // Data that arrived meanwhile.
     terminal.wait_for("in 90 blocks");
     terminal.press("v", "THE EDITOR IS OPEN");
     terminal.send("3", "3");
@@ -127,7 +127,7 @@ fn keys_that_interrupt_and_suspend_do_nothing_to_top() {
     terminal.press("v", "THE EDITOR IS OPEN");
     terminal.press("C-c", "The editor ended with code 4");
     terminal.press("v", "THE EDITOR IS OPEN");
-    // It is continued, as nobody else could do that.
+    // It is continued, because nothing else could do that.
     terminal.press("C-z", "^Z");
     target.send("p");
     target.expect("done");
@@ -256,7 +256,8 @@ fn names_of_files_are_arguments_and_nothing_else() {
     assert!(target.finish().success());
 }
 
-/// Of root by sudo, the editor is not root's: the file may have been written by somebody else.
+/// Run by root through sudo, the editor is not root's: the file may have been written by someone
+/// else.
 #[test]
 fn with_sudo_the_editor_runs_as_its_caller() {
     // SAFETY: no arguments, cannot fail.
@@ -296,7 +297,7 @@ fn with_sudo_the_editor_runs_as_its_caller() {
     assert!(target.finish().success());
 }
 
-/// What stands at the standard input is a recording: the editor gets the terminal all the same.
+/// Standard input is a recording: the editor gets the terminal all the same.
 #[test]
 fn a_recording_and_a_family_have_it_too() {
     let folder = folder("top-editor-from");

@@ -21,7 +21,7 @@ fn record(folder: &Folder) -> String {
     file
 }
 
-/// What the page carries, as `packed.rs` of the report crate packs it: the head, and in it the columns.
+/// Data of the page, as packed by `packed.rs` of the report crate: the head, and the columns in it.
 fn data(page: &str) -> Value {
     let (_, rest) = page.split_once("id=\"data\">").expect("data");
     let (packed, _) = rest.split_once("</script>").expect("its end");
@@ -148,7 +148,7 @@ fn the_page_holds_the_numbers_of_the_report_and_the_sources() {
     assert_eq!(run(&["view", &file, "-o", &page, "--force"]).0, 0);
 }
 
-/// What a page says of a recording of samples has the errors of the report, at the end and before.
+/// A page of a recording of samples has the errors of the report, at the end and before.
 #[test]
 fn estimates_carry_their_variances() {
     let folder = Folder::new("view-sampled");
@@ -219,7 +219,8 @@ fn request_as(address: &str, path: &str, host: &str) -> String {
     answer
 }
 
-/// A page from elsewhere can have a name that leads here (DNS rebinding); whoever reads nothing keeps nobody waiting.
+/// A foreign page can have a name that leads here (DNS rebinding); a client that does not read does not make others
+/// wait.
 #[test]
 fn the_server_answers_its_own_readers_only_and_all_of_them() {
     let folder = Folder::new("view-readers");

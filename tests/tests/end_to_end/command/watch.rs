@@ -1,4 +1,4 @@
-//! Programs that run out of memory in a real control group, and what is left of them.
+//! Programs that run out of memory in a real control group, and the reports about them.
 
 use memhook_tests::patience::TRIES;
 use memhook_tests::programs::Folder;
@@ -63,7 +63,7 @@ impl Watch {
         Watch { child }
     }
 
-    /// Its exit code, and what it said.
+    /// Returns its exit code and its output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut errors = String::new();
         let mut from = self.child.stderr.take().expect("piped");
@@ -152,7 +152,7 @@ fn a_process_that_is_killed_leaves_its_site() {
         assert_eq!(last["death"]["out_of_memory"], true, "{last:#}");
         let (of_site, all) = share(last, "planted_leak");
         assert!(of_site >= 0.9 * all, "{of_site} of {all}: {last:#}");
-        // What was live at the kill, with the error of a sample.
+        // Live memory at the kill, with the error of a sample.
         assert!(
             all > 0.75 * LIMIT as f64 && all < 1.1 * LIMIT as f64,
             "{all}"
@@ -162,7 +162,7 @@ fn a_process_that_is_killed_leaves_its_site() {
             .map(|r| &r.1)
             .filter(|r| r["reason"] == "limit")
             .collect();
-        // Where the watch stands still all the time, there is none.
+        // If the watch is stopped all the time, there is none.
         told_before += usize::from(!early.is_empty());
         let early_count = early.len();
         for report in early {
@@ -187,9 +187,10 @@ fn a_process_that_is_killed_leaves_its_site() {
     assert!(told_before > 0, "no report before an end");
 }
 
-/// The one that leaks is small at first, or comes last: its report tells its site, and those of all others who it was.
+/// The leaking process is small at first, or comes last: its report tells its site, and those of all others tell which
+/// process it was.
 fn the_leaker_of_a_group_is_found(count: usize, is_late: bool) {
-    // Where the watch stands still all the time, there is no report before the end.
+    // If the watch is stopped all the time, there is no report before the end.
     let is_early = (0..TRIES).any(|_| is_reported_before_its_end(count, is_late));
     assert!(is_early, "no report of it before its end");
 }

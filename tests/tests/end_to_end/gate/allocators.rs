@@ -112,8 +112,8 @@ fn a_linked_allocator_is_like_a_preloaded_one() {
     }
 }
 
-/// Debian's is linked to jemalloc.
-/// An allocator that is linked into the program is called directly: no verdict without what it holds.
+/// Debian's program is linked to jemalloc. An allocator linked into the program is called directly: there is no
+/// verdict without its blocks.
 #[test]
 fn a_built_in_allocator_gives_no_verdict() {
     let program = build_target("built_in_allocator", &["-O1"]);

@@ -1,4 +1,5 @@
-//! Each case of `gate_cases.cc`: what the gate says, and what LeakSanitizer says of the same program.
+//! Each case of `gate_cases.cc`: the verdict of the gate, and that of LeakSanitizer on the same
+//! program.
 
 use memhook_tests::releases::Release;
 use memhook_tests::{binary, build_library, build_target};
@@ -9,7 +10,7 @@ use std::sync::OnceLock;
 /// Leaked blocks and bytes.
 type Leaked = (u64, u64);
 
-/// What LeakSanitizer says.
+/// Verdict of LeakSanitizer.
 enum Sanitizer {
     Same,
     /// Another thing, for this reason.
@@ -175,7 +176,7 @@ fn as_leak_sanitizer_or_with_a_reason() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// The cases of which the gate says something else than what was planted.
+/// Returns the cases in which the gate disagrees with the planted leaks.
 fn wrong_on(release: &Release) -> String {
     let program = release.build_target("gate_cases", &["-O1", "-g"]);
     let mut wrong = String::new();
@@ -206,7 +207,7 @@ fn the_same_verdicts_where_the_heap_cannot_be_dissected() {
     let (_, text) = by_gate(&program, "plain");
     assert!(text.contains("glibc 2.99 is newer than those"), "{text}");
     assert!(text.contains("on the traced blocks alone"), "{text}");
-    // A child that was forked has no trace, so nothing is known of what it has lost.
+    // A forked child has no trace, so its leaks are unknown.
     let output = Command::new(binary())
         .args(["gate", "--follow-fork", "--"])
         .arg(&program)

@@ -9,7 +9,7 @@ use std::process::Command;
 /// Blocks and bytes.
 type Sum = (u64, u64);
 
-/// What is planted: lost, possibly lost.
+/// Planted blocks: lost, possibly lost.
 const LOST: Sum = (2, 64 + 500);
 const POSSIBLE: Sum = (6, 200 + 3 * 64 + 250 + 64);
 

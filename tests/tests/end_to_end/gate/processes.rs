@@ -74,7 +74,7 @@ fn tests_by_make(folder: &Folder, runs: u32) -> String {
     makefile
 }
 
-/// The build's own programs leak by design; what is asked about is the tests.
+/// The build's own programs leak by design; the question is about the tests.
 #[test]
 fn tests_that_make_runs_are_judged_without_an_option() {
     let folder = Folder::new("make-test");
@@ -143,7 +143,7 @@ fn programs_of_the_system_are_judged_by_name() {
     let (code, json, _) = judged(&["--no-follow"]);
     assert_eq!(code, Some(0), "{json}");
     assert!(json.contains("\"headline\":\"PASSED: no leaks\""), "{json}");
-    // Where nothing is the user's, the command is judged, and what it started is named.
+    // If no program belongs to the user, the command is judged, and the programs that it started are named.
     let folder = Folder::new("only-systems");
     let file = folder.path("verdict.json");
     let options = ["gate", "--json", &file];
@@ -186,7 +186,7 @@ fn shells_and_make() {
     assert_eq!(text.matches("PASSED").count(), 0, "{text}");
     let passed = " processes passed\n";
     assert!(text.contains(passed), "{text}");
-    // Of many clean processes nothing is said but that they are.
+    // Many clean processes are only reported as clean.
     let clean = ["-c", "ls / | cat | head -3 >/dev/null; (exit 0); exit 0"];
     let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
     assert_eq!(code, Some(0), "{text}");
@@ -205,7 +205,7 @@ fn a_process_that_executes_nothing() {
     let (code, verdict, text) = gate(&[], &installed("sh"), &clean);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(outcomes(&verdict, "(forked)"), ["passed"], "{text}");
-    // Whose the lost blocks are is not known.
+    // The owner of the lost blocks is unknown.
     let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     let (code, verdict, text) = gate(&[], &program, &["alone", "0"]);
     assert_eq!(code, Some(3), "{text}");
@@ -285,7 +285,7 @@ fn each_process_is_recorded_and_reported() {
     };
     assert!(text(&folder.path(of_child)).contains("lose"), "{names:?}");
     assert!(!text(&file).contains("lose"));
-    // A gate over what was recorded.
+    // A gate on the recording.
     let site = ["gate", "--max-site", "39:^lose$", &folder.path(of_child)];
     assert_eq!(memhook_tests::run(&site).0, 1);
 }

@@ -1,4 +1,4 @@
-//! Recordings as the gate judges them: by all but what is reachable.
+//! Recordings judged by the gate: everything except reachability.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_target, run};
@@ -106,7 +106,7 @@ fn what_a_recording_cannot_answer_is_refused() {
         "--max-leaked-blocks: a recording",
     );
     refused(&["--growth", "--warmup", "1h"], &whole, "--warmup");
-    // Cut in the middle: what is there is judged, but nothing passes.
+    // Truncated in the middle: the rest is judged, but nothing passes.
     let bytes = std::fs::read(&whole).expect("recorded");
     let cut = folder.path("cut.mhk");
     std::fs::write(&cut, &bytes[..bytes.len() * 3 / 4]).expect("written");

@@ -49,7 +49,7 @@ fn every_way_to_end() {
     }
 }
 
-/// The last lines of a log are what is read.
+/// The last lines of a log are the ones that are read.
 #[test]
 fn the_verdict_is_the_end_of_the_log() {
     let (_, _, text) = gate(&[], &["plain"]);
@@ -201,7 +201,7 @@ fn several_outputs_at_once() {
     assert_eq!(status, Some(2));
 }
 
-/// As a flag, --json means what it means everywhere; it may name a file, in both ways to write that.
+/// As a flag, --json has its usual meaning; it may name a file, in both notations.
 #[test]
 fn json_with_and_without_a_file() {
     let folder = Folder::new("gate-json");
@@ -221,14 +221,14 @@ fn json_with_and_without_a_file() {
         assert_eq!(schema(&written).as_deref(), Some("memhook-rs/gate/1"));
         std::fs::remove_file(&file).expect("there");
     }
-    // Of a process that runs already, the text leaves standard output to the JSON as well.
+    // For a running process, the text also leaves standard output to the JSON.
     let target = Target::start(&build_target("gate_service", &["-O1", "-g"]), &["leak"]);
     let (_, out, text) = run(&["gate", "--json", "-p", &target.pid().to_string()]);
     assert_eq!(schema(&out).as_deref(), Some("memhook-rs/gate/1"), "{text}");
     assert!(text.contains("leak"), "{text}");
 }
 
-/// Who forgets the -- does not lose a program.
+/// Forgetting the -- does not destroy a program.
 #[test]
 fn no_program_is_overwritten() {
     let folder = Folder::new("gate-program");
@@ -266,8 +266,8 @@ fn suppression_files() {
     assert!(text.contains("known.supp:2: "), "{text}");
 }
 
-/// What leaks behind a wrapper of malloc is its caller's: one bug is one leak, however the program came to it, and what
-/// suppresses it suppresses nothing else.
+/// Leaks behind a wrapper of malloc are blamed on its caller: one bug is one leak, however the program reached it, and
+/// its suppression suppresses nothing else.
 #[test]
 fn wrappers_are_not_blamed() {
     let program = build_target("gate_wrapped", &["-O1", "-g"]);
@@ -405,7 +405,7 @@ fn a_full_heap_whose_blocks_are_replaced() {
     );
 }
 
-/// What counts is what the process has lost when its last thread ends, and not what it had when the initial one did.
+/// The leaks at the end of the last thread count, not those at the end of the initial one.
 #[test]
 fn an_initial_thread_that_ends_first() {
     let program = build_target("leader_gone", &[]);

@@ -73,7 +73,7 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
         check_sum(&report);
         assert_eq!(report["allocator"]["name"], name, "{report:#}");
         assert_eq!(part(&report, "heap of another allocator, and mappings"), 0);
-        // 1,500 pins of 72 bytes, 375 blocks of 120, their lists, and what is rounded up.
+        // 1,500 pins of 72 bytes, 375 blocks of 120, their lists, and rounding.
         let live = part(&report, "live heap");
         assert!(live > 150_000 && live < 8 * MIB, "{report:#}");
         let free = part(&report, "free inside the allocator") + part(&report, "fragmentation");
@@ -121,7 +121,8 @@ fn what_they_say_is_in_the_account_and_what_was_predicted_comes_back() {
     }
 }
 
-/// It has no figures that tell live from free: its heap is dissected, and what it would give back is not predicted.
+/// It has no figures that distinguish live from free: its heap is dissected, and the amount that it would give back
+/// is not predicted.
 #[test]
 fn mimalloc_collects() {
     let mut target = started("pinned_pages", MIMALLOC, &["0", "untrimmed"]);

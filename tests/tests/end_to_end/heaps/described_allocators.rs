@@ -22,7 +22,7 @@ alloc = ["node_get(size=fixed:64, ptr=*arg2) -> 0"]
 free = ["node_put(ptr=*arg1)"]
 "#;
 
-/// What lives in the pool at the end: where it was allocated, by which function, blocks and bytes of each.
+/// Live blocks in the pool at the end: where they were allocated, by which function, blocks and bytes of each.
 const IN_POOL: [(&str, &str, u64, u64); 14] = [
     ("plain", "pool_alloc", 300, 100),
     ("zeroed", "pool_calloc", 40, 21),
@@ -62,7 +62,7 @@ impl Drop for File {
     }
 }
 
-/// Where code in memory is not what the files have; what is mapped of ours is no part of that.
+/// Returns where code in memory differs from the files; our own mappings do not count.
 fn changed(pid: u32) -> Vec<String> {
     let mut found = changed_code(pid);
     found.retain(|place| !place.contains("memhook"));
@@ -91,7 +91,7 @@ fn totals_of<'r>(report: &'r Value, name: &str) -> &'r Value {
 }
 
 /// Every form of a description, in a program that leaves the allocator in every way; before that, attachers are killed
-/// while a thread is in the allocator, and a child is forked. In the end the code is what it was.
+/// while a thread is in the allocator, and a child is forked. In the end the code is unchanged.
 #[test]
 fn heaps_of_their_own_are_counted_exactly() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -268,7 +268,7 @@ fn mistakes_are_one_line() {
         assert_eq!(target.our_mappings(), 0, "{options:?}: {err}");
     }
     assert_eq!(changed(target.pid()), [] as [String; 0]);
-    // Without a trace, the blocks of such an allocator are not known.
+    // Without a trace, the blocks of such an allocator are unknown.
     let options = ["--alloc-func", "pool_alloc(size=arg2) -> ptr"];
     let (code, _, err) = run(&[&["gate", "--pid", &pid], &options[..]].concat());
     assert_eq!(code, 2, "{err}");
@@ -277,7 +277,7 @@ fn mistakes_are_one_line() {
     assert_eq!(target.our_mappings(), 0);
 }
 
-/// Where the hook has to be mapped, no exception could pass through a call of such a function: it stays as it is.
+/// If the hook has to be mapped, no exception could pass through a call of such a function: it stays as it is.
 #[test]
 fn a_program_that_throws_on_another_allocator_is_refused() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -297,7 +297,7 @@ fn a_program_that_throws_on_another_allocator_is_refused() {
     target.expect("done");
 }
 
-/// Each heap has a recording beside that of malloc's, which is a recording like any other.
+/// Each heap has a recording beside that of malloc's heap, which is a recording like any other.
 #[test]
 fn each_heap_has_a_recording() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);

@@ -24,8 +24,8 @@ fn file(name: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// What a verdict says is lost, by the function that lost it, of one heap: direct blocks with those that only they
-/// reach.
+/// Returns the lost blocks of one heap according to a verdict, by the function that lost them: direct blocks,
+/// including those that only they reach.
 fn lost(verdict: &Value, heap: &str) -> BTreeMap<String, (u64, u64)> {
     let sites = verdict["evidence"]["sites"].as_array().expect("sites");
     let mut found = BTreeMap::new();
@@ -127,7 +127,7 @@ fn each_heap_is_judged() {
     assert_eq!(verdict["evidence"]["ending"], json!({"exited": 0}));
     assert_eq!(verdict["heaps"][1]["allocations"], 0, "{verdict:#}");
 
-    // The same of a process that runs, which has allocated nothing yet.
+    // The same for a running process that has allocated nothing yet.
     let mut target = Target::start(&program, &["waits"]);
     let pid = target.pid().to_string();
     let attached = Command::new(binary())

@@ -1,4 +1,4 @@
-//! `--mappings`: what the program maps, by call stack, and what there is besides.
+//! `--mappings`: the program's mappings by call stack, and the others.
 
 use memhook_tests::{Attacher, Target, binary, build_library, build_target, run, sites};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 const PAGE: u64 = 4096;
 
-/// What mapped.cc plants: pages of each piece that is left.
+/// Blocks planted by mapped.cc: pages of each remaining piece.
 const PLANTED: [(&str, &str, &[u64]); 15] = [
     ("plant_plain", "mmap", &[5, 5, 5, 1]),
     ("plant_cut", "mmap", &[4, 9]),
@@ -20,7 +20,7 @@ const PLANTED: [(&str, &str, &[u64]); 15] = [
     ("plant_in_handler", "mmap", &[2]),
     ("plant_in_thread", "mmap", &[5]),
     ("plant_unseen", "mmap", &[1024]),
-    // Of the calls that left nothing.
+    // Calls that left nothing.
     ("plant_failures", "mmap", &[]),
     ("plant_grown", "mmap", &[]),
     ("allocate", "malloc", &[]),
@@ -69,7 +69,7 @@ fn every_way_to_map() {
         ),
         (1, 2 * PAGE)
     );
-    // What is not traced, by /proc.
+    // Untraced mappings, according to /proc.
     let process = &mappings["process"];
     assert_eq!(number(process, "gone_bytes"), 1024 * PAGE);
     assert_eq!(number(process, "traced_bytes"), live - 1024 * PAGE);
@@ -120,7 +120,7 @@ fn every_way_to_map() {
     expect_planted(&report(&["--mappings"]));
     let heap = report(&[]);
     assert!(of_heap(&heap));
-    // Over time, what was resident.
+    // Resident memory over time.
     let resident = heap["resident"].as_array().unwrap();
     assert!(resident.len() >= 2, "{resident:#?}");
     assert!(
@@ -148,7 +148,7 @@ fn every_way_to_map() {
     );
     ends_with(0, &["gate", "--mappings", "--max-live", "100M", recording]);
     ends_with(1, &["gate", "--mappings", "--max-live", "1M", recording]);
-    // What is not there, and what cannot be.
+    // A recording that is missing, and requests that make no sense.
     let beside = directory.join("run.mappings.mhk");
     std::fs::remove_file(beside).unwrap();
     let errors = ends_with(2, &["report", "--mappings", recording]);

@@ -1,5 +1,5 @@
-//! Where the resident memory is: the account of programs with known parts against the kernel's own sums, and what
-//! pins memory against what comes back when it goes.
+//! Location of the resident memory: the account of programs with known parts compared with the kernel's own sums,
+//! and pinned memory compared with the amount that comes back when the pins are freed.
 
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::releases::Release;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 
-/// What `memhook-rs rss` says of a process.
+/// Returns the output of `memhook-rs rss` for a process.
 fn rss(pid: u32, options: &[&str]) -> Value {
     let pid = pid.to_string();
     let (code, out, err) = run(&[&["rss", &pid, "--json"], options].concat());
@@ -30,7 +30,7 @@ fn part(report: &Value, name: &str) -> u64 {
     number(&part.unwrap_or_else(|| panic!("no {name}: {report:#}"))["bytes"])
 }
 
-/// The same of a part that not every report has.
+/// The same for a part that not every report has.
 fn part_if_known(report: &Value, name: &str) -> u64 {
     let parts = report["parts"].as_array().expect("parts");
     let part = parts.iter().find(|part| part["name"] == name);
@@ -54,7 +54,7 @@ fn resident(pid: u32) -> u64 {
         * 1024
 }
 
-/// Between what was planted and so much more.
+/// Returns whether a value is between the planted one and this much more.
 fn is_near(found: u64, planted: u64, more: u64) -> bool {
     (planted..=planted + more).contains(&found)
 }
@@ -110,7 +110,7 @@ fn the_parts_are_those_that_were_planted() {
             assert!(is_near(named(worker), MIB, MIB / 8), "{worker}: {report:#}");
         }
         assert_eq!(named(&file), 3 * MIB, "{report:#}");
-        // Where the kernel has given huge pages, they are counted as that.
+        // Huge pages given by the kernel are counted as such.
         let huge = number(&report["huge_page_bytes"]);
         assert!(
             huge <= 4 * MIB + 2 * MIB && huge.is_multiple_of(2 * MIB),
@@ -147,7 +147,7 @@ fn by_mapping(pid: u32) -> Vec<(String, u64)> {
     found
 }
 
-/// What the page tables say of a mapping is what the kernel counts page by page, whatever is on its pages.
+/// The page tables show for a mapping what the kernel counts page by page, whatever is on its pages.
 #[test]
 fn each_mapping_holds_what_the_kernel_counts() {
     let target = Target::start(&build_target("resident_pages", &[]), &[]);
@@ -170,7 +170,7 @@ fn each_mapping_holds_what_the_kernel_counts() {
             named += 1;
         }
     }
-    // Those with every other page, the huge pages, what is left of two, and what is inaccessible.
+    // Those with every other page, the huge pages, the rest of two, and the inaccessible one.
     assert!(named >= 7 + 3, "{report:#}");
     let huge = number(&report["huge_page_bytes"]);
     assert!(
@@ -180,7 +180,7 @@ fn each_mapping_holds_what_the_kernel_counts() {
     assert!(target.finish().success());
 }
 
-/// What is pinned is what comes back when the pins are freed and the heap is trimmed.
+/// The pinned memory comes back when the pins are freed and the heap is trimmed.
 #[test]
 fn pins_hold_what_comes_back_without_them() {
     let here = build_target("pinned_pages", &[]);
@@ -233,7 +233,7 @@ fn check_pins(program: &Path, options: &[&str], name: &str) {
     assert!(target.finish().success());
 }
 
-/// Of a traced process the pins have call stacks, and reports have an account without a copy of the memory.
+/// In a traced process the pins have call stacks, and reports have an account without a copy of the memory.
 #[test]
 fn what_pins_the_memory_of_a_traced_process() {
     let schema = JsonSchema::load("rss-1");
@@ -356,7 +356,7 @@ fn heaps_of_before_the_attach_are_the_allocators() {
     assert!(target.finish().success());
 }
 
-/// The account of a process that stands still is right, and says what is not split.
+/// Checks that the account of a stopped process is right, and tells which parts are not split.
 fn check_sums(pid: u32, what: &str) -> Value {
     let before = resident(pid);
     let report = rss(pid, &["--max-hold", "20s"]);

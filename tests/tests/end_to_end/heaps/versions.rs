@@ -20,7 +20,7 @@ struct Kind {
     name: &'static str,
     /// A Debian release by its name; this system's where it has none.
     release: Option<&'static str>,
-    /// What is preloaded, or the flags to link it in.
+    /// Library to preload, or flags to link it in.
     from: From,
 }
 
@@ -130,7 +130,7 @@ fn leaked(list: &List) -> BTreeSet<u64> {
     blocks.filter(|b| b.1.0).map(|b| *b.0).collect()
 }
 
-/// What `scan` finds of the blocks that are lost.
+/// Returns how `scan` finds the lost blocks.
 fn scanned(pid: u32, lost: &BTreeSet<u64>) -> &'static str {
     let mut said = String::new();
     for _ in 0..LOOKS {
@@ -150,7 +150,7 @@ fn scanned(pid: u32, lost: &BTreeSet<u64>) -> &'static str {
     "says what it does not search"
 }
 
-/// Whether `rss` tells live blocks from the rest of the heap.
+/// Returns whether `rss` distinguishes live blocks from the rest of the heap.
 fn split(pid: u32) -> &'static str {
     let (code, text, errors) = run(&[&["rss", &pid.to_string()], &SLOW[..]].concat());
     assert_eq!(code, 0, "{errors}");
@@ -161,7 +161,7 @@ fn split(pid: u32) -> &'static str {
     "says what it does not split"
 }
 
-/// What `gate` says of the program, run from its start to its end.
+/// Returns the verdict of `gate` on the program, run from its start to its end.
 fn judged(command: Command) -> &'static str {
     let mut gate = Command::new(binary());
     gate.args(["gate", "--"]).arg(command.get_program());

@@ -1,4 +1,4 @@
-//! How a trace by the library ends: by a panic of the profiler, by the end of the process, by another program.
+//! Ends of a trace by the library: a panic of the profiler, the end of the process, another program.
 
 use super::traced;
 use memhook::{Block, Ending, Error, Options, Profiler, Touch};
@@ -66,11 +66,11 @@ fn the_end_of_the_process_ends_the_trace() {
     attached.catch_up();
     let block = attached.with(|heap| heap.blocks().map(|(block, _)| *block).next());
     let block = block.expect("a block");
-    // Where there are no watchpoints, there is one thing less to clean up.
+    // Without watchpoints, there is one thing less to clean up.
     let _ = attached.watch_block(&block, Touch::Any);
     target.signal(libc::SIGKILL);
     assert_eq!(attached.wait(LONG), Some(Ending::Gone));
-    // What was seen is still known.
+    // Past data is still available.
     let backtrace = attached.backtrace(block.backtrace).expect("names");
     assert!(!backtrace.frames.is_empty());
     let error = attached.watch_block(&block, Touch::Any).err();

@@ -1,4 +1,5 @@
-//! What a profiler hears of a program, and what it is told when it asks.
+//! Events that a profiler gets from a program, and the answers to its
+//! questions.
 
 use super::{looked, traced};
 use memhook::{Access, Block, Free, Next, Options, Profiler, Touch};
@@ -110,7 +111,7 @@ fn unreachable_blocks_are_reported_when_asked_for() {
     let known = attached.with(|heap| heap.blocks().filter(|(_, known)| **known).count() as u64);
     let found = attached.detach().expect("in order").0;
     assert!(target.finish().success());
-    // What was lost before the attach is not known.
+    // Losses before the attach are unknown.
     let expected = [(16, 40), (30, 40), (72, 2000), (128, 10)];
     assert_eq!(found, BTreeMap::from(expected));
     assert_eq!((search.blocks, known), (2090, 2090), "{search:?}");

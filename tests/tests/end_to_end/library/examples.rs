@@ -1,4 +1,4 @@
-//! The examples of the library, each on a program that does exactly what it looks for.
+//! Examples of the library, each with a program that shows exactly the behaviour that it looks for.
 
 #[path = "../../../../crates/memhook/examples/census.rs"]
 mod census;

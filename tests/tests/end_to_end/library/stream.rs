@@ -1,4 +1,4 @@
-//! `attach --events`: readers in another process count what the report counts, and whatever they do costs the program
+//! `attach --events`: readers in another process count the same as the report, and whatever they do costs the program
 //! nothing.
 
 use memhook_tests::programs::{Folder, installed};
@@ -38,7 +38,7 @@ fn parsed(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))
 }
 
-/// A named pipe that is open for reading, so that whoever writes need not wait for a reader.
+/// Opens a named pipe for reading, so that the writer need not wait for a reader.
 fn pipe(path: &str) -> File {
     let made = Command::new("mkfifo").arg(path).status();
     assert!(made.expect("coreutils").success());
@@ -112,7 +112,7 @@ fn the_documented_reader_counts_what_the_report_counts() {
     );
 }
 
-/// What the lines come to, in the order of [`totals`], with what is said to be missing.
+/// Returns the sums of the lines, in the order of [`totals`], with the reported losses.
 fn counted(lines: &[Value]) -> [u64; 4] {
     let (mut allocations, mut bytes, mut live) = (0, 0, BTreeMap::new());
     for line in lines {

@@ -1,4 +1,4 @@
-//! Probes: exact numbers of planted calls, and a process that is afterwards what it was before.
+//! Probes: exact numbers of planted calls, and a process that is unchanged afterwards.
 
 use memhook_tests::{Prober, Target, build_target, calls, changed_code, rounds, run, until};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn start_with(flags: &[&str], threads: u64, rounds: u64, more: &[&str]) -> Targe
     )
 }
 
-/// What is planted in `turns` turns of so many rounds in all threads.
+/// Returns the calls planted in `turns` turns, with this many rounds in all threads.
 fn planted(turns: u64) -> BTreeMap<String, u64> {
     let by_round = [
         ("relative", 2),
@@ -111,7 +111,7 @@ fn forked_processes_count_nothing_and_are_put_right() {
     assert!(target.finish().success());
 }
 
-/// What a killed attacher left: the process goes on, and `detach` puts every byte back, in a forked process too.
+/// After an attacher was killed, the process continues, and `detach` restores every byte, even in a forked process.
 #[test]
 fn detach_puts_right_what_a_killed_attacher_left() {
     let mut target = start(2, 300, &[]);
@@ -239,7 +239,7 @@ fn what_cannot_be_probed_is_refused_in_one_line() {
         assert!(errors.contains(reason), "{functions}: {errors}");
     }
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
-    // Of many, those that can be probed are; the others are named.
+    // Of many functions, those that can be probed are; the others are named.
     let prober = Prober::start(&target, "relative,too_short,probed*!loops_to_entr?", &[]);
     let report = prober.finish();
     assert_eq!(calls(&report).len(), 1);
@@ -311,7 +311,7 @@ fn conditions_choose_the_calls_that_count() {
     assert_eq!(changed_code(target.pid()), Vec::<String>::new());
 }
 
-/// Latencies are those of calls that return: matched by thread and stack, through recursion, exceptions and longjmp.
+/// Latencies belong to calls that return: matched by thread and stack, through recursion, exceptions and longjmp.
 #[test]
 fn latencies_are_those_of_calls() {
     for flags in [&[][..], &["-fcf-protection=full"]] {
@@ -330,12 +330,12 @@ fn latencies_are_those_of_calls() {
         // The very first call of the thread is not measured.
         assert_eq!(of("sleeps", "calls"), 121, "{report}");
         assert_eq!(of("hands_on", "calls"), 21, "{report}");
-        // No call can be shorter than what it sleeps; how much longer is up to the machine.
+        // No call can be shorter than its sleep; how much longer depends on the machine.
         assert!(of("sleeps", "p50") >= 990_000, "{report}");
         assert!(of("sleeps", "max") >= 49_000_000, "{report}");
         assert!(of("sleeps", "p50") <= of("sleeps", "p99"), "{report}");
         assert!(of("sleeps", "p99") <= of("sleeps", "max"), "{report}");
-        // It hands on its frame and is done.
+        // It passes on its frame and is done.
         assert!(of("hands_on", "p50") < 990_000, "{report}");
         // All planted calls, with what cannot be measured among them.
         let functions = "relative,begins_with_call,padded,recurses,throws,jumps";
@@ -358,7 +358,8 @@ fn latencies_are_those_of_calls() {
     }
 }
 
-/// What was planted for --args and --stack, by several threads and the main thread, is found again to the last call.
+/// The arguments and callers planted for --args and --stack, by several threads and the main thread, are found to
+/// the last call.
 #[test]
 fn arguments_and_callers_are_counted_exactly() {
     for (flags, more) in [
@@ -467,7 +468,7 @@ fn callers(row: &Value) -> Vec<(String, u64)> {
             .iter()
             .take(2)
             .map(|frame| match frame["function"].as_str() {
-                // It is not exported, so it has a name only where libc6-dbg is installed.
+                // It is not exported, so it has a name only if libc6-dbg is installed.
                 None if frame["module"] == "libc.so.6" => "start_thread",
                 name => name.expect("a name"),
             });
@@ -529,8 +530,8 @@ fn callers_become_flame_graphs() {
     assert!(target.finish().success());
 }
 
-/// Coroutines leave in the middle of a function and come back: those of the language return, those of ucontext go to
-/// another stack.
+/// Coroutines leave in the middle of a function and come back: those of the language return, those of ucontext
+/// switch to another stack.
 #[test]
 fn coroutines_are_counted_and_go_on() {
     let rounds = 300;

@@ -9,13 +9,13 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-/// What a round of the target `emitted` allocates, and what of that it releases.
+/// Numbers of blocks that a round of the target `emitted` allocates, and of those that it releases.
 const ALLOCATIONS: usize = 1000 + 200 + 10 + 10 + 50 + 100 + 100 + 1 + RETOLD;
 const RELEASES: usize = ALLOCATIONS - KEPT;
 const BYTES: u64 =
     1000 * 24 + 200 * 500 + 10 * 4096 + 10 * 1000 + 50 * 64 + 100 * 100 + 100 * 3000 + 2 * 100;
 const KEPT: usize = 7;
-/// A block whose realloc has failed is told of once more.
+/// A block whose realloc has failed is reported once more.
 const RETOLD: usize = 1;
 
 const NO_PROBES: &str = "the kernel permits no uprobes";
@@ -48,7 +48,7 @@ impl Both {
         (self.alloc.take(), self.free.take())
     }
 
-    /// What a round is: every block once, with its own size for a weight.
+    /// Expects one round: every block once, with its own size as its weight.
     fn expect_round(&mut self) {
         let (allocations, releases) = self.take();
         assert_eq!((allocations.len(), releases.len()), (ALLOCATIONS, RELEASES));
@@ -67,8 +67,8 @@ impl Both {
     }
 }
 
-/// The listener is there while we leave, and when we come again; it leaves before us, and after us. Whoever is told is
-/// told everything, and the program does not notice.
+/// The listener is there when we leave, and when we come again; it leaves before us, and after us. A listener gets all
+/// reports, and the program does not notice.
 #[test]
 fn every_block_is_told_once_whoever_comes_and_goes() {
     let mut target = emitted();
@@ -138,7 +138,8 @@ fn a_mapped_hook_tells_the_same() {
     assert!(target.finish().success());
 }
 
-/// What traces and what emits are two objects. Each comes in once, and either puts right what a killed other has left.
+/// Tracing and emitting use two objects. Each is loaded once, and either repairs the damage of a killed user of the
+/// other.
 #[test]
 fn tracing_and_emitting_take_turns() {
     let mut target = emitted();
@@ -175,7 +176,7 @@ fn tracing_and_emitting_take_turns() {
     assert!(target.finish().success());
 }
 
-/// The same probes in a file, which is gone afterwards or kept.
+/// The same probes in a file, which is removed afterwards or kept.
 #[test]
 fn a_file_has_the_probes_for_those_who_look_at_files() {
     let folder = Folder::new("emit");
@@ -203,14 +204,14 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
         round(&mut target);
         both.expect_nothing();
     }
-    // What somebody else may write is not what the process is to run.
+    // The process must not execute a file that others can write.
     let kept = folder.path(&format!("memhook-hook-{}.so", target.pid()));
     std::fs::set_permissions(&kept, Permissions::from_mode(0o666)).expect("ours");
     let pid = target.pid().to_string();
     let (code, _, errors) = run(&["emit", &pid, "--otel-memory", "--object-dir", place]);
     assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("somebody else may write it"), "{errors}");
-    // What was kept served again; what was removed is a copy more.
+    // The kept file was used again; after the removal there is one more copy.
     let hooks = target.maps();
     let copies = |path: &str| {
         hooks
@@ -231,8 +232,8 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     assert!(target.finish().success());
 }
 
-/// Threads pass blocks to each other: no block is told to be released more often than allocated, and what is live is what
-/// the program has.
+/// Threads pass blocks to each other: no block is reported as released more often than allocated, and the live blocks
+/// are those of the program.
 #[test]
 fn threads_hand_blocks_around() {
     let mut command = Command::new(build_target("oracle", &[]));
@@ -306,8 +307,8 @@ fn weights_estimate_bytes() {
     assert!(target.finish().success());
 }
 
-/// Whether a tracer waits for what its probes tell. A semaphore is counted up when a probe is set, which is before the
-/// tracer attaches its program to the probe or enables the event (perf_event_open(2)): what is told in between is not
+/// Returns whether a tracer waits for data from its probes. A semaphore is counted up when a probe is set, before the
+/// tracer attaches its program to the probe or enables the event (perf_event_open(2)): events in between are not
 /// counted.
 fn waits(tracer: u32) -> bool {
     let calls = [libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_epoll_pwait];

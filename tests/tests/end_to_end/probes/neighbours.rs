@@ -19,7 +19,7 @@ fn check_function_refused(pid: &str, function: &str, reason: &str) {
     assert!(errors.contains(reason), "{errors}");
 }
 
-/// Where the file has the function.
+/// Returns the address of the function in the file.
 fn svma(program: &Path) -> u64 {
     let output = Command::new("nm").arg(program).output().expect("nm runs");
     let symbols = String::from_utf8(output.stdout).expect("text");
@@ -48,7 +48,7 @@ pub(crate) fn kernel_probe(pid: u32, program: &Path, offset: u64) -> Option<Owne
             pid as i32,
             -1,
             -1,
-            // What other tests start meanwhile must not keep the probe alive (perf_event_open(2)).
+            // Processes started by other tests meanwhile must not keep the probe alive (perf_event_open(2)).
             PERF_FLAG_FD_CLOEXEC,
         )
     };

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-/// How many functions were probed, and how many refused, each with a reason.
+/// Returns how many functions were probed, and how many refused, each with a reason.
 fn numbers(what: &str, report: &Value) -> (usize, usize) {
     let refused = report["refused"].as_array().expect("refused");
     let has_reason = |row: &Value| row["why"].as_str().is_some_and(|why| !why.is_empty());
@@ -93,7 +93,7 @@ fn sqlite_computes_as_ever() {
     };
     let expected = end(start());
     let mut shell = start();
-    // It is past its start when it answers.
+    // When it answers, it has completed its start.
     let mut output = BufReader::new(shell.stdout.take().expect("piped"));
     writeln!(shell.stdin.as_mut().expect("piped"), "select 'up';").expect("it reads");
     let mut line = String::new();

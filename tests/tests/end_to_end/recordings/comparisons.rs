@@ -1,4 +1,4 @@
-//! What changed from one run to another.
+//! Changes from one run to another.
 
 use super::{json, output, record};
 use memhook_tests::programs::Folder;
@@ -35,7 +35,7 @@ fn a_planted_regression_comes_out_first() {
         text.contains("#1 +20.5 KiB  serve_request  regression.cc:13  appeared"),
         "{text}"
     );
-    // What a pipeline asks.
+    // Conditions that a pipeline checks.
     for (expression, code) in [
         ("growth > 1K", 1),
         ("growth > 1G", 0),

@@ -1,4 +1,4 @@
-//! Where names come from.
+//! Sources of names.
 
 use super::{output, record};
 use memhook_tests::programs::Folder;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A recording of a program that is removed or replaced later.
 struct Recorded {
     folder: Folder,
-    /// What the program was copied from.
+    /// Original of the program's copy.
     built: PathBuf,
     program: String,
     file: String,
@@ -127,7 +127,7 @@ fn names_of_an_earlier_report() {
     }
 }
 
-/// A server is asked only if the environment says so; what it does wrong costs names, never the report.
+/// A server is asked only if the environment says so; its faults cost names, never the report.
 #[test]
 fn names_from_a_server() {
     let Recorded {
@@ -164,7 +164,7 @@ fn names_from_a_server() {
     assert_eq!(err, "");
 }
 
-/// Whoever waits at a terminal is told for what; a pipe gets the report and nothing else.
+/// A user who waits at a terminal is told the reason; a pipe gets the report and nothing else.
 #[test]
 fn a_long_wait_is_explained() {
     const WAITING: &str = "looking up names";

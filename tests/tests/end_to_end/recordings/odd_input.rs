@@ -49,7 +49,7 @@ fn record(folder: &Folder, program: &Path, of_program: &[&str]) -> String {
     file
 }
 
-/// The verdict of the gate on the program: its exit code and what it prints.
+/// Returns the gate's verdict on the program: exit code and output.
 fn gate(program: &Path, of_program: &[&str]) -> (Option<i32>, String) {
     let output = with_program(&["gate"], program, of_program);
     let mut text = String::from_utf8(output.stdout).expect("text");
@@ -92,7 +92,7 @@ fn check_harmless(what: &str, text: &str) {
     assert!(bad.is_none(), "{what}: {bad:?}");
 }
 
-/// What a command prints on a terminal so wide; a line that was wrapped there is one line here.
+/// Returns the output of a command on a terminal of this width; a line that was wrapped there is one line here.
 fn on_terminal(name: &str, arguments: &str, width: u16) -> String {
     let command = format!(
         "XDG_CACHE_HOME=/dev/null '{}' {arguments} 2>&1; echo \"ended=$?\"; sleep 1000",
@@ -329,7 +329,7 @@ fn ten_thousand_threads() {
         assert!(options <= Some(202), "{options:?}");
         browser.click("#groups [data-name=thread]");
         assert_eq!(browser.text("#rows"), "10,000 rows");
-        // The few that were seen with their names may be the first rows: those of one size are in no order.
+        // The few that were seen with their names may be the first rows: rows of equal size have no order.
         let shown = "[...document.querySelectorAll('.row .name')].map((name) => name.textContent)";
         let ended = format!("{shown}.filter((name) => name.endsWith(' (ended)')).length");
         let rows = browser.value(&format!("{shown}.length")).as_u64();

@@ -119,7 +119,7 @@ fn bad_input() {
             "is not a directory",
         ),
         (vec!["report", &good, "-o", &taken], "exists already"),
-        // Before any work: what is damaged is not even read.
+        // Before any work: the damaged file is not even read.
         (vec!["report", &damaged, "-o", &taken], "exists already"),
         (vec!["view", &damaged, "-o", &taken], "exists already"),
         (
@@ -150,7 +150,7 @@ fn bad_input() {
     assert_eq!(std::fs::read(&taken).expect("readable"), b"somebody's");
 }
 
-/// What is left of a file is reported, but is no success.
+/// The rest of a file is reported, but that is not a success.
 #[test]
 fn a_recording_that_is_cut() {
     let folder = Folder::new("recorded-cut");
@@ -208,7 +208,7 @@ fn what_cannot_be_recorded_is_said_before_the_attach() {
         let (code, out, err) = run(&[&["attach", &pid], &options[..]].concat());
         assert_eq!(code, 2, "{options:?}: {out}{err}");
         assert!(err.contains(word), "{options:?}: {err}");
-        // What options need besides is listed, a line each.
+        // Further requirements of options are listed, one per line.
         let lines = if err.contains("not provided:\n") {
             3
         } else {

@@ -67,7 +67,8 @@ fn blocks_have_types_by_templates_and_constructors() {
     let none = ["report", &file, "--by", "type", "--type", "Square"];
     let (code, _, errors) = run(&none);
     assert!(code == 2 && errors.contains("no block"), "{errors}");
-    // Against itself nothing has changed; the sums are those of the types that are left.
+    // Compared with itself nothing has changed; the sums are those of the remaining
+    // types.
     let same = json(&["diff", &file, &file, "--type", "^shapes::Circle$", "--json"]);
     assert_eq!(number(&same["new"]["bytes"]), 2400, "{same}");
     assert_eq!(same["sites"].as_array().map(Vec::len), Some(0), "{same}");

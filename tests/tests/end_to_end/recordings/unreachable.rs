@@ -1,4 +1,4 @@
-//! What nothing reached at the end, in the rows of a recorded run and of its last report.
+//! Blocks that nothing reached at the end, in the rows of a recorded run and of its last report.
 
 use super::{json, number, output, record};
 use memhook_tests::programs::Folder;
@@ -19,7 +19,7 @@ fn by_function(report: &Value, field: &str) -> BTreeMap<String, u64> {
     found
 }
 
-/// What the program loses while it is traced, and what it keeps.
+/// Returns the blocks that the program loses while it is traced, and those that it keeps.
 fn expected() -> BTreeMap<String, u64> {
     let sites = [
         ("keep_some", 0),
@@ -133,7 +133,7 @@ fn no_filter_may_match_nothing() {
     assert!(err.contains("fits both"), "{err}");
 }
 
-/// What reads the same is the same.
+/// Rows that read the same are reported as the same.
 #[test]
 fn a_run_is_no_better_than_itself() {
     let folder = Folder::new("itself");
@@ -148,7 +148,7 @@ fn a_run_is_no_better_than_itself() {
     );
 }
 
-/// Of samples it is an estimate, and what nobody searched for is refused.
+/// With samples it is an estimate, and runs that were not searched are refused.
 #[test]
 fn samples_are_estimates_and_other_runs_are_refused() {
     let folder = Folder::new("unreachable-samples");

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// Those that are replayed into. But for glibc's, each is of a package that must be installed.
+/// Allocators of replays. Except for glibc's, each belongs to a package that must be installed.
 const ALLOCATORS: [&str; 4] = ["glibc", "jemalloc", "tcmalloc", "mimalloc"];
 
 fn with_all_allocators() {
@@ -154,7 +154,7 @@ fn threads_that_come_and_go() {
     let file = record(&folder, &program, &[], &["150"]);
     let advice = advise(&file, &[]);
     JsonSchema::load("what-if-1").check(&advice);
-    // Of 1,200 threads, nine live at a time at most, though some of the last ones are not known to have ended.
+    // Of 1,200 threads, at most nine live at a time, though some of the last ones are not known to have ended.
     let threads = number(&advice["threads"]);
     assert!((2..30).contains(&threads), "{threads}");
     let now = number(&row(&advice, "glibc", "")["mean_rss_bytes"]);
@@ -232,7 +232,7 @@ fn a_process_is_recorded_and_replayed() {
     assert_eq!(advice["truth"]["holds"], true, "{advice:#}");
     let page = std::fs::read_to_string(page).expect("a page");
     assert!(page.contains("class=\"curve color-0\""));
-    // Whatever is installed here was replayed into.
+    // There was a replay into each installed one.
     for row in advice["rows"].as_array().expect("rows") {
         let name = row["allocator"].as_str().expect("a name");
         assert!(page.contains(name), "{name} is not on the page");

@@ -1,4 +1,5 @@
-//! Who releases what, of threads that hand blocks to each other: nothing of it is unknown or wrong.
+//! Allocating and releasing threads that pass blocks to each other: nothing about them is unknown
+//! or wrong.
 
 use super::{json, number, record};
 use memhook_tests::build_target;
@@ -6,7 +7,7 @@ use memhook_tests::programs::Folder;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// What the target does.
+/// Behaviour of the target.
 const PAIRS: [(&str, &str); 5] = [
     ("new_request", "end_request"),
     ("new_answer", "end_answer"),
@@ -54,7 +55,7 @@ fn every_release_is_known(threads: u32, rounds: u32) {
         .filter(|(allocated_by, _)| !allocated_by.is_empty())
         .collect();
     let expected = PAIRS.map(|(by, to)| (by.to_owned(), to.to_owned()));
-    // How many requests are answered is a matter of the scheduler.
+    // How many requests are answered depends on the scheduler.
     assert!(
         found.is_subset(&BTreeSet::from(expected)),
         "{threads} threads: {found:?}"

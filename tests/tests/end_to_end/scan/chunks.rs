@@ -125,8 +125,8 @@ fn a_saved_snapshot_tells_the_same() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// Starts the program so that its end leaves a core in the folder; `None` where the kernel hands cores to another
-/// program or whoever started us permits none, which is not ours to change (core(5)).
+/// Starts the program so that its end leaves a core in the folder; `None` if the kernel passes cores to another program
+/// or our parent permits none, which is not ours to change (core(5)).
 fn dumps_core(program: &Path, folder: &Folder) -> Option<Target> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     let mut limit = Command::new("/bin/sh");
@@ -221,7 +221,8 @@ fn a_core_dump_tells_the_same() {
     }
 }
 
-/// gdb leaves out what is as in its file, and registers of a processor that is newer than it; the kernel does not.
+/// gdb omits memory that is the same as in its file, and registers of a processor that is newer than it; the kernel
+/// does not.
 #[test]
 fn a_core_of_a_debugger_tells_the_same() {
     let folder = Folder::new("gcore");
@@ -398,7 +399,7 @@ fn a_fork_is_not_noticed() {
     assert_eq!(target.finish().code(), Some(0));
 }
 
-/// What does not work falls back to what does, and says why.
+/// A method that does not work is replaced by one that does, with the reason.
 #[test]
 fn an_init_process_is_not_forked() {
     let program = plant();

@@ -30,10 +30,10 @@ fn rows(report: &Value) -> BTreeMap<(String, String), (u64, u64)> {
 
 type Expected = (&'static str, u64, u64);
 
-/// All that is declared of the C++ program: name, blocks, bytes that each was asked for with.
+/// Everything declared in the C++ program: name, blocks, requested bytes of each.
 const OF_CPP: &[Expected] = &[
     ("app::Branch", 127, 32),
-    // Of the tree, of sessions, of the registry.
+    // In the tree, in sessions, in the registry.
     ("app::Leaf", 127 + 20 + 9, 40),
     ("app::Session[] of std::vector", 1, 20 * 64),
     ("app::Leaf*[] of std::vector", 20 + 1, 32),
@@ -59,18 +59,18 @@ const OF_CPP: &[Expected] = &[
     ("std::vector<bool>: bits", 1, 504),
     ("std::vector<int>[] of std::vector", 1, 10 * 24),
     ("int[] of std::vector", 10, 400),
-    // Those of the map's values, that of the device, that of the table.
+    // The map's values, the device's, and the table's.
     ("app::Colour", 40 + 1 + 1, 32),
     ("app::Colour*[]", 1, 64),
     ("app::Colour or app::Sound", 1, 32),
-    // A pointer to what it derives from says less.
+    // A pointer to its base class tells less.
     ("app::Derived", 1, 64),
     ("app::Point", 1, 24),
     ("app::Point[]", 1, 2400),
     ("app::Opaque", 1, 88),
 ];
 
-/// The same of the C program.
+/// The same for the C program.
 const OF_C: &[Expected] = &[
     ("entry", 100, 32),
     ("entry*[]", 1, 64 * 8),
@@ -115,7 +115,7 @@ fn types_of_a_cpp_program_are_told() {
     let census = |how: &[&str]| json(&[&["scan"], how, &["--census"], &WIDE].concat());
     let live = census(&[&pid]);
     check(&live, OF_CPP);
-    // What a vtable tells is told by that.
+    // A type known from a vtable is reported by that.
     let by_vtable = |name: &str| {
         rows(&live)
             .get(&(name.to_owned(), "vtable".to_owned()))

@@ -1,12 +1,13 @@
-//! What may hide a pointer from a reclaim: one program for each kind, with what a reclaim does about it.
+//! Everything that may hide a pointer from a reclaim: one program for each kind, with the reaction of a
+//! reclaim.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
 use std::process::Command;
 
-/// What becomes of a block to which only such a pointer leads.
+/// Fate of a block that only such a pointer leads to.
 enum Fate {
-    /// It is kept, and what is lost is released.
+    /// It is kept, and lost blocks are released.
     Kept,
     /// Nothing is released, for this reason.
     Refused(&'static str),
@@ -46,7 +47,7 @@ const KINDS: [(&str, Fate); 28] = [
     ("file", Unknown("files")),
 ];
 
-/// What the guide says that cannot be known.
+/// Returns what cannot be known, according to the guide.
 fn unknown() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/scan.md");
     let text = std::fs::read_to_string(path).expect("the guide");
@@ -61,7 +62,7 @@ fn unknown() -> String {
 fn each_is_kept_or_refused_or_said_not_to_be_known() {
     let unknown = unknown();
     for (kind, fate) in KINDS {
-        // Addresses of four bytes are those of a program at a fixed place.
+        // Addresses of four bytes belong to a program at a fixed place.
         let place = if kind == "four bytes" {
             "-no-pie"
         } else {

@@ -10,11 +10,11 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-/// What each program plants.
+/// Number of blocks that each program plants.
 const BLOCKS: usize = 300;
-/// How many programs.
+/// Number of programs.
 const ROUNDS: usize = 6;
-/// Who frees: the thread that is made to call `free`, another one, a new one, one that ends.
+/// Thread that frees: the one that is made to call `free`, another one, a new one, one that ends.
 const WAYS: [&str; 4] = ["m", "w", "n", "e"];
 
 /// Has the program do something, and returns the lines of its answer.

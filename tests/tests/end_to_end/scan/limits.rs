@@ -18,7 +18,7 @@ fn start(mode: &str, bytes: u64) -> Target {
     Target::start(costly(), &[mode, &bytes.to_string()])
 }
 
-/// What the target says: resident bytes, its longest pause in nanoseconds.
+/// Returns the target's answer: resident bytes, its longest pause in nanoseconds.
 fn ask(target: &mut Target) -> (u64, u64) {
     target.go();
     let line = target.expect("done");
@@ -52,7 +52,7 @@ fn memory_that_is_only_reserved() {
         let copied = report["snapshot"]["copied_bytes"].as_u64().unwrap();
         assert!(copied < 4 << 20, "{report}");
     }
-    // What hangs on pages far apart is reachable, and one block of 200 bytes is not.
+    // Blocks that hang on pages far apart are reachable, and one block of 200 bytes is not.
     let found = List::parse(&scan(target.pid(), &["--list"]));
     let live = |bytes: u64| found.blocks.values().filter(move |b| **b == (false, bytes));
     assert_eq!(live(104).count(), 16);
@@ -134,8 +134,8 @@ fn a_program_that_writes_everywhere_is_not_held_for_its_whole_memory() {
     assert!(target.finish().success());
 }
 
-/// When a snapshot of a large heap has been taken, what was watched for it is given back in parts: whoever maps memory
-/// meanwhile does not wait for all of it.
+/// After the snapshot of a large heap, the memory watched for it is given back in parts: threads that map memory
+/// meanwhile do not wait for all of it.
 #[test]
 fn the_end_of_a_snapshot_makes_nobody_wait_long() {
     /// Much less than at one go.

@@ -1,10 +1,11 @@
-//! The same random graphs under a scan and under LeakSanitizer.
+//! The same random graphs examined by a scan and by LeakSanitizer.
 
 use memhook_tests::scans::{List, scan};
 use memhook_tests::{Target, build_target};
 use std::process::Command;
 
-/// What the target says of its blocks in the order in which it made them: leaked or not, and bytes.
+/// Returns the target's own list of its blocks in the order of their creation: leaked or not, and
+/// bytes.
 fn in_order(target: &mut Target) -> Vec<(bool, u64)> {
     target.send("l");
     let mut all = Vec::new();
@@ -74,7 +75,7 @@ fn the_same_leaks_as_leak_sanitizer() {
         println!(
             "seed {seed}: leaked {truth:?} (bytes, blocks), scan {mine:?}, LeakSanitizer {lsan:?}"
         );
-        // Neither calls leaked what is reachable; a stale word may keep some for either.
+        // Neither reports reachable blocks as leaked; a stale word may keep some alive for either.
         assert!(mine.1 <= truth.1 && lsan.1 <= truth.1);
         true_leaks += truth.1;
         ours += mine.1;

@@ -1,4 +1,5 @@
-//! What a scan could not search comes first, and has an exit code of its own.
+//! Parts that a scan could not search are reported first, and have an exit code
+//! of their own.
 
 use memhook_tests::{JsonSchema, Target, build_target, run};
 use serde_json::Value;

@@ -11,7 +11,7 @@ use std::process::Command;
 const LEAKED: usize = 200;
 const LIVE: usize = 200;
 
-/// What the target says it planted.
+/// Returns the planted blocks according to the target.
 fn planted(target: &mut Target) -> List {
     target.go();
     let mut text = String::new();
@@ -24,7 +24,7 @@ fn planted(target: &mut Target) -> List {
     }
 }
 
-/// Scans a program so many times, and compares each of its planted blocks: what it lost is leaked, and nothing else.
+/// Scans a program this many times, and compares each of its planted blocks: lost blocks are leaked, and no others.
 fn check_exactly(command: &mut Command, allocator: &str, times: usize) {
     let mut target = Target::run(command);
     let want = planted(&mut target);
@@ -174,7 +174,7 @@ fn a_block_that_a_module_of_redis_lost() {
     assert!(redis.finish().success());
 }
 
-/// What it releases was lost, and the program, which goes on allocating, has all that it checks at its end.
+/// The released blocks were lost, and the program, which goes on allocating, has all blocks that it checks at its end.
 #[test]
 fn jemalloc_takes_back_what_was_lost() {
     let mut command = Command::new(build_target("sized_heap", &[]));

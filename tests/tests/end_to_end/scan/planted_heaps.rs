@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-/// How often each program is scanned.
+/// Number of scans of each program.
 const SCANS: usize = 50;
 /// A thread in the middle of malloc has addresses in its registers that lie just behind other blocks, and keep them
 /// alive for that moment. So many scans may miss a leak for it.
@@ -18,7 +18,7 @@ const DISTRACTED: usize = 3;
 const LEAKED: usize = 186;
 const LIVE: usize = 226;
 
-/// What the program planted: address to (state, usable bytes).
+/// Blocks planted by the program: address to (state, usable bytes).
 type Plan = BTreeMap<u64, (String, u64)>;
 
 fn planted(target: &mut Target) -> Plan {
@@ -102,7 +102,7 @@ pub fn check(program: &Path, allocator: &str, own: usize) {
     assert!(target.finish().success(), "it finds all as it was");
 }
 
-/// What else tells one block of the heap from another does so too, of a program that stands still.
+/// Checks the other commands that distinguish the blocks of the heap, on a program that stands still.
 pub fn check_commands(program: &Path, own: usize) {
     let mut target = Target::run(Command::new(program).arg("0"));
     let want = planted(&mut target);
@@ -131,7 +131,7 @@ pub fn check_commands(program: &Path, own: usize) {
     let stale = json(&[&["stale", &pid][..], &stale].concat(), 0);
     let live = number(&stale["totals"]["live_blocks"]);
     let all = (LEAKED + LIVE + own) as u64;
-    // And what the C library has allocated for itself.
+    // Including the C library's own allocations.
     assert!((all..all + 20).contains(&live), "{stale:#}");
 
     let rss = json(&["rss", &pid, "--no-calls", "--json"], 0);
@@ -145,7 +145,7 @@ pub fn check_commands(program: &Path, own: usize) {
         0,
         "{rss:#}"
     );
-    // Of the large ones few pages were written, but a huge page is resident as a whole.
+    // Few pages of the large ones were written, but a huge page is resident as a whole.
     let is_huge = number(&rss["huge_page_bytes"]) > 0;
     let (found, planted) = (part("live heap"), of("leak") + of("live"));
     let most = planted + if is_huge { 64 << 10 } else { 0 };
@@ -263,8 +263,9 @@ fn copies_and_tables_tell_the_same() {
     }
 }
 
-/// What a program lost goes back to its allocator, and nothing else does, while its threads go on. `apart`: no block
-/// begins where another one ends, so that no pointer is one just past the end of a leaked block, which would be kept.
+/// Checks that the lost blocks of a program, and no others, return to its allocator while its threads go on. `apart`:
+/// no block begins where another one ends, so that no pointer is one just past the end of a leaked block, which would
+/// be kept.
 fn check_reclaim(command: &mut Command, own: usize, apart: bool) {
     let mut target = Target::run(command.arg("3"));
     let want = planted(&mut target);
@@ -301,7 +302,7 @@ fn check_reclaim(command: &mut Command, own: usize, apart: bool) {
         "{released}, {gone}: {reports:?}"
     );
     println!("{released} of {LEAKED} blocks were released");
-    // What the stack of a thread still has of an earlier operation may keep one or two for long.
+    // Remains of an earlier operation on the stack of a thread may keep one or two alive for long.
     let enough = if apart { LEAKED - 2 } else { LEAKED / 2 };
     assert!(released >= enough, "{released}: {reports:?}");
     target.send("r");
@@ -320,7 +321,7 @@ fn of_a_static_program_on_musl() {
     }
 }
 
-/// It cannot be traced, as no symbol says where its allocator is; its heap is found by what it is.
+/// It cannot be traced, as no symbol tells where its allocator is; its heap is recognized by its contents.
 #[test]
 fn of_a_stripped_static_program_on_musl() {
     if let Some(program) = build_on_musl("planted_heap", &["-static", "-s", "-pthread"]) {
@@ -352,7 +353,7 @@ fn of_mimalloc() {
     }
 }
 
-/// It loses its first MallocExtension itself, when another one takes its place.
+/// It loses its first MallocExtension itself, when another one replaces it.
 #[test]
 fn of_tcmalloc() {
     if let Some(program) = with("libtcmalloc_minimal.so.4") {

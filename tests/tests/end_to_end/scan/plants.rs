@@ -1,5 +1,5 @@
-//! Scans of a program that has planted blocks before anyone looked: chunk for chunk, and the sums
-//! against the allocator's own, for the C library of this system and those of other Debian releases.
+//! Scans of a program that has planted blocks before anyone looked: chunk by chunk, and the sums compared with the
+//! allocator's own, for the C library of this system and those of other Debian releases.
 
 use memhook_tests::releases::Release;
 use memhook_tests::scans::{List, planted, scan};

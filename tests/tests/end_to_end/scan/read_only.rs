@@ -91,7 +91,7 @@ fn the_filter_kills() {
     process.expect("done");
 }
 
-/// What it does not know comes first, before what it has found.
+/// Gaps are reported first, before the findings.
 #[test]
 fn what_is_not_known_is_said_first() {
     let mut process = Target::start(target(), &[]);
@@ -116,7 +116,7 @@ fn what_is_not_known_is_said_first() {
     assert!(process.finish().success());
 }
 
-/// What the program writes to is in use; what it leaves alone may be stale, which is all that contents show.
+/// Memory that the program writes to is in use; other memory may be stale, which is all that its contents show.
 #[test]
 fn what_is_unchanged_may_be_stale() {
     let mut process = Target::start(target(), &["writes"]);
@@ -163,7 +163,7 @@ fn what_is_unchanged_may_be_stale() {
     assert!(process.finish().success());
 }
 
-/// Advice by a look finds what leaked, says that this is less sure than a trace, and what it cannot know.
+/// Advice from a single look finds the leak, says that this is less certain than a trace, and what it cannot know.
 #[test]
 fn advice_without_a_trace() {
     let mut process = Target::start(target(), &["leaks"]);
@@ -211,7 +211,7 @@ fn a_heap_that_takes_too_long() {
     assert!(process.finish().success());
 }
 
-/// A watch that may only look writes what is resident when its condition holds.
+/// A watch that may only look writes the resident memory when its condition holds.
 #[test]
 fn watch_looks_when_memory_is_used() {
     let folder = Folder::new("watch-read-only");

@@ -47,7 +47,7 @@ fn leaktest() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("leaktest", &[]))
 }
 
-/// The target's own list of what is reachable.
+/// Returns the target's own list of reachable blocks.
 fn planted(target: &mut Target) -> BTreeMap<u64, bool> {
     target.send("l");
     let mut text = String::new();
@@ -139,7 +139,7 @@ fn without_yes_nothing_is_released() {
     assert_eq!(target.expect("done"), "done 0\n");
 }
 
-/// What malloc has from the system.
+/// Returns the memory that malloc has from the system.
 fn heap(target: &mut Target) -> u64 {
     target.go();
     let line = target.expect("done");
@@ -203,7 +203,7 @@ fn a_reclaimer_that_is_killed_leaves_a_healthy_target() {
     assert!(target.finish().success(), "its checks");
 }
 
-/// What ends between the two scans has no leaks that were released, and none that were not.
+/// A process that ends between the two scans has no leaks that were released, and none that were not.
 #[test]
 fn a_process_that_ends_in_between() {
     let target = Target::start(leaktest(), &[]);
@@ -299,8 +299,8 @@ fn hidden_references() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("hidden_references", &[]))
 }
 
-/// Signal stacks from malloc that only the kernel knows, pointers at odd offsets, in what was a thread's
-/// stack, in shared memory made read-only, in a socket, with a signal that waits.
+/// Signal stacks from malloc that only the kernel knows, pointers at odd offsets, in the former stack of a thread, in
+/// shared memory made read-only, in a socket, with a pending signal.
 #[test]
 fn what_is_referred_to_from_odd_places_is_kept() {
     let mut target = Target::start(hidden_references(), &[]);

@@ -1,5 +1,5 @@
-//! Reclaiming beside blocks in use whose address the kernel has, and the program itself cannot find by looking
-//! at what it may read and write: they are kept, or nothing is released.
+//! Reclaiming beside blocks in use whose address only the kernel has, so that the program itself cannot find
+//! it in memory that it may read and write: they are kept, or nothing is released.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
@@ -12,7 +12,7 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("kernel_references", &[]))
 }
 
-/// It releases what is lost, and the target then finds all that it uses as it was.
+/// Checks that lost blocks are released, and that the target then finds everything that it uses unchanged.
 fn reclaims_only_what_is_lost(mut target: Target) {
     let options = ["--reclaim", "--yes", "--json", "--twice", "50ms"];
     let report: serde_json::Value = serde_json::from_str(&scan(target.pid(), &options)).unwrap();

@@ -1,5 +1,5 @@
-//! What holders, types and blocks retain, of a program that is known by heart; and what has changed between two
-//! snapshots of it.
+//! Memory retained by holders, types and blocks, in a program that is known exactly; and the changes between
+//! two snapshots of it.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Target, build_target, run};
@@ -30,7 +30,7 @@ fn find<'a>(value: &'a Value, name: &str, field: &str, wanted: &str) -> &'a Valu
     found.unwrap_or_else(|| panic!("no {wanted} in {:#}", value[name]))
 }
 
-/// What the report says of the program's blocks.
+/// Checks the report about the program's blocks.
 fn check(report: &Value, program: &str) {
     let retained = |row: &Value| {
         let number = |name: &str| row[name].as_u64().expect("a number");
@@ -74,7 +74,7 @@ fn check(report: &Value, program: &str) {
     );
     let leaked = find(report, "holders", "kind", "leaked");
     assert_eq!(retained(leaked), (sum(&[1100, 1200]), 2));
-    // A thread holds what it has on its stack, and what that holds.
+    // A thread holds the blocks on its stack, and those that they hold.
     let mut rows = array(report, "largest").iter();
     let own = rows
         .find(|row| first_bytes(row, 5000))
@@ -128,7 +128,7 @@ fn what_is_retained_is_exact() {
     assert_eq!(code, 0, "{err}");
     let html = std::fs::read_to_string(&page).expect("a page");
     assert!(html.contains("\"name\":\"registry\"") && html.contains("role=\"tree\""));
-    // What is there is not overwritten, and only a page has a name like one.
+    // Existing files are not overwritten, and only a page has the name of one.
     for output in [&page, &folder.path("page.txt")] {
         let (code, out, err) = run(&["scan", "--load", &file, "--retained", "-o", output]);
         assert_eq!(
@@ -181,10 +181,10 @@ fn two_snapshots_say_what_was_added() {
     let (code, text, err) = run(&["diff", &old, &new]);
     assert_eq!(code, 0, "{err}");
     assert!(text.contains(&holder("sessions")), "{text}");
-    // The same snapshot twice: nothing.
+    // The same snapshot twice: no changes.
     let same = json(&["diff", &old, &old, "--json"]);
     assert!(array(&same, "holders").is_empty() && array(&same, "types").is_empty());
-    // Another process of the same program, and what is no snapshot.
+    // Another process of the same program, and a file that is not a snapshot.
     let other = Target::start(&program, &[]);
     let others = folder.path("c.snap");
     let pid = other.pid().to_string();

@@ -1,5 +1,5 @@
-//! Blocks that only a suspended frame holds, which lies below the stack pointer of another frame on the same stack: it
-//! is that of a coroutine, or was interrupted by a signal whose handler has a stack of its own.
+//! Blocks held only by a suspended frame, which lies below the stack pointer of another frame on the same stack: it
+//! belongs to a coroutine, or was interrupted by a signal whose handler has a stack of its own.
 
 use memhook_tests::scans::scan;
 use memhook_tests::{Target, build_target, run};
@@ -17,7 +17,7 @@ fn keeps_what_it_holds(mode: &str) {
     let pid = target.pid();
     let report: serde_json::Value = serde_json::from_str(&scan(pid, &["--json"])).unwrap();
     assert_eq!(report["totals"]["leaked_blocks"], 0, "{report}");
-    // Where a thread is on a coroutine's stack, it may be refused.
+    // If a thread is on a coroutine's stack, it may be refused.
     let pid = pid.to_string();
     let (code, out, err) = run(&["scan", &pid, "--reclaim", "--yes", "--twice", "50ms"]);
     assert!(matches!(code, 0 | 2), "{out}{err}");

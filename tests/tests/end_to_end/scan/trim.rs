@@ -1,4 +1,4 @@
-//! Giving free memory of the heap back: what was predicted comes back, and the program goes on.
+//! Giving back free memory of the heap: the predicted amount comes back, and the program goes on.
 
 use memhook_tests::releases::Release;
 use memhook_tests::{Target, build_target, run};

@@ -1,4 +1,5 @@
-//! Verdicts: what is searched in a snapshot, released later in the process, which checks all that it still uses.
+//! Verdicts: a search in a snapshot is followed by a release in the process, which checks all blocks that it
+//! still uses.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::scans::scan;
@@ -10,7 +11,7 @@ fn graph(seed: &str) -> Target {
     Target::start(&build_target("random_graph", &[]), &[seed, "300"])
 }
 
-/// What `scan --list` says is leaked, by address.
+/// Returns the leaked blocks according to `scan --list`, by address.
 fn leaked(pid: u32) -> Vec<u64> {
     let text = scan(pid, &["--list", "--unaligned"]);
     let lines = text.lines().filter_map(|line| line.strip_prefix("leak 0x"));
@@ -43,7 +44,7 @@ fn reclaim(pid: u32, file: &str) -> Value {
     serde_json::from_str(&scan(pid, &options)).expect("JSON")
 }
 
-/// It checks all blocks that it can reach, and that they are on no free list.
+/// Checks that the target finds all its reachable blocks intact, and none of them on a free list.
 fn is_healthy(mut target: Target) {
     target.send("c");
     assert_eq!(target.expect("done"), "done 0\n");
@@ -64,7 +65,7 @@ fn what_was_found_elsewhere_is_released() {
         assert_eq!(round["released_blocks"], before.len(), "{round}");
         assert_eq!(round["verdict_blocks"], before.len(), "{round}");
         assert_eq!(leaked(target.pid()).len(), 0);
-        // The same again: nothing of it is leaked any more.
+        // The same again: none of them is leaked any more.
         let round = reclaim(target.pid(), &file);
         assert_eq!(round["released_blocks"], 0, "{round}");
         is_healthy(target);
@@ -84,13 +85,13 @@ fn what_is_taken_out_is_kept() {
     let round = reclaim(target.pid(), &file);
     let after = leaked(target.pid());
     assert!(after.contains(&kept), "{kept:#x} of {after:x?}");
-    // With it, what it points to.
+    // The blocks that it points to are kept with it.
     assert_eq!(round["kept_blocks"], after.len(), "{round}");
     assert_eq!(round["released_blocks"], all - after.len(), "{round}");
     is_healthy(target);
 }
 
-/// A verdict may say anything: what is in use, or has changed, is kept.
+/// A verdict may contain anything: blocks in use, or changed ones, are kept.
 #[test]
 fn what_is_forged_or_old_is_kept() {
     let folder = Folder::new("verdict-forged");

@@ -1,4 +1,4 @@
-//! What a process is called, and its functions and files, may be made to act on terminals: nothing of it gets there.
+//! Names of a process, its functions and files may contain commands for terminals: these do not get there.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run};
@@ -158,7 +158,7 @@ fn nor_in_what_is_said_without_a_trace() {
         check(&format!("errors of {arguments:?}"), &errors, false);
     }
     assert!(target.finish().success());
-    // What was typed is foreign too: it may have been pasted.
+    // Typed text is foreign too: it may have been pasted.
     let attacher = |arguments: &[&str]| run(arguments);
     for arguments in [
         &["attach", "\x1b]0;owned\x07\nx"][..],

@@ -19,7 +19,7 @@ fn entries(caches: &str) -> Vec<PathBuf> {
 #[test]
 fn backtraces_do_not_depend_on_kept_tables() {
     let folder = Folder::new("kept-tables");
-    // Of one length: the environment is among what the program allocates.
+    // Of equal length: the environment is part of the program's allocations.
     let (caches, none) = (folder.path("caches"), folder.path("a-file"));
     std::fs::write(&none, "no directory").expect("a file");
     let recording = folder.path("run.mhk");
@@ -34,7 +34,7 @@ fn backtraces_do_not_depend_on_kept_tables() {
         let (code, text, errors) = run_with(&report, &[]);
         assert_eq!(code, 0, "{errors}");
         assert!(text.lines().count() > 20, "{text}");
-        // How long the number of the parent is differs between runs.
+        // The length of the parent's number differs between runs.
         let lines = text.lines().filter(|line| !line.contains("set_ppid"));
         lines.collect::<Vec<_>>().join("\n")
     };
@@ -97,7 +97,7 @@ impl Drop for DeadFileSystem {
     }
 }
 
-/// Neither the start of a program, nor the end of its trace, nor our own end waits for it for ever.
+/// Neither the start of a program, nor the end of its trace, nor our own end waits for it forever.
 #[test]
 fn a_cache_directory_that_never_answers() {
     let folder = Folder::new("dead-cache");

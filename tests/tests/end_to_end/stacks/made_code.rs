@@ -42,12 +42,12 @@ fn check(directory: &Folder, option: &[&str]) {
     let script = directory.path("app.js");
     std::fs::write(&script, SCRIPT).expect("written");
     let mut node = Command::new(installed("node"));
-    // It leaves a log where it runs.
+    // It leaves a log in its current directory.
     node.current_dir(directory.path("."));
     // Each function has machine code of its own from its first call on, so that every call of it has a name.
     node.args(option).args(["--always-sparkplug", &script]);
     let mut target = Target::run(&mut node);
-    // What runs once has been compiled.
+    // Code that has run once has been compiled.
     target.send("go\n");
     target.expect("done");
     let recording = &directory.path("run.mhk");

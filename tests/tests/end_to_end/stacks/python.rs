@@ -74,7 +74,7 @@ fn by_line(report: &Value) -> BTreeMap<(String, u64), (u64, u64)> {
     found
 }
 
-/// What the service plants, by function and line. Qualified names are there since 3.11.
+/// Returns the blocks planted by the service, by function and line. Qualified names exist since 3.11.
 fn planted(minor: u32) -> BTreeMap<(String, u64), (u64, u64)> {
     let name = |qualified: &str| match minor {
         11.. => qualified.to_owned(),
@@ -97,7 +97,7 @@ struct Python {
     /// 3.`minor`.
     minor: u32,
     program: PathBuf,
-    /// It is a Debian release's that is unpacked here.
+    /// Unpacked Debian release that it belongs to.
     root: Option<Release>,
 }
 
@@ -326,7 +326,7 @@ fn made_places(report: &Value) -> BTreeMap<MadePlace, u64> {
     found
 }
 
-/// What that has to be. A block is one byte larger than its array.
+/// Returns the expected places. A block is one byte larger than its array.
 fn planted_places() -> BTreeMap<MadePlace, u64> {
     let place = |size: u64, function: &str, file: &str, line: u64| {
         ((size, function.to_owned(), file.to_owned(), line), 10)

@@ -1,5 +1,5 @@
-//! Python programs whose frames are not simply one below the other: whoever exchanges the C stack leaves the chain of
-//! frames behind for a moment, and what is read then must not end the program.
+//! Python programs whose frames are not simply one below the other: code that exchanges the C stack leaves the chain of
+//! frames behind for a moment, and reading it then must not end the program.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, not_run};
@@ -161,7 +161,7 @@ fn that_have(module: &str) -> Vec<PathBuf> {
     all.filter(has).collect()
 }
 
-/// Blocks of the size that the programs keep, and those of them that belong to this line of `remember`.
+/// Returns the blocks of the size that the programs keep, and those of them that belong to this line of `remember`.
 fn remembered(report: &Value, line: u64) -> (u64, u64) {
     let (mut all, mut there) = (0, 0);
     for site in report["sites"].as_array().expect("sites") {

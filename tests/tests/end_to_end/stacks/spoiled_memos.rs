@@ -3,8 +3,8 @@
 use memhook_tests::build_target;
 use std::process::Command;
 
-/// Whoever writes into what is remembered makes no comparison read past the end of the stack, where reading ends the
-/// program. Some of what is remembered still holds, so that it has been compared.
+/// Writing into remembered data never makes a comparison read past the end of the stack, where reading ends the
+/// program. Some of the data still holds, which proves that it was compared.
 #[test]
 fn are_compared_within_the_stack_only() {
     let headers = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../hook-cxx");

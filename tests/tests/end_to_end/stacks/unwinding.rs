@@ -84,7 +84,7 @@ fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
         let expected = modules.reference.backtrace(sample.all, &read, DEPTH);
         let names = |frames: &[u64]| modules.names(frames);
         if found.len() < expected.frames.len() {
-            // Rules that one word cannot hold end a table's backtrace; what it has must agree.
+            // Rules that one word cannot hold end a table's backtrace; the frames before that must agree.
             cut += 1;
             assert_eq!(found, expected.frames[..found.len()]);
             continue;
@@ -98,7 +98,7 @@ fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
         );
         assert!(complete || expected.end != End::Bottom, "{}", names(&found));
         frames += found.len();
-        // Samples are spread over what the program does.
+        // Samples are spread over the program's activities.
         std::thread::sleep(Duration::from_micros(300));
     }
     let share = share(program, samples as u64, cut);
@@ -192,7 +192,7 @@ fn remembered_backtraces_are_right_in_real_programs() {
 #[test]
 fn remembered_backtraces_along_frame_pointers_are_right() {
     memhook_tests::patiently(|| {
-        // Of what was built without them, most saved values of rbp are anything but a frame.
+        // In programs built without them, most saved values of rbp do not point to a frame.
         for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
             let program = build_target("templates", &[flag]);
             let busy = Busy::start(program.to_str().expect("UTF-8"), &[]);

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub const FOLDER: &str = "planted";
 
 const LINKERS: [&str; 4] = ["bfd", "gold", "lld", "mold"];
-/// What a program is linked with to have another allocator.
+/// Flags that link a program with another allocator.
 const ALLOCATORS: [(&str, &[&str]); 5] = [
     ("glibc", &[]),
     ("jemalloc", &["-ljemalloc"]),
@@ -30,7 +30,7 @@ fn ways() -> Vec<(String, Vec<String>)> {
             let mut flags = vec![format!("-fuse-ld={linker}")];
             let is_stripped = (allocator + number) % 2 == 1;
             flags.extend(is_stripped.then(|| "-s".to_owned()));
-            // Where nothing of it is used, its library has to be linked all the same.
+            // If none of it is used, its library has to be linked all the same.
             flags.push("-Wl,--no-as-needed".into());
             flags.extend(libraries.iter().map(|&library| library.to_owned()));
             ways.push((format!("{name} by {linker}"), flags));
@@ -74,7 +74,7 @@ fn check(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
         assert!(matches!(code, 0 | 1 | 3), "{what}: {code}: {errors}");
         let scanned: Value = serde_json::from_str(&scanned).expect("JSON");
         let leaked = number(&scanned, "/totals/leaked_blocks");
-        // Old pointers on the stack, or in caches of an allocator that is not known by name, keep a few.
+        // Old pointers on the stack, or in caches of an unknown allocator, keep a few alive.
         let found_all = leaked + 10 >= planted.blocks;
         let is_whole = scanned["whole"] == true;
         assert!(found_all || !is_whole, "{what}: {leaked}: {scanned:#}");

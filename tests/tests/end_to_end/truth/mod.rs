@@ -27,7 +27,7 @@ fn below(report: &Value, function: &str) -> (u64, u64) {
     })
 }
 
-/// What every site is in a report: all of it, or nothing where it cannot be seen.
+/// Checks every site in a report: all of it, or nothing if it cannot be seen.
 fn check_sites(what: &str, report: &Value, sites: &[Site]) {
     assert_eq!(report["totals"]["lost_events"], 0, "{what}: {report:#}");
     for site in sites {
@@ -46,7 +46,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&output).expect("JSON")
 }
 
-/// What a command says, whatever it finds.
+/// Returns the output of a command, whatever it finds.
 fn says(args: &[&str]) -> String {
     let (code, output, errors) = run(args);
     assert!(matches!(code, 0 | 1 | 3), "{args:?}: {errors}");

@@ -10,7 +10,7 @@ use std::process::Command;
 pub struct Situation {
     folder: PathBuf,
     truth: Value,
-    /// What is allocated between "ready" and "done".
+    /// Allocations between "ready" and "done".
     pub site: Vec<Site>,
     /// Options of the traces.
     pub options: Vec<String>,
@@ -21,7 +21,7 @@ pub struct Site {
     pub function: String,
     pub blocks: u64,
     pub size: u64,
-    /// Whether a trace can see them.
+    /// True if a trace can see them.
     pub seen: bool,
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Frames that are compared of each stack.
 pub const DEPTH: usize = 64;
 
-/// What both unwinders know of a process.
+/// Data about a process shared by both unwinders.
 pub struct Modules {
     images: Vec<ModuleImage>,
     /// For the tables.
@@ -24,7 +24,7 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Of a running process.
+    /// Returns the modules of a running process.
     pub fn of(pid: i32) -> Modules {
         let maps = memhook_process::mappings(pid).expect("maps");
         let mut images =
@@ -65,7 +65,7 @@ pub fn share(name: &str, stacks: u64, cut: u64) -> String {
     format!("{name}: {stacks} stacks, {cut} cut short ({percent:.3} %)")
 }
 
-/// How many stacks of each program to compare: `usual`, or what MEMHOOK_STACKS says.
+/// Returns how many stacks of each program to compare: `usual`, or the number in MEMHOOK_STACKS.
 pub fn count(usual: usize) -> usize {
     std::env::var("MEMHOOK_STACKS").map_or(usual, |text| text.parse().expect("a number"))
 }
