@@ -1,15 +1,15 @@
-// The code that runs inside the target. It imports nothing: no libc, no libstdc++, no unwinder.
+// Code that runs inside the target. It imports nothing: no libc, no libstdc++, no unwinder.
 //
 // memhook_attach(region)   called by the attacher on a stopped thread: opens the gate, patches
 // memhook_patch()          the same, for slots that became pending later
 // memhook_exchange(...)    restores slots, given by their addresses
 // memhook_close()          closes the gate; from then on all wrappers pass through
 //
-// memhook_close can run on a thread stopped anywhere. The others ask the loader to keep still, so the
-// thread must be stopped outside of it.
+// memhook_close can run on a thread stopped anywhere. The others ask the loader to keep still, so the thread must be
+// stopped outside it.
 //
-// It is compiled into two objects: what traces, and, with MEMHOOK_EMITTER, what memhook-rs emit brings in, so that a
-// target that is only traced has none of that.
+// It is compiled into two objects: the one that traces, and, with MEMHOOK_EMITTER, the one that memhook-rs emit loads,
+// so that a target that is only traced has none of its code.
 #ifdef MEMHOOK_EMITTER
 #include "emitting.hpp"
 #else

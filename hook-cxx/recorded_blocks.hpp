@@ -1,37 +1,37 @@
-// The live filter: which blocks are recorded ones, so that the release of any other is passed by. Used where not all
+// The live filter: knows which blocks are recorded, so that the release of any other is skipped. Used if not all
 // allocations are recorded (size filters, --sample, --overhead).
 //
-// A byte for each page says at the price of one load that the page has no recorded block. Else it has marks:
+// A byte for each page tells at the price of one load that the page has no recorded block. Otherwise it has marks:
 //
-//   entered   blocks of the page may be in a table that says exactly which they are: a word for each 256 bytes of
+//   entered   blocks of the page may be in a table that identifies them exactly: a word for each 256 bytes of
 //             addresses, with a bit for each 8 bytes where a block may begin
 //   unsure    the page may have recorded blocks that are not in the table: all its releases are recorded, and the
-//             attacher ignores those that it cannot place
+//             attacher ignores those that it cannot match
 //
-// A block for which the table has no room leaves its page unsure. A block is entered before the program has it
-// and taken out before the allocator has it back, so the program's own synchronization orders the two.
+// A block for which the table has no room leaves its page unsure. A block is entered before the program has it and
+// removed before the allocator gets it back, so the program's own synchronization orders the two.
 //
 // With a budget (budget.hpp), threads that record everything enter nothing and mark pages as unsure, which they nearly
-// always are by then: a load and a branch. The hook takes no mark away. The attacher does, as it enters all blocks that
-// live. Of each kind there are two marks:
+// always are by then: a load and a branch. The hook removes no marks. The attacher does, as it enters all live blocks.
+// There are two marks of each kind:
 //
 //   phase 0   the first marks are set
 //   phase 1   the second ones are set
 //   phase 2   the second ones are set; the first are cleared
-//   phase 3   the first ones are set. The next one is as 0 again.
+//   phase 3   the first ones are set. The next phase is like 0 again.
 //
-// It goes to an even phase when it has entered all blocks that were recorded before the odd one, which it
-// knows when every recording under way at that moment has ended and its event was taken. So the page of a recorded block
-// has a mark for it at any time: the one that it had is cleared after the other one was set. And as all
-// marks are in one byte, who releases the block sees at least one, whatever phase it is: whatever hands over the block
-// between two threads of the target puts the store of the first mark before that look, and all threads see the
+// The attacher moves to an even phase when it has entered all blocks that were recorded before the odd one, which it
+// knows when every recording in progress at that moment has ended and its event was taken. So the page of a recorded
+// block has a mark for it at any time: its old one is cleared after the other one was set. And as all marks are in one
+// byte, a thread that releases the block sees at least one in any phase: the synchronization that passes the block
+// between two threads of the target orders the store of the first mark before that load, and all threads see the
 // changes of one byte in the same order.
 //
-// The attacher may enter a block that is being released. Its address then stays in the table until a block with
-// this address is released: one release too many.
+// The attacher may enter a block that is being released. Its address then stays in the table until a block with this
+// address is released: one superfluous release.
 //
-// With a budget, every page is unsure in the beginning: until the marks are renewed for the first time, the
-// releases of blocks from before the attach are recorded, too.
+// With a budget, every page is unsure in the beginning: until the marks are renewed for the first time, the releases of
+// blocks from before the attach are recorded, too.
 #pragma once
 #include "ring.hpp"
 

@@ -1,30 +1,29 @@
-// Which ring belongs to the calling thread.
+// Finds the ring of the calling thread.
 //
-// The hook has no thread-local storage. Where a loader gives it out it takes locks of the C library's that say who may
-// make a stack, and it may have none left; and where the hook is mapped without a loader, nobody could give it out. So
-// a thread is recognized by its thread pointer and its number, both of which it finds without a call: the number is a
-// word of what the C library keeps behind the thread pointer (Control::tid_offset, which the attacher has verified).
+// The hook has no thread-local storage. A loader that provides it takes locks of the C library that decide who may
+// create a stack, and it may have none left; and if the hook is mapped without a loader, nothing could provide it. So a
+// thread is recognized by its thread pointer and its number, both of which it finds without a call: the number is a
+// word in the C library's data behind the thread pointer (Control::tid_offset, which the attacher has verified).
 //
-// claims  what each ring's owner was when it claimed the ring. Only the owner of a ring writes its
-//         entry, after the exchange of RingHeader::state that made it the owner.
+// claims  owner of each ring at the time when it claimed the ring. Only the owner of a ring writes its entry, after the
+//         exchange of RingHeader::state that made it the owner.
 // seats   hints, by a hash of the thread pointer: a thread pointer, and the word of its thread. Another thread may
-//         overwrite a hint at any time, between its two words, too; then the claims are searched.
+//         overwrite a hint at any time, even between its two words; then the claims are searched.
 //
-// A claim or a seat is good only while the ring's header names the same thread. A thread pointer alone would not
-// do: the C library hands the memory of an ended thread to a new one, whose number is another. The
-// header alone would not do either: the attacher clears it when it takes the ring of an ended thread
-// back, and between the exchange of the state and the write of the entry, a ring that somebody claims
-// has a claim of its last owner. All three agree for another thread only if that has the pointer and the
-// number of an owner that has ended and has not been missed yet: then nobody else writes into the ring,
-// and the new thread carries it on. A seat that is half one thread's and half another's leads to a ring whose
-// header names the other.
+// A claim or a seat is valid only while the ring's header names the same thread. A thread pointer alone would not do:
+// the C library gives the memory of an ended thread to a new one, which has another number. The header alone would not
+// do either: the attacher clears it when it takes back the ring of an ended thread, and between the exchange of the
+// state and the write of the entry, a ring that is being claimed still has the claim of its last owner. All three agree
+// for another thread only if that has the pointer and the number of an owner that has ended and has not been missed
+// yet: then nothing else writes into the ring, and the new thread continues it. A seat with halves of two threads leads
+// to a ring whose header names the other one.
 //
-// Only words of the current attach lead anywhere: the memory of an earlier one may be gone. Epochs come again, so
-// each attach begins with seats that nobody has.
+// Only words of the current attach lead anywhere: the memory of an earlier one may be gone. Epochs are reused, so each
+// attach begins with empty seats.
 //
-// Threads that find no ring free count down in `waiting`, by the same hash, in words that bear their numbers:
-// a new thread with the memory of one that has ended asks at once. Two threads with one word push each
-// other out of it, which changes only how often they ask.
+// Threads that find no free ring count down in `waiting`, by the same hash, in words that contain their numbers: a new
+// thread with the memory of one that has ended asks at once. Two threads with one word evict each other, which only
+// changes how often they ask.
 #pragma once
 #include "arch.hpp"
 #include "state.hpp"

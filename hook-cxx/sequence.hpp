@@ -1,14 +1,14 @@
-// Sequence words: a table that numbers the releases of each page's blocks, so that the attacher can
-// order the events of one address that come from different threads.
+// Sequence words: a table that numbers the releases of each page's blocks, so that the attacher can order the events of
+// one address that come from different threads.
 //
-// While one thread alone records, its increments need no lock prefix, which would make each wait
-// for the stores before it, the missed lines of the ring above all. The second recording thread
-// ends that for good: it stores `second_comes` and asks the attacher, which makes every thread of
-// the process pass a memory barrier (membarrier(2), MEMBARRIER_CMD_GLOBAL_EXPEDITED), waits until
-// no recording of before is under way, and then grants it. The first thread stores "I am recording" (`outer`, odd) before
-// it loads `recorders`. If the barrier fell before that load, the load finds `second_comes`, and
-// the thread takes the locked way; if behind it, the store is visible to the attacher, which waits
-// until that recording has ended. So no plain increment is under way when the second thread begins.
+// While only one thread records, its increments need no lock prefix, which would make each wait for the stores before
+// it, especially for cache misses in the ring. The second recording thread ends that for good: it stores `second_comes`
+// and asks the attacher, which makes every thread of the process pass a memory barrier (membarrier(2),
+// MEMBARRIER_CMD_GLOBAL_EXPEDITED), waits until no earlier recording is in progress, and then grants the request. The
+// first thread stores "I am recording" (`outer`, odd) before it loads `recorders`. If the barrier came before that
+// load, the load finds `second_comes`, and the thread uses the lock prefix; if it came after it, the store is visible
+// to the attacher, which waits until that recording has ended. So no plain increment is in progress when the second
+// thread begins.
 #pragma once
 #include "waiting.hpp"
 

@@ -4,13 +4,14 @@
 //            epoch 0 and passes through, and so never writes into its parent's rings.
 // spares     regions that a fork child may claim; private, so that it lists what the child has mapped.
 // originals  private, so that a fork child still finds them.
-// trusted    private: what the hook calls, and what bounds where it writes. A forked child with fewer rights may
-//            be able to write a region (SECURITY.md), so none of this is ever taken from there once it is open.
+// trusted    private: everything that the hook calls, and the bounds of its writes. A forked child with fewer
+//            privileges may be able to write a region (SECURITY.md), so none of this is ever taken from there once
+//            it is open.
 // thread     one word for each thread: ring address | epoch. Rings are page aligned, epochs are below
 //            4096, so one comparison tells "my ring, of this attach" from everything else.
 //            A thread without a ring: epoch << 24 | events until it asks again << 12; no mapping of
 //            this size lies that low.
-//            It is found as seats.hpp says, without thread-local storage.
+//            It is found without thread-local storage, see seats.hpp.
 #pragma once
 #include "abi.hpp"
 

@@ -104,7 +104,7 @@ pub struct Pprof {
     pub labelled_samples: usize,
     /// The values of each call stack.
     pub stacks: BTreeMap<Vec<Place>, Vec<i64>>,
-    /// Locations without a name: path and build-id of their module, and how far from its begin they are.
+    /// Locations without a name: path and build-id of their module, and how far from its start they are.
     pub nameless: Vec<(String, String, u64)>,
     /// Number of functions.
     pub functions: usize,

@@ -1,4 +1,4 @@
-// What it is told to, by single bytes, each answered: its attacher may be stopped meanwhile.
+// Follows commands of single bytes, and answers each: its attacher may be stopped meanwhile.
 //   b  allocates 100 blocks, as `before`
 //   p  fills its ring and goes on untraced; then releases 40 of those blocks and allocates 30, as `during`
 //   a  releases 20 more of the blocks of `before`, and allocates 50, as `after`; 5 further ones get addresses

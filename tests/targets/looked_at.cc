@@ -27,7 +27,7 @@ static void touch(void* block, size_t from, size_t to) {
   touch(block, 0, 16);
   return block;
 }
-// Only at the begin of its life.
+// Only at the start of its life.
 [[gnu::noinline]] static void* early() {
   void* block = malloc(24);
   keep(block);

@@ -1,8 +1,8 @@
 // may_only_read PID COMMAND...: executes a command that dies (SIGSYS) if it does more to the process than reading its
 // memory and files, stopping its threads, reading their registers, and letting them go. Its own children are filtered, too.
 //
-// What a seccomp filter cannot see, because it is behind a pointer, a supervisor looks at before the kernel does: how
-// openat2 opens, and whether an ioctl of a page map protects pages.
+// Arguments behind pointers, which a seccomp filter cannot see, are checked by a supervisor before the kernel reads
+// them: how openat2 opens, and whether an ioctl of a page map protects pages.
 #include <cstddef>
 #include <cstdint>
 #include <fcntl.h>

@@ -2,8 +2,8 @@
 //
 // CREATE FUNCTION forget() RETURNS integer AS 'FILE' LANGUAGE C;
 //
-// What is declared here is what the server's fmgr.h would declare for versions 15 to 17; its headers come with
-// a compiler of their own. The server compares the block below with its own one before it calls anything.
+// The declarations are those of the server's fmgr.h for versions 15 to 17, whose headers need a compiler of their
+// own. The server compares the block below with its own one before it calls anything.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

@@ -216,7 +216,7 @@ pub(crate) fn watchable(pid: i32) -> Vec<Range<u64>> {
     all.map(|m| m.start..m.end).collect()
 }
 
-/// Returns the begin of each new mapping, in order, that would stay separate from watched ones beside it.
+/// Returns the start of each new mapping, in order, that would stay separate from watched ones beside it.
 fn apart(maps: &[Mapping], before: &[Range<u64>]) -> Vec<u64> {
     let may = maps
         .iter()

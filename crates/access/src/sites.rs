@@ -32,7 +32,7 @@ pub struct LiveBlock {
 /// Question that page evidence leaves open about a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stratum {
-    /// It was not written for long enough, but may have been read.
+    /// It has not been written to for the required time, but may have been read.
     Unwritten,
     /// It may have been written: it shares its pages with others that were, or they were not guarded for long
     /// enough.

@@ -1,4 +1,4 @@
-//! The balance of two looks: the parts of the resident memory at the begin and at the end. Nothing outside of it is
+//! The balance of two looks: the parts of the resident memory at the start and at the end. Nothing outside of it is
 //! called growth.
 
 use crate::{Facts, Line};
@@ -79,7 +79,7 @@ pub fn live(facts: &Facts<'_>) -> Option<f64> {
     Some(after as f64 - before as f64)
 }
 
-/// Lists the resident bytes by part, now and at the begin.
+/// Lists the resident bytes by part, now and at the start.
 pub fn lines(facts: &Facts<'_>, account: &RssReport) -> Vec<Line> {
     let sum = |account: &RssReport, parts: &[&str]| -> u64 {
         parts.iter().map(|name| part(account, name)).sum()

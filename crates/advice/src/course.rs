@@ -26,7 +26,7 @@ const LEAST_OF_FIRST: f64 = 0.6;
 /// Share of growth in the last third that does not count.
 const LEVEL: f64 = 0.1;
 
-/// Judges the live bytes at the begin and at the end of each part. Less than `least` is not growth.
+/// Judges the live bytes at the start and at the end of each part. Less than `least` is not growth.
 pub fn course(live: &[f64; PARTS + 1], least: f64) -> Course {
     let mut low = *live;
     for at in (0..PARTS).rev() {

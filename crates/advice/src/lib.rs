@@ -1,7 +1,7 @@
 //! Leak, fragmentation or retention, and what to do about it: findings about one process.
 //!
 //! Everything comes from a recording of the process: its sites over time, unreachable blocks at its end (`attach
-//! --leaks`), resident memory then (`attach --rss`), and for `advise` also resident memory at the begin. A finding
+//! --leaks`), resident memory then (`attach --rss`), and for `advise` also resident memory at the start. A finding
 //! states how many bytes would be returned, by which remedy, and with what evidence. Parts that were not examined give
 //! no finding, and a note says so.
 //!
@@ -93,7 +93,7 @@ pub struct Tried {
     pub predicted_bytes: Option<u64>,
     /// How many resident bytes the process had less after it.
     pub given_back_bytes: u64,
-    /// For how long a thread was held, in ms.
+    /// Time for which a thread was held, in ms.
     pub held_ms: f64,
 }
 
@@ -104,7 +104,7 @@ pub struct Line {
     pub what: &'static str,
     /// Bytes now.
     pub bytes: u64,
-    /// Bytes at the begin; `None` if not examined.
+    /// Bytes at the start; `None` if not examined.
     pub bytes_before: Option<u64>,
     /// Predicted growth in an hour; `None` if not followed.
     pub bytes_an_hour: Option<i64>,
@@ -174,7 +174,7 @@ fn grown_live(profile: &Profile) -> f64 {
 }
 
 impl Facts<'_> {
-    /// Returns the resident memory at the begin.
+    /// Returns the resident memory at the start.
     fn before(&self) -> Option<&RssReport> {
         self.profile.looks.as_ref().map(|looks| &looks.first)
     }

@@ -46,7 +46,7 @@ pub struct ClassedSite {
     pub site: String,
     /// Live bytes that it has allocated since the attach.
     pub live_bytes: u64,
-    /// Bounds on the growth of blocks of its sizes since the begin: at least, and at most.
+    /// Bounds on the growth of blocks of its sizes since the start: at least, and at most.
     pub grown_bytes: (u64, u64),
     /// Certainty: exact, tested or estimated.
     pub certainty: &'static str,
@@ -61,7 +61,7 @@ struct OfStack {
     /// Unreachable part of those.
     unreachable: f64,
     error: f64,
-    /// Reachable bytes that it holds beyond those of the begin.
+    /// Reachable bytes that it holds beyond those of the start.
     more: f64,
     /// Bounds on the growth among those: at least, and at most.
     grown: (f64, f64),
@@ -175,7 +175,7 @@ fn of_buffer(mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
     live
 }
 
-/// Returns the live bytes of each call stack at the begin and at the end of each part of the time.
+/// Returns the live bytes of each call stack at the start and at the end of each part of the time.
 fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
     let span = profile.to_ns.saturating_sub(profile.from_ns) as f64;
     let moment = |time_ns: u64| {
@@ -211,7 +211,7 @@ fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
     found
 }
 
-/// Returns bounds on the growth in `more` bytes since the begin: at least, and at most.
+/// Returns bounds on the growth in `more` bytes since the start: at least, and at most.
 fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
     let bound = facts.least() as f64;
     let of_heap = balance::live(facts);

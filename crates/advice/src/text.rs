@@ -55,7 +55,7 @@ fn notes(out: &mut String, advice: &Advice, width: usize) -> Result {
     Ok(())
 }
 
-/// Writes the parts of the memory, and their changes since the begin.
+/// Writes the parts of the memory, and their changes since the start.
 fn balance(out: &mut String, advice: &Advice) -> Result {
     let resident = advice
         .rss_bytes

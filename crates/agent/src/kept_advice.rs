@@ -47,7 +47,7 @@ pub struct Given {
 pub struct KeptAdvice(OwnDirectory);
 
 impl Kept {
-    /// Returns the state for the begin of an examination, without advice. `None` if the process has ended.
+    /// Returns the state for the start of an examination, without advice. `None` if the process has ended.
     pub fn begins(pid: i32, executable: Option<&str>) -> Option<Kept> {
         Some(Kept {
             process: ProcessIdentity::of(pid)?,

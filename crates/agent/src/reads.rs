@@ -71,7 +71,7 @@ struct Desk {
     /// True if nothing is left to do, and the thread ends.
     is_done: bool,
     left: VecDeque<Asked>,
-    /// Present read, with its begin.
+    /// Present read, with its start.
     reads: Option<(Instant, (i32, u64))>,
     is_given_up: bool,
 }

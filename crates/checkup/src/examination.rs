@@ -39,7 +39,7 @@ pub struct Examination<'a> {
     pub config: TraceConfig,
     /// Files shared by many processes.
     pub files: Option<&'a SharedFiles>,
-    /// Looks at its memory, at the begin and at the end; `None` for none.
+    /// Looks at its memory, at the start and at the end; `None` for none.
     pub looks: Option<MemoryLooks>,
     /// Settings of the recording, and its directory. Nothing with a name is left there.
     pub recording: Options,
@@ -49,7 +49,7 @@ pub struct Examination<'a> {
     pub names: Option<SearchPath>,
 }
 
-/// Copies of the memory: one at the begin of an examination, and two at its end.
+/// Copies of the memory: one at the start of an examination, and two at its end.
 pub struct MemoryLooks {
     /// Request for the copy that is searched for unreachable blocks.
     pub search: Request,

@@ -1,4 +1,4 @@
-//! A look at a traced process's memory at the begin of the trace, for comparison with the last one.
+//! A look at a traced process's memory at the start of the trace, for comparison with the last one.
 
 use crate::resident::LookedAt;
 use memhook_attach::Consumer;

@@ -92,7 +92,7 @@ fn escaped<'a>(
     Cow::Owned(out)
 }
 
-/// Returns the length of the colour at the begin of a text.
+/// Returns the length of the colour at the start of a text.
 fn color_length(text: &str) -> Option<usize> {
     let inner = text.strip_prefix("\x1b[")?;
     let end = inner.find(|c: char| !c.is_ascii_digit() && c != ';')?;

@@ -98,7 +98,7 @@ impl<O: Observer> Ledger<O> {
         self.bound_reached.get_or_insert(now);
     }
 
-    /// Keeps so many blocks that the table takes about half of this, if there are more.
+    /// Drops blocks until the table takes about half of this.
     #[cold]
     fn thin(&mut self, bytes: usize) {
         let room = (bytes / 2 / ENTRY_BYTES) as f64;

@@ -138,7 +138,7 @@ fn windows_put_together_are_the_run() {
         let peak = first.peak_bytes.max(second.peak_bytes);
         assert_eq!(peak, whole.peak_bytes, "seed {seed}");
         assert_eq!(second.sum.peak.bytes as u64, second.peak_bytes);
-        // Every site that is live at the begin has its state at the first point.
+        // Every site that is live at the start has its state at the first point.
         let mut live = vec![Estimate::default(); second.sites.len()];
         for change in &second.changes {
             live[change.site as usize] = change.live;

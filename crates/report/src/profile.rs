@@ -96,7 +96,7 @@ pub struct Profile {
     /// Sites are those of [`Profile::sites`].
     #[serde(skip)]
     pub addresses: Vec<AddressMap>,
-    /// Growth since the begin, if the memory was examined then.
+    /// Growth since the start, if the memory was examined then.
     #[cfg(target_arch = "x86_64")]
     #[serde(skip)]
     pub looks: Option<Box<crate::TwoLooks>>,
@@ -170,7 +170,7 @@ pub struct Compared {
 /// Live memory of the older of two runs at some time.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparedPoint {
-    /// Nanoseconds since the begin of the covered time.
+    /// Nanoseconds since the start of the covered time.
     pub after_ns: u64,
     /// Live bytes.
     pub bytes: u64,
@@ -310,7 +310,7 @@ pub struct SitePoint {
     pub site: u32,
     /// Live memory then.
     pub live: Amount,
-    /// Memory allocated since the begin of the window.
+    /// Memory allocated since the start of the window.
     pub allocated: Amount,
 }
 
@@ -481,7 +481,7 @@ pub struct ProfileSite {
     pub measures: Measures,
     /// Live memory that has not been seen since a gap, and may have been released in it.
     pub unseen: Amount,
-    /// Memory live at the begin of the window.
+    /// Memory live at the start of the window.
     pub before: Amount,
     /// Nanoseconds that the window's allocations spent in the allocator; covers no calls if none was timed.
     #[serde(skip)]

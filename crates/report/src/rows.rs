@@ -280,7 +280,7 @@ fn in_order(number: f64) -> i64 {
 /// Row of code without symbols, before its module.
 const NAMELESS: &str = "code without names";
 
-/// Functions at the begin of every stack of a thread or of the whole program (glibc's and musl's, and `main`).
+/// Functions at the start of every stack of a thread or of the whole program (glibc's and musl's, and `main`).
 const ROOTS: [&str; 8] = [
     "_start",
     "__clone",

@@ -1,4 +1,4 @@
-//! Resident memory at the begin of a trace, and growth up to its end, as recordings keep them.
+//! Resident memory at the start of a trace, and growth up to its end, as recordings keep them.
 
 use crate::RssReport;
 use crate::recorded::note;

@@ -11,7 +11,7 @@ const HANGING: usize = 4;
 const LEAST: usize = 20;
 
 /// Wraps the text at spaces to lines of this width. The rest of a line is indented a little deeper than
-/// its begin.
+/// its start.
 pub fn wrapped(text: &str, width: usize) -> String {
     let width = width.max(LEAST);
     let mut out = String::with_capacity(text.len());

@@ -156,7 +156,7 @@ mod tests {
             RawEvent::pack_access(2, accesses.low, accesses.reads),
             RawEvent::pack_access(3, accesses.high, accesses.writes),
         ];
-        // The begin of another one, whose rest was lost.
+        // The start of another one, whose rest was lost.
         assert_eq!(take(all[0]), None);
         assert_eq!(take(all[1]), None);
         assert_eq!(all.map(&mut take), [None, None, None, Some(accesses)]);

@@ -53,7 +53,7 @@ impl UnwindTable {
     }
 }
 
-/// A row before packing: begin and end (svma), and rule.
+/// A row before packing: start and end (svma), and rule.
 type Span = (u64, u64, u64);
 
 /// Limit on the rows of a module. The largest programs have a few million. A single byte of a section can produce a

@@ -1,19 +1,18 @@
-// Where calls of described functions arrive.
+// Entry points for calls of described functions.
 //
-// A wrapper in C++ knows what it is called with; here nobody knows. So all of a call goes on to the original as it
-// came: every general register, those too that the ABI lets a callee change, because a compiler that has seen both
-// sides may count on them (gcc's -fipa-ra), and the vector registers, which the hook never uses. What the original
-// returns, and leaves in other registers, goes back in the same way.
+// A wrapper in C++ knows its arguments; here they are unknown. So everything is passed to the original unchanged: every
+// general-purpose register, even those that the ABI lets a callee change, because a compiler that has seen both sides
+// may rely on them (gcc's -fipa-ra), and the vector registers, which the hook never uses. The original's result, and
+// the values that it leaves in other registers, are passed back in the same way.
 //
-// A call that is only looked at is passed on by a jump: nothing of ours is left on the stack. Where the result is
-// needed, the original is called from here. That is a call and a return for the processor's shadow stack, an
-// ordinary frame for longjmp and for exceptions, which find its call frame information below, and a part of the
-// coroutine's own stack if the original switches to another one. The price is that arguments on the stack would not be
-// found by the original: the attacher refuses functions that have any.
+// A call that is only examined is passed on by a jump: nothing of ours is left on the stack. If the result is needed,
+// the original is called from here. That is a call and a return for the processor's shadow stack, an ordinary frame for
+// longjmp and for exceptions, which find its call frame information below, and a part of the coroutine's own stack if
+// the original switches to another one. The price is that the original would not find arguments on the stack: the
+// attacher refuses functions that have any.
 //
 // One stub for each function and variant; the frame of all of them, by words below rbp:
 //
-//   0         the caller's rbp; the return address is above it
 //   -1        number of the stub; afterwards the original
 //   -2 .. -7  rdi, rsi, rdx, rcx, r8, r9: the arguments
 //   -8 .. -10 rax, r10, r11

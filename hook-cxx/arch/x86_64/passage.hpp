@@ -1,21 +1,19 @@
-// A call that an unwinder sees through, although it knows nothing of the code here.
+// A call that an unwinder sees through, although it does not know the code here.
 //
 // A hook that is mapped without the loader has no call frame information that an unwinder of the process would find, so
-// an exception could not pass through a frame of it. For a call that one may leave, this is put between caller and
-// original: a frame with a frame pointer, as a function of another module has it, which keeps rbx and whatever other
-// registers that function keeps where that one keeps them. The original returns to an instruction `call *%rbx` of that
-// function (memhook_unwind::passage finds one), which brings the thread back here. An unwinder looks up that
-// function, finds the registers and the return address of our caller, and goes on there. Nothing else ever
-// returns there, and the module is never unloaded.
+// an exception could not pass through a frame of it. For a call that an exception may leave, this is put between caller
+// and original: a frame with a frame pointer, like that of a function in another module, which saves rbx and the other
+// registers saved by that function at the same offsets. The original returns to an instruction `call *%rbx` of that
+// function (memhook_unwind::passage finds one), which brings the thread back here. An unwinder looks up that function,
+// finds the registers and the return address of our caller, and continues there. Nothing else ever returns there, and
+// the module is never unloaded.
 //
-// Not under a shadow stack, which would see a return for which there was no call.
+// Not usable with a shadow stack, which would see a return without a call.
 //
 // The frame, by bytes from rbp:
 //
-//   8      the return address into the caller
-//   0      the caller's rbp
-//   -8 ..  where registers are for the unwinder, as the attacher says; from -64 on those that it does not look for
-//   -160   PassedCall, which nobody else looks at
+//   -8 ..  registers where the unwinder finds them, as told by the attacher; from -64 on those that it does not read
+//   -160   PassedCall, which nothing else reads
 #pragma once
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-// What heap-mallocng.snapshot, heap-mimalloc.snapshot and heap-tcmalloc.snapshot were made of (musl 1.2.3, mimalloc 2.0.9,
-// gperftools 2.10), in /opt/heap and with nothing of its maker in its environment:
+// Source of heap-mallocng.snapshot, heap-mimalloc.snapshot and heap-tcmalloc.snapshot (musl 1.2.3, mimalloc 2.0.9,
+// gperftools 2.10), which were made in /opt/heap with an empty environment:
 //   musl-gcc -static -O1 heap.c -o heap, gcc -O1 heap.c -o heap -pthread -Wl,--no-as-needed -l:libmimalloc.so.2 (or
 //   -l:libtcmalloc_minimal.so.4)
 //   env -i PATH=/usr/bin ./heap & sleep 1; memhook-rs scan --save heap.snapshot $!

@@ -1,7 +1,7 @@
-// What heap.snapshot was made of, with nothing of its maker in its environment:
+// Source of heap.snapshot, which was made with an empty environment:
 //   c++ -O1 -g -pthread heap.cc -o heap
 //   env -i PATH=/usr/bin ./heap & sleep 1; memhook-rs scan --save heap.snapshot $!
-// in /opt/heap, as the path is in it, too.
+// in /opt/heap, because the snapshot contains the path.
 #include <cstdlib>
 #include <cstdio>
 #include <unistd.h>

@@ -32,7 +32,7 @@ pub struct SiteActivity {
     pub stack: u32,
     /// Allocating thread; 0 if threads were not recorded.
     pub tid: u32,
-    /// Memory live at the begin.
+    /// Memory live at the start.
     pub before: Estimate,
     /// Memory live at the end.
     pub live: Estimate,
@@ -79,7 +79,7 @@ pub struct HeapAt {
     pub time_ns: u64,
     /// Live memory then.
     pub live: Estimate,
-    /// Memory allocated since the begin of the window.
+    /// Memory allocated since the start of the window.
     pub allocated: Estimate,
     /// Temporary allocations since then.
     pub temporary: Estimate,
@@ -94,7 +94,7 @@ pub struct SiteChange {
     pub site: u32,
     /// Live memory then.
     pub live: Estimate,
-    /// Memory allocated since the begin of the window.
+    /// Memory allocated since the start of the window.
     pub allocated: Estimate,
 }
 
@@ -111,11 +111,11 @@ pub struct Activity {
     pub peak_bytes: u64,
     /// Allocations in the window that were recorded as samples, while others were recorded one by one.
     pub sampled_allocations: u64,
-    /// Recorded sums of the run up to the begin, without estimates.
+    /// Recorded sums of the run up to the start, without estimates.
     pub totals_before: Totals,
     /// Recorded sums of the run up to the end.
     pub totals: Totals,
-    /// Sums over the sites, estimated with sampling: live at the begin and the end; allocated, released and temporary
+    /// Sums over the sites, estimated with sampling: live at the start and the end; allocated, released and temporary
     /// in the window.
     pub sum: SiteActivity,
     /// Every site seen up to the end, in no order.
@@ -193,7 +193,7 @@ impl Activity {
     }
 }
 
-/// Starts the counts at the begin, and draws maps.
+/// Starts the counts at the start, and draws maps.
 struct Count {
     maps: AddressMaps,
 }

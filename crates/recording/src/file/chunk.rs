@@ -77,7 +77,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     word.map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the begin of part number `part` of a recording.
+/// Returns the start of part number `part` of a recording.
 pub(crate) fn file_header(part: u32) -> [u8; FILE_HEADER_BYTES] {
     let mut out = [0; FILE_HEADER_BYTES];
     out[0..8].copy_from_slice(&MAGIC);
@@ -88,7 +88,7 @@ pub(crate) fn file_header(part: u32) -> [u8; FILE_HEADER_BYTES] {
     out
 }
 
-/// Checks the begin of a file and returns its part number.
+/// Checks the start of a file and returns its part number.
 pub(crate) fn check_file_header(bytes: &[u8]) -> Result<u32, Error> {
     let known = bytes.len().min(MAGIC.len());
     if bytes[..known] != MAGIC[..known] || bytes.is_empty() {

@@ -17,7 +17,7 @@ pub const MAX_CHUNK_BYTES: usize = 1 << 26;
 #[cfg(test)]
 pub(crate) type Field = (&'static str, usize, usize);
 
-/// The begin of a file.
+/// The start of a file.
 #[cfg(test)]
 pub(crate) const FILE_HEADER: [Field; 5] = [
     ("magic", 0, 8),
@@ -29,7 +29,7 @@ pub(crate) const FILE_HEADER: [Field; 5] = [
 /// Bytes of the file header.
 pub const FILE_HEADER_BYTES: usize = 24;
 
-/// The begin of a chunk.
+/// The start of a chunk.
 #[cfg(test)]
 pub(crate) const CHUNK_HEADER: [Field; 10] = [
     ("magic", 0, 4),

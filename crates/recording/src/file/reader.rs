@@ -103,7 +103,7 @@ impl Recording {
                 .take_record(&chunk, &payload)
                 .map_err(|error| error.in_chunk_at(chunk.offset))?;
         }
-        // The events, which take the time, are read from the begin.
+        // The events, which take the time, are read from the start.
         recording.file.meter.set(0);
         Ok(recording)
     }

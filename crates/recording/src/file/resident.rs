@@ -13,7 +13,7 @@ pub const CALL_TIMES_NOTE: &str = "call_times";
 pub const ACCOUNT_NOTE: &str = "account";
 /// Name of the note with the allocator's own count at the end of the run, beside that of the trace.
 pub const HEAP_COMPARISON_NOTE: &str = "heap_comparison";
-/// Name of the note with resident memory at the begin and growth up to the end, as JSON.
+/// Name of the note with resident memory at the start and growth up to the end, as JSON.
 pub const TWO_LOOKS_NOTE: &str = "two_looks";
 /// Name of the note.
 pub const RESIDENT_NOTE: &str = "resident";

@@ -183,7 +183,7 @@ struct Worker {
     options: Options,
     shared: Arc<Shared>,
     returned: Sender<Frame>,
-    /// Chunks at the begin of every part.
+    /// Chunks at the start of every part.
     lasting: Vec<ChunkJob>,
     /// Frames of the last passes: number of passes, and a copy of the payload.
     lead_in: Vec<(u64, ChunkJob)>,

@@ -61,7 +61,7 @@ impl Summarizer {
         *self.sizes.entry((stack, bucket_of(size))).or_default() += 1;
     }
 
-    /// Returns the begin of the current interval.
+    /// Returns the start of the current interval.
     pub fn began_ns(&self) -> u64 {
         self.from_ns
     }

@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 /// longest memory is 16 passes).
 const MAX_EMPTY_PASSES: u64 = 32;
 
-/// A ledger fed from a recording, from its begin or from a checkpoint.
+/// A ledger fed from a recording, from its start or from a checkpoint.
 ///
 /// The ledger may report each block to an observer; see [`Observer`].
 pub struct Replay<O = ()> {
@@ -164,9 +164,9 @@ pub struct Window {
     pub from_ns: u64,
     /// End.
     pub to_ns: u64,
-    /// Sums of the run up to the begin.
+    /// Sums of the run up to the start.
     pub totals_before: Totals,
-    /// Sites up to the begin, ordered by stack id.
+    /// Sites up to the start, ordered by stack id.
     pub sites_before: Vec<SiteTotals>,
     /// State at the end.
     pub replay: Replay,
@@ -197,7 +197,7 @@ impl Window {
     }
 }
 
-/// Calls back after each pass, and keeps the sums at the begin.
+/// Calls back after each pass, and keeps the sums at the start.
 struct EachPass<'a>(&'a mut dyn FnMut(&Replay));
 
 impl Watch<()> for EachPass<'_> {

@@ -26,11 +26,11 @@ enum Item {
     Event(Event, u64, u64),
 }
 
-/// Observer of a replay, at its begin and after each pass.
+/// Observer of a replay, at its start and after each pass.
 pub(crate) trait Watch<O> {
-    /// State saved at the begin.
+    /// State saved at the start.
     type Begin;
-    /// Called at the begin: everything before it has been replayed.
+    /// Called at the start: everything before it has been replayed.
     fn begin(&mut self, replay: &mut Replay<O>) -> Self::Begin;
     /// Called after a pass.
     fn pass(&mut self, _: &Replay<O>) {}
@@ -41,15 +41,15 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     from_ns: u64,
     to_ns: u64,
     pub watch: W,
-    /// State saved at the begin, once it is reached.
+    /// State saved at the start, once it is reached.
     pub begin: Option<W::Begin>,
     /// Contents of the current pass, where its time decides whether it belongs to the stretch.
     pending: Vec<Item>,
     /// True once a pass from after the end was seen.
     is_over: bool,
-    /// True if the begin is a mark; and the same for the end.
+    /// True if the start is a mark; and the same for the end.
     is_exact: (bool, bool),
-    /// Number of passes that ended after the begin, and after the end.
+    /// Number of passes that ended after the start, and after the end.
     behind: (u64, u64),
 }
 

@@ -226,7 +226,7 @@ impl Chance {
 #[test]
 fn intervals_hold_the_complete_truth() {
     let mut chance = Chance(3);
-    // Half of the blocks are never touched; only the first of four words; only at the begin; all of it.
+    // Half of the blocks are never touched; only the first of four words; only at the start; all of it.
     let kinds: [fn(&mut Chance) -> Program; 4] = [
         |chance| match chance.below(2) {
             0 => vec![vec![]; 4],

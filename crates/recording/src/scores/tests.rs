@@ -99,7 +99,7 @@ fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
 }
 
 fn blocks() -> impl Strategy<Value = Vec<Block>> {
-    // Bursts: the begin of a block depends on few choices, so that many are close to each other.
+    // Bursts: the start of a block depends on few choices, so that many are close to each other.
     let block = (
         0..3u32,
         0..4u16,

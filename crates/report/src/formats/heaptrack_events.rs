@@ -313,7 +313,7 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
         bytes: a.bytes.min(a.blocks.saturating_mul(most)),
         ..Amount::default()
     };
-    // The format has no blocks from before its begin: they count as allocated there.
+    // The format has no blocks from before its start: they count as allocated there.
     let all = more(m.allocated, site.before);
     let kept = kept(m.peak, m.live);
     let held = more(less(m.peak, kept), m.live);

@@ -29,7 +29,7 @@ const POINTS: usize = 1000;
 /// Number of sites that are followed over time.
 const SERIES: usize = 200;
 
-/// A part of a run in nanoseconds since the attach; `None` stands for its begin or its end.
+/// A part of a run in nanoseconds since the attach; `None` stands for its start or its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Begin.

@@ -4,7 +4,7 @@ use super::*;
 use memhook_recording::{AddressCell, AddressMap};
 use simulated::Random;
 
-/// The begin of two heaps that are far from each other, in pages.
+/// The start of two heaps that are far from each other, in pages.
 const HEAPS: [u64; 2] = [0x5_5555_5557, 0x7_ffff_0000];
 const PAGES: u64 = 300;
 

@@ -3,7 +3,7 @@
 
 use memhook_tests::{Attacher, Target, build_target, run};
 
-/// What happens to the trace of the parent before its children are handled.
+/// State of the parent's trace before its children are handled.
 #[derive(Clone, Copy, PartialEq)]
 enum Parent {
     StillTraced,

@@ -143,7 +143,7 @@ fn tokens(text: &str, first_column: usize) -> Result<Vec<(Token, usize)>> {
     Ok(found)
 }
 
-/// Reads a number at the begin of some characters: `12`, `.5`, `1e6`.
+/// Reads a number at the start of some characters: `12`, `.5`, `1e6`.
 fn number(characters: &[char], column: usize) -> Result<(Token, usize)> {
     let digits = |from: usize| {
         let rest = characters.get(from..).unwrap_or_default();
