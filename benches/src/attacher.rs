@@ -116,7 +116,7 @@ impl Drop for Attacher {
 
 /// Processor time of a process's present threads in nanoseconds: the first number of each
 /// /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst in the kernel's sources).
-pub(crate) fn cpu_ns(pid: u32) -> u64 {
+pub fn cpu_ns(pid: u32) -> u64 {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return 0;
     };

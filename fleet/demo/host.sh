@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One host of `cargo xtask fleet-demo`: the first process of its own PID, mount and host name namespaces, in a network
+# One host of `cargo experiment fleet-demo`: the first process of its own PID, mount and host name namespaces, in a network
 # namespace. It starts the services of a host with some load on them, and an agent, until a file says that it is enough.
 #
 #   host.sh NAME FOLDER PROGRAM LEAKY ADDRESS-OF-THE-METRICS

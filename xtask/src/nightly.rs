@@ -39,7 +39,7 @@ const fn on_release(name: &'static str, release: &'static [(&'static str, &'stat
 }
 
 /// In the order in which they run: what may find a fault that harms a target comes first.
-const JOBS: [Job; 16] = [
+const JOBS: [Job; 18] = [
     job("storm", "cargo xtask storm --cycles 2000"),
     job(
         "storm-charged",
@@ -68,11 +68,23 @@ const JOBS: [Job; 16] = [
         &[("MEMHOOK_TEST_RELEASE", "experimental")],
     ),
     job("fuzz", "cargo xtask fuzz --seconds 300"),
-    job("gate-projects", "cargo xtask gate-projects"),
-    job("predictions", "cargo xtask predictions"),
-    job("papers", "cargo xtask papers"),
-    job("peers", "cargo xtask peers"),
-    job("bench", "cargo bench -p memhook-benches"),
+    // Nothing else compiles the workspace of the experiments.
+    job(
+        "experiments",
+        "cargo clippy --manifest-path experiments/Cargo.toml --workspace --all-targets -- -D warnings",
+    ),
+    job(
+        "experiments-tests",
+        "cargo test --manifest-path experiments/Cargo.toml --workspace --no-fail-fast",
+    ),
+    job("gate-projects", "cargo experiment gate-projects"),
+    job("predictions", "cargo experiment predictions"),
+    job("papers", "cargo experiment papers"),
+    job("peers", "cargo measure peers"),
+    job(
+        "bench",
+        "cargo bench --manifest-path experiments/Cargo.toml -p memhook-measurements",
+    ),
 ];
 
 /// Runs the jobs one after the other. One that fails keeps no other from running.

@@ -1,7 +1,7 @@
 //! The cost of tracing to a program, beside user probes of the kernel. The numbers of rounds are fixed: on an idle machine
 //! with two processors they take about a minute.
 //!
-//! `cargo bench`; `cargo bench -p memhook-benches` measures more, and keeps its figures.
+//! `cargo bench`; the benchmarks of `experiments/measurements` measure more, and keep their figures.
 
 use memhook_benches::programs::compiler;
 use memhook_benches::uprobe::{Action, Uprobes};

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 /// The widest line of a document, in characters.
 const COLUMNS: usize = 100;
 /// Beginnings of paths between backticks that have to exist.
-const PLACES: [&str; 7] = [
+const PLACES: [&str; 8] = [
     "crates/",
     "docs/",
     "hook-cxx/",
     "tests/",
     "benches/",
     "xtask/",
+    "experiments/",
     "fuzz/",
 ];
 

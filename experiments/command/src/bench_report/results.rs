@@ -1,0 +1,189 @@
+//! Criterion's files, and the circumstances beside them.
+
+use memhook_measurements::{Condition, Conditions, Spread, differences, ratios};
+use serde::Deserialize;
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+/// The programs that `cargo bench -p memhook-measurements` runs, and the peers.
+pub const BENCHES: [&str; 7] = [
+    "churn", "latency", "programs", "peers", "attach", "unwind", "consumer",
+];
+
+/// `benchmark.json`, as far as it matters.
+#[derive(Deserialize)]
+struct Benchmark {
+    full_id: String,
+    throughput: Option<Throughput>,
+}
+
+#[derive(Deserialize)]
+struct Throughput {
+    #[serde(rename = "Elements")]
+    elements: Option<u64>,
+}
+
+/// `sample.json`: iterations and nanoseconds of each sample, in the order in which they were taken.
+#[derive(Deserialize)]
+struct Sample {
+    iters: Vec<f64>,
+    times: Vec<f64>,
+}
+
+struct Series {
+    /// Nanoseconds an operation.
+    rounds: Vec<f64>,
+    elements: Option<u64>,
+}
+
+/// Everything that was found.
+pub struct Results {
+    series: HashMap<String, Series>,
+    conditions: HashMap<&'static str, Conditions>,
+}
+
+/// One work with one tool.
+pub struct Row<'a> {
+    /// What was done.
+    pub work: &'a str,
+    /// What traced it.
+    pub tool: &'a str,
+    /// Losses, processor time, failures.
+    pub condition: &'a Condition,
+    /// Nanoseconds without the tool, by cycle.
+    pub untraced: &'a [f64],
+    /// With it.
+    pub traced: &'a [f64],
+}
+
+impl Row<'_> {
+    /// Why the row is no result.
+    pub fn flaw(&self) -> Option<String> {
+        match (self.condition.lost, &self.condition.failure) {
+            (lost @ 1.., _) => Some(format!("no result: {lost} events lost")),
+            (0, Some(why)) if !self.is_complete() => Some(why.clone()),
+            (0, None) if self.traced.is_empty() => Some("not measured".into()),
+            _ => None,
+        }
+    }
+
+    /// Whether the tool's failures, if any, were made up for.
+    fn is_complete(&self) -> bool {
+        self.condition.is_complete && !self.traced.is_empty()
+    }
+
+    /// What the tool added, in nanoseconds.
+    pub fn added(&self) -> Option<Spread> {
+        differences(self.untraced, self.traced)
+    }
+
+    /// Work a second with the tool divided by without.
+    pub fn throughput(&self) -> Option<Spread> {
+        ratios(self.traced, self.untraced)
+    }
+
+    /// The median without the tool.
+    pub fn base(&self) -> Option<Spread> {
+        Spread::of(self.untraced.to_vec())
+    }
+
+    /// The median with it.
+    pub fn with(&self) -> Option<Spread> {
+        Spread::of(self.traced.to_vec())
+    }
+}
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        if path.ends_with("new") {
+            found.push(path);
+        } else if path.is_dir() {
+            files(&path, found);
+        }
+    }
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
+    let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_slice(&bytes).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+impl Results {
+    /// Reads `target/criterion`.
+    pub fn read(folder: &Path) -> Result<Results, String> {
+        let mut found = Vec::new();
+        files(folder, &mut found);
+        let mut series = HashMap::new();
+        for folder in found {
+            let benchmark: Benchmark = parse(&folder.join("benchmark.json"))?;
+            let sample: Sample = parse(&folder.join("sample.json"))?;
+            let rounds = sample.times.iter().zip(&sample.iters).map(|(t, n)| t / n);
+            let elements = benchmark.throughput.and_then(|t| t.elements);
+            series.insert(
+                benchmark.full_id,
+                Series {
+                    rounds: rounds.collect(),
+                    elements,
+                },
+            );
+        }
+        let conditions: HashMap<_, _> = BENCHES
+            .into_iter()
+            .map(|bench| (bench, Conditions::read(folder, bench)))
+            .filter(|(_, conditions)| *conditions != Conditions::default())
+            .collect();
+        if conditions.is_empty() {
+            return Err(format!(
+                "nothing in {}: run `cargo measure churn` first",
+                folder.display()
+            ));
+        }
+        Ok(Results { series, conditions })
+    }
+
+    /// The circumstances of one benchmark program.
+    pub fn conditions(&self, bench: &str) -> Option<&Conditions> {
+        self.conditions.get(bench)
+    }
+
+    /// All rows of a benchmark program.
+    pub fn rows<'a>(&'a self, bench: &'a str) -> impl Iterator<Item = Row<'a>> {
+        let works = self.conditions.get(bench).map(|c| &c.works);
+        works.into_iter().flatten().flat_map(move |(work, tools)| {
+            tools.iter().map(move |(tool, condition)| Row {
+                work,
+                tool,
+                condition,
+                untraced: self.rounds(&format!("{bench}/{work}/{tool}/untraced")),
+                traced: self.rounds(&format!("{bench}/{work}/{tool}/traced")),
+            })
+        })
+    }
+
+    /// One row.
+    pub fn row<'a>(&'a self, bench: &'a str, work: &str, tool: &str) -> Option<Row<'a>> {
+        self.rows(bench)
+            .find(|row| row.work == work && row.tool == tool)
+    }
+
+    fn rounds(&self, id: &str) -> &[f64] {
+        self.series.get(id).map_or(&[], |series| &series.rounds)
+    }
+
+    /// What has no tool: id after the prefix, nanoseconds, elements.
+    pub fn plain(&self, prefix: &str) -> Vec<(&str, Spread, Option<u64>)> {
+        let mut found: Vec<_> = self
+            .series
+            .iter()
+            .filter_map(|(id, series)| {
+                let spread = Spread::of(series.rounds.clone())?;
+                Some((id.strip_prefix(prefix)?, spread, series.elements))
+            })
+            .collect();
+        found.sort_by_key(|(id, ..)| *id);
+        found
+    }
+}

@@ -1,0 +1,92 @@
+//! `cargo experiment gate-projects`: the gate on the tests of projects that nobody here wrote, beside LeakSanitizer and
+//! memcheck: the same verdicts, the same blocks, the same bytes, and what each of them costs.
+//!
+//! Each test runs as it is, and with a leak planted (`planted.c`), which all three tools have to find to the byte.
+
+mod builds;
+mod comparison;
+mod projects;
+mod tools;
+
+use builds::{Builds, Flavour};
+use comparison::{Compared, Row};
+use projects::{PROJECTS, Project};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tools::Runner;
+
+/// Options of the task.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Names of projects (Debian source packages); all of them if none is given
+    names: Vec<String>,
+    /// Where projects are built, 4 GB for all of them; builds that are there are used again
+    #[arg(long, value_name = "DIR")]
+    builds: Option<PathBuf>,
+    /// Only build
+    #[arg(long)]
+    only_build: bool,
+    /// Timed runs of each test without a tool and under the gate, in turn; the medians count
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+}
+
+/// Runs the task; prints a Markdown table, and every disagreement. The exit code is 1 if there is one.
+pub fn run(args: &Args) -> ExitCode {
+    match compare(args) {
+        Ok(disagreements) if disagreements.is_empty() => ExitCode::SUCCESS,
+        Ok(disagreements) => {
+            eprintln!("\nDisagreements:");
+            disagreements.iter().for_each(|text| eprintln!("- {text}"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("gate-projects: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn compare(args: &Args) -> Result<Vec<String>, String> {
+    let wanted = wanted(&args.names)?;
+    let folder = args.builds.clone();
+    let folder = folder.unwrap_or_else(|| std::env::temp_dir().join("memhook-gate-projects"));
+    let builds = Builds::new(folder)?;
+    let mut rows = Vec::new();
+    let mut disagreements = Vec::new();
+    for project in wanted {
+        let plain = builds.of(project, Flavour::Plain)?;
+        let sanitized = builds.of(project, Flavour::Sanitized)?;
+        if args.only_build {
+            continue;
+        }
+        let runner = Runner::new(&builds, project, plain, sanitized)?;
+        let mut row = Row::new(project.name);
+        for test in runner.tests()? {
+            eprintln!("{}: {test}", project.name);
+            let compared = Compared::of(&runner, &test, args.runs)?;
+            disagreements.extend(compared.disagreements(project.name, &test));
+            row.add(&compared);
+        }
+        eprintln!("{}", row.cells());
+        rows.push(row);
+    }
+    if !args.only_build {
+        print!("{}", comparison::table(&rows));
+    }
+    Ok(disagreements)
+}
+
+fn wanted(names: &[String]) -> Result<Vec<&'static Project>, String> {
+    if names.is_empty() {
+        return Ok(PROJECTS.iter().collect());
+    }
+    let find = |name: &String| {
+        let found = PROJECTS.iter().find(|project| project.name == name);
+        found.ok_or_else(|| {
+            let known: Vec<&str> = PROJECTS.iter().map(|project| project.name).collect();
+            format!("there is no project {name}; there are {}", known.join(", "))
+        })
+    };
+    names.iter().map(find).collect()
+}

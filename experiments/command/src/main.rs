@@ -1,0 +1,59 @@
+//! `cargo experiment`: comparisons that take long, and whose figures are in the documents.
+
+mod bench_report;
+mod fleet_demo;
+mod fleet_size;
+mod gate_projects;
+mod line_chart;
+mod papers;
+mod peers_gate;
+mod predictions;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo experiment",
+    about = "Comparisons that take long, and whose figures are in the documents"
+)]
+struct Cli {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Subcommand)]
+enum Experiment {
+    /// Repeat the experiments of the papers that memhook-rs builds on, into target/papers; some need root
+    Papers(papers::Args),
+    /// Compare what `advise --what-if` predicts with what programs take when they are started with these settings
+    Predictions(predictions::Args),
+    /// Compare the gate with LeakSanitizer and memcheck on the tests of Debian packages
+    GateProjects(gate_projects::Args),
+    /// Measure what a leak check costs: the gate, LeakSanitizer, memcheck
+    PeersGate(peers_gate::Args),
+    /// Run two hosts with services, agents and stores on this machine, and compare what arrives; needs root and Go
+    FleetDemo(fleet_demo::Args),
+    /// Say what a store gets from many hosts, by replaying what `fleet-demo` recorded
+    FleetSize(fleet_size::Args),
+    /// One Markdown page from what the benchmarks measured
+    BenchReport(bench_report::Args),
+}
+
+/// The directory of the product's workspace, and of its `target`.
+fn root() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "..", ".."].iter().collect()
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().experiment {
+        Experiment::Papers(args) => papers::run(&args),
+        Experiment::Predictions(args) => predictions::run(&args),
+        Experiment::GateProjects(args) => gate_projects::run(&args),
+        Experiment::PeersGate(args) => peers_gate::run(&args),
+        Experiment::FleetDemo(args) => fleet_demo::run(&args),
+        Experiment::FleetSize(args) => fleet_size::run(&args),
+        Experiment::BenchReport(args) => bench_report::run(&args),
+    }
+}

@@ -1,0 +1,137 @@
+//! Programs whose Debian sources are compiled here, as they are and with callbacks.
+
+use super::{Program, Work, reads, run_command};
+pub use memhook_measurements::CALLBACKS;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn flags(tells: bool) -> String {
+    let callbacks = if tells { &CALLBACKS[..] } else { &[] };
+    [&["-O2", "-g", "-w"][..], callbacks].concat().join(" ")
+}
+
+fn runtime(tells: bool) -> String {
+    let object = memhook_tests::access_runtime().join("memhook_access.o");
+    tells
+        .then(|| object.display().to_string())
+        .unwrap_or_default()
+}
+
+fn new_folder(folder: &Path, name: &str, tells: bool) -> PathBuf {
+    let kind = if tells { "telling" } else { "plain" };
+    let folder = folder.join(format!("{name}-{kind}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+fn run_quietly(command: &mut Command) {
+    run_command(command.stdout(Stdio::null()));
+}
+
+/// The server, by its own build; `None` where its source cannot be fetched. By clang, because gcc does not tell of a write
+/// to what the same basic block has read, which is all that is ever written to the table of items.
+pub fn memcached(folder: &Path) -> Option<Program> {
+    let source = memhook_tests::debian_source("memcached")?;
+    let compiled = |tells| {
+        let folder = new_folder(folder, "memcached", tells);
+        let mut configure = Command::new(source.join("configure"));
+        configure.args(["CC=clang", "--disable-dependency-tracking"]);
+        run_quietly(configure.current_dir(&folder));
+        let callbacks = if tells {
+            "-fno-builtin -fsanitize-coverage=func,trace-loads,trace-stores"
+        } else {
+            ""
+        };
+        let mut make = Command::new("make");
+        make.args(["-s", "memcached"]);
+        // Valgrind 3.19 cannot read what clang writes by default.
+        make.arg(format!("CFLAGS=-O2 -gdwarf-4 -w -pthread {callbacks}"));
+        make.arg(format!("LIBS={} -levent", runtime(tells)));
+        run_quietly(make.current_dir(&folder));
+        folder.join("memcached")
+    };
+    Some(Program {
+        name: "memcached",
+        plain: compiled(false),
+        telling: compiled(true),
+        arguments: Vec::new(),
+        folder: None,
+        work: Work::Requests,
+        paper: "2.89 times (2.32 without locks)",
+    })
+}
+
+/// Sorting and filtering of 4,000 reads; none where the source cannot be fetched.
+pub fn bamtools(folder: &Path) -> Vec<Program> {
+    let Some(source) = memhook_tests::debian_source("bamtools") else {
+        return Vec::new();
+    };
+    // Debian's archive is without the copies of libraries that this directory had.
+    let copies = source.join("src/third_party");
+    std::fs::create_dir_all(&copies).expect("a folder");
+    std::fs::write(copies.join("CMakeLists.txt"), "").expect("written");
+    let own_cost = folder.join("own_cost.o");
+    let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/targets");
+    let mut compile = Command::new("g++");
+    compile
+        .args(["-std=c++20", "-O2", "-c", "-o"])
+        .arg(&own_cost);
+    run_command(compile.arg(targets.join("own_cost.cc")));
+    let compiled = |tells| {
+        let folder = new_folder(folder, "bamtools", tells);
+        let objects = format!("{} {}", own_cost.display(), runtime(tells));
+        let mut configure = Command::new("cmake");
+        configure.arg("-S").arg(&source).arg("-B").arg(&folder);
+        // As a release, but with asserts, which cmake would leave out.
+        configure.arg("-DCMAKE_BUILD_TYPE=None");
+        run_quietly(&mut configure);
+        // Not before: the programs by which cmake looks at the compiler are not linked with the callbacks.
+        configure.arg(format!("-DCMAKE_CXX_FLAGS={}", flags(tells)));
+        configure.arg(format!("-DCMAKE_EXE_LINKER_FLAGS={objects}"));
+        run_quietly(&mut configure);
+        let mut build = Command::new("cmake");
+        build.arg("--build").arg(&folder).args(["--parallel", "2"]);
+        run_quietly(&mut build);
+        ["src/bamtools", "src/toolkit/bamtools"]
+            .map(|name| folder.join(name))
+            .into_iter()
+            .find(|path| path.is_file())
+            .expect("bamtools")
+    };
+    let (plain, telling) = (compiled(false), compiled(true));
+    let (input, output) = (folder.join("reads.bam"), folder.join("out.bam"));
+    reads::write(&input);
+    let of = |name, command: &str, more: &[&str], paper| {
+        let paths = ["-in".into(), text(&input), "-out".into(), text(&output)];
+        let words = std::iter::once(command.to_owned()).chain(paths);
+        Program {
+            name,
+            plain: plain.clone(),
+            telling: telling.clone(),
+            arguments: words.chain(more.iter().map(|&word| word.into())).collect(),
+            folder: None,
+            work: Work::Own,
+            paper,
+        }
+    };
+    vec![
+        of(
+            "bamtools sort",
+            "sort",
+            &["-byname"],
+            "lifetime .90, usage .92, useful lifetime .60; 64,022 blocks of 5,705 sites; changed: .85, .82, .55; \
+             37,333 of 279; 3.01 times, memory 5.78 times",
+        ),
+        of(
+            "bamtools filter",
+            "filter",
+            &["-mapQuality", ">=50"],
+            "lifetime .90, usage .82, useful lifetime .69; 35,708 blocks of 363 sites; 5.46 times, memory 4.36 times",
+        ),
+    ]
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("UTF-8").to_owned()
+}

@@ -1,0 +1,273 @@
+//! The evaluation of Memoro (Byma and Larus, "Detailed Heap Profiling", ISMM 2018) again: protobuf with and without
+//! arenas, leveldb's fillseq, memcached, and bamtools. Scores by all accesses and by watched blocks, run time and memory without us, with
+//! lifetimes alone and with both sources, and those of valgrind's dhat.
+//!
+//! `cargo measure scores -- [ROUNDS] [NAME]`, 3 rounds if none are named: some minutes. It needs
+//! protoc, libprotobuf-dev, libleveldb-dev and valgrind; clang, cmake, libevent-dev and libjsoncpp-dev for the last two, whose
+//! sources apt fetches.
+//!
+//! All accesses are those of code that is compiled here: memcached and bamtools, and the other programs with what the
+//! headers of the libraries have, but not the libraries, which are Debian's. What the libraries call of the C library
+//! counts, too.
+
+mod debian;
+mod memcached;
+mod reads;
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// One of the programs.
+struct Program {
+    name: &'static str,
+    /// Compiled as it is, and with callbacks.
+    plain: PathBuf,
+    telling: PathBuf,
+    arguments: Vec<String>,
+    /// A directory that must be new each time, as the last argument.
+    folder: Option<PathBuf>,
+    work: Work,
+    /// What the paper says: lifetime, usage, useful lifetime, and how many times slower.
+    paper: &'static str,
+}
+
+/// memcached sets both limits of its descriptors to 1,024, which valgrind permits only where that is its own limit.
+const DHAT: [&str; 6] = [
+    "prlimit",
+    "--nofile=1024:4096",
+    "valgrind",
+    "-q",
+    "--tool=dhat",
+    "--dhat-out-file=/dev/null",
+];
+
+/// What a program does in a run.
+enum Work {
+    /// What its arguments say; then it prints its cost.
+    Own,
+    /// It answers requests of memcached until it is told to end.
+    Requests,
+}
+
+/// What a run took.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    /// Without those in which it waited for a processor; of a server, those of processors for 10,000 requests.
+    milliseconds: f64,
+    /// The most that was resident.
+    kib: f64,
+}
+
+fn main() {
+    let rounds = std::env::args().skip(1).find_map(|word| word.parse().ok());
+    let rounds: usize = rounds.unwrap_or(3);
+    memhook_tests::binary();
+    let folder = memhook_measurements::output_folder().join("scores");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    println!("| program | source | lifetime | usage | useful lifetime | sites | time | memory |");
+    println!("|---|---|---|---|---|---|---|---|");
+    let wanted = std::env::args().skip(1);
+    let wanted: Vec<String> = wanted
+        .filter(|word| !word.starts_with('-') && word.parse::<usize>().is_err())
+        .collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|word| name.contains(word));
+    let mut all = Vec::new();
+    if ["protobuf", "leveldb"].into_iter().any(is_wanted) {
+        all.extend(programs(&folder));
+    }
+    if is_wanted("memcached") {
+        all.extend(debian::memcached(&folder));
+    }
+    if is_wanted("bamtools") {
+        all.extend(debian::bamtools(&folder));
+    }
+    for program in all {
+        measure(&program, &folder, rounds);
+    }
+}
+
+fn run_command(command: &mut Command) {
+    let status = command
+        .status()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(status.success(), "{command:?}");
+}
+
+fn programs(folder: &Path) -> Vec<Program> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/targets");
+    run_command(
+        Command::new("protoc")
+            .arg(format!("--proto_path={}", sources.display()))
+            .arg(format!("--cpp_out={}", folder.display()))
+            .arg(sources.join("record.proto")),
+    );
+    let messages = folder.join("record.pb.cc").to_string_lossy().into_owned();
+    let compiled = |name: &str, tells: bool, more: &[&str]| {
+        let path = folder.join(if tells {
+            format!("{name}-telling")
+        } else {
+            name.to_owned()
+        });
+        let mut command = Command::new("g++");
+        command.args(["-std=c++20", "-O2", "-g", "-I"]).arg(folder);
+        if tells {
+            command.args(debian::CALLBACKS);
+        }
+        command.arg(sources.join(format!("{name}.cc"))).args(more);
+        if tells {
+            command.arg(memhook_tests::access_runtime().join("memhook_access.o"));
+        }
+        run_command(command.arg("-o").arg(&path));
+        path
+    };
+    let protobuf = [messages.as_str(), "-lprotobuf", "-pthread"];
+    let leveldb = ["-lleveldb", "-pthread"];
+    let of_protobuf = |name, arena: Option<&str>, paper| Program {
+        name,
+        plain: compiled("protobuf", false, &protobuf),
+        telling: compiled("protobuf", true, &protobuf),
+        arguments: std::iter::once("20000")
+            .chain(arena)
+            .map(str::to_owned)
+            .collect(),
+        folder: None,
+        work: Work::Own,
+        paper,
+    };
+    vec![
+        of_protobuf(
+            "protobuf",
+            None,
+            "lifetime .40, usage .94, useful lifetime .72; 21.1 times, memory 9.6 times",
+        ),
+        of_protobuf(
+            "protobuf, arena",
+            Some("arena"),
+            "lifetime .60, usage .74, useful lifetime .37; 24.9 times, memory 5.5 times",
+        ),
+        Program {
+            name: "leveldb fillseq",
+            plain: compiled("fillseq", false, &leveldb),
+            telling: compiled("fillseq", true, &leveldb),
+            arguments: vec!["400000".into()],
+            folder: Some(folder.join("database")),
+            work: Work::Own,
+            paper: "30.8 times (13.5 without locks)",
+        },
+    ]
+}
+
+/// Runs a program below others (`with`): what it says of its time and its largest size.
+fn cost(program: &Program, path: &Path, with: &[&str]) -> Cost {
+    if let Some(folder) = &program.folder {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    let (first, others) = match with {
+        [first, others @ ..] => (
+            Path::new(first),
+            [others, &[path.to_str().expect("UTF-8")]].concat(),
+        ),
+        [] => (path, Vec::new()),
+    };
+    let mut command = Command::new(first);
+    command.args(others).args(&program.arguments);
+    command.args(&program.folder).stdin(Stdio::null());
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut numbers = text.split_whitespace().filter_map(|word| word.parse().ok());
+    Cost {
+        milliseconds: numbers.next().expect("a time"),
+        kib: numbers.next().expect("a size"),
+    }
+}
+
+/// The median of what some runs took, or of how many times as much they took as the run without us of their round.
+fn median(costs: impl Iterator<Item = f64>) -> f64 {
+    let mut costs: Vec<f64> = costs.collect();
+    costs.sort_by(f64::total_cmp);
+    costs[costs.len() / 2]
+}
+
+fn measure(program: &Program, folder: &Path, rounds: usize) {
+    let binary = memhook_tests::binary().to_string_lossy().into_owned();
+    let file = folder.join("run.mhk").to_string_lossy().into_owned();
+    let run = ["run", "-q", "--force", "-o", &file];
+    let of =
+        |access: &'static str| [&[binary.as_str()][..], &run, &["--access", access, "--"]].concat();
+    let sources = [
+        ("without us", &program.plain, Vec::new()),
+        ("lifetimes alone", &program.plain, of("off")),
+        ("watched blocks", &program.plain, of("sampled")),
+        ("compiled, nobody listens", &program.telling, Vec::new()),
+        ("all accesses", &program.telling, of("on")),
+        ("dhat", &program.plain, DHAT.to_vec()),
+    ];
+    let mut scores = vec!["| - | - | - | -".to_owned(); sources.len()];
+    let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); sources.len()];
+    // Round by round, because a machine is slower at one time than at another.
+    for round in 0..rounds {
+        for (number, (name, path, with)) in sources.iter().enumerate() {
+            if *name == "dhat" && round > 0 {
+                continue;
+            }
+            costs[number].push(match program.work {
+                Work::Own => cost(program, path, with),
+                Work::Requests => memcached::cost(path, with),
+            });
+            if with.first() == Some(&binary.as_str()) {
+                scores[number] = scores_of(&binary, &file);
+            }
+        }
+    }
+    let bases = costs[0].clone();
+    for (((name, ..), scores), costs) in sources.iter().zip(scores).zip(&costs) {
+        let of = |of: fn(&Cost) -> f64| median(costs.iter().map(of));
+        let times = |of: fn(&Cost) -> f64| {
+            median(
+                costs
+                    .iter()
+                    .zip(&bases)
+                    .map(|(cost, base)| of(cost) / of(base)),
+            )
+        };
+        println!(
+            "| {} | {name} {scores} | {:.0} ms, {:.2} times | {:.1} MiB, {:.2} times |",
+            program.name,
+            of(|cost| cost.milliseconds),
+            times(|cost| cost.milliseconds),
+            of(|cost| cost.kib) / 1024.0,
+            times(|cost| cost.kib)
+        );
+    }
+    println!("| {} | the paper: {} |", program.name, program.paper);
+}
+
+fn scores_of(binary: &str, file: &str) -> String {
+    let output = Command::new(binary)
+        .args(["report", file, "--scores", "--json", "-T", "1"])
+        .output()
+        .expect("memhook-rs");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let run = &report["scores"];
+    let score = |name: &str| match (run[name].as_f64(), run[format!("{name}_error")].as_f64()) {
+        (Some(value), Some(error)) => format!("{value:.3} +- {error:.3}"),
+        (Some(value), None) => format!("{value:.3}"),
+        (None, _) => "unknown".into(),
+    };
+    format!(
+        "| {} | {} | {} | {} of {}",
+        score("lifetime"),
+        score("usage"),
+        score("useful_lifetime"),
+        run["accessed_sites"],
+        run["sites"]
+    )
+}

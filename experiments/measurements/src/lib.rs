@@ -1,0 +1,37 @@
+//! What the benchmarks that keep their figures are made of, beside what `cargo bench` of the product has too.
+//!
+//! [`Figures`] hands the rounds of an [`alternate`] run to criterion, whose files `cargo experiment bench-report`
+//! reads, together with what criterion has no place for ([`Conditions`]): events lost, the attacher's share of a
+//! processor, growth of the target.
+//!
+//! The consumer is measured without a target: [`Feeder`] fills a region with a [`Stream`],
+//! or with what was [`Recorded`].
+
+mod band_plot;
+mod callbacks;
+mod conditions;
+mod feeder;
+mod figures;
+mod function_probes;
+mod gdbserver;
+mod goals;
+mod machine;
+mod peers;
+mod phase;
+mod recorded;
+mod streams;
+
+pub use band_plot::{Band, band_plot};
+pub use callbacks::CALLBACKS;
+pub use conditions::{Condition, Conditions};
+pub use feeder::{Feeder, ToLedger};
+pub use figures::{Figures, Nanoseconds, criterion};
+pub use function_probes::{FunctionProbe, Placed, place_many};
+pub use gdbserver::{FastTracepoint, in_process_agent};
+pub use goals::{GOALS, times_goal};
+pub use machine::Machine;
+pub use memhook_benches::*;
+pub use peers::{Peer, Way, peers};
+pub use phase::Phase;
+pub use recorded::{Pass, Recorded};
+pub use streams::{Churn, Pairs, Stream};
