@@ -1,7 +1,7 @@
 //! Loading a shared object into the target without a file in its file system.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::descriptor::open_here;
@@ -71,43 +71,41 @@ fn fill_and_open(
     number: u64,
 ) -> Result<u64, Error> {
     fill(held, object, number)?;
-    let path = path_of(held, number);
+    let [by_thread, by_process] = paths_of(held, number);
     held.check_object(number)?;
-    let loaded = open(held, dlopen, path.clone())?;
+    let (loaded, path) = match open(held, dlopen, by_thread.clone()) {
+        Err(Error::LoadFailed { .. }) => {
+            held.check_object(number)?;
+            (open(held, dlopen, by_process.clone())?, by_process)
+        }
+        loaded => (loaded?, by_thread),
+    };
     held.work.earlier_loads += 1;
     shown_name::overwrite(held, loaded.link_map, &path)?;
     loaded.bias(held)
 }
 
-/// The path by which the loader opens the object with this descriptor.
+/// The paths by which the loader may open the object with this descriptor, the first choice first.
 ///
-/// It stands in the loader's list until it is overwritten, or for good if we are killed before. So it leads through a thread
-/// of the process: a debugger that opens it finds nothing, as no thread of its own has that id.
-fn path_of(held: &Held, number: u64) -> String {
+/// The name stands in the loader's list until it is overwritten, or for good if we are killed before. So the first one
+/// leads through a thread of the process: a debugger that opens it finds nothing, as no thread of its own has that id.
+/// In a /proc of another pid namespace the thread has another id, and there is nothing to open. Only the loader looks
+/// there: a file system of the target's may take its time, and we hold a thread.
+fn paths_of(held: &Held, number: u64) -> [String; 2] {
     // The loader takes an object with the same name for the same object, so an object loaded by an
     // earlier attach through the same descriptor number would come back instead of this one.
     let file = format!("{}{number}", "./".repeat(held.work.earlier_loads));
     let (pid, tid) = (held.pid, held.tid);
-    let inner = inner_tid(pid, pid).zip(inner_tid(pid, tid));
-    if let Some((inner_pid, inner_tid)) = inner {
-        // Its /proc may be that of another pid namespace, where the thread has another id.
-        let seen = format!("/proc/{pid}/root/proc/{inner_pid}/task/{inner_tid}/fd/{number}");
-        let object = format!("/proc/{pid}/task/{tid}/fd/{number}");
-        let identity = |path: String| {
-            let metadata = std::fs::metadata(path).ok()?;
-            Some((metadata.dev(), metadata.ino()))
-        };
-        let (seen, object) = (identity(seen), identity(object));
-        if object.is_some() && seen == object {
-            return format!("/proc/self/task/{inner_tid}/fd/{file}");
-        }
-    }
+    let thread = inner_tid(pid, tid).map_or(tid.to_string(), |inner| inner.to_string());
     // An initial thread that has ended has no descriptors any more, and by it /proc shows the process.
     let folder = match living_thread(pid) == pid {
         true => "self",
         false => "thread-self",
     };
-    format!("/proc/{folder}/fd/{file}")
+    [
+        format!("/proc/self/task/{thread}/fd/{file}"),
+        format!("/proc/{folder}/fd/{file}"),
+    ]
 }
 
 /// An object that the loader has loaded.

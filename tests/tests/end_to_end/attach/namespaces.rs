@@ -4,6 +4,7 @@ use memhook_tests::programs::{
     Folder, another_root, leave_without_user_namespaces, pivot_root, unshare,
 };
 use memhook_tests::{Attacher, Target, build_target, expect_sites, run};
+use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 fn in_namespaces(options: &[&str]) -> Target {
@@ -86,6 +87,39 @@ fn mount_namespace_with_pivoted_root() {
     let maps = target.maps();
     assert!(maps.contains(" /target\n"), "{maps}");
     check(target, &root, &["mnt", "pid"]);
+}
+
+/// Reads the byte of the hook's ELF header that says that it was mapped without the loader (`MAPPED_MARK`).
+fn is_mark_set(target: &Target) -> bool {
+    let maps = target.maps();
+    let hook = maps.lines().find(|line| line.contains("memhook-hook"));
+    let (start, _) = hook
+        .and_then(|line| line.split_once('-'))
+        .expect("the hook");
+    let start = u64::from_str_radix(start, 16).expect("an address");
+    let memory = std::fs::File::open(format!("/proc/{}/mem", target.pid())).expect("memory");
+    let mut header = [0; 16];
+    memory.read_exact_at(&mut header, start).expect("a header");
+    assert!(header.starts_with(b"\x7fELF"));
+    header[15] == b'm'
+}
+
+/// The ids of its threads are others there.
+#[test]
+fn a_proc_of_the_namespace_outside() {
+    let program = build_target("threads", &[]);
+    let mut target = in_namespaces(&[program.to_str().expect("UTF-8")]);
+    assert!(target.status("NSpid").ends_with("\t1"));
+    let (code, out, _) = run(&["doctor", &target.pid().to_string()]);
+    assert_eq!(code, 0, "{out}");
+    assert!(out.contains("is loaded by the loader"), "{out}");
+    let attacher = Attacher::start(&target, &[]);
+    assert!(!is_mark_set(&target), "it is loaded, not mapped");
+    target.go();
+    target.expect("done");
+    let leaked = ("leak_in_thread", "malloc", 100, 48);
+    expect_sites(&attacher.finish(), "threads.cc", &[leaked]);
+    assert!(target.finish().success());
 }
 
 /// Its loader could not open the hook, so that is mapped without it; `doctor` says so.
