@@ -2,7 +2,7 @@
 
 use crate::unfinished::is_unfinished;
 use crate::{AllocationSite, Ending, Evidence, Leak, PossibleLeak, Reached, Search, reached};
-use memhook_heap::{Heap, MUSL, Snapshot, Undissected, dissect};
+use memhook_heap::{Heap, Snapshot, Undissected, dissect};
 use memhook_ledger::{Ledger, LiveBlock, Observer};
 use memhook_report::{counted, unseen_in_words};
 use memhook_stream::{Gap, Losses};
@@ -184,12 +184,12 @@ impl Evidence {
     }
 }
 
-/// Returns true if a block allocated by `caller` belongs to the allocator itself: a replacement of malloc allocates its
-/// singletons with `new`. musl's allocator is part of its C library, which allocates for the program (strdup(3)).
+/// Returns true if a block allocated by `caller` belongs to the allocator itself: gperftools allocates its singletons
+/// with `new`. A module that has an allocator beside other code allocates for the program.
 pub fn is_allocators(snapshot: &Snapshot, caller: u64) -> bool {
     let mut modules = snapshot.meta.modules.iter();
     modules.any(|m| {
-        let allocator = m.allocator.as_deref();
-        allocator.is_some_and(|name| name != MUSL) && (m.start..m.end).contains(&caller)
+        let is_gperftools = m.allocator.as_deref() == Some("tcmalloc");
+        is_gperftools && m.allocator_code.iter().any(|code| code.contains(&caller))
     })
 }

@@ -127,7 +127,9 @@ fn judged(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
         matches!(code, Some(0 | 1 | 3)),
         "{what}: {code:?} {texts:?}"
     );
-    situation.check("gate", what, &texts.concat());
+    let said = texts.concat();
+    situation.check("gate", what, &said);
+    situation.check("judged", what, &said);
 }
 
 fn check(name: &str) {
@@ -160,6 +162,7 @@ macro_rules! situations {
 
 situations! {
     blocks_before_the_attach
+    deep_bound_library
     mimalloc_in_rust
     pointers_from_dlsym
     small_modules

@@ -1,0 +1,35 @@
+// Opens a library whose own functions go before those of the program.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void say(const char* line) {
+  if (write(1, line, strlen(line)) < 0) _exit(9);
+}
+
+static void wait_for_byte(void) {
+  char byte;
+  if (read(0, &byte, 1) < 0) _exit(9);
+}
+
+// What the loops have left in registers and on the stack keeps nothing alive.
+__attribute__((noinline)) static void scrub(void) {
+  char room[4096];
+  memset(room, 0, sizeof room);
+  __asm__ volatile("" : : "r"(room) : "memory");
+}
+
+int main(int count, char** arguments) {
+  void* library = count > 1 ? dlopen(arguments[1], RTLD_NOW | RTLD_DEEPBIND) : NULL;
+  void (*work)(void) = library ? (void (*)(void))dlsym(library, "work") : NULL;
+  if (!work) return 7;
+  say("ready\n");
+  wait_for_byte();
+  work();
+  scrub();
+  say("done\n");
+  wait_for_byte();
+  return 0;
+}
