@@ -13,7 +13,7 @@ use std::{
 /// Options of `completions`.
 #[derive(clap::Args)]
 pub struct CompletionsArgs {
-    /// The shell that is to read the script
+    /// Shell to write the script for
     shell: Shell,
 }
 

@@ -55,13 +55,13 @@ struct Cli {
     /// Leave nothing out, and log each step (-vv: in detail)
     ///
     /// Reports show complete names and paths, all modules and small branches. The log goes to standard error; the
-    /// variable MEMHOOK_LOG chooses what is logged: debug, or memhook_inject=trace,memhook_heap=info.
+    /// variable MEMHOOK_LOG selects what is logged: debug, or memhook_inject=trace,memhook_heap=info.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 1000)]
     verbose: u8,
     /// Record each act that touches a process
     ///
-    /// A line of JSON is appended for stops with their time, calls, mappings, exchanged slots and released blocks. The
-    /// file is only its owner's, and is written when no thread is held.
+    /// Appends a line of JSON for each stop with its time, and for each call, mapping, exchanged slot and released
+    /// block. Only its owner can read the file; it is written while no thread is held.
     #[arg(long, value_name = "FILE", global = true, display_order = 1001)]
     audit: Option<PathBuf>,
 }
@@ -89,7 +89,7 @@ enum Command {
     /// Start a program and trace it from the beginning to the end
     #[command(after_long_help = include_str!("help/run.txt"))]
     Run(Box<run::Args>),
-    /// Write files that a program may be built with, for marks and usage scores
+    /// Write files to build a program with, for marks and usage scores
     #[command(after_long_help = include_str!("help/sdk.txt"))]
     Sdk(sdk::Args),
     /// Start a program and fail if it leaks (for CI)
@@ -98,7 +98,7 @@ enum Command {
     /// Watch the heap of a running process in the terminal
     #[command(after_long_help = include_str!("help/top.txt"))]
     Top(Box<top::Args>),
-    /// Say why a process's memory is as large as it is, and what to do about it
+    /// Say why a process needs so much memory, and what to do about it
     #[command(after_long_help = include_str!("help/advise.txt"))]
     Advise(Box<advise::Args>),
     /// Count the calls of functions of a running process
@@ -119,7 +119,7 @@ enum Command {
     /// Show where the resident memory of a running process is
     #[command(after_long_help = include_str!("help/rss.txt"))]
     Rss(rss::Args),
-    /// Have a running process give free heap memory back to the system
+    /// Return a running process's free heap memory to the system
     #[command(after_long_help = include_str!("help/trim.txt"))]
     Trim(trim::Args),
     /// Trace a process, and keep the evidence if it runs out of memory
@@ -128,7 +128,7 @@ enum Command {
     /// Let other profilers listen to the allocations of a running process
     #[command(after_long_help = include_str!("help/emit.txt"))]
     Emit(emit::Args),
-    /// Name a moment of a trace that is under way
+    /// Name a moment of a running trace
     #[command(after_long_help = include_str!("help/mark.txt"))]
     Mark(mark::Args),
     /// Trace many processes all the time, by rules, for the stores that you run

@@ -167,8 +167,8 @@ pub fn moment(text: &str) -> Result<Duration, String> {
 pub struct HoldLimit {
     /// Longest time to hold all threads [default: 50ms]
     ///
-    /// What would take longer is done in another way, or refused. On a busy machine it may take longer
-    /// than estimated.
+    /// memhook-rs chooses another way, or refuses, if a hold would take longer. On a busy machine a hold may take
+    /// longer than estimated.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub max_hold: Option<Duration>,
 }

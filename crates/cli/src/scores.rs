@@ -19,17 +19,17 @@ fn scoring() -> clap::ArgGroup {
 pub struct Args {
     /// Score how well the heap is used, and show what stands out
     ///
-    /// Scores go from 0 (worst) to 1 (best). The lifetime score says whether blocks live long, compared with the
-    /// blocks that were allocated around them. A trace is recorded for that; without -o FILE.mhk, into a temporary
-    /// file that is removed afterwards.
+    /// Scores go from 0 (worst) to 1 (best). The lifetime score compares the lifetime of blocks with that of the
+    /// blocks allocated around them. A trace is recorded for that; without -o FILE.mhk, into a temporary file that is
+    /// removed afterwards.
     #[arg(long, group = SCORING)]
     scores: bool,
     #[command(flatten)]
     custom: CustomArgs,
     /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
     ///
-    /// The lifetime score is about groups: after a pause longer than this, in which no block is allocated, the next
-    /// group begins. It is a time, or a percentage of the run time.
+    /// For the lifetime score: a new group begins after a pause longer than this without an allocation. It is a time,
+    /// or a percentage of the run time.
     #[arg(long, value_name = "PAUSE", value_parser = group, requires = SCORING)]
     group: Option<GroupLimit>,
 }

@@ -52,15 +52,15 @@ pub enum OnFull {
 /// Whether reads and writes of blocks are counted.
 #[derive(Clone, Copy, Default, PartialEq, clap::ValueEnum)]
 pub enum Access {
-    /// If the program reports them and the trace is recorded or scored
+    /// Count them if the program reports them and the trace is recorded or scored
     #[default]
     Auto,
-    /// Always: a program that does not report them is refused
+    /// Always count them, and refuse a program that does not report them
     On,
-    /// Of a sample of the blocks, in any program: some allocations wait, for 2 ms at most, until watchpoints are on
+    /// Watch a sample of the blocks, in any program: some allocations wait, for 2 ms at most, until watchpoints are on
     /// their block, and each access to a watched word costs a trap
     Sampled,
-    /// Never
+    /// Never count them
     Off,
 }
 
@@ -70,8 +70,8 @@ pub enum Access {
 pub struct Tracing {
     /// Frames to record of each call stack
     ///
-    /// 32, and 64 with a recording and for `run` and `gate`. What a stack has beyond that is cut off
-    /// at the root, and shown as "…".
+    /// The default is 32, or 64 with a recording and for `run` and `gate`. Outer frames beyond that are cut off, and
+    /// shown as "…".
     #[arg(long, value_name = "N", alias = "max-stack", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: Option<u32>,
     /// Hook only these functions (malloc,free,...)
@@ -79,10 +79,10 @@ pub struct Tracing {
     pub functions: Vec<String>,
     /// Trace mappings, too: mmap, mremap, munmap, brk, madvise, shmat
     ///
-    /// They are a second kind of memory, with a part of its own in the report. What allocators map
-    /// belongs to their heaps and is left out. Calls that do not go through the C library's functions
-    /// are not seen: the report compares what is known with /proc. Mappings are never sampled or
-    /// filtered. A recording NAME.mhk has those of the mappings beside it, in NAME.mappings.mhk.
+    /// Mappings are a second kind of memory, with their own part in the report. Memory that allocators map belongs to
+    /// their heaps and is left out. Calls that bypass the C library's functions are not seen; the report compares the
+    /// traced mappings with /proc. Mappings are never sampled or filtered. Beside a recording NAME.mhk, they are
+    /// recorded into NAME.mappings.mhk.
     #[arg(long)]
     pub mappings: bool,
     /// Ignore blocks that are smaller (4K, 1M)
@@ -102,16 +102,16 @@ pub struct Tracing {
     pub sample: Option<u64>,
     /// Share of the process's time that tracing may take
     ///
-    /// Everything is recorded as long as that costs less, as measured in the process. Otherwise a random
-    /// sample is recorded, at a distance that follows what the process does; reports say since when, and
-    /// give standard errors. Above 0% and up to 50%.
+    /// memhook-rs records everything as long as that costs less, as measured in the process. Otherwise it records a
+    /// random sample, at a distance that adapts to the process; reports say since when, and give standard errors.
+    /// Above 0% and up to 50%.
     #[arg(long, value_name = "PERCENT", value_parser = units::budget)]
     pub overhead: Option<f64>,
     /// Time the allocator's work by site
     ///
-    /// A random sample of the calls is timed, from the call of the allocator until it returns, waits for its locks and for a
-    /// processor included. Rows say what their allocations took, with a standard error; --sort time puts those that
-    /// took longest first. Releases are not timed. Not with --access sampled.
+    /// memhook-rs times a random sample of the calls, from the call of the allocator until it returns, including waits
+    /// for its locks and for a processor. Rows show the time of their allocations, with a standard error; --sort time
+    /// puts the longest first. Releases are not timed. Not with --access sampled.
     #[arg(long, hide_short_help = true)]
     pub alloc_time: bool,
     /// Call stacks to record: alloc or all
@@ -141,24 +141,24 @@ pub struct Tracing {
     /// Largest event ring of a thread [default: 1M; 256K with --on-full adapt]
     #[arg(long, value_name = "SIZE", value_parser = units::size, hide_short_help = true)]
     pub ring_size: Option<u64>,
-    /// The most threads that may empty the event rings [default: by the processors]
+    /// Maximum number of threads that empty the event rings [default: by the processors]
     ///
-    /// There is one as long as it keeps up. The default is a quarter of the processors that memhook-rs may use, or the number
-    /// of those that the program may not use, if that is larger; at most 8. It is always one where events are recorded,
-    /// where mappings or described allocators are traced, and with --overhead.
+    /// One thread does it as long as it keeps up. The default maximum is a quarter of the processors that memhook-rs
+    /// may use, or the number of those that the program may not use, if that is larger; at most 8. It is always one if
+    /// events are recorded, if mappings or described allocators are traced, and with --overhead.
     #[arg(long, value_name = "N", value_parser = drains, hide_short_help = true)]
     pub drains: Option<usize>,
     /// At a full event ring: wait, drop or adapt
     ///
-    /// A process that was running before is not slowed beyond what `adapt` allows, unless its exact
-    /// numbers are asked for: `attach`, `top` and `watch` adapt, and wait only with --scores, --access or
-    /// --record summary. `run` and `gate` wait.
+    /// A process that was already running is slowed no more than `adapt` allows, unless exact numbers are required:
+    /// `attach`, `top` and `watch` adapt, and wait only with --scores, --access or --record summary. `run` and `gate`
+    /// wait.
     #[arg(long, value_enum, value_name = "ACTION")]
     pub on_full: Option<OnFull>,
     /// Count reads and writes of blocks: auto, on, sampled or off
     ///
-    /// Counting all takes a program that reports them: see `memhook-rs sdk`. Those of a sample of the
-    /// blocks are seen in any program. Usage and useful lifetime follow from it (--scores).
+    /// To count all of them, the program has to report them: see `memhook-rs sdk`. In any program, memhook-rs can
+    /// watch a sample of the blocks. Usage and useful lifetime are computed from these (--scores).
     #[arg(
         long,
         value_enum,
@@ -170,7 +170,7 @@ pub struct Tracing {
     /// Share of the program's time that --access sampled may cost [default: 2%]
     #[arg(long, value_name = "SHARE", value_parser = units::budget, hide_short_help = true)]
     pub access_budget: Option<f64>,
-    /// Limit of memory for live blocks (512M, 2G)
+    /// Memory limit for live blocks (512M, 2G)
     ///
     /// memhook-rs keeps the live blocks and call stacks of each traced process in this much memory. The limit is at
     /// least 4M; by default it is a quarter of the free memory, up to 1G. Beyond it, allocations are still counted
@@ -191,11 +191,11 @@ pub struct Tracing {
 pub struct Allocators {
     /// A function that allocates: 'pool_alloc(size=arg2) -> ptr'
     ///
-    /// The function is name, module!name or module+0xoffset, mangled or not. size= and, as calloc has it, count= are
-    /// arguments (arg1 to arg6; arg2:32 of an int or unsigned), or size=fixed:64 for all blocks. The block is
-    /// returned (-> ptr), or is where an argument says (ptr=*arg1), if the function succeeds: always, or if it
-    /// returns 0 (-> 0) or another number (-> nonzero). All functions described together are one heap, with rows and
-    /// sums of its own. May be given several times.
+    /// The function is name, module!name or module+0xoffset, mangled or not. size= and, as for calloc, count= are
+    /// arguments (arg1 to arg6; arg2:32 for an int or unsigned), or size=fixed:64 for all blocks. The function returns
+    /// the block (-> ptr), or stores its address where an argument points (ptr=*arg1). It succeeds always, or if it
+    /// returns 0 (-> 0) or another number (-> nonzero). All functions described together are one heap, with its own
+    /// rows and sums. May be given several times.
     #[arg(long = "alloc-func", value_name = "FUNCTION", value_parser = allocates)]
     pub alloc: Vec<AllocatorFunction>,
     /// A function that releases: 'pool_free(ptr=arg1)'

@@ -54,13 +54,13 @@ pub struct Args {
     editor: Option<Editor>,
     /// Compare with this older recording
     ///
-    /// The graph is then one of both runs: red is more than in the older run, blue is less.
+    /// The graph then shows both runs: red is more than in the older run, blue is less.
     #[arg(long, value_name = "OLD", conflicts_with = "from")]
     diff: Option<PathBuf>,
     /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
     ///
-    /// The lifetime score is about groups: after a pause longer than this, in which no block is allocated, the next
-    /// group begins. It is a time, or a percentage of the run time.
+    /// For the lifetime score: a new group begins after a pause longer than this without an allocation. It is a time,
+    /// or a percentage of the run time.
     #[arg(long, value_name = "PAUSE", value_parser = scores::group)]
     group: Option<GroupLimit>,
     #[command(flatten)]

@@ -114,14 +114,14 @@ impl Args {
 pub struct JudgedOptions {
     /// Also judge these programs of the system
     ///
-    /// Every process that COMMAND starts is followed, and judged if its program is yours: it lies outside of /usr, /bin,
-    /// /lib, /opt and the like, or below the current directory. A pattern (it may use *, ^ and $) names others, by the
-    /// program or by the file that an interpreter runs; all is every process.
+    /// memhook-rs follows every process that COMMAND starts, and judges it if its program is yours: outside /usr,
+    /// /bin, /lib, /opt and the like, or below the current directory. A pattern (it may use *, ^ and $) adds others,
+    /// by the program or by the file that an interpreter runs; all adds every process.
     #[arg(long, value_name = "PATTERN")]
     judge: Vec<String>,
     /// Judge COMMAND alone
     ///
-    /// No process that it starts is followed.
+    /// memhook-rs does not follow the processes that it starts.
     #[arg(long, conflicts_with_all = ["judge", "follow_fork"])]
     no_follow: bool,
     /// Same as --judge all
@@ -166,7 +166,7 @@ pub struct RunningOptions {
     pub hold: HoldLimit,
     /// Fail if sites keep growing
     ///
-    /// It does not matter whether their blocks are reachable.
+    /// Growth counts even if the blocks are reachable.
     #[arg(long)]
     pub growth: bool,
     /// Ignore this much time at the beginning
@@ -202,25 +202,25 @@ pub struct LimitOptions {
     max_allocations: Option<u64>,
     /// Least lifetime score of the program, from 0 to 1
     ///
-    /// The score says whether blocks live long, compared with the blocks that were allocated around them: loops that
-    /// allocate in each turn make it small. The program is recorded for it, into a temporary file that is removed
+    /// The score compares the lifetime of blocks with that of the blocks allocated around them: loops that allocate in
+    /// each turn make it small. memhook-rs records the program for it, into a temporary file that it removes
     /// afterwards.
     #[arg(long, value_name = "SCORE", value_parser = score)]
     min_lifetime_score: Option<f64>,
     /// Least usage score of the program, from 0 to 1
     ///
-    /// The score says how much of the blocks is read and written. The program has to report that: see
+    /// The score says how much of the blocks is read and written. The program has to report its accesses: see
     /// `memhook-rs sdk`.
     #[arg(long, value_name = "SCORE", value_parser = score)]
     min_usage_score: Option<f64>,
     /// Longest pause within a group of blocks [default: 0.1%]
     ///
-    /// It is for the lifetime score: a time (5ms), or a percentage of the run time.
+    /// For the lifetime score: a time (5ms), or a percentage of the run time.
     #[arg(long, value_name = "PAUSE", value_parser = scores::group, requires = "min_lifetime_score")]
     group: Option<GroupLimit>,
     /// Bytes that matching sites may have live
     ///
-    /// The pattern is compared with functions, files and modules. What is live at the end counts.
+    /// The pattern is compared with functions, files and modules. Blocks that are live at the end count.
     #[arg(long, value_name = "BYTES:PATTERN", value_parser = site_limit)]
     max_site: Vec<SiteLimit>,
     /// Percentage over the baseline to allow

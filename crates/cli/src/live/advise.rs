@@ -29,15 +29,15 @@ use std::time::{Duration, Instant};
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Look at it for this time
+    /// Examine it for this time
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "60s", conflicts_with = "read_only")]
     duration: Duration,
-    /// If the answer is unsure, look again for longer, up to this time in all
+    /// If the answer is unsure, examine it again for longer, up to this total time
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "read_only")]
     until_sure: Option<Duration>,
     /// Share of the process's time that tracing may take
     ///
-    /// Where recording everything would take more, allocations are sampled, and what sites hold is an estimate.
+    /// If recording everything would take more, memhook-rs samples allocations, and estimates what sites hold.
     #[arg(long, value_name = "PERCENT", value_parser = units::budget, default_value = "2%", conflicts_with = "read_only")]
     overhead: f64,
     /// Try the remedy of the first finding, and report what it gave back

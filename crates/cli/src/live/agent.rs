@@ -31,7 +31,7 @@ pub struct Args {
     /// version of the messages.
     #[arg(long)]
     experimental_otlp: bool,
-    /// How the log looks: text or json
+    /// Format of the log: text or json
     ///
     /// It goes to standard error, one line for each event; -v adds the steps of each attach.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]

@@ -40,9 +40,9 @@ pub struct Args {
     all: bool,
     /// Trace its children and their children, too
     ///
-    /// Including future ones. A child that it forks is traced from its first call of an allocator, and
-    /// no fork is stopped for that. If more children start at a time than there is room for, they are
-    /// found by looking every few milliseconds, and what they allocate before that is not seen.
+    /// Including future ones. A child is traced from its first call of an allocator, and no fork is stopped for that.
+    /// If too many children start at a time, memhook-rs finds the others within a few milliseconds, and does not see
+    /// their earlier allocations.
     #[arg(long, conflicts_with_all = ["all", "dry_run"])]
     follow_fork: bool,
     /// Detach after this time (500ms, 30s, 10m)
@@ -65,10 +65,9 @@ pub struct Args {
     interval: Duration,
     /// Write each event as a line of JSON to this file
     ///
-    /// For programs of yours that make something of allocations and releases. - is standard output, and reports go to
-    /// standard error then; a named pipe will do as well. Call stacks are lines of their own, with names, before they are
-    /// first used. A reader that is slow, stopped or gone costs the process nothing: events that find no room are counted
-    /// in the stream.
+    /// For programs of your own that read allocations and releases. - is standard output, and reports then go to
+    /// standard error; FILE may also be a named pipe. Each call stack has a line with its names before it is first
+    /// used. A slow, stopped or gone reader costs the process nothing: the stream counts events that found no room.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all", "follow_fork", "dry_run"],
           help_heading = "Reports")]
     events: Option<PathBuf>,

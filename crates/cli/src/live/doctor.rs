@@ -36,8 +36,8 @@ pub struct Args {
     json: Json,
     /// Also write what a bug report needs into this file
     ///
-    /// It holds versions, the kernel and its settings, the limits of the process, its modules, all that is printed
-    /// here, and the log. It holds no contents of memory, no arguments and no environment.
+    /// The file contains versions, the kernel and its settings, the limits of the process, its modules, everything
+    /// that is printed here, and the log. It contains no contents of memory, no arguments and no environment.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// With --report: overwrite the file if it exists

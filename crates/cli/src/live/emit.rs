@@ -34,15 +34,15 @@ pub struct Args {
     otel_memory: bool,
     /// Report one allocation in this many bytes (64K, 1M)
     ///
-    /// On average; 1 reports each. Larger blocks are reported with a higher probability, and weighted_bytes corrects
-    /// for that.
+    /// This is an average; 1 reports every allocation. Larger blocks are reported with a higher probability, and
+    /// weighted_bytes corrects for that.
     // As jemalloc has it (lg_prof_sample:19), and the contract supposes.
     #[arg(long, value_name = "BYTES", value_parser = units::size, default_value = "512K")]
     sample: u64,
     /// Load the hook from a file here, for listeners that read files
     ///
-    /// An absolute path of a directory, as the process finds it. The file is called memhook-hook-PID.so and is removed
-    /// at the end. Without this, the hook is in memory that no file system has.
+    /// An absolute path of a directory, as the process sees it. The file is called memhook-hook-PID.so and is removed
+    /// at the end. Without this option, the hook is only in memory.
     #[arg(long, value_name = "DIRECTORY")]
     object_dir: Option<PathBuf>,
     /// Leave that file where it is, for the next time

@@ -31,11 +31,11 @@ pub struct Args {
     /// Functions to probe, separated by commas
     ///
     /// A name is mangled or demangled, with or without its parameters; module!name and module+0xOFFSET (an address in
-    /// the module's file) say where it is. Where no function has the whole name, its scopes may be left out. * and ?
-    /// stand for any letters: then all matching functions that can be probed are probed.
+    /// the module's file) select one module. Scopes may be left out if no function has the whole name. * and ? are
+    /// wildcards, which probe all matching functions that can be probed.
     #[arg(long, value_name = "NAMES", required = true, num_args = 1)]
     func: Vec<String>,
-    /// Count calls, in all and by thread; this is the default
+    /// Count calls, in total and by thread; this is the default
     #[arg(long)]
     count: bool,
     /// Measure how long calls take, too: p50, p99 and the longest
@@ -54,8 +54,8 @@ pub struct Args {
     /// Count the values of these arguments: 1,2
     ///
     /// 1 to 6 are the first six integer or pointer arguments. Shows the lowest and the highest value, the most
-    /// frequent ones, and how many had how many bits. A thread counts 256 values one by one; beyond that, the rarest
-    /// are grouped as "others". At most 256 functions.
+    /// frequent ones, and a histogram of their numbers of bits. A thread counts 256 values one by one; beyond that,
+    /// the rarest are grouped as "others". At most 256 functions.
     #[arg(long = "args", value_name = "LIST", value_parser = arguments)]
     arguments: Option<Arguments>,
     /// Count the call stacks of the callers

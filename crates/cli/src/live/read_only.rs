@@ -8,9 +8,9 @@ use memhook_heap::Limits;
 pub struct ReadOnly {
     /// Only look: change nothing in the process
     ///
-    /// Nothing is called, written, mapped or protected, and it makes no child. Its memory is read, and its threads are
-    /// at most stopped for --max-hold and let go; those in calls that a stop would end are left alone. The first lines
-    /// of the report say what cannot be known in this way.
+    /// memhook-rs calls, writes, maps and protects nothing in the process, and makes no child of it. It reads the
+    /// memory, and at most stops threads for --max-hold; it leaves threads alone whose calls a stop would end. The
+    /// first lines of the report say what it cannot know in this way.
     #[arg(long)]
     pub read_only: bool,
 }

@@ -76,8 +76,8 @@ pub struct Args {
     census: bool,
     /// Show what holders, types and blocks retain
     ///
-    /// What would be unreachable without a global variable, a thread, or all blocks of a type. With -o FILE.html, the
-    /// page also has a map of it.
+    /// A holder retains the memory that would be unreachable without it: a global variable, a thread, or all blocks of
+    /// a type. With -o FILE.html, a page also has a map of that.
     #[arg(long, conflicts_with_all = ["save", "why", "census", "twice", "show_possible", "reclaim", "verdict", "list"])]
     retained: bool,
     /// Write a page of --retained: FILE.html
@@ -121,8 +121,8 @@ pub struct Args {
     from: Option<String>,
     /// Search a core dump
     ///
-    /// The files of its modules are opened by their recorded names; a file is used only if its build-id shows that it
-    /// is the one that ran. Without them, names and classes are missing.
+    /// memhook-rs opens the files of its modules by their recorded names, and uses a file only if its build-id shows
+    /// that it is the one that ran. Without these files, names and classes are missing.
     #[arg(
         long,
         value_name = "FILE",
@@ -166,9 +166,9 @@ pub struct Args {
     every: Option<Duration>,
     /// List what may be freed; with --reclaim, free it
     ///
-    /// So a snapshot can be searched on another machine: --load FILE --verdict FILE writes what is leaked in it. - is
-    /// standard output. With --reclaim, the file takes the place of the first scan: the process is scanned once, and
-    /// only blocks are freed that are in the file and still leaked, with the same size and contents.
+    /// This allows searching a snapshot on another machine: --load FILE --verdict FILE lists the leaked blocks in it.
+    /// - is standard output. With --reclaim, the file replaces the first scan: memhook-rs scans the process once, and
+    /// frees only blocks that are in the file and still leaked, with the same size and contents.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "census", "why", "twice", "every", "list", "core", "read_only"], help_heading = "Reclaiming")]
     verdict: Option<PathBuf>,
     /// List every block instead: address, usable bytes, leaked or live

@@ -53,7 +53,7 @@ pub struct Args {
     top: usize,
     /// At the end, also report what nothing reaches
     ///
-    /// The memory of the process is copied and searched for pointers. Each site then says how much of it is
+    /// memhook-rs copies the memory of the process and searches it for pointers. Each site then says how much of it is
     /// unreachable, reachable and stale, or in use.
     #[arg(long, conflicts_with = "read_only")]
     leaks: bool,

@@ -42,9 +42,9 @@ pub struct Args {
     interval: Duration,
     /// Trace its children and their children, too
     ///
-    /// One process is shown at a time; Tab shows the next one. A child is traced from its first call of
-    /// an allocator. Where that is not possible, it is found by looking every few milliseconds, and the
-    /// screen says from when on it is seen.
+    /// The screen shows one process at a time; Tab shows the next one. A child is traced from its first call of an
+    /// allocator. If that is not possible, memhook-rs finds it within a few milliseconds, and the screen says since
+    /// when it was traced.
     #[arg(long)]
     follow_fork: bool,
     /// Add a column: bytes that nobody has touched for this time [30s]
@@ -56,15 +56,14 @@ pub struct Args {
     stale: Option<Duration>,
     /// Show a recording that is still being written (attach -o FILE.mhk)
     ///
-    /// As - it comes through a pipe, from another machine for example. The process itself is left
-    /// alone.
+    /// - reads it from a pipe, from another machine for example. The process itself is left alone.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["process", "pid", "newest", "cgroup", "follow_fork", "stale"])]
     from: Option<PathBuf>,
     /// Editor for source lines (v) [default: $VISUAL, $EDITOR]
     ///
-    /// vscode, vscodium, zed or idea, or a command like vim or 'emacsclient -nw'. Most editors get +LINE FILE, those that
-    /// are known to take a line in another way get it so, and a command with {file} and {line} in it gets them there. If
-    /// top runs as root by sudo, the editor runs as the user who called sudo.
+    /// vscode, vscodium, zed or idea, or a command like vim or 'emacsclient -nw'. Most editors get +LINE FILE; known
+    /// exceptions get the line in their own way, and a command may contain {file} and {line}. If top runs as root
+    /// through sudo, the editor runs as the user who called sudo.
     #[arg(long, value_name = "EDITOR")]
     editor: Option<Editor>,
     #[command(flatten)]

@@ -28,8 +28,8 @@ pub struct Args {
     target: Target,
     /// Write a report when this much memory is used
     ///
-    /// A share of the limit of its memory cgroup or, if that has none, of the machine's memory. Another report
-    /// follows when half of the rest is used. It is short for 'limit >= 90%' as attach --when has it.
+    /// A share of the limit of its memory cgroup or, if that has none, of the machine's memory. Another report follows
+    /// when half of the rest is used. Short for attach --when 'limit >= 90%'.
     #[arg(long, value_name = "SHARE|SIZE", value_parser = at, default_value = "90%")]
     at: Condition,
     /// Write a report when it has more than this in memory
@@ -37,8 +37,8 @@ pub struct Args {
     rss_above: Option<Condition>,
     /// Write a report when processes wait for memory
     ///
-    /// In the kernel's words: 'some 150000 1000000' is 150 ms of waiting within a second, as 'psi >= 15%' of attach
-    /// --when.
+    /// In the kernel's syntax: 'some 150000 1000000' is 150 ms of waiting within a second, like attach --when 'psi >=
+    /// 15%'.
     #[arg(long, value_name = "TRIGGER", value_parser = Condition::of_pressure)]
     psi: Option<Condition>,
     /// Write the reports into this directory

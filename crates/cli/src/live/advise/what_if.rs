@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct WhatIfArgs {
     /// Replay a recording under other allocators and settings
     ///
-    /// Every recorded call is made again in a process of its own, by one thread for each recorded one.
+    /// A separate process repeats every recorded call, with one thread for each recorded thread.
     #[arg(long, conflicts_with = "read_only")]
     what_if: bool,
     /// Also replay with the allocator of this library
@@ -24,7 +24,7 @@ pub struct WhatIfArgs {
     /// End a replay that takes longer than this
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "2min", requires = "what_if")]
     at_most: Duration,
-    /// The most memory that a replay may take
+    /// Memory limit of a replay
     ///
     /// Never more than 80% of what is available, which is the default.
     #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "what_if")]

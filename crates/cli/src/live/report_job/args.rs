@@ -44,8 +44,8 @@ pub struct Args {
     pub force: bool,
     /// At the end, also report blocks that nothing reaches
     ///
-    /// The memory of the process is copied and searched for pointers. Blocks that nothing points to
-    /// any more are reported with the call stacks that allocated them.
+    /// memhook-rs copies the memory of the process and searches it for pointers. It reports blocks that nothing points
+    /// to any more, with the call stacks that allocated them.
     #[arg(long)]
     pub(super) leaks: bool,
     /// With --leaks, also report what is possibly lost
@@ -57,15 +57,15 @@ pub struct Args {
     pub(super) hold: HoldLimit,
     /// Show in each report what is resident
     ///
-    /// Every resident byte of the process is in one part: live blocks, what else the allocator holds, stacks,
+    /// Every resident byte of the process is in one part: live blocks, the rest of the allocator's memory, stacks,
     /// mappings, files. This stops no thread.
     #[arg(long)]
     pub(super) rss: bool,
     /// With --rss, list at the end what keeps memory from going back
     ///
-    /// The memory of the process is copied, with all threads held for at most --max-hold (50 ms), and its glibc heap is walked.
-    /// Blocks are listed by the call stack that allocated them, with the memory that would go back if they were freed
-    /// and the heap trimmed.
+    /// memhook-rs copies the memory of the process, with all threads held for at most --max-hold (50 ms), and walks
+    /// its glibc heap. It lists blocks by the call stack that allocated them, with the memory that would go back if
+    /// they were freed and the heap trimmed.
     #[arg(long, requires = "rss")]
     pub(super) pins: bool,
     #[command(flatten)]
