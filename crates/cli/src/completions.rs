@@ -20,7 +20,7 @@ pub struct CompletionsArgs {
 /// Options of `man`.
 #[derive(clap::Args)]
 pub struct ManArgs {
-    /// Where the pages are written; the directory is created if it does not exist
+    /// Directory for the pages, which is created if it does not exist
     directory: PathBuf,
 }
 
@@ -37,8 +37,8 @@ pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The generator for bash takes the hyphen in our name for the begin of a command where it writes the labels of
-/// its branches, but not where it composes what is compared with them, so no command would be completed.
+/// Corrects the script for bash: the generator treats the hyphen in our name as the beginning of a command in the
+/// labels of its branches, but not in the words that it compares with them, so it would complete no command.
 fn match_labels(script: &str) -> String {
     script.replace("memhook__subcmd__rs", "memhook__rs")
 }

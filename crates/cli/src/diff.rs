@@ -148,7 +148,7 @@ fn measure(args: &Args) -> Measure {
     args.measure.unwrap_or(usual)
 }
 
-/// A run, and the exit code if all else goes well.
+/// Loads a run, and returns it with the exit code if everything else succeeds.
 fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
     let measure = measure(args);
     if is_json(path) {
@@ -221,7 +221,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
     Ok((profile, report::code_of(&recording)))
 }
 
-/// Returns true if a file begins like a JSON report; a recording begins with a byte that no text has.
+/// Returns true if a file begins like a JSON report. A recording begins with a byte that no text contains.
 fn is_json(path: &Path) -> bool {
     let is_regular = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let mut first = [0];

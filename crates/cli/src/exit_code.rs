@@ -11,9 +11,9 @@
 
 use memhook_gate::Outcome;
 
-/// All went well.
+/// Success.
 pub const DONE: u8 = 0;
-/// The target went on untraced for a time, because we did not get to run.
+/// The target went on untraced for a time, because memhook-rs did not run.
 pub const HAS_GAPS: u8 = 1;
 /// Bad input, a target that cannot be traced, or an output that is not complete.
 pub const BAD_INPUT: u8 = 2;

@@ -22,9 +22,9 @@ use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::Subscriber
 const FILTER: &str = "MEMHOOK_LOG";
 /// Prefix of the names of our crates, and so of the places that log.
 const OURS: &str = "memhook";
-/// The crate whose events are its command's own.
+/// Name of the crate whose events belong to the command itself.
 const AGENT: &str = "memhook_agent";
-/// Lines that wait to be written; more are lost.
+/// Maximum number of lines that wait to be written; others are lost.
 const MOST_WAITING: usize = 1024;
 /// Longest wait of a command at its end for a reader of its log.
 const END_PATIENCE: Duration = Duration::from_secs(1);
@@ -42,22 +42,22 @@ pub enum Format {
     Json,
 }
 
-/// Notes how often -v was given.
+/// Records how often -v was given.
 pub fn set_verbosity(count: u8) {
     VERBOSITY.store(count, Relaxed);
 }
 
-/// Returns true if reports leave nothing out.
+/// Returns true if reports show everything.
 pub fn is_verbose() -> bool {
     VERBOSITY.load(Relaxed) > 0
 }
 
-/// Begins the log. `least`: what is logged without -v.
+/// Starts the log. `least` is the level without -v.
 pub fn start(format: Format, least: LevelFilter) -> anyhow::Result<()> {
     begin(format, least, None)
 }
 
-/// Like [`start`], for a command whose screen the log would cover.
+/// Like [`start`], but for a command whose screen the log would cover.
 pub fn start_beside_screen() -> anyhow::Result<()> {
     let wanted = is_verbose() || std::env::var_os(FILTER).is_some_and(|filter| !filter.is_empty());
     anyhow::ensure!(
@@ -67,7 +67,7 @@ pub fn start_beside_screen() -> anyhow::Result<()> {
     start(Format::Text, LevelFilter::OFF)
 }
 
-/// Begins the log, and keeps all of it in memory besides.
+/// Starts the log, and also keeps all of it in memory.
 pub fn start_with_copy(least: LevelFilter) -> anyhow::Result<Copy> {
     let copy = Copy::default();
     begin(Format::Text, least, Some(copy.clone()))?;
@@ -129,7 +129,7 @@ fn has_times_already() -> bool {
     std::env::var_os("JOURNAL_STREAM").is_some()
 }
 
-/// Waits until all is written, but not for long.
+/// Waits briefly until all lines are written.
 pub fn finish() {
     if let Some(queue) = QUEUE.get() {
         let (done, is_done) = channel();
@@ -204,7 +204,7 @@ fn write(lines: &Receiver<Message>) {
     }
 }
 
-/// One line on its way to the queue; each comes in one piece.
+/// A line on its way to the queue, in one piece.
 struct Line(&'static Queue);
 
 impl Write for Line {
@@ -218,7 +218,7 @@ impl Write for Line {
     }
 }
 
-/// All lines of a log, in memory.
+/// The lines of a log, in memory.
 #[derive(Clone, Default)]
 pub struct Copy(Arc<Mutex<Vec<u8>>>);
 

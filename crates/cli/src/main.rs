@@ -23,8 +23,8 @@ mod target;
 mod tracing;
 mod view;
 
-/// Commands that need `memhook-attach`, which has to be written for each processor. A command that holds or traces a
-/// process is a module there, and has a line in `not_ported.rs` too.
+/// Commands that need `memhook-attach`, which must be ported to each processor. A command that holds or traces a
+/// process is a module here, and has a line in `not_ported.rs`.
 #[cfg(target_arch = "x86_64")]
 mod live;
 #[cfg(not(target_arch = "x86_64"))]
@@ -172,7 +172,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Begins the log, but for commands that choose how it looks.
+/// Starts the log, except for commands that choose its format.
 fn start_log(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Agent(_) | Command::Doctor(_) => Ok(()),
@@ -211,7 +211,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// All options. `-h` gives each of them one line: what their values mean is for `--help`.
+/// Returns the command with all options. `-h` gives each one line; only `--help` explains their values.
 fn options() -> clap::Command {
     let is_short = std::env::args_os().any(|word| word == "-h");
     let shown = move |arg: clap::Arg| {
@@ -227,7 +227,7 @@ fn options() -> clap::Command {
     command_groups::grouped(command)
 }
 
-/// Names first what was most likely meant by a mistyped command; clap names it last.
+/// Puts the most likely meaning of a mistyped command first; clap puts it last.
 fn best_tip_first(error: &mut clap::Error) {
     use clap::error::{ContextKind::SuggestedSubcommand, ContextValue::Strings};
     if let Some(Strings(mut names)) = error.remove(SuggestedSubcommand) {
@@ -236,7 +236,7 @@ fn best_tip_first(error: &mut clap::Error) {
     }
 }
 
-/// Translates what the standard library says of numbers into words for people.
+/// Translates the standard library's errors about numbers into plain words.
 fn in_words(message: &str) -> String {
     message
         .replace("invalid digit found in string", "it must be a whole number")
@@ -251,7 +251,7 @@ fn in_words(message: &str) -> String {
         .replace("invalid float literal", "it must be a number")
 }
 
-/// Help as it is; a mistake without the usage, which --help has, too.
+/// Prints help unchanged, and a mistake without the usage, which --help has as well.
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{
         DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,

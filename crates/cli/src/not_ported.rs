@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Words behind the name of such a command.
+/// Words after the name of such a command.
 #[derive(clap::Args)]
 pub struct Words {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -54,21 +54,21 @@ pub mod gate {
 
 /// Nothing here touches a process.
 pub mod audit {
-    /// Refuses: there would be no acts to record.
+    /// Refuses, because there would be no acts to record.
     pub fn start(_: &std::path::Path) -> anyhow::Result<()> {
         super::refuse().map(drop)
     }
 
-    /// Nothing is to be written.
+    /// Does nothing, because nothing has been recorded.
     pub fn finish() {}
 }
 
-/// Nothing here has to be undone in another process before ours may end.
+/// Stands in for the handling of signals: nothing in another process must be undone before this one ends.
 pub mod signals {
-    /// Leaves it to the signals to end this process.
+    /// Lets signals end this process.
     pub fn catch_stops() {}
 
-    /// A signal that asks for it has ended the process already.
+    /// Returns false, because a signal would have ended the process.
     pub fn stop_requested() -> bool {
         false
     }

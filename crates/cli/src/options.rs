@@ -6,7 +6,7 @@ use memhook_report::{Progress, RESERVED_NAMES, RowsBy, SortBy};
 use std::ffi::OsStr;
 use std::time::Duration;
 
-/// What the rows of a report may be.
+/// Kinds of rows of a report.
 const ROWS: [(RowsBy, &str); 8] = [
     (RowsBy::Site, "The call stack of an allocation"),
     (
@@ -27,7 +27,7 @@ const ROWS: [(RowsBy, &str); 8] = [
     (RowsBy::Lifetime, "The time from allocation to release"),
 ];
 
-/// The words for rows; without the last one for a trace, because only recordings know lifetimes.
+/// Returns the words for kinds of rows. A trace lacks the last one, because only recordings know lifetimes.
 pub fn rows(is_trace: bool) -> impl TypedValueParser<Value = RowsBy> {
     let possible = &ROWS[..ROWS.len() - usize::from(is_trace)];
     let words = possible
@@ -39,7 +39,7 @@ pub fn rows(is_trace: bool) -> impl TypedValueParser<Value = RowsBy> {
     })
 }
 
-/// The words for an order; without the last one for a trace, because scores are known at the end only.
+/// Returns the words for orders. A trace lacks the last one, because scores are known only at the end.
 pub fn orders(is_trace: bool) -> impl TypedValueParser<Value = SortBy> {
     const ORDERS: [(&str, SortBy); 6] = [
         ("bytes", SortBy::Bytes),
@@ -56,14 +56,14 @@ pub fn orders(is_trace: bool) -> impl TypedValueParser<Value = SortBy> {
     })
 }
 
-/// An order of rows: one that every report has, or by a score that the user makes.
+/// Order of rows: one that every report has, or one by a score of the user's own.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
     By(SortBy),
     Score(String),
 }
 
-/// The words for an order; any other is taken for the name of a score, which may not exist.
+/// Parses an order; any other word is the name of a score, which may not exist.
 #[derive(Clone)]
 pub struct OrderParser;
 
@@ -86,7 +86,7 @@ impl TypedValueParser for OrderParser {
     }
 }
 
-/// What reports show.
+/// Options about the contents of reports.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Reports")]
 pub struct View {
@@ -129,7 +129,7 @@ pub enum Color {
     Never,
 }
 
-/// `-q`, of commands whose only status lines are about work that takes its time.
+/// The option `-q` of commands whose only status lines are about slow work.
 #[derive(clap::Args, Clone, Copy)]
 #[group(skip)]
 pub struct Quiet {
@@ -139,7 +139,7 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// From now on there are none, if that is asked for.
+    /// Turns status lines off, if requested.
     pub fn begin(self) {
         if self.quiet {
             Progress::hide();
@@ -161,7 +161,7 @@ pub fn moment(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// For how long the process may stand still for a copy.
+/// Limit of the time for which all threads are held for a copy.
 #[derive(clap::Args, Clone, Copy)]
 #[group(skip)]
 pub struct HoldLimit {

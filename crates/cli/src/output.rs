@@ -32,12 +32,12 @@ pub fn style(path: Option<&Path>, stream: ReportStream, color: Color) -> Style<'
     }
 }
 
-/// Columns of standard output; `None` if it has no width.
+/// Returns the number of columns of standard output; `None` if it has no width.
 pub fn width() -> Option<usize> {
     columns(terminal_size_of(stdout()).map(|(width, _)| width))
 }
 
-/// Returns the width that the user wants, or else that of the terminal.
+/// Returns the width that the user chose, or else the terminal's.
 fn columns(terminal: Option<Width>) -> Option<usize> {
     let wanted = std::env::var("COLUMNS").ok();
     let wanted = wanted.and_then(|columns| columns.parse().ok());
@@ -51,7 +51,7 @@ pub fn is_colored(color: Color, terminal: bool) -> bool {
     color == Color::Always || (color == Color::Auto && terminal && wanted)
 }
 
-/// `--json`, of commands that write one document or lines of them.
+/// The option `--json` of commands that write one or more documents.
 #[derive(clap::Args, Clone, Copy)]
 #[group(skip)]
 pub struct Json {

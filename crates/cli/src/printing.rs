@@ -46,7 +46,7 @@ pub(crate) fn error_part(text: Arguments<'_>) {
         .write_all(visible_lines(&text).as_bytes());
 }
 
-/// Writes in one piece, so that lines of several threads do not mix.
+/// Writes the text in one piece, so that lines of several threads do not mix.
 fn line(text: Arguments<'_>, is_terminal: bool) -> String {
     let mut line = without_numbers(text.to_string());
     if let Cow::Owned(shown) = visible_lines(&line) {
@@ -63,7 +63,7 @@ fn line(text: Arguments<'_>, is_terminal: bool) -> String {
     line
 }
 
-/// Without the number that the standard library puts behind the words for an error of the system.
+/// Removes the number that the standard library appends to the words for a system error.
 fn without_numbers(mut text: String) -> String {
     const BEFORE: &str = " (os error ";
     while let Some(start) = text.find(BEFORE) {

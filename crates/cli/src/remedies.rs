@@ -8,7 +8,7 @@ use memhook_report::NoEvidence;
 use memhook_symbols::BundleError;
 use std::error::Error;
 
-/// An error and what caused it, in one line, with what to do about it.
+/// Describes an error and its causes in one line, with the remedy.
 pub fn in_words(error: &(dyn Error + 'static)) -> String {
     let (mut text, mut what_to_do) = (error.to_string(), remedy(error));
     let mut cause = error.source();
@@ -20,7 +20,7 @@ pub fn in_words(error: &(dyn Error + 'static)) -> String {
     text + &what_to_do.unwrap_or_default()
 }
 
-/// Returns what follows the words for an error, with the sign that it begins with.
+/// Returns the remedy that follows the words for an error, with its leading punctuation.
 fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
     let error = shown(error);
     of_output(error)
@@ -37,7 +37,7 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
 #[path = "live/remedies.rs"]
 mod of_attach;
 
-/// Nobody attaches.
+/// Remedies without an attach.
 #[cfg(not(target_arch = "x86_64"))]
 mod of_attach {
     use std::error::Error;
@@ -51,7 +51,7 @@ mod of_attach {
     }
 }
 
-/// The error that a transparent one holds, and shows as if it were that: no source leads to it.
+/// Returns the error inside a transparent one, which no source leads to.
 fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     if let Some(RecordingError::Output(output)) = error.downcast_ref() {
         return output;

@@ -110,7 +110,7 @@ pub struct Args {
     sources: sources::Args,
 }
 
-/// Which part of the run.
+/// Options that choose a part of the run.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 #[command(next_help_heading = "Time")]
@@ -133,7 +133,7 @@ pub struct WindowArgs {
 }
 
 impl WindowArgs {
-    /// In nanoseconds. Refuses a moment that the recording does not have.
+    /// Returns the window in nanoseconds. Refuses a moment that the recording does not have.
     pub fn window(&self, recording: &Recording) -> anyhow::Result<Window> {
         let end = Duration::from_nanos(recording.span_ns().1);
         if let Some(at) = self.at.filter(|at| *at > end) {
@@ -152,7 +152,7 @@ impl WindowArgs {
     }
 }
 
-/// When the first mark with this name was set, from a moment on: nanoseconds since the attach.
+/// Returns the time of the first mark with this name from a moment on, in nanoseconds since the attach.
 fn mark(recording: &Recording, option: &str, name: &str, from_ns: u64) -> anyhow::Result<u64> {
     let marks = recording.marks();
     let named = marks.iter().filter(|mark| mark.name == name);
@@ -178,7 +178,7 @@ fn mark(recording: &Recording, option: &str, name: &str, from_ns: u64) -> anyhow
     }
 }
 
-/// Where trees begin.
+/// Direction of a tree.
 #[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
 enum Direction {
     /// From the outermost functions down: what they call
@@ -187,7 +187,7 @@ enum Direction {
     BottomUp,
 }
 
-/// Values that the library has words for.
+/// Parses a value that has words in the library.
 pub fn parse<T: std::str::FromStr<Err = String>>(word: &str) -> Result<T, String> {
     word.parse()
 }
@@ -248,7 +248,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code_of(&recording)))
 }
 
-/// The recording of the heap with this name, or, if that is asked for, the one of the mappings beside it.
+/// Returns the recording of the heap with this name, or, if requested, that of the mappings beside it.
 pub fn of_memory(path: &Path, of_mappings: bool) -> anyhow::Result<PathBuf> {
     if !of_mappings {
         return Ok(path.to_owned());
@@ -264,7 +264,7 @@ pub fn of_memory(path: &Path, of_mappings: bool) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// Prints a report of what there is by now, as long as there comes more.
+/// Prints reports of the recording so far, as long as it grows.
 fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
     let as_json = args.json || matches!(args.format, FormatChoice::Json);
     if !as_json && !matches!(args.format, FormatChoice::Text) {
@@ -302,8 +302,8 @@ fn measure(args: &Args) -> Measure {
     }
 }
 
-/// What an exported profile has beside its sites: a page has scores and addresses where they can be had, other formats
-/// have no place for them.
+/// Returns the contents of an exported profile other than its sites: a page has scores and addresses if possible,
+/// other formats have no place for them.
 pub fn page_contents(format: &dyn Format<Profile>, recording: &Recording) -> Contents {
     let is_page = format.name() == Html.name();
     let has_scores = is_page && recording.check_scores().is_ok();
@@ -313,7 +313,7 @@ pub fn page_contents(format: &dyn Format<Profile>, recording: &Recording) -> Con
     }
 }
 
-/// Questions that this recording cannot answer.
+/// Refuses questions that this recording cannot answer.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     let measure = measure(args);
     if args.scores.are_wanted() {
@@ -383,7 +383,7 @@ fn unit(args: &Args) -> Unit {
     }
 }
 
-/// The order of rows; by scores only if there are such.
+/// Returns the order of rows; by scores only if they exist.
 fn order(args: &Args) -> anyhow::Result<SortBy> {
     match &args.sort {
         Order::By(SortBy::Score) if !args.scores.are_wanted() => {

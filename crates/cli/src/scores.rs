@@ -5,7 +5,7 @@ use memhook_foreign::units;
 use memhook_recording::{GroupLimit, ScoreOptions};
 use memhook_report::{AccessSource, Formula, Profile};
 
-/// Group of options that make scores, for options that need one of them.
+/// Group of options that request scores, for options that need one of them.
 const SCORING: &str = "scoring";
 
 fn scoring() -> clap::ArgGroup {
@@ -34,7 +34,7 @@ pub struct Args {
     group: Option<GroupLimit>,
 }
 
-/// Scores that users make.
+/// Options for scores of the user's own.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct CustomArgs {
@@ -97,7 +97,7 @@ impl Args {
         self.are_wanted().then(|| with_group(self.group))
     }
 
-    /// Scores that users make.
+    /// Options for scores of the user's own.
     pub fn custom(&self) -> &CustomArgs {
         &self.custom
     }

@@ -12,9 +12,9 @@ use std::process::ExitCode;
 
 /// Suffix of the names of profiles.
 const END: &str = ".pb.gz";
-/// Suffix for those with added names, if the user gives no other name.
+/// Suffix of profiles with added names, if the user gives no other name.
 const NAMED_END: &str = ".named.pb.gz";
-/// Most bytes of a file that is read.
+/// Size limit of a file that is read.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Options of `symbolize`.
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// The profiles that are named, and those in directories that are.
+/// Returns the named profiles, and those in named directories.
 fn profiles(named: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in named {
@@ -129,7 +129,7 @@ fn symbolize(
     Ok(added)
 }
 
-/// One line on what was found.
+/// Describes in one line what was found.
 fn line(added: &AddedNames, output: &Path) -> String {
     let all = added.modules + added.not_found.len();
     let mut line = format!(

@@ -3,7 +3,7 @@
 use memhook_process::{SelectionError, Selector, select};
 use std::path::Path;
 
-/// The process.
+/// Options that choose a process.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct Target {
@@ -53,13 +53,13 @@ impl Target {
         self.choice.pid(self.process())
     }
 
-    /// Returns true if nothing says which process is meant.
+    /// Returns true if no option chooses a process.
     pub fn is_missing(&self) -> bool {
         let Choice { newest, cgroup } = &self.choice;
         self.process().is_none() && cgroup.is_none() && !newest
     }
 
-    /// The recording that is named in the place of a process.
+    /// Returns the recording that is named in place of a process.
     pub fn recording(&self) -> Option<&Path> {
         let path = Path::new(self.process.as_deref()?);
         path.extension()
@@ -67,7 +67,7 @@ impl Target {
             .then_some(path)
     }
 
-    /// All processes of a control group, if nothing but that was given.
+    /// Returns the control group, if nothing else was given.
     pub fn whole_group(&self) -> Result<Option<Selector>, SelectionError> {
         match (self.process(), &self.choice.cgroup) {
             (None, Some(_)) if !self.choice.newest => Ok(Some(self.selector()?)),
@@ -75,7 +75,7 @@ impl Target {
         }
     }
 
-    /// Returns the properties shared by all processes that are meant.
+    /// Returns the properties that all chosen processes share.
     pub fn selector(&self) -> Result<Selector, SelectionError> {
         Selector::of(self.process(), self.choice.cgroup.as_deref())
     }

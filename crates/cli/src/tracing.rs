@@ -5,7 +5,7 @@ use memhook_abi::DescribedRole;
 use memhook_foreign::units;
 use memhook_probe::{Allocator, AllocatorFunction};
 
-/// Where time stamps come from.
+/// Source of time stamps.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 pub enum Clock {
     /// A word in memory that memhook-rs updates every millisecond
@@ -18,7 +18,7 @@ pub enum Clock {
     Attacher,
 }
 
-/// How call stacks are found.
+/// Method of finding call stacks.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 pub enum Unwind {
     /// With tables compiled from .eh_frame; the program needs no frame pointers
@@ -27,7 +27,7 @@ pub enum Unwind {
     Fp,
 }
 
-/// Which call stacks are recorded.
+/// Call stacks to record.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 pub enum Stacks {
     /// Call stacks of allocations
@@ -36,7 +36,7 @@ pub enum Stacks {
     All,
 }
 
-/// What a thread does when its ring is full.
+/// Action of a thread when its ring is full.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 pub enum OnFull {
     /// Wait for room: no event is lost, but the program may slow down
@@ -49,7 +49,7 @@ pub enum OnFull {
     Adapt,
 }
 
-/// Whether reads and writes of blocks are counted.
+/// Counting of reads and writes of blocks.
 #[derive(Clone, Copy, Default, PartialEq, clap::ValueEnum)]
 pub enum Access {
     /// Count them if the program reports them and the trace is recorded or scored
@@ -64,7 +64,7 @@ pub enum Access {
     Off,
 }
 
-/// Options about what is traced, and how.
+/// Options about tracing.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Tracing")]
 pub struct Tracing {
@@ -141,7 +141,7 @@ pub struct Tracing {
     /// Largest event ring of a thread [default: 1M; 256K with --on-full adapt]
     #[arg(long, value_name = "SIZE", value_parser = units::size, hide_short_help = true)]
     pub ring_size: Option<u64>,
-    /// Maximum number of threads that empty the event rings [default: by the processors]
+    /// Limit of threads that empty the event rings [default: by the processors]
     ///
     /// One thread does it as long as it keeps up. The default maximum is a quarter of the processors that memhook-rs
     /// may use, or the number of those that the program may not use, if that is larger; at most 8. It is always one if
@@ -185,7 +185,7 @@ pub struct Tracing {
     pub cache: CacheArgs,
 }
 
-/// Allocators beside malloc and its like.
+/// Options that describe allocators other than malloc and its kin.
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Allocators of your own")]
 pub struct Allocators {
@@ -249,7 +249,7 @@ impl Allocators {
             || !self.files.is_empty()
     }
 
-    /// All of them, those of the command line first.
+    /// Returns all of them, starting with those of the command line.
     pub fn all(&self) -> Vec<Allocator> {
         let functions = [&self.alloc, &self.free, &self.realloc].map(|f| f.iter().cloned());
         let functions: Vec<AllocatorFunction> = functions.into_iter().flatten().collect();
@@ -261,7 +261,7 @@ impl Allocators {
     }
 }
 
-/// So many threads as there are processors for.
+/// Parses a number of threads, at most as many as there are processors for.
 fn drains(text: &str) -> Result<usize, String> {
     // By its affinity, and the quota of its control group.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -280,7 +280,7 @@ fn drains(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A size that a ledger can do with.
+/// Parses a size that is large enough for a ledger.
 fn memory(text: &str) -> Result<u64, String> {
     let least = memhook_ledger::LEAST_BYTES as u64;
     match units::size(text).map_err(|error| error.to_string())? {
@@ -292,11 +292,10 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The depth of stacks in a live report: few programs call deeper on their own, and frames beyond the tenth cost little
+/// Depth of stacks in a live report. Few programs call deeper, and frames beyond the tenth cost little
 /// (docs/measurements.md).
 pub const DEPTH: u32 = 32;
-/// The depth where stacks become trees and flame graphs: without its outermost frames a stack seems to begin
-/// somewhere else.
+/// Depth for trees and flame graphs. Without its outermost frames, a stack seems to begin elsewhere.
 pub const DEPTH_TO_ROOTS: u32 = 64;
 
 impl Tracing {
@@ -313,8 +312,8 @@ impl Tracing {
         self.sample
     }
 
-    /// The options for a process that must keep its speed: its threads adapt at a full ring, unless another action was
-    /// chosen or every allocation is needed.
+    /// Returns the options for a process that must keep its speed: its threads adapt at a full ring, unless another
+    /// action was chosen or every allocation is needed.
     pub fn for_running(&self) -> Tracing {
         let is_sampled = self.sample.is_some() || self.overhead.is_some();
         let needs_all = matches!(self.access, Access::On | Access::Sampled);

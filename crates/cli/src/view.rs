@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Scores that are asked for have to be possible.
+/// Refuses requested scores that the recording cannot have.
 fn check_scores(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     if args.scores.formulas()?.is_empty() {
         return Ok(());
@@ -144,7 +144,7 @@ fn check_scores(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     recording.check_scores().context("--score")
 }
 
-/// Returns the contents of the page beside the sites. Sites are scored as the user wants it, where that is possible.
+/// Returns the contents of the page other than the sites. Sites are scored as requested, if that is possible.
 fn contents(args: &Args, recording: &Recording) -> Contents {
     let mut contents = report::page_contents(&Html, recording);
     if let (Some(scores), Some(group)) = (&mut contents.scores, args.group) {
@@ -158,7 +158,7 @@ fn bind(address: SocketAddr) -> anyhow::Result<Server> {
     Server::bind(address, own_name.trim()).with_context(|| format!("cannot serve at {address}"))
 }
 
-/// Answers until Ctrl-C.
+/// Serves the page until Ctrl-C.
 fn serve(server: Server, page: Vec<u8>) -> anyhow::Result<ExitCode> {
     signals::catch_stops();
     if server.is_public()? {
@@ -174,7 +174,7 @@ fn serve(server: Server, page: Vec<u8>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The default is in the current directory: the recording's may be read-only.
+/// Returns the default name of the page, in the current directory, because the recording's may be read-only.
 fn named_after(recording: &Path) -> PathBuf {
     let name = recording.file_name().unwrap_or(recording.as_os_str());
     Path::new(name).with_extension("html")

@@ -58,7 +58,7 @@ fn load(path: &Path) -> anyhow::Result<Snapshot> {
     Ok(Progress::during("reading the snapshot", work)?)
 }
 
-/// The blocks of a snapshot, whose memory is not needed any more then.
+/// Returns the blocks of a snapshot, whose memory is no longer needed then.
 fn attributed(path: &Path, snapshot: Snapshot) -> anyhow::Result<Attributed> {
     let work = || {
         let heap = dissect(&snapshot)?;

@@ -16,8 +16,8 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Reads and opens everything that the options name. `is_beside_program`: a program is started, and standard
-    /// output is its own.
+    /// Reads and opens everything that the options name. `is_beside_program` is true if standard output belongs to a
+    /// started program.
     pub fn of(args: &Args, is_beside_program: bool) -> anyhow::Result<Measure> {
         Ok(Measure {
             limits: args.limits.limits()?,
@@ -33,13 +33,13 @@ impl Measure {
         self.exceptions.baseline.is_some()
     }
 
-    /// Findings are only listed.
+    /// Removes the limits on leaks, so that findings are only listed.
     pub fn limit_no_leaks(&mut self) {
         self.limits.leaked_bytes = None;
         self.limits.leaked_blocks = None;
     }
 
-    /// Returns true if single sites are limited: then every live block's backtrace matters.
+    /// Returns true if single sites are limited, so that every live block's backtrace matters.
     pub fn needs_all_sites(&self) -> bool {
         !self.limits.sites.is_empty()
     }
@@ -49,7 +49,7 @@ impl Measure {
         self.conclude_beside(processes, Vec::new())
     }
 
-    /// Like `conclude`, beside processes that are not judged.
+    /// Like `conclude`, but there are also processes that are not judged.
     pub fn conclude_beside(
         mut self,
         processes: Vec<Evidence>,

@@ -69,7 +69,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The running process that is to be judged, if there is one.
+    /// Returns the running process to judge, if any.
     pub fn process(&self) -> anyhow::Result<Option<i32>> {
         if !self.command.is_empty() {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Args {
         Ok(Some(running.choice.pid(running.pid.as_deref())?))
     }
 
-    /// What can be refused before anything is touched.
+    /// Refuses bad options before anything is touched.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.tracing.is_selective() || self.tracing.adapts() {
             bail!(
@@ -98,7 +98,7 @@ impl Args {
         Ok(())
     }
 
-    /// The recording that is to be judged, if the command is one.
+    /// Returns the recording to judge, if the command is one.
     pub fn recording(&self) -> Option<&Path> {
         let [file] = self.command.as_slice() else {
             return None;
@@ -108,7 +108,7 @@ impl Args {
     }
 }
 
-/// Which of the processes that the command starts are judged.
+/// Options that choose which processes of the command are judged.
 #[derive(clap::Args)]
 #[group(skip)]
 pub struct JudgedOptions {
@@ -130,12 +130,12 @@ pub struct JudgedOptions {
 }
 
 impl JudgedOptions {
-    /// Whether the processes that the command starts are followed.
+    /// Returns true if the processes that the command starts are followed.
     pub fn follows(&self) -> bool {
         !self.no_follow
     }
 
-    /// Which of them are judged.
+    /// Returns the programs to judge.
     pub fn programs(&self) -> JudgedPrograms {
         let is_all = |pattern: &String| pattern == "all";
         let directory = std::env::current_dir().unwrap_or_default();
@@ -147,7 +147,7 @@ impl JudgedOptions {
     }
 }
 
-/// What takes time.
+/// Options for running processes and recordings.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Running processes and recordings")]
 pub struct RunningOptions {
@@ -229,20 +229,20 @@ pub struct LimitOptions {
 }
 
 impl LimitOptions {
-    /// An option that limits what nothing reaches.
+    /// Returns the name of an option that limits leaks, if one is given.
     pub fn of_leaks(&self) -> Option<&'static str> {
         let bytes = self.max_leaked.map(|_| "--max-leaked");
         bytes.or(self.max_leaked_blocks.map(|_| "--max-leaked-blocks"))
     }
 
-    /// How sites are scored, if scores are limited.
+    /// Returns the scoring of sites, if scores are limited.
     pub fn scores(&self) -> Option<ScoreOptions> {
         let group = self.group;
         let is_limited = self.min_lifetime_score.or(self.min_usage_score);
         is_limited.map(|_| scores::with_group(group))
     }
 
-    /// Whether reads and writes have to be known.
+    /// Returns true if reads and writes must be known.
     pub fn need_accesses(&self) -> bool {
         self.min_usage_score.is_some()
     }
@@ -332,13 +332,13 @@ impl ExceptionOptions {
         })
     }
 
-    /// Whether there is a baseline, or will be.
+    /// Returns true if a baseline is read or written.
     pub fn has_baseline(&self) -> bool {
         self.baseline.is_some() || self.write_baseline.is_some()
     }
 }
 
-/// Where the verdict goes, in addition to the text.
+/// Outputs of the verdict, in addition to the text.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputOptions {
@@ -382,7 +382,7 @@ pub struct OutputOptions {
 }
 
 impl OutputOptions {
-    /// Everything that is written. `is_beside_program`: standard output is a program's.
+    /// Returns all outputs. `is_beside_program` is true if standard output belongs to a started program.
     pub fn resolve(
         &self,
         exceptions: &ExceptionOptions,
@@ -422,7 +422,7 @@ impl OutputOptions {
         }
     }
 
-    /// The directory that source paths are relative to, by default the present one.
+    /// Returns the directory that source paths are relative to, by default the current one.
     fn root(&self) -> String {
         let directory = match &self.source_root {
             Some(directory) => directory

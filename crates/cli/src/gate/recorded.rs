@@ -38,7 +38,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(measure.conclude(vec![evidence])?))
 }
 
-/// Questions that a recording cannot answer, or this one.
+/// Refuses questions that a recording, or this one, cannot answer.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     const OTHERS: &str = "--max-live, --max-peak, --max-allocations, --max-site, --min-lifetime-score, --min-usage-score, --baseline or --growth";
     if recording.is_summary() {
@@ -70,7 +70,7 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The part to be judged, as times since the attach.
+/// Returns the part to judge, as times since the attach.
 fn stretch(args: &Args, recording: &Recording) -> anyhow::Result<(Duration, Duration)> {
     let from = if args.running.growth {
         args.running.warmup

@@ -32,7 +32,7 @@ pub struct Args {
     /// Examine it for this time
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "60s", conflicts_with = "read_only")]
     duration: Duration,
-    /// If the answer is unsure, examine it again for longer, up to this total time
+    /// If the answer is unsure, examine it again, up to this total time
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "read_only")]
     until_sure: Option<Duration>,
     /// Share of the process's time that tracing may take
@@ -66,7 +66,7 @@ impl Args {
     }
 }
 
-/// Where the answer goes.
+/// Output of the answer.
 #[derive(clap::Args)]
 struct PageOutput {
     #[command(flatten)]
@@ -200,7 +200,7 @@ fn only_look(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `running`: the process that was recorded, if it may still be there.
+/// `running` is the recorded process, if it may still exist.
 fn advice(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Result<Advice> {
     let recording = open(file)?;
     if recording.is_summary() {
@@ -228,7 +228,7 @@ fn examined(
     Ok(Progress::during(what, work)?)
 }
 
-/// Who waits for an examination.
+/// Attendant of an examination that a user at a terminal waits for.
 #[derive(Default)]
 struct AtTerminal {
     names: OnceCell<NameWait>,
@@ -244,7 +244,7 @@ impl Attendant for AtTerminal {
     }
 }
 
-/// Reports what went wrong with the trace. Returns the exit code for it.
+/// Reports errors of the trace, and returns the exit code for them.
 fn judged(examined: &Examined, pid: i32) -> u8 {
     let mut code = ending::of_trace(&examined.end, pid);
     if let Some(gap) = examined.gaps.last() {

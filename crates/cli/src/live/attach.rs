@@ -91,7 +91,8 @@ impl Args {
         args
     }
 
-    /// A recording is for flame graphs and trees, which need the roots.
+    /// Returns the configuration of a trace. A recording has deeper stacks, because flame graphs and trees need the
+    /// roots.
     fn config(&self, is_recorded: bool) -> TraceConfig {
         let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
         let tracing = self.reports.tracing.with_depth(depth);
@@ -232,8 +233,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// How `attach --leaks --rss --pins` records a process for a time; without a share of its time, every call of it is
-/// recorded, and no more than that.
+/// Returns the settings to record a process for a time, like `attach --leaks --rss --pins`. Without an overhead, every
+/// call is recorded, and the memory is not looked at.
 pub fn examination(
     pid: i32,
     duration: Duration,
@@ -259,7 +260,7 @@ pub fn examination(
     })
 }
 
-/// A trace that has started, and its reports. One that has not leaves nothing of them.
+/// Starts a trace and its reports. A trace that does not start leaves nothing of them.
 fn traced<O: Observer>(
     trace: Result<Trace<O>, memhook_attach::Error>,
     output: ReportWriter,
@@ -283,7 +284,7 @@ pub fn hooked(session: &Session) -> String {
     )
 }
 
-/// Prints what it has attached to.
+/// Prints a line about the attach.
 fn announce(session: &Session) {
     let hooked = hooked(session);
     if session.found().is_some() {

@@ -18,11 +18,11 @@ use std::time::{Duration, UNIX_EPOCH};
 const SCHEMA: &str = "memhook-rs/audit/1";
 /// Longest wait of a command at its end until its lines are written.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks whether a thread is held.
+/// Time between two checks whether a thread is held.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Addresses in a line; of more there is the number.
+/// Maximum number of addresses in a line; beyond that, only their number is written.
 const MOST_LISTED: usize = 4096;
-/// Names of functions that are remembered.
+/// Maximum number of remembered function names.
 const MOST_NAMES: usize = 4096;
 /// Functions of a process's libraries that are called, by the names under which these export them.
 const FUNCTIONS: [&str; 18] = [
@@ -53,7 +53,7 @@ const OF_HOOK: [&str; 4] = [
     "memhook_close",
 ];
 
-/// Begins to write acts to a file. It is opened before any process is touched.
+/// Begins to write acts to a file, which is opened before any process is touched.
 pub fn start(path: &Path) -> anyhow::Result<()> {
     let file = open_appended(path).context("no acts can be recorded, so nothing is done")?;
     if let Some(acts) = read_acts() {
@@ -76,7 +76,7 @@ pub fn finish() {
     wait_for_reader(END_PATIENCE);
 }
 
-/// Who does it: the same in all lines.
+/// Facts about the user and the command, the same in all lines.
 fn who() -> Map<String, Value> {
     // 4294967295: nobody has logged in (proc_pid_loginuid(5)).
     let login = std::fs::read_to_string("/proc/self/loginuid");
@@ -95,7 +95,7 @@ struct Writer {
     path: String,
     has_failed: bool,
     who: Map<String, Value>,
-    /// Names of functions of each process, by address, as far as they were asked for.
+    /// Names of functions of each process, by address, as far as they were needed.
     names: HashMap<(i32, Option<u64>, u64), String>,
 }
 
@@ -250,7 +250,7 @@ fn is_mapping(number: i64) -> bool {
     )
 }
 
-/// The name of a system call, or its number.
+/// Returns the name of a system call, or its number.
 fn system_call(number: i64) -> String {
     let known = [
         (libc::SYS_mmap, "mmap"),

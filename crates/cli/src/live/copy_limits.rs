@@ -22,7 +22,7 @@ pub struct CopyLimits {
 }
 
 impl HoldLimit {
-    /// For a copy that is searched for what nothing reaches.
+    /// Returns the limits for a copy that is searched for unreachable blocks.
     pub fn to_search(self) -> Request {
         let usual = Request::to_search();
         Request {
@@ -36,7 +36,7 @@ impl HoldLimit {
 }
 
 impl CopyLimits {
-    /// With the usual time for a hold, if none was asked for.
+    /// Returns the limits, with the default time for a hold unless another one was given.
     pub fn usual(self) -> Limits {
         Limits {
             hold: self.hold.max_hold.or(Limits::default().hold),

@@ -45,8 +45,8 @@ pub struct Args {
     force: bool,
 }
 
-/// Prints every finding; the exit code says whether an attach would refuse. Without a process, the findings are about the
-/// machine.
+/// Prints every finding. The exit code says whether an attach would refuse. Without a process, the findings are about
+/// the machine.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.target.is_missing() && !args.json.json && args.report.is_none() {
         return Ok(show_machine());
@@ -137,7 +137,7 @@ fn json_of(pid: i32, diagnosis: &Diagnosis) -> Value {
     })
 }
 
-/// All of it, as text.
+/// Returns all of it as text.
 fn findings(pid: i32, diagnosis: &Diagnosis) -> String {
     let Diagnosis {
         checks,
@@ -186,7 +186,7 @@ fn add_check(out: &mut String, check: &Check) -> std::fmt::Result {
     Ok(())
 }
 
-/// Each allocator function: where it is, and how it is reached.
+/// Describes where each allocator function is, and how it is reached.
 fn add_functions(out: &mut String, functions: &[FoundFunction]) -> std::fmt::Result {
     if functions.is_empty() {
         return Ok(());
@@ -230,7 +230,7 @@ fn add_functions(out: &mut String, functions: &[FoundFunction]) -> std::fmt::Res
     Ok(())
 }
 
-/// Each function that the user has described: where it is, and how it would be reached.
+/// Describes where each described function is, and how it would be reached.
 fn add_described(out: &mut String, described: &[DescribedReach]) -> std::fmt::Result {
     if described.is_empty() {
         return Ok(());
@@ -277,7 +277,8 @@ fn and_pad(has_pad: bool) -> &'static str {
     }
 }
 
-/// Opens every module's symbols, as a report with a frame in each would: path, kind, and the kind in words.
+/// Opens every module's symbols, as a report with a frame in each would, and returns path, kind, and the kind in
+/// words.
 fn names_from(pid: i32, modules: &[DiagnosedModule]) -> Vec<(String, Source, String)> {
     let images = modules.iter().map(|module| &module.plan.image);
     let mut symbols = Symbolizer::new(TargetRoot::of(pid).search_order());

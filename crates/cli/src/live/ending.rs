@@ -4,7 +4,7 @@ use crate::exit_code::{DONE, NOT_RESTORED};
 use memhook_attach::{Detached, End};
 use std::process::ExitCode;
 
-/// Exit code of a trace of a running process; reports what went wrong.
+/// Returns the exit code of a trace of a running process, and reports errors.
 pub fn of_trace(end: &End, pid: i32) -> u8 {
     match fault(end, pid) {
         Some(fault) => {
@@ -15,7 +15,7 @@ pub fn of_trace(end: &End, pid: i32) -> u8 {
     }
 }
 
-/// Describes in one line what could not be put back.
+/// Describes in one line what could not be restored.
 pub fn fault(end: &End, pid: i32) -> Option<String> {
     match end {
         End::Detached(Detached::SlotsLeft(left)) => Some(format!(
@@ -29,8 +29,7 @@ pub fn fault(end: &End, pid: i32) -> Option<String> {
     }
 }
 
-/// Ends with the status of a program that was run. A shell script ends by Ctrl-C only if what it runs
-/// dies of the signal.
+/// Ends with the status of the program. Ctrl-C ends a shell script only if its command dies of the signal.
 pub fn end_as(status: i32) -> ExitCode {
     if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT {
         memhook_attach::finish_keeping_tables();

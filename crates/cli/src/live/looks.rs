@@ -18,7 +18,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Begins, if blocks of this trace are drawn for looks.
+    /// Starts the looks, if blocks of this trace are drawn.
     ///
     /// # Errors
     /// Why nothing can be watched.
@@ -52,7 +52,7 @@ impl Looks {
         }))
     }
 
-    /// Ends the looks. Returns what a recording keeps of them, and messages to print.
+    /// Ends the looks. Returns their results for a recording, and messages to print.
     pub fn end(self) -> ((&'static str, String), Vec<String>) {
         self.ends.store(true, Relaxed);
         let Ok(seen) = self.thread.join() else {

@@ -13,7 +13,7 @@ use memhook_report::{
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
 
-/// Makes them.
+/// Builder of reports.
 pub struct Reporter {
     depth: u32,
     call_scans: CallScans,
@@ -21,17 +21,17 @@ pub struct Reporter {
     heaps: HeapReports,
     mappings: MappingReports,
     unreachable: Option<Vec<UnreachableSite>>,
-    /// Where the names come from, also when the process has ended.
+    /// Source of the names, even after the process has ended.
     _root: TargetRoot,
 }
 
-/// The parts of each report that are about heaps that the user has described.
+/// The parts of each report about described heaps.
 struct HeapReports {
     view: LiveView,
     reports: Vec<LiveReporter>,
-    /// Reports that have their names.
+    /// Reports whose names are known.
     done: Vec<Option<ReportModel>>,
-    /// The report of the main heap, which waits for them.
+    /// The report of the main heap, which waits for the others.
     main: Option<ReportModel>,
 }
 
@@ -92,7 +92,7 @@ struct MappingReports {
     reports: LiveReporter,
     top: usize,
     discarded: Discarded,
-    /// When it was last read.
+    /// Address space at the last reading.
     process: Option<MappedMemory>,
     /// The report of the heap, which waits for the names of the mappings' call stacks.
     heap: Option<ReportModel>,
@@ -130,7 +130,7 @@ fn address_space(found: &MappedMemory, top: usize) -> AddressSpace {
 }
 
 impl Reporter {
-    /// A reporter that has reported nothing yet.
+    /// Creates a reporter that has reported nothing yet.
     pub fn new(pid: i32, view: View, depth: u32) -> Self {
         let view = LiveView {
             by: view.by,
@@ -161,7 +161,7 @@ impl Reporter {
         }
     }
 
-    /// Says what nothing reaches by now, for the rows of the next report.
+    /// Sets the unreachable blocks for the rows of the next report.
     pub fn set_unreachable(&mut self, sites: Vec<UnreachableSite>) {
         self.unreachable = Some(sites);
     }
@@ -226,18 +226,18 @@ impl Reporter {
         self.mappings.reports.begin(&mut run, numbers, is_final);
     }
 
-    /// The report that was begun, if its names are there within `wait`.
+    /// Returns the report that was begun, if its names are known within `wait`.
     pub fn poll(&mut self, session: &Session, wait: Duration) -> Option<ReportModel> {
         self.finish(session, |reports, run| reports.poll(run, wait))
     }
 
-    /// The report that was begun with the names that are there.
+    /// Returns the report that was begun, with the known names.
     pub fn give_up_names(&mut self, session: &Session) -> Option<ReportModel> {
         self.finish(session, |reports, run| reports.give_up_names(run))
             .or_else(|| self.mappings.heap.take())
     }
 
-    /// The report that was begun, put together of what `part` has finished of its parts.
+    /// Returns the report that was begun, composed of the parts that `part` has finished.
     fn finish(
         &mut self,
         session: &Session,
@@ -257,7 +257,7 @@ impl Reporter {
         self.mappings.join(of_mappings)
     }
 
-    /// The report that was begun with the names that are there, and whether it goes on to wait for the others.
+    /// Returns the report that was begun, with the known names, and true if it still waits for others.
     pub fn so_far(&mut self, session: &Session) -> Option<(ReportModel, bool)> {
         if !session.heaps().is_empty() || session.traces_mappings() {
             // Its parts are put together once.
@@ -272,7 +272,7 @@ impl Reporter {
         self.reports.set_aside()
     }
 
-    /// Goes on with a report that waited.
+    /// Continues a suspended report.
     pub fn take_up(&mut self, report: SetAside) {
         self.reports.take_up(report);
     }

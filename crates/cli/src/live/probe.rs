@@ -86,7 +86,7 @@ pub struct Args {
     output: OutputArgs,
 }
 
-/// Conditions on calls that are counted.
+/// Conditions on counted calls.
 #[derive(Clone)]
 struct Conditions(Vec<Condition>);
 
@@ -258,7 +258,7 @@ fn refused_rows(refused: &[RefusedFunction]) -> Vec<RefusedRow> {
 /// Length of one look for names, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// The call stacks with names, if they were requested. Calls of which no stack is known have one without callers.
+/// Returns the call stacks with names, if they were requested. Calls without a known stack have one without callers.
 fn named_stacks(probes: &Probes) -> anyhow::Result<Option<NamedStacks>> {
     if probes.events().depth.is_none() {
         return Ok(None);
@@ -336,7 +336,7 @@ fn write_stacks(
     args.output.write(&bytes, format.nature())
 }
 
-/// Number of values of an argument that are reported.
+/// Maximum number of reported values of an argument.
 const TOP_VALUES: usize = 100;
 
 fn argument_rows(arguments: &[usize], values: &[Values]) -> Vec<ArgumentRow> {
@@ -414,7 +414,7 @@ fn report(
     Ok(report)
 }
 
-/// `rate`: counts of the time-stamp counter in a millisecond.
+/// `rate` is the number of counts of the time-stamp counter in a millisecond.
 fn latency(histogram: &Histogram, rate: u64) -> ProbeLatency {
     let nanoseconds = |counts: u64| {
         let exact = u128::from(counts) * 1_000_000 / u128::from(rate.max(1));

@@ -2,7 +2,7 @@
 
 use memhook_heap::Limits;
 
-/// The option of commands that can do without anything else.
+/// The option of commands that need only read the process.
 #[derive(clap::Args, Clone, Copy)]
 #[group(skip)]
 pub struct ReadOnly {

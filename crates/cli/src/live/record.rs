@@ -50,7 +50,7 @@ pub struct Args {
     max_files: u32,
 }
 
-/// A recording cannot be smaller: the modules and stacks of a large program take some of it.
+/// Minimum size of a recording, which the modules and stacks of a large program need.
 const MIN_FILE_BYTES: u64 = 1 << 20;
 
 impl Args {
@@ -59,7 +59,7 @@ impl Args {
         self.record == Some(What::Summary)
     }
 
-    /// The files of the recording and of the reports: an output is one or the other, by its name.
+    /// Returns the files of the recording and of the reports; the name of an output decides which it is.
     pub fn split(&self, output: Option<&Path>, pid: i32) -> anyhow::Result<(Output, Output)> {
         if output == Some(Path::new("-")) {
             if std::io::stdout().is_terminal() {
@@ -86,7 +86,7 @@ impl Args {
         })
     }
 
-    /// The settings of the file. `force`: it may overwrite another one.
+    /// Returns the settings of the file. With `force`, it may overwrite another one.
     pub fn resolve(&self, force: bool, tracing: &Tracing) -> anyhow::Result<Options> {
         let mode = match self.record.unwrap_or(What::Events) {
             What::Events => Mode::Events,

@@ -37,9 +37,9 @@ pub use reports::Reports;
 /// The memory of a process at its end, handed from the thread that stopped it to its job.
 pub type Handover = Arc<Mutex<Option<LastLook>>>;
 
-/// The share of the process's time that looks at blocks may cost.
+/// Share of the process's time that looks at blocks may take.
 const LOOK_BUDGET: f64 = 0.02;
-/// How long one look for names takes at the end; then signals are looked for.
+/// Length of one look-up of names at the end, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// The reports of one process.
@@ -54,48 +54,48 @@ pub struct ReportJob {
     shows_reports: bool,
     /// Command line of one process among several, as last read.
     title: Option<String>,
-    /// Whether it is a child that ran before it was found, and for how long once it is traced.
+    /// Set for a child that ran before it was found; how long, once it is traced.
     unseen: Option<Duration>,
     /// Called when the process is traced.
     announce: Option<fn(&Session)>,
-    /// Report at the end how backtraces were found.
+    /// True if the end reports how backtraces were found.
     tells_backtraces: bool,
     finds_possible: bool,
-    /// For how long the process may stand still for the last look.
+    /// Time for which the process may be held for the last look.
     hold: HoldLimit,
-    /// How sites are scored, if scores were requested.
+    /// Scoring of sites, if scores were requested.
     scores: Option<ScoreOptions>,
-    /// Scores that the user makes.
+    /// Scores of the user's own.
     formulas: Vec<Formula>,
-    /// The trace is recorded for its scores alone.
+    /// True if the trace is recorded only for its scores.
     is_scratch: bool,
-    /// Copy of the memory, if it is searched for what nothing reaches.
+    /// Copy of the memory, if it is searched for unreachable blocks.
     last_look: Option<Handover>,
-    /// What nobody touches, if that is asked for.
+    /// Section about untouched memory, if requested.
     stale: Option<StaleSection>,
     /// Looks at single blocks, while they last.
     looks: Option<Looks>,
-    /// What nothing reached at the end, for the recording.
+    /// Unreachable blocks at the end, for the recording.
     unreachable: Option<Vec<UnreachableSite>>,
-    /// What they have come to, for the recording.
+    /// Results of the looks, for the recording.
     seen: Option<(&'static str, String)>,
-    /// What they may cost.
+    /// Budget of the looks.
     look_budget: f64,
-    /// Whether reports say what is resident.
+    /// True if reports have the account of resident memory.
     has_account: bool,
-    /// Whether the last one says what pins it.
+    /// True if the last report lists the blocks that pin memory.
     has_pins: bool,
     /// Actions for when numbers reach a limit.
     triggered: Triggered,
-    /// Some blocks are not traced: what else is in memory means nothing.
+    /// True if some blocks are not traced, so that the rest of the memory means nothing.
     is_selective: bool,
-    /// Bytes in memory, and when that was looked at.
+    /// Resident bytes, and the time of that look.
     resident: Option<(Duration, u64)>,
-    /// A report was asked for and is not finished.
+    /// True if a requested report is not finished.
     is_report_asked: bool,
-    /// What malloc had given out at the beginning, once that was looked at.
+    /// Memory that malloc had given out at the beginning, once known.
     beginning: Option<Option<HeapBalance>>,
-    /// The same when it was last looked at.
+    /// The same at the last look.
     balance: Option<HeapBalance>,
     /// Account of resident memory before the detach.
     last_account: Option<RssReport>,
@@ -104,7 +104,8 @@ pub struct ReportJob {
 }
 
 impl ReportJob {
-    /// A job that has reported nothing yet. `interval`: between two reports; `None`: only the last one.
+    /// Creates a job that has reported nothing yet. `interval` is the time between two reports; with `None`, only the
+    /// last one is made.
     pub fn new(
         pid: i32,
         reports: &Arc<Reports>,
@@ -150,7 +151,7 @@ impl ReportJob {
         }
     }
 
-    /// Adds a section about what nobody touches.
+    /// Adds a section about untouched memory.
     pub fn with_stale(self, stale: Option<StaleSection>) -> ReportJob {
         ReportJob { stale, ..self }
     }
@@ -161,7 +162,7 @@ impl ReportJob {
         ReportJob { title, ..self }
     }
 
-    /// A job that has reported nothing yet.
+    /// Turns off the reports.
     pub fn without_reports(self) -> ReportJob {
         ReportJob {
             is_quiet: true,
@@ -169,7 +170,7 @@ impl ReportJob {
         }
     }
 
-    /// Adds a recording that is made for the scores alone, and is removed afterwards.
+    /// Adds a recording only for the scores, which is removed afterwards.
     pub fn recorded_for_scores(self, is_scratch: bool) -> ReportJob {
         ReportJob { is_scratch, ..self }
     }
@@ -206,7 +207,7 @@ impl ReportJob {
         output.write_titled(&title.unwrap_or_default(), report);
     }
 
-    /// Looks once a second at how much is in memory: a process that has ended has nothing left.
+    /// Reads the resident memory once a second, because a process that has ended has none left.
     fn look_at_resident(&mut self, now: Duration) {
         const PAUSE: Duration = Duration::from_secs(1);
         let is_due = |(last, _)| now.saturating_sub(last) >= PAUSE;
@@ -216,7 +217,8 @@ impl ReportJob {
         }
     }
 
-    /// Many programs write there what they do, above all after a fork; at the end it can no longer be read.
+    /// Reads the command line, in which many programs write what they do, above all after a fork; at the end it can no
+    /// longer be read.
     fn look_at_command_line(&mut self) {
         if let Some(title) = &mut self.title {
             let now = command_line(self.pid);
@@ -226,7 +228,7 @@ impl ReportJob {
         }
     }
 
-    /// Reports what went wrong with the trace.
+    /// Reports errors of the trace.
     fn judge<O: Observer + Send>(&self, trace: &Trace<O>, end: &End) -> u8 {
         let mut code = ending::of_trace(end, self.pid);
         let region = trace.session().region();
@@ -270,8 +272,8 @@ impl ReportJob {
         self.reports.is_incomplete.store(true, Relaxed);
     }
 
-    /// Reports how a process that was attached to has ended. Of several, as of a server's workers, only those that failed
-    /// are worth a line.
+    /// Reports how an attached process has ended. If there are several, such as a server's workers, only failures are
+    /// reported.
     fn tell_ending<O: Observer + Send>(&self, trace: &Trace<O>) {
         let is_usual = |ending: &Ending| matches!(ending, Ending::Exited(0) | Ending::Unknown);
         let is_told = |ending: &Ending| self.title.is_none() || !is_usual(ending);

@@ -45,7 +45,7 @@ pub struct Args {
     no_calls: bool,
 }
 
-/// The resident memory of a process, with the heap of an allocator that can say what is in it split by what it says.
+/// Returns the resident memory of a process, with the heap split by the allocator's own statistics if it has them.
 fn looked_at(pid: i32, args: &Args, with_pins: bool) -> anyhow::Result<Looked> {
     let limits = args.read_only.of(args.limits.usual());
     let work = || look_at_memory(pid, limits, with_pins);

@@ -45,7 +45,7 @@ pub struct Args {
     reports: report_job::Args,
 }
 
-/// Runs the command. The exit code is the program's; of one that succeeded, that of the trace.
+/// Runs the command. The exit code is the program's, or that of the trace if the program succeeded.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.reports.check_format("run")?;
     args.reports.check_triggers()?;
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Starts the program and traces it, to its end or as long as was asked for.
+/// Starts the program and traces it to its end or for the given time.
 fn launch(
     args: &Args,
     config: TraceConfig,
@@ -104,17 +104,17 @@ struct Started<'a> {
     options: memhook_recording::Options,
     first: i32,
     reports: Arc<Reports>,
-    /// Where the first process is recorded.
+    /// File in which the first process is recorded.
     recorded: Option<PathBuf>,
-    /// Recordings are made for the scores alone.
+    /// True if recordings are made only for the scores.
     is_scratch: bool,
     /// The file of the latest one.
     scratch: Option<Scratch>,
-    /// Its file, from before it is touched.
+    /// Its file, opened before the process is touched.
     first_recording: Option<Recording>,
     /// Programs executed, by process.
     programs: HashMap<i32, u32>,
-    /// Where the memory of a process goes that has stopped at its end.
+    /// Receiver of the memory of a process that has stopped at its end.
     last_looks: HashMap<i32, Handover>,
 }
 
@@ -167,7 +167,7 @@ impl<'a> Started<'a> {
         }
     }
 
-    /// The recording of the `program`th program that a process executes.
+    /// Returns the recording of the `program`th program that a process executes.
     fn recording(&mut self, pid: i32, program: u32) -> Result<Option<Recording>, Error> {
         if self.is_scratch {
             // The recording of the program before has been read.
@@ -246,7 +246,7 @@ impl Observer for Started<'_> {
     }
 }
 
-/// Prints where the trace begins.
+/// Prints the place at which the trace begins.
 fn announce(session: &Session, pid: i32, point: StartPoint) {
     let hooked = hooked(session);
     let from = match point {

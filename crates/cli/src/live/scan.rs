@@ -182,7 +182,7 @@ fn address(text: &str) -> Result<u64, String> {
 }
 
 impl Args {
-    /// Returns true if it scans a process and not a file.
+    /// Returns true if the command scans a process and not a file.
     fn is_live(&self) -> bool {
         self.from.is_none() && self.core.is_none()
     }
@@ -253,7 +253,7 @@ impl Args {
     }
 }
 
-/// Refuses what cannot be read or traced.
+/// Refuses a process that cannot be read or traced.
 fn check(checks: Vec<Check>) -> anyhow::Result<()> {
     match memhook_process::first_failure(&checks) {
         Some(why) => bail!("{why}"),
@@ -291,7 +291,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// Everything but `--save`, `--verdict`, `--retained` and `--reclaim`. Returns whether all of the heap was searched.
+/// Runs everything but `--save`, `--verdict`, `--retained` and `--reclaim`. Returns true if all of the heap was
+/// searched.
 fn look(args: &Args, pid: i32) -> anyhow::Result<bool> {
     const SEARCHING: &str = "searching the memory";
     let options = args.mark_options();

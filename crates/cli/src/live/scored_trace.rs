@@ -10,7 +10,7 @@ use memhook_symbols::Symbolizer;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The file of a recording that is read once. It has no name, so nothing of it is left, however we end.
+/// File of a recording that is read once. It has no name, so nothing is left of it, however this process ends.
 pub struct Scratch {
     /// Path by which it can be opened as long as this exists.
     pub path: PathBuf,
@@ -18,7 +18,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes the file, in the directory for temporary files.
+    /// Creates the file in the directory for temporary files.
     ///
     /// # Errors
     /// Makes one. Errors are those of open(2), with the directory.
@@ -31,7 +31,7 @@ impl Scratch {
     }
 }
 
-/// The scores of a recording that was just made, with names from `symbols`.
+/// Returns the scores of a finished recording, with names from `symbols`.
 pub fn of_file(
     path: &Path,
     mut symbols: Symbolizer,
@@ -44,7 +44,7 @@ pub fn of_file(
     scores.context("nothing was scored")
 }
 
-/// Puts the scores of a recording into the last report of the same run.
+/// Adds the scores of a recording to the last report of the same run.
 pub fn add(report: &mut ReportModel, scores: ProfileScores) {
     for site in &mut report.sites {
         let scored = scores.site_of_id(site.stack_id);

@@ -10,9 +10,9 @@ use std::{
     process::ExitCode,
 };
 
-/// For code that no compiler instruments.
+/// Header for code that no compiler instruments.
 const ACCESS_HEADER: &str = include_str!("sdk/memhook_access.h");
-/// For programs that set marks themselves.
+/// Header for programs that set marks themselves.
 const MARK_HEADER: &str = include_str!("sdk/memhook_mark.h");
 const OBJECT_NAME: &str = "memhook_access.o";
 
@@ -54,12 +54,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The flags for clang. Some versions, clang 14 among them, trace nothing unless a kind of coverage is named, too;
-/// `func` adds no code of its own. And clang links a runtime of sanitizers, which Debian has in a package of its own
-/// (libclang-rt-14-dev), and of which nothing is used.
+/// Flags for clang. Some versions, including clang 14, trace nothing unless a kind of coverage is also named; `func`
+/// adds no code. clang would also link a sanitizer runtime, which Debian has in a separate package
+/// (libclang-rt-14-dev), and which is not used.
 const CLANG_FLAGS: &str =
     "-fsanitize-coverage=func,trace-loads,trace-stores -fno-sanitize-link-runtime";
-/// The flags for gcc.
+/// Flags for gcc.
 const GCC_FLAGS: &str = "-fsanitize=kernel-address --param asan-instrumentation-with-call-threshold=0 --param asan-stack=0 --param asan-globals=0";
 
 fn object_in(directory: &Path) -> String {

@@ -15,12 +15,12 @@ pub struct NameWait {
     begin: Instant,
 }
 
-/// Limit for names: the report goes without those on a file system that does not answer.
+/// Time limit for names; a report lacks those on a file system that does not answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 impl NameWait {
-    /// Begins to wait for the names of one of several processes: the first signal ends the traces of all, and is not
-    /// about the names of one that has ended before.
+    /// Begins to wait for the names of one of several processes. The first signal ends all traces, and does not
+    /// concern the names of a process that has ended before.
     pub fn begin_beside_others() -> NameWait {
         NameWait {
             before: stops().max(1),
@@ -36,8 +36,8 @@ impl NameWait {
         }
     }
 
-    /// Returns true if a signal asks for the report as it is (one that came during the wait, or a second one), or if it
-    /// has lasted too long.
+    /// Returns true if a signal asks for the report as it is (one that came during the wait, or a second one), or if
+    /// the wait has lasted too long.
     pub fn is_over(&self) -> bool {
         let now = stops();
         now > self.before || now > 1 || self.begin.elapsed() > LONGEST_WAIT

@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// What the screen says that it shows.
+/// Returns the description of what the screen shows.
 fn name_of(pid: i32, of_mappings: bool) -> String {
     let process = process_name(pid);
     let name = memhook_foreign::visible(&process);
@@ -167,7 +167,7 @@ fn name_of(pid: i32, of_mappings: bool) -> String {
     }
 }
 
-/// The sums of the memory that is shown.
+/// Returns the sums of the memory that is shown.
 fn totals_of(consumer: &Consumer) -> Totals {
     let state = consumer.lock();
     match &state.mappings {
@@ -176,7 +176,7 @@ fn totals_of(consumer: &Consumer) -> Totals {
     }
 }
 
-/// Whether what is shown are estimates; mappings never are.
+/// Returns true if the numbers are estimates; those of mappings never are.
 fn is_sampled(consumer: &Consumer) -> bool {
     let state = consumer.lock();
     state.mappings.is_none() && state.ledger.is_sampled()
@@ -223,7 +223,7 @@ struct HeapView {
     names: Names,
 }
 
-/// What lives from before the attach, by the allocator's own structures.
+/// Live memory from before the attach, by the allocator's own structures.
 #[derive(Default)]
 struct Earlier {
     bytes: Option<u64>,
@@ -231,7 +231,7 @@ struct Earlier {
 }
 
 impl Earlier {
-    /// It changes slowly, and a look reads all lists of free memory.
+    /// Time between two looks; it changes slowly, and a look reads all lists of free memory.
     const PAUSE: Duration = Duration::from_secs(10);
 
     fn bytes(&mut self, trace: &Trace) -> Option<u64> {
@@ -251,29 +251,29 @@ struct TopJob {
     interval: Duration,
     /// Screens of malloc's heap and of the described heaps.
     views: Vec<HeapView>,
-    /// Which of them is on the screen.
+    /// Index of the screen that is shown.
     shown: usize,
     screen: Option<Screen>,
     next_sample: Duration,
-    /// What nobody touches, if that is a column.
+    /// Untouched memory, if it has a column.
     stale: Option<StaleSection>,
-    /// The screen does not show the latest numbers.
+    /// True if the screen does not show the latest numbers.
     is_stale: bool,
-    /// The process is gone: what lived at its end stays on the screen.
+    /// True if the process is gone; what lived at its end stays on the screen.
     has_ended: bool,
-    /// What is seen of each module, for the hints at the end.
+    /// Coverage of each module, for the hints at the end.
     call_scans: CallScans,
-    /// What was in memory when that was last looked at.
+    /// Resident memory at the last look.
     resident_bytes: Option<u64>,
-    /// What lives from before the attach.
+    /// Live memory from before the attach.
     earlier: Earlier,
     /// The editor that a key opens.
     edit: EditKey,
     /// Reports that a key asks for.
     report: ReportKey,
-    /// Those that were written, for the end.
+    /// Written reports, to name at the end.
     reports: Vec<String>,
-    /// Told once the terminal has been restored.
+    /// Messages for the time after the terminal is restored.
     notices: Vec<String>,
     failure: Option<anyhow::Error>,
 }
@@ -346,7 +346,7 @@ impl TopJob {
 }
 
 impl TopJob {
-    /// What to ask instead, where the numbers do not have the answer.
+    /// Returns hints about commands that answer further questions.
     fn hints(&mut self, trace: &Trace, depth: u32) -> Vec<String> {
         if self.views.len() > 1 || trace.session().traces_mappings() {
             return Vec::new();
@@ -445,8 +445,8 @@ impl Job for TopJob {
     }
 }
 
-/// What the process has in memory, by counters that cost it nothing: a look at its pages, once a second, could keep it
-/// from mapping more.
+/// Reads the resident memory from counters that cost the process nothing. A look at its pages, once a second, could
+/// keep it from mapping more.
 fn resident(trace: &Trace, live_bytes: u64, earlier: Option<u64>) -> Option<Resident> {
     let found = resident_counters(trace.session().pid())?;
     // Blocks that were never written are not in memory.
@@ -511,7 +511,7 @@ fn sample(trace: &Trace, earlier: Option<u64>) -> Sample {
     }
 }
 
-/// Sample of the described heap with this number.
+/// Returns a sample of the described heap with this number.
 fn sample_of_heap(trace: &Trace, number: usize) -> Sample {
     let consumer = trace.consumer();
     let counts = consumer.lock().heaps[number].counts;

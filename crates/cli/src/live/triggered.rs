@@ -43,7 +43,8 @@ fn action(text: &str) -> Result<Action, String> {
 }
 
 impl Args {
-    /// Refuses conditions without an action, actions without a condition, and what the kernel does not count.
+    /// Refuses conditions without an action, actions without a condition, and quantities that the kernel does not
+    /// count.
     pub fn check(&self) -> anyhow::Result<()> {
         let (conditions, actions) = (self.when.len(), self.then.len());
         if conditions != actions {
@@ -54,7 +55,7 @@ impl Args {
         check_pressure(self.when.iter())
     }
 
-    /// For the trace of a process.
+    /// Returns the triggers for the trace of a process.
     pub fn of(&self, pid: i32) -> Triggered {
         let pairs = self.when.iter().cloned().zip(self.then.iter().cloned());
         Triggered {
@@ -66,7 +67,7 @@ impl Args {
     }
 }
 
-/// Refuses conditions about pressure where the kernel does not count it.
+/// Refuses conditions about pressure if the kernel does not count it.
 pub fn check_pressure<'a>(mut all: impl Iterator<Item = &'a Condition>) -> anyhow::Result<()> {
     if all.any(Condition::needs_pressure) {
         MemoryPressure::of(None)?;
@@ -93,7 +94,7 @@ pub struct Triggered {
 }
 
 impl Triggered {
-    /// Looks at the numbers, and does what needs nobody else.
+    /// Checks the numbers, and performs the actions that need no job.
     pub fn turn<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Asked {
         let now = trace.consumer().elapsed();
         let mut asked = Asked::default();
@@ -124,7 +125,7 @@ impl Triggered {
         asked
     }
 
-    /// Starts a command and does not wait for it: the process may need us meanwhile.
+    /// Starts a command without waiting for it, because the process may need us meanwhile.
     fn run(&mut self, command: &str, condition: &Condition) {
         let child = Command::new("sh")
             .args(["-c", command])

@@ -64,7 +64,7 @@ pub fn trim(pid: i32, limits: CopyLimits, dry_run: bool) -> anyhow::Result<TrimR
     Ok(TrimReport::dry(&trimmer).with(done.rss, done.held, done.call))
 }
 
-/// Like that, for a heap that is not glibc's.
+/// Does the same for a heap that is not glibc's.
 fn of_allocator(
     pid: i32,
     allocator: KnownAllocator,

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use watched::Watched;
 
-/// Mean bytes between samples: about a thousand samples of a heap of 16 MiB.
+/// Mean bytes between samples. A heap of 16 MiB has about a thousand samples.
 const SAMPLE_BYTES: u64 = 16 << 10;
 /// Options of `watch`.
 #[derive(clap::Args)]
@@ -75,7 +75,7 @@ fn rss_above(number: &str) -> Result<Condition, String> {
     compared("rss >", number)
 }
 
-/// The condition that a quantity compares so with one number.
+/// Returns the condition that compares a quantity with one number.
 fn compared(beginning: &str, number: &str) -> Result<Condition, String> {
     let is_one = !number.contains(['<', '>']);
     let text = format!("{beginning} {}", if is_one { number } else { "" });

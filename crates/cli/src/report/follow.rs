@@ -10,10 +10,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two looks for the first complete piece of a recording.
+/// Time between two checks for the first complete piece of a recording.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Where the recording comes from.
+/// Source of the recording.
 struct Source {
     path: PathBuf,
     /// Thread that copies the pipe into a file without a name.
@@ -50,7 +50,7 @@ impl Source {
         })
     }
 
-    /// Waits; whether nothing more will come.
+    /// Waits, and returns true if nothing more will come.
     fn wait(&self, time: Duration) -> bool {
         match &self.end {
             Some(end) => end.recv_timeout(time) == Err(RecvTimeoutError::Disconnected),
@@ -61,7 +61,7 @@ impl Source {
         }
     }
 
-    /// Returns why the pipe ended, if it was not its end.
+    /// Returns the error that ended the pipe, if any.
     fn finish(self) -> anyhow::Result<()> {
         if let Some(copier) = self.copier {
             let copied = copier.join().ok().context("the copying failed")?;
@@ -71,7 +71,7 @@ impl Source {
     }
 }
 
-/// Hands over the recording each time the interval is over and it has something new, and at last when it has ended.
+/// Passes the recording on after each interval in which it has grown, and once more when it has ended.
 pub fn follow(
     path: &Path,
     interval: Duration,
@@ -106,7 +106,7 @@ pub fn follow(
     source.finish()
 }
 
-/// Returns true if a file is there that is empty or has only begun.
+/// Returns true if the file exists but is empty or incomplete.
 fn may_come(path: &Path) -> bool {
     const BEGIN: u64 = 64 << 10;
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() < BEGIN)

@@ -17,7 +17,7 @@ pub struct Args {
     pub cache: CacheArgs,
 }
 
-/// Options about what is kept for later runs.
+/// Options about caches for later runs.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 #[command(next_help_heading = "Names")]
@@ -47,7 +47,7 @@ pub struct FileArgs {
     pub symbols: Vec<PathBuf>,
 }
 
-/// Refuses what is not a directory.
+/// Refuses anything but a directory.
 pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
     for path in paths {
         let metadata = std::fs::metadata(path);
@@ -64,7 +64,7 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
     Ok(recorded::symbolizer(recording, name_sources(args)?))
 }
 
-/// Where the options say that names come from.
+/// Returns the sources of names that the options choose.
 pub fn name_sources(args: &Args) -> anyhow::Result<NameSources> {
     let files = &args.files;
     check_directories(files.sysroot.iter().chain(&files.debug_dir))?;
@@ -77,7 +77,7 @@ pub fn name_sources(args: &Args) -> anyhow::Result<NameSources> {
     })
 }
 
-/// Says which files were refused, but not which are missing: most targets have no debug files.
+/// Reports refused files, but not missing ones, because most targets have no debug files.
 pub fn tell_refused(symbols: &Symbolizer) {
     for problem in symbols.refused() {
         eprintln!("memhook-rs: not used: {problem}");

@@ -33,7 +33,7 @@ pub fn open(path: &Path) -> anyhow::Result<Recording> {
     })
 }
 
-/// Reads what happened in a window of a recording, with names. The error names the file.
+/// Reads the activity in a window of a recording, with names. The error names the file.
 pub fn read(
     recording: &Recording,
     path: &Path,
@@ -51,7 +51,7 @@ pub fn read(
     Ok((profile, symbols))
 }
 
-/// Which blocks are shown.
+/// Options that choose the blocks to show.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 pub struct BlockArgs {
@@ -70,7 +70,7 @@ pub struct BlockArgs {
 }
 
 impl BlockArgs {
-    /// Leaves out what is not shown, if that is asked for. Returns whether anything that was asked for is there.
+    /// Removes blocks that are not shown, if options choose some. Returns true if any chosen block exists.
     pub fn apply(&self, profile: &mut Profile, symbols: &Symbolizer) -> bool {
         if let Some(pattern) = &self.focus {
             recorded::keep_frames(profile, |name| template_matches(pattern, name));
@@ -82,7 +82,7 @@ impl BlockArgs {
         self.option().is_none() || !profile.sites.is_empty()
     }
 
-    /// Refuses what is nowhere in a recording.
+    /// Returns the error for names that do not occur in a recording.
     pub fn refuse(&self, path: &Path) -> anyhow::Error {
         let path = path.display();
         match (&self.focus, &self.pattern) {
@@ -101,7 +101,7 @@ impl BlockArgs {
         }
     }
 
-    /// The option that leaves blocks out.
+    /// Returns the name of the option that leaves blocks out.
     pub fn option(&self) -> Option<&'static str> {
         let of_type = self.pattern.as_ref().map(|_| "--type");
         of_type.or(self.focus.as_ref().map(|_| "--focus"))
@@ -131,7 +131,7 @@ fn tell_end(recording: &Recording, path: &Path) {
     );
 }
 
-/// Exit code of a command that read a recording: one whose end is missing is no success.
+/// Returns the exit code of a command that read a recording; a missing end is not a success.
 pub fn code_of(recording: &Recording) -> u8 {
     match recording.end() {
         Some(_) => exit_code::DONE,
@@ -139,7 +139,7 @@ pub fn code_of(recording: &Recording) -> u8 {
     }
 }
 
-/// Where a command's output goes, and how text looks there.
+/// Output of a command, and the style of text in it.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 #[command(next_help_heading = "Output")]
@@ -168,7 +168,7 @@ impl OutputArgs {
         self.write(text.as_bytes(), nature)
     }
 
-    /// Writes all of it. Nothing in what people read acts on a terminal but our own colours.
+    /// Writes all bytes. In text for people, nothing but our own colours can act on a terminal.
     pub fn write(&self, bytes: &[u8], nature: Nature) -> anyhow::Result<()> {
         let shown = presentable(bytes, nature, self.style());
         write(self.output.as_deref(), self.force, &shown)

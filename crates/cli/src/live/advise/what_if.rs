@@ -32,13 +32,13 @@ pub struct WhatIfArgs {
 }
 
 impl WhatIfArgs {
-    /// Whether a replay is asked for.
+    /// Returns true if a replay is requested.
     pub fn is_wanted(&self) -> bool {
         self.what_if
     }
 }
 
-/// Replays a recording, or what a process does from now on.
+/// Replays a recording, or a process from now on.
 pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
     let output = &args.output;
     if let Some(path) = args.target.recording() {

@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest time that a reader may read nothing at the end, while records wait for it.
+/// Longest wait at the end for a reader that reads nothing.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Observer of a trace whose events are written.
 type Told = Moves<EventTap>;
-/// Changes since they were taken last.
+/// Changes since they were last taken.
 type NewModules = Arc<Mutex<Option<(Vec<ModuleFile>, OwnCode)>>>;
 
 /// Returns true if the events go to standard output.
@@ -36,7 +36,7 @@ pub fn is_standard_output(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Refuses what does not go together.
+/// Refuses options that exclude each other.
 pub fn check(args: &Args) -> anyhow::Result<()> {
     let Some(path) = &args.events else {
         return Ok(());
@@ -62,7 +62,7 @@ pub fn check(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the events go.
+/// Output of the events.
 pub struct Output {
     path: PathBuf,
     file: Sink,
@@ -85,7 +85,7 @@ impl Output {
         Ok(Output { path, file })
     }
 
-    /// The job of a trace that writes events beside its reports.
+    /// Returns the job of a trace that writes events in addition to its reports.
     pub fn job(
         self,
         config: &TraceConfig,
@@ -110,20 +110,20 @@ impl Output {
     }
 }
 
-/// The way of the events from the trace to the writer.
+/// Queue of events from the trace to the writer.
 pub struct Queue {
     queue: Arc<EventQueue>,
     region: LateRegion,
 }
 
-/// A queue, and the observer that fills it.
+/// Creates a queue, and the observer that fills it.
 pub fn queue() -> (Queue, Told) {
     let queue = Arc::new(EventQueue::default());
     let (observer, region) = moves(EventTap::new(&queue));
     (Queue { queue, region }, observer)
 }
 
-/// Reports, and events beside them.
+/// Job that writes reports and events.
 pub struct WithEvents {
     job: ReportJob,
     reports: Arc<Reports>,
@@ -208,7 +208,7 @@ impl WithEvents {
         });
     }
 
-    /// Waits for the reader, who may have stopped reading.
+    /// Waits for the reader, which may have stopped reading.
     fn wait(&mut self) {
         let Some(writer) = self.writer.take() else {
             return;

@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// The jobs of the processes.
 struct Several<'a> {
     args: &'a Args,
-    /// The process that was named, if one was.
+    /// The named process, if any.
     head: i32,
     config: &'a TraceConfig,
     /// Options of each process's recording.
@@ -92,7 +92,7 @@ struct Several<'a> {
 }
 
 impl Several<'_> {
-    /// Where a process is recorded.
+    /// Returns the file in which a process is recorded.
     fn file(&self, name: &Path, pid: i32, program: u32) -> PathBuf {
         // That the name can be completed was found out in the beginning.
         let of = |pid| output_name(name, pid).unwrap_or_else(|_| name.to_owned());

@@ -115,7 +115,7 @@ impl Machine {
     }
 }
 
-/// Returns what decides whether anything can be traced here.
+/// Returns the checks that decide whether anything can be traced here.
 pub fn checks() -> [Check; 4] {
     let machine = Machine::read();
     [

@@ -5,11 +5,11 @@ use memhook_foreign::{OutputFile, visible, visible_lines};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// Contents of the file, for those who are about to send it.
+/// Notice at the top of the file, for the person who sends it.
 pub const CONTENTS: &str = "versions, the kernel and its settings, the limits and the state of the process, its modules with their paths, \
      what is printed above, and the log; no contents of memory, no arguments and no environment. Read it before you send it";
 
-/// Settings of the kernel that decide what may be done, below /proc/sys.
+/// Kernel settings that decide what is permitted, below /proc/sys.
 const SETTINGS: [&str; 8] = [
     "kernel/osrelease",
     "kernel/version",
@@ -21,7 +21,8 @@ const SETTINGS: [&str; 8] = [
     "fs/suid_dumpable",
 ];
 
-/// Lines of /proc/PID/status about memory, threads and rights: not its name, which may tell what it works on.
+/// Lines of /proc/PID/status about memory, threads and rights. The name is left out, because it may reveal what the
+/// process works on.
 const STATUS: [&str; 17] = [
     "State",
     "Tgid",

@@ -146,10 +146,10 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
 struct Watch {
     pid: i32,
     hold: HoldLimit,
-    /// When survivors are counted next.
+    /// Time of the next count of survivors.
     next: Duration,
     pause: Duration,
-    /// Wakes us for them: the pauses may be shorter than those between turns.
+    /// Timer for the counts, whose pauses may be shorter than those between turns.
     moments: Receiver<Instant>,
     /// Blocks of malloc's heap and of the described heaps.
     survivors: Option<(Survivors, Vec<Survivors>)>,

@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The name by which a process was started.
+/// Returns the name by which a process was started.
 fn program_name(pid: i32) -> String {
     let words = arguments(pid);
     let name = words.first().map_or("", String::as_str);
@@ -73,7 +73,7 @@ struct Finding(Arc<Mutex<Slot>>);
 struct Slot {
     captured: Option<Result<Captured, memhook_heap::Error>>,
     evidence: Option<Evidence>,
-    /// It is the command or a fork of it, and the command is a program of the system.
+    /// True for the command, or a fork of it, if the command is a program of the system.
     is_commands: bool,
 }
 
@@ -101,13 +101,13 @@ struct Trial {
     of_process: HashMap<i32, Finding>,
     /// Ordered by the beginning of the processes; each has the last program that it executed.
     results: Vec<Finding>,
-    /// Which programs are judged.
+    /// Programs to judge.
     chosen: JudgedPrograms,
     /// Name of the command if it is a program of the system; it is judged only if no other is.
     of_command: String,
     /// Processes that execute a program that is not judged.
     passed_over: HashSet<i32>,
-    /// Names of the programs of all that were passed over.
+    /// Names of the programs of all skipped processes.
     not_judged: Vec<String>,
 }
 
@@ -276,8 +276,8 @@ struct Judging {
 }
 
 impl Judging {
-    /// Returns true if everything that the program has allocated was traced: constructors of a library that is opened
-    /// later run before its slots are patched.
+    /// Returns true if all allocations of the program were traced. Constructors of a library that is opened later run
+    /// before its slots are patched.
     fn is_complete(&self, session: &Session) -> bool {
         let now = session.modules().iter();
         session.gone_modules().is_empty()

@@ -12,7 +12,7 @@ use memhook_gate::{
 use memhook_heap::Snapshot;
 use memhook_report::claims::Seen;
 
-/// What `gather` finds in a traced process, whose stacks it gives names.
+/// Evidence that `gather` finds in a traced process, with names for its stacks.
 fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
     let session = trace.session();
     let stacks = SessionStacks(session);
@@ -63,7 +63,7 @@ fn reached_of_heaps(
     found
 }
 
-/// Adds the described heaps to the evidence: `gather` puts names to what was found of the one with this number.
+/// Adds the described heaps to the evidence; `gather` names the findings of the heap with this number.
 fn add_heaps(
     trace: &Trace,
     evidence: &mut Evidence,

@@ -86,7 +86,7 @@ impl Args {
         ReportWriter::open_or(stream, path, self.force, is_json, style)
     }
 
-    /// Refuses formats that take a recording.
+    /// Refuses formats that need a recording.
     pub fn check_format(&self, command: &str) -> anyhow::Result<()> {
         if let FormatChoice::Export(format) = self.format {
             anyhow::bail!(
@@ -102,8 +102,8 @@ impl Args {
         self.triggers.check()
     }
 
-    /// Refuses scores that a trace with these options cannot have, and a limit of what is not done. `recording`: how it is
-    /// recorded, if it is.
+    /// Refuses scores that a trace with these options cannot have, and limits without effect. `recording` is the kind
+    /// of recording, if any.
     pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
         if self.hold.max_hold.is_some() && !self.leaks && !self.pins {
             anyhow::bail!("--max-hold is for --leaks and --pins: nothing else is held for a copy");
@@ -152,7 +152,7 @@ impl Args {
         Ok(())
     }
 
-    /// Where a copy of the memory is handed over, if leaks were requested.
+    /// Returns the place where a copy of the memory is passed on, if leaks were requested.
     pub fn handover(&self) -> Option<Handover> {
         self.leaks.then(Handover::default)
     }

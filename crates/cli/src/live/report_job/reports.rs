@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
 };
 
-/// Where the reports of all traced processes go.
+/// Output of the reports of all traced processes.
 pub struct Reports {
     output: Mutex<ReportWriter>,
     pub(super) is_incomplete: AtomicBool,
@@ -17,7 +17,7 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// Into this output.
+    /// Creates the reports for this output.
     pub fn new(output: ReportWriter) -> Arc<Reports> {
         Arc::new(Reports {
             output: Mutex::new(output),
@@ -31,8 +31,8 @@ impl Reports {
         self.output.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Waits until everything is written, and tells what could not be. An output that got no report is left as
-    /// it was. Returns whether all was written.
+    /// Waits until everything is written, and reports errors. An output without any report stays as it was. Returns
+    /// true if everything was written.
     pub fn finish(&self) -> bool {
         let finished = self.output().finish();
         if let Err(error) = &finished {
@@ -41,7 +41,7 @@ impl Reports {
         finished.is_ok()
     }
 
-    /// Returns true if the reader has gone.
+    /// Returns true if the reader is gone.
     pub fn is_closed(&self) -> bool {
         self.output().is_closed()
     }
@@ -60,7 +60,7 @@ impl Reports {
         self.has_gaps.load(Relaxed)
     }
 
-    /// Something that was asked for was not written.
+    /// Records that a requested output was not written.
     pub fn note_incomplete(&self) {
         self.is_incomplete.store(true, Relaxed);
     }

@@ -7,7 +7,7 @@ use memhook_process::TargetRoot;
 use memhook_symbols::{DeclaredFiles, ModuleFile, SearchPath};
 
 impl Args {
-    /// The files with debug information. They are read where the process was, or here if it is a file that is scanned.
+    /// Returns the files with debug information, read in the process's root, or on this machine if a file is scanned.
     pub(super) fn declared_files(&self, pid: i32, captured: &Captured) -> DeclaredFiles {
         let roots = match self.is_live() {
             true => TargetRoot::of(pid).search_order(),
@@ -36,7 +36,7 @@ impl Args {
     }
 }
 
-/// The file of a module that a snapshot names, if it can be told whether it is still the same.
+/// Returns the file of a module that a snapshot names, if it is certain to be the same file.
 fn saved(module: &ModuleInfo) -> Option<ModuleFile> {
     module.build_id.as_ref()?;
     Some(ModuleFile {

@@ -68,7 +68,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses options with which a search is not careful enough for a release.
+/// Refuses options that make a search too careless for a release.
 pub(super) fn needs_interior(args: &Args) -> anyhow::Result<()> {
     if matches!(args.pointers, PointerRule::Start) {
         bail!("--reclaim needs --pointers interior: blocks in use may have no other pointers");
@@ -84,7 +84,7 @@ fn may_go_on(args: &Args, found: &Candidates) -> anyhow::Result<()> {
     }
 }
 
-/// Sleeps; `false` if told to stop meanwhile.
+/// Sleeps, and returns `false` if asked to stop meanwhile.
 fn sleep(time: Duration) -> bool {
     let until = Instant::now() + time;
     while !signals::stop_requested() {
@@ -98,7 +98,7 @@ fn sleep(time: Duration) -> bool {
     false
 }
 
-/// Shows what was chosen, as a leak report on standard error: standard output has the rounds.
+/// Shows the chosen blocks as a leak report on standard error, because standard output has the rounds.
 fn show(args: &Args, found: &Candidates) {
     let snapshot = &found.captured.snapshot;
     let mut types = Types::new(snapshot, &found.captured.images);

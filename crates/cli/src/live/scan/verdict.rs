@@ -10,11 +10,11 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::Path;
 
-/// As a file: standard output, or input.
+/// Name of a file that means standard output or input.
 const STANDARD: &str = "-";
 
-/// Writes a verdict, and reports what is in it as scans do, unless the verdict itself is the output. Returns
-/// whether all of the heap was searched.
+/// Writes a verdict, and reports its contents as scans do, unless the verdict itself is the output. Returns true if
+/// all of the heap was searched.
 pub fn write(args: &Args, pid: i32, file: &Path) -> anyhow::Result<bool> {
     needs_interior(args)?;
     // Before the process is touched: a file that cannot be written costs it nothing then.

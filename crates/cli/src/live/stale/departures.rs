@@ -4,12 +4,12 @@ use memhook_attach::ReleaseBy;
 use memhook_ledger::{BlockOf, Observer};
 use rustc_hash::FxHashSet;
 
-/// Collects them.
+/// Collector of releases.
 #[derive(Default)]
 pub struct Departures {
     /// Addresses released since the last call.
     gone: FxHashSet<u64>,
-    /// The blocks from before the attach are known: what is allocated from now on is not among them.
+    /// True once the blocks from before the attach are known; later allocations are not among them.
     are_earlier_known: bool,
 }
 

@@ -24,9 +24,9 @@ pub struct Output {
     pub leaks: bool,
     /// Request for the copy of the memory.
     pub search: Request,
-    /// As JSON.
+    /// True if reports are JSON.
     pub is_json: bool,
-    /// No status lines.
+    /// True if status lines are off.
     pub is_quiet: bool,
     /// Style of text.
     pub style: Style<'static>,
@@ -47,7 +47,7 @@ pub struct StaleJob {
 }
 
 impl StaleJob {
-    /// A job that has not begun.
+    /// Creates a job that has not begun.
     pub fn new(pid: i32, settings: Settings, output: Output) -> StaleJob {
         StaleJob {
             pid,
@@ -60,7 +60,7 @@ impl StaleJob {
         }
     }
 
-    /// Finds the blocks that are there already, and begins to watch.
+    /// Finds the existing blocks, and begins to watch.
     fn begin_to_watch(&mut self, trace: &Trace<Departures>) -> anyhow::Result<()> {
         let captured = Progress::during("copying the memory", || {
             capture(self.pid, self.output.search)

@@ -15,7 +15,7 @@ const NAMES_PAUSE: Duration = Duration::from_millis(50);
 /// Knows names.
 pub struct Naming {
     symbols: Symbolizer,
-    /// Where the names come from, also when the process has ended.
+    /// Source of the names, even after the process has ended.
     _root: TargetRoot,
     depth: usize,
 }
@@ -27,7 +27,7 @@ pub struct Caught {
 }
 
 impl Caught {
-    /// Unwinds the stack of the access. To be called while the process is traced.
+    /// Unwinds the stack of the access. Call it while the process is traced.
     pub fn of(session: &Session, seen: &SeenAccess, depth: usize) -> Caught {
         let frames = seen.access.as_ref().map_or(Vec::new(), |access| {
             if access.registers.0 == 0 {
@@ -58,7 +58,7 @@ impl Naming {
         self.depth
     }
 
-    /// Rows with names. If `waits`, waits for the names, but not forever.
+    /// Returns rows with names. If `waits`, waits for the names for a limited time.
     pub fn sites(
         &mut self,
         session: &Session,

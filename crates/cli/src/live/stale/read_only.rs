@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Between two looks whether the time is over.
+/// Time between two checks whether the time is over.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Limitation of this evidence.
 const BOUND: &str = "contents were compared, which shows neither reads nor writes of the same bytes: what is unchanged \
@@ -90,7 +90,7 @@ pub(super) fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A site: nothing of it is known to be stale, and no more than what is unchanged can be.
+/// Returns a site of which no byte is known to be stale, and at most the unchanged bytes can be.
 fn row(compared: &Compared, blocks: &EarlierBlocks) -> StaleSite {
     let is_in_use = 2 * compared.unchanged_bytes < compared.live_bytes;
     StaleSite {
@@ -115,7 +115,7 @@ fn row(compared: &Compared, blocks: &EarlierBlocks) -> StaleSite {
     }
 }
 
-/// The memory at one moment: its blocks, and what they held.
+/// The memory at one moment: its blocks and their contents.
 struct Look {
     blocks: EarlierBlocks,
     contents: Contents,

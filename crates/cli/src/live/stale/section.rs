@@ -9,20 +9,20 @@ use memhook_report::StaleReport;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The share of the process's time that watching may take.
+/// Share of the process's time that watching may take.
 const BUDGET: f64 = 0.01;
 
 /// The section.
 pub struct StaleSection {
     watching: Watching,
-    /// It could not begin.
+    /// True if the watch could not begin.
     has_failed: bool,
     last: Option<Summary>,
     copied_ms: u32,
 }
 
 impl StaleSection {
-    /// The section of what was not touched for `older`, with this many sites.
+    /// Creates the section about memory that was not touched for `older`, with this many sites.
     pub fn new(pid: i32, older: Duration, top: usize) -> StaleSection {
         let settings = Settings {
             older_ms: older.as_millis().min(u128::from(u32::MAX / 4)) as u32,
@@ -63,7 +63,7 @@ impl StaleSection {
         self.watching.stale_bytes(now_ms(trace))
     }
 
-    /// The end is near, and the process still traced. Nothing of ours is watched afterwards.
+    /// Finishes the watch while the process is still traced. Nothing is watched afterwards.
     pub fn before_detach<O: Observer + Send>(&mut self, trace: &Trace<O>) {
         if !self.watching.is_on() {
             return;

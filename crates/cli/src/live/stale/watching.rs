@@ -15,9 +15,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Time between two counts of the live blocks; longer where they take long.
+/// Time between two counts of the live blocks; longer if they take long.
 const CENSUS_MS: u32 = 1000;
-/// One part in this many of our time may go into them.
+/// Counts may take one part in this many of our time.
 const CENSUS_SHARE: u32 = 10;
 
 /// Result of a census, before it has names.
@@ -44,12 +44,12 @@ pub struct Watching {
     naming: Naming,
     notes: Vec<String>,
     next_census_ms: u32,
-    /// Bytes that nothing reaches, by site, if that was looked for.
+    /// Unreachable bytes by site, if they were searched for.
     unreachable: Option<FxHashMap<Site, u64>>,
 }
 
 impl Watching {
-    /// A watch that has not begun. `top`: sites in a report.
+    /// Creates a watch that has not begun. `top` is the number of sites in a report.
     pub fn new(pid: i32, settings: Settings, top: usize) -> Watching {
         Watching {
             pid,
@@ -135,7 +135,7 @@ impl Watching {
         self.next_census_ms = now + CENSUS_MS.max(took_ms * CENSUS_SHARE);
     }
 
-    /// Sums up what nothing reaches in a copy of the memory that was made at this moment.
+    /// Adds up the unreachable blocks in a copy of the memory made at this moment.
     pub fn join_reachability<O: Observer + Send>(
         &mut self,
         snapshot: &Snapshot,
@@ -297,7 +297,7 @@ fn history(watcher: &Watcher) -> Option<StaleHistory> {
     })
 }
 
-/// Hands over the live blocks of a trace.
+/// Passes on the live blocks of a trace.
 fn each_block<O: Observer + Send>(trace: &Trace<O>, mut each: impl FnMut(LiveBlock)) {
     let mut walk = LiveWalk::default();
     trace.consumer().in_slices(|state| {

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// A program that stops itself is not continued more often than this.
+/// Pause before a program that stops itself is continued.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Opens one source line after the other.
@@ -31,18 +31,18 @@ pub struct EditKey {
 
 enum State {
     Idle,
-    /// It is looked whether the file is there.
+    /// Checking whether the file exists.
     Looking(Receiver<Result<Box<Command>, String>>),
-    /// The terminal is not free yet.
+    /// Waiting for the terminal.
     Waiting(Box<Command>, LentKeys),
-    /// The editor has the terminal. What comes is what went wrong, if anything did.
+    /// The editor has the terminal. The channel reports an error, if any.
     Open(Receiver<Option<String>>, LentKeys),
 }
 
 /// Change on the screen.
 pub enum Told {
     Nothing,
-    /// Everything is to be drawn anew, with this message if there is one.
+    /// Draw everything again, with this message if there is one.
     Redraw(Option<String>),
 }
 
@@ -75,7 +75,7 @@ impl EditKey {
         None
     }
 
-    /// Goes on with it.
+    /// Continues opening the line.
     ///
     /// # Errors
     /// When the terminal cannot be used any more.
@@ -156,8 +156,8 @@ fn command(editor: &Editor, place: SourceLine) -> Result<Box<Command>, String> {
     Ok(Box::new(command))
 }
 
-/// As sudoedit(8) does it, the editor runs as the user who called sudo, not as root: it reads a file that a foreign program
-/// has named, and may carry out what that says (modelines).
+/// Like sudoedit(8), runs the editor as the user who called sudo, not as root: it reads a file that a foreign program
+/// has named, and may execute what the file says (modelines).
 fn become_caller(command: &mut Command) -> Result<(), String> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     let (Some(uid), Some(gid)) = (number("SUDO_UID"), number("SUDO_GID")) else {
@@ -188,7 +188,7 @@ fn open(mut command: Command) -> Receiver<Option<String>> {
     ended
 }
 
-/// Returns what went wrong.
+/// Returns the error, if any.
 fn run(command: &mut Command) -> Option<String> {
     let name = visible(&command.get_program().to_string_lossy()).into_owned();
     let child = match command.spawn() {

@@ -7,7 +7,7 @@ use memhook_report::top::SourceLine;
 use std::ffi::OsString;
 use std::str::FromStr;
 
-/// Editors that the page of `view` knows by these names, too, with their commands.
+/// Editors with the names that the page of `view` also knows, and their commands.
 const KNOWN: [(&str, &str); 4] = [
     ("vscode", "code"),
     ("vscodium", "codium"),
@@ -15,7 +15,7 @@ const KNOWN: [(&str, &str); 4] = [
     ("idea", "idea"),
 ];
 
-/// Programs that take a line in another way than `+LINE FILE`.
+/// Programs that take a line in a way other than `+LINE FILE`.
 const FORMS: [(&[&str], Form); 3] = [
     (
         &["code", "code-insiders", "code-oss", "codium", "cursor"],
@@ -52,7 +52,7 @@ enum Form {
     Option,
 }
 
-/// An editor: a command as one types it, with or without options.
+/// An editor: a command as typed in a shell, with or without options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Editor(String);
 
@@ -74,7 +74,7 @@ impl FromStr for Editor {
 }
 
 impl Editor {
-    /// The one that the user has chosen for all programs, as `environ(7)` has it.
+    /// Returns the editor that the user has chosen for all programs (`environ(7)`).
     pub fn of_user() -> Option<Editor> {
         let chosen = ["VISUAL", "EDITOR"].into_iter();
         let mut chosen = chosen.filter_map(|name| std::env::var(name).ok());

@@ -23,10 +23,10 @@ use std::time::Duration;
 
 /// Points of the activity's timeline, which is not shown.
 const POINTS: usize = 1;
-/// Wait for keys between two looks for names.
+/// Time to wait for keys between two look-ups of names.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The recording as far as it has been read, and what it says.
+/// The part of the recording that has been read, and its contents.
 type Read = (Arc<Recording>, Sample);
 
 /// Shows the recording until the user leaves.
@@ -69,7 +69,7 @@ pub fn run(file: &Path, interval: Duration, editor: Option<Editor>) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the recording on a thread of its own whenever it has grown.
+/// Reads the recording on a separate thread whenever it has grown.
 fn reader(file: PathBuf, interval: Duration) -> Receiver<anyhow::Result<Read>> {
     let (to, read) = bounded(1);
     std::thread::spawn(move || {
@@ -90,7 +90,7 @@ struct View {
     board: Board,
     names: Names,
     edit: EditKey,
-    /// Reports that a key has written, for the end.
+    /// Reports written by a key, to name at the end.
     reports: Vec<String>,
 }
 
@@ -186,7 +186,7 @@ impl View {
         }
     }
 
-    /// Returns whether there is something new to be named.
+    /// Returns true if new names are needed.
     fn draw(&mut self, screen: &mut Screen) -> anyhow::Result<bool> {
         let drawn = screen.draw(&mut self.board);
         drawn.context("the terminal cannot be written")?;
@@ -196,7 +196,7 @@ impl View {
     }
 }
 
-/// The heap at the end of what was recorded.
+/// Returns the heap at the end of the recorded part.
 fn sample(recording: &Recording) -> anyhow::Result<Sample> {
     let activity = recording.activity(None, None, POINTS)?;
     let mut by_stack: HashMap<u32, SiteTotals> = HashMap::new();

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Rows of a report: as many as `attach` shows.
+/// Rows of a report, as many as `attach` shows.
 pub const ROWS: usize = 10;
 
 /// Writes reports about one traced process.
@@ -19,7 +19,7 @@ pub struct ReportKey {
     pid: i32,
     depth: u32,
     reporter: Option<Reporter>,
-    /// A report waits for its names.
+    /// True if a report waits for its names.
     is_waiting: bool,
 }
 
@@ -48,7 +48,7 @@ impl ReportKey {
         self.is_waiting = true;
     }
 
-    /// Writes the report when its names are there; returns the name of the file then.
+    /// Writes the report once its names are known, and then returns the name of the file.
     pub fn turn(&mut self, trace: &Trace) -> Option<anyhow::Result<PathBuf>> {
         let reporter = self.reporter.as_mut().filter(|_| self.is_waiting)?;
         let mut report = reporter.poll(trace.session(), Duration::ZERO)?;
@@ -74,7 +74,7 @@ pub fn told(saved: anyhow::Result<PathBuf>) -> (String, Option<String>) {
     }
 }
 
-/// Writes a report to a file of the current directory that was not there before, for its owner alone.
+/// Writes a report to a new file in the current directory, for its owner alone.
 pub fn save(report: &ReportModel, name: &str, pid: i32) -> anyhow::Result<PathBuf> {
     let text = document(report, false, Style::default())?;
     let directory = std::env::current_dir()?;

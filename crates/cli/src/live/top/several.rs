@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering::Re
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The longest time between two looks of the terminal's thread.
+/// Longest time between two checks by the terminal's thread.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Runs the command.
@@ -92,28 +92,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct View {
     board: Mutex<Board>,
     live_bytes: AtomicU64,
-    /// The screen does not show the latest numbers or names.
+    /// True if the screen does not show the latest numbers or names.
     is_stale: AtomicBool,
-    /// A report was asked for.
+    /// True if a report was requested.
     wants_report: AtomicBool,
 }
 
-/// What the threads of the processes and that of the terminal share.
+/// State shared by the threads of the processes and that of the terminal.
 #[derive(Default)]
 struct Desk {
     /// Traced processes, by their ids.
     views: Mutex<BTreeMap<i32, Arc<View>>>,
-    /// The process that is shown, if it is still traced; else the next one.
+    /// The process to show; the next one if it is no longer traced.
     shown: AtomicI32,
     is_over: AtomicBool,
-    /// Told once the terminal has been restored.
+    /// Messages for the time after the terminal is restored.
     notices: Mutex<Vec<String>>,
-    /// Reports that a key has written, for the end.
+    /// Reports written by a key, to name at the end.
     reports: Mutex<Vec<String>>,
     /// The highest exit code of a trace that has ended.
     code: AtomicU8,
     has_gaps: AtomicBool,
-    /// Processes that we have left, and what was live in them.
+    /// Processes that are no longer traced, and their live memory.
     left: AtomicU64,
     live_at_end: AtomicU64,
 }
@@ -123,12 +123,12 @@ impl Desk {
         self.is_over.load(Relaxed) || stop_requested()
     }
 
-    /// Whether this process is on the screen.
+    /// Returns true if this process is on the screen.
     fn shows(&self, pid: i32) -> bool {
         self.shown.load(Relaxed) == pid
     }
 
-    /// The process to show, and its place among all. `by`: how many places it is from the one shown before.
+    /// Returns the process to show, and its place among all. `by` is its distance from the one shown before.
     fn choose(&self, by: i32) -> Option<(Arc<View>, Among)> {
         let views = lock(&self.views);
         let shown = self.shown.load(Relaxed);
@@ -144,7 +144,7 @@ impl Desk {
         Some((Arc::clone(view), among))
     }
 
-    /// Draws and listens until the end; whatever goes wrong with the terminal is the end, too.
+    /// Draws and listens until the end. An error of the terminal also ends it.
     fn show(&self, editor: Option<Editor>) -> anyhow::Result<()> {
         let mut edit = EditKey::new(editor);
         let result = self.draw_and_listen(&mut edit);
@@ -288,7 +288,7 @@ impl Watch {
         view.is_stale.fetch_or(is_stale, Relaxed);
     }
 
-    /// What lived in the last process stays on the screen until the user leaves or another process comes.
+    /// Keeps the last process on the screen until the user leaves or another process comes.
     fn show_end(&mut self, trace: &Trace) {
         let Some(view) = &self.view else { return };
         let is_last = |desk: &Desk| {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
-/// Reports on their way to the disk, which may be slow: a thread of its own writes them.
+/// Reports on their way to the disk. A separate thread writes them, because the disk may be slow.
 pub struct Evidence {
     directory: PathBuf,
     count: u32,
@@ -19,7 +19,7 @@ pub struct Evidence {
     writer: Option<JoinHandle<bool>>,
 }
 
-/// Which of the reports one is.
+/// Number that tells reports apart.
 #[derive(Clone, Copy)]
 pub struct Place(u32);
 
@@ -31,12 +31,13 @@ struct Written {
     reason: &'static str,
     text: String,
     json: String,
-    /// It was written before, with fewer names.
+    /// True if it was written before, with fewer names.
     is_again: bool,
 }
 
 impl Evidence {
-    /// Makes the directory if it is missing. `keep`: how many reports stay beside the last; `exec`: run after each.
+    /// Creates the directory if it is missing. `keep` is the number of reports to keep in addition to the last; `exec`
+    /// is run after each.
     pub fn new(directory: &Path, keep: usize, exec: Option<String>) -> anyhow::Result<Evidence> {
         let context = || directory.display().to_string();
         std::fs::create_dir_all(directory).with_context(context)?;
@@ -111,7 +112,8 @@ impl Evidence {
         }
     }
 
-    /// Waits until all are written, and the commands after them have ended. Whether every report was written.
+    /// Waits until all reports are written and the commands after them have ended. Returns true if every report was
+    /// written.
     pub fn finish(&mut self) -> bool {
         self.to = None;
         let writer = self.writer.take();

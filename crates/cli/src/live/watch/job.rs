@@ -26,12 +26,12 @@ const HISTORY_PAUSE: f64 = 5.0;
 const HISTORY_MOMENTS: usize = 120;
 /// Longest wait of an urgent report for names that are not there yet.
 const URGENT_WAIT: Duration = Duration::from_millis(20);
-/// Reports that wait for their names; those before them keep what they have.
+/// Maximum number of reports that wait for names; older ones keep the names that they have.
 const MOST_UNNAMED: usize = 16;
 /// Length of one look for names at the end, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// A report that was written before its names were there.
+/// A report that was written before its names were known.
 struct Unnamed {
     place: Place,
     report: WatchReport,
@@ -49,14 +49,14 @@ pub(super) struct Watch {
     own: Alarms,
     own_answered: u64,
     kills_before: Option<u64>,
-    /// As they were last seen: the group may go with the process.
+    /// Counters of the group at the last look; the group may disappear with the process.
     kills: Option<u64>,
     reporter: Reporter,
     top: usize,
     next_names: Duration,
     /// The last minutes.
     history: VecDeque<WatchMoment>,
-    /// Reports that were written before their names were there, the last one first. Its names are being looked up.
+    /// Reports written before their names were known, latest first; the names of the first are being looked up.
     unnamed: VecDeque<Unnamed>,
     /// Its wait status, if it could be read.
     died: Option<i32>,
@@ -93,7 +93,7 @@ impl Watch {
         of_group.or_else(|| self.own.check(&mut self.own_answered))
     }
 
-    /// Notes what the process uses, and what lives by the report.
+    /// Records the memory that the process uses, and the live memory from the report.
     fn note(&mut self, report: &ReportModel) {
         let Some(found) = resident_counters(self.pid) else {
             return;
@@ -113,7 +113,7 @@ impl Watch {
         self.died = ended_with(self.pid).or(self.died);
     }
 
-    /// Writes a report at once with the names that are there. It is written again when the others have come.
+    /// Writes a report at once with the known names, and again when the others are known.
     fn urgent(&mut self, trace: &Trace, alarm: Alarm) {
         let (session, consumer) = (trace.session(), trace.consumer());
         if let Some(before) = self.unnamed.front_mut() {
@@ -159,7 +159,7 @@ impl Watch {
         }
     }
 
-    /// Goes on with the report before.
+    /// Continues with the report before.
     fn take_up_unnamed(&mut self) {
         let next = self.unnamed.front_mut();
         if let Some(rest) = next.and_then(|next| next.rest.take()) {
@@ -183,7 +183,7 @@ impl Watch {
         }
     }
 
-    /// Whom the kernel has killed since the watch of this process began.
+    /// Returns the kills by the kernel since the watch of this process began.
     fn kills(&self) -> Kills {
         let count = self.kills.zip(self.kills_before);
         Kills {

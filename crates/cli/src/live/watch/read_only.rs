@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Between two looks at how much is used.
+/// Time between two looks at the memory in use.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Between two moments of the history, and how many of them are kept: ten minutes.
+/// Time between two moments of the history, and number of moments kept: ten minutes.
 const HISTORY_PAUSE: Duration = Duration::from_secs(5);
 const HISTORY_MOMENTS: usize = 120;
 /// The first note of each report.

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The watch ends when the group has had no process for so long: a service that is started anew has none for a moment.
+/// Time without any process in the group after which the watch ends. A restarting service has none for a moment.
 const DESERTED: Duration = Duration::from_secs(2);
 
 /// Watches the processes until the group is empty, or somebody asks for the end.
@@ -56,7 +56,7 @@ struct Several<'a> {
     config: &'a TraceConfig,
     watched: &'a Arc<Watched>,
     selector: Selector,
-    /// Since when the group has had no process.
+    /// Time since which the group has had no process.
     deserted: Option<Instant>,
     has_refused: bool,
 }

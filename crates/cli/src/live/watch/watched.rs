@@ -27,7 +27,8 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Watched {
-    /// Makes the directory of the reports. `several`: how many processes there are in a group; 0: one is watched alone.
+    /// Creates the directory of the reports. `several` is the number of processes in a group; 0 if a single process is
+    /// watched.
     pub(super) fn new(args: &Args, several: usize) -> anyhow::Result<Arc<Watched>> {
         let evidence = Evidence::new(&args.output, args.keep, args.exec.clone())?;
         Ok(Arc::new(Watched {
@@ -40,7 +41,7 @@ impl Watched {
         }))
     }
 
-    /// Returns what is watched of all of them.
+    /// Returns the shared state of all watched processes.
     pub(super) fn crowd(&self) -> &Crowd {
         &self.crowd
     }
@@ -54,12 +55,12 @@ impl Watched {
         locked(&self.evidence)
     }
 
-    /// Where the reports go.
+    /// Returns the directory of the reports.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Whom the kernel has killed of those that are watched, and of the group of this one.
+    /// Returns the watched processes, and those of this one's group, that the kernel has killed.
     pub(super) fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<KilledProcess> {
         let process = |kill: OomKill| KilledProcess {
             pid: kill.pid,
@@ -77,13 +78,13 @@ impl Watched {
         }
     }
 
-    /// The trace of a process has ended, with this exit code.
+    /// Records that the trace of a process has ended, with this exit code.
     pub(super) fn ends(&self, pid: i32, code: u8) {
         self.code.fetch_max(code, Relaxed);
         self.crowd.ends(pid);
     }
 
-    /// Waits until all reports are written; the exit code.
+    /// Waits until all reports are written, and returns the exit code.
     pub(super) fn finish(&self) -> u8 {
         let is_written = self.evidence().finish();
         let code = self.code.load(Relaxed);
