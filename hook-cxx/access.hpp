@@ -25,8 +25,8 @@ inline constexpr uint64_t most_accessed_bytes = 1ull << 30;
 
 struct AccessIndex {
   unsigned char* base;
-  uint64_t units;  // that there are
-  uint64_t next;   // the first one that is not in use; tables of gigabytes take those at the beginning
+  uint64_t units;  // number of existing units
+  uint64_t next;   // first unused one; tables of gigabytes take those at the beginning
 };
 extern AccessIndex access_index;
 

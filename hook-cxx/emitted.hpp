@@ -30,7 +30,7 @@ extern uint64_t emitted_live;
 
 struct Emitted {
   bool was_told;
-  uint64_t size;  // 0: it is not known
+  uint64_t size;  // 0 if unknown
 };
 
 inline EmittedBlock* emitted_bucket(uint64_t address) {

@@ -21,8 +21,8 @@ struct Evaluations {
   uint64_t native;  // the id of the native backtrace
   uint16_t count;
   bool is_whole;       // there are no others
-  uint32_t ends[18];   // where their frames end (CFA), in bytes from the stack pointer
-  uint16_t sizes[18];  // how many bytes these have
+  uint32_t ends[18];   // ends of their frames (CFA), in bytes from the stack pointer
+  uint16_t sizes[18];  // size of the frames in bytes
 };
 static_assert(sizeof(Evaluations) == 128);
 

@@ -103,7 +103,7 @@ inline uint64_t sp_and_function(const Position& at, uint32_t function) {
 // psABI's alignment of calls prevents a return address there).
 struct MemoGuide {
   uint16_t words[2];
-  uint16_t tag;   // whose words they are
+  uint16_t tag;   // owner of the words
   uint16_t vain;  // see remembers()
 };
 static_assert(sizeof(MemoGuide) == memo_guide_bytes);

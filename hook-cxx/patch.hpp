@@ -41,7 +41,7 @@ template <typename Work>
     if (size < sizeof(LoaderInfo)) return 1;
     auto* c = static_cast<Call*>(data);
     c->result = c->work(info->loaded << 32 | (info->unloaded & 0xffff'ffff));
-    return 1;  // the first module tells enough
+    return 1;  // the first module is enough
   };
   if (iterate_modules) reinterpret_cast<int (*)(Callback, void*)>(iterate_modules)(once, &call);
   return call.result;

@@ -99,7 +99,7 @@ struct Chain {
   uint64_t key;  // the native backtrace and the function; 0: empty
   uint32_t id;
   uint16_t count;
-  bool is_whole;  // it ends behind the last link; else only so many frames are wanted
+  bool is_whole;  // ends behind the last link; otherwise, no more frames were wanted
   Link links[21];
 };
 static_assert(sizeof(Chain) == python_chain_bytes);

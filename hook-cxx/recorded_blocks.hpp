@@ -49,8 +49,8 @@ namespace memhook {
 // Position of a block in the table, if it is there: in one of two neighbouring words.
 struct TablePlace {
   uint64_t* words;  // the first of the two
-  uint64_t first;   // the one to look at first
-  uint64_t tag;     // which 256 bytes they are
+  uint64_t first;   // the one to check first
+  uint64_t tag;     // identifies the 256 bytes
   uint64_t bit;
 
   // The keys of blocks of described allocators, and addresses from 2^48 on, do not fit into a tag.

@@ -32,7 +32,7 @@ namespace memhook {
 
 // Actual or possible position of a backtrace in the index.
 struct IndexPlace {
-  uint64_t* slot;  // null: there is no room for it
+  uint64_t* slot;  // null if there is no room
   uint32_t id;     // 0: not there
 };
 

@@ -25,7 +25,7 @@ inline constexpr uint8_t takes_passed_out = 1, marks_pages = 2;
 
 struct Gate {
   uint32_t epoch;       // 0: tracing is off; with `suspended`: until the attacher is back
-  uint32_t last_epoch;  // of the last attach, which may be over
+  uint32_t last_epoch;  // that of the last attach, which may be over
   // Owner of the region, see Control::owner; 0 in a fork child. These three are accessed from outside by their offsets
   // (HookDescription::gate).
   uint64_t owner;
@@ -40,17 +40,17 @@ struct Gate {
   bool simple_releases;
   bool has_python;  // the attacher has described an interpreter: see python.hpp
   bool folds;       // see folding.hpp
-  uint8_t noting;   // what else who records a block does: one of the above, or 0
-  bool is_settled;  // false in a fork child that has not yet left what it inherited: see birth.hpp
+  uint8_t noting;   // further duty of recording a block: one of the above, or 0
+  bool is_settled;  // false in a fork child that has not yet left its inheritance: see birth.hpp
   // Together with the members above, everything that skipped calls read: one cache line of the program's.
   uint64_t table_mask;       // Control::table_mask
-  uint32_t recorders;        // how many threads record: see sequence.hpp
-  uint64_t first_ring_mask;  // events in a ring at first - 1
-  uint64_t ring_mask;        // and at most
-  uint64_t memo_mask;        // remembered backtraces at most - 1
-  uint64_t first_memo_mask;  // and at first
-  uint64_t memo_bytes;       // bytes of one
-  uint32_t memo_words;       // stack words one can have
+  uint32_t recorders;        // number of recording threads: see sequence.hpp
+  uint64_t first_ring_mask;  // initial events in a ring - 1
+  uint64_t ring_mask;        // largest number of events - 1
+  uint64_t memo_mask;        // largest number of remembered backtraces - 1
+  uint64_t first_memo_mask;  // their initial number - 1
+  uint64_t memo_bytes;       // bytes of a remembered backtrace
+  uint32_t memo_words;       // stack words that it can have
   uint64_t sample_bytes;     // see adapting.hpp
   uint64_t min_size, max_size;
   uint32_t stale_number, true_number;  // Control::stale_number, Control::true_number

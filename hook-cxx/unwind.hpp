@@ -234,7 +234,7 @@ template <typename Trace>
       if (stack.read(place, &at.rbp)) {
         trace.restores_rbp(place, at.rbp);
       } else {
-        at.rbp = 0;  // found out if a rule asks for it
+        at.rbp = 0;  // determined on demand
         trace.spoil();
       }
     }

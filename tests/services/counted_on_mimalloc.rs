@@ -1,5 +1,5 @@
-//! A Rust service with mimalloc linked in, whose every allocation after "ready" is known. It says "ready", waits for a
-//! byte, allocates, says "done", and waits for another.
+//! A Rust service with mimalloc linked in, whose allocations after "ready" are all known. It prints "ready", waits for
+//! a byte, allocates, prints "done", and waits for another.
 
 use std::alloc::{Layout, alloc};
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! A Rust service whose heap is jemalloc's, which is linked in.
+//! A Rust service with jemalloc linked in as its heap.
 
 mod planted;
 

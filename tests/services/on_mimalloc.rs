@@ -1,4 +1,4 @@
-//! A Rust service whose heap is mimalloc's, which is linked in.
+//! A Rust service with mimalloc linked in as its heap.
 
 mod planted;
 

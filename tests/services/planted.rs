@@ -1,9 +1,9 @@
-//! A Rust service with 412 blocks that were planted before anyone looked, leaked ones and reachable ones, by the threads of
-//! the service and by threads that have ended. Then N threads go on to allocate and release, also what others have
-//! allocated.
+//! A Rust service with 412 blocks that were planted before anyone looked, leaked ones and reachable ones, by the
+//! threads of the service and by threads that have ended. Then N threads continue to allocate and release, including
+//! blocks that others have allocated.
 //!
-//! It speaks as `targets/planted_heap.c` does: "ready" when planted, and the list for each byte on standard input. The end
-//! of input ends it, with exit code 0 if all contents are as they were.
+//! Its protocol is that of `targets/planted_heap.c`: "ready" when planted, and the list for each byte on standard
+//! input. The end of input ends it, with exit code 0 if all contents are intact.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -42,7 +42,7 @@ struct Node {
     next: Option<Box<Node>>,
 }
 
-/// One of two that hold each other.
+/// One of two objects that hold each other.
 struct Half {
     number: u64,
     other: RefCell<Option<Rc<Half>>>,
@@ -190,7 +190,7 @@ fn is_as_it_was() -> bool {
         && live.zeros.iter().all(|&byte| byte == 0)
 }
 
-/// The service, on an allocator that tells usable bytes.
+/// Runs the service on an allocator that reports usable bytes.
 pub fn serve(usable: Usable) {
     let threads = std::env::args().nth(1).map_or(0, |n| n.parse().expect("N"));
     // The stack used for planting must not keep the leaked blocks alive.

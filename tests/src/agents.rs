@@ -41,7 +41,7 @@ impl Agent {
         Agent::launch_with(folder, configuration, &[])
     }
 
-    /// One whose long pauses are divided by a number, which must not change anything else.
+    /// Starts an agent whose long pauses are divided by a number, which must not change anything else.
     pub fn start_hastily(folder: &Arc<Folder>, configuration: &str, by: u32) -> Agent {
         let by = by.to_string();
         let mut command = Command::new(binary());
@@ -189,7 +189,7 @@ impl Agent {
         });
     }
 
-    /// The value of a metric whose labels have all of these in them.
+    /// Returns the value of a metric whose labels contain all of these.
     pub fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let text = self.get("/metrics");
         assert!(text.ends_with("# EOF\n"), "{text}");
@@ -280,7 +280,7 @@ pub fn get(address: SocketAddr, path: &str) -> String {
     found.expect("an answer")
 }
 
-/// The body of the answer to the first question.
+/// Returns the body of the answer to the first request.
 pub fn get_at_once(address: SocketAddr, path: &str) -> String {
     ask(address, path).expect("an answer")
 }
@@ -297,7 +297,7 @@ fn ask(address: SocketAddr, path: &str) -> Option<String> {
     Some(body.to_owned())
 }
 
-/// An address at which somebody can listen later: nobody else uses this one of the machine's own, so that its port stays
+/// Returns an address for a later listener: nothing else uses this address of the machine itself, so its port stays
 /// free.
 pub fn free_address() -> SocketAddr {
     static COUNT: AtomicU8 = AtomicU8::new(0);
@@ -363,7 +363,7 @@ pub enum Reaction {
     Silence,
 }
 
-/// A request that a store got.
+/// A request received by a store.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The request line.
@@ -377,7 +377,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The profiles of a push.
+    /// Returns the profiles of a push.
     pub fn profiles(&self) -> Vec<Pprof> {
         let request = PushRequest::decode(&unpacked(&self.body)[..]).expect("a push");
         let series = request.series.into_iter().map(|series| {
@@ -396,7 +396,7 @@ impl Request {
     }
 }
 
-/// A store that reacts as it is told to, and takes everything after that.
+/// A store that reacts as it is told to, and accepts everything afterwards.
 pub struct ScriptedStore {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -441,7 +441,7 @@ impl ScriptedStore {
         lock(&self.requests).clone()
     }
 
-    /// The profiles that it took.
+    /// Returns the profiles that it accepted.
     pub fn profiles(&self) -> Vec<Pprof> {
         let requests = self.requests();
         let taken = requests.iter().filter(|request| request.is_taken);

@@ -14,8 +14,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Cargo, as it is started from a shell: with the variables that it sets for a test, build scripts that look at them
-/// would run once more, and all that depends on their crates would be built again.
+/// Returns a command for Cargo as started from a shell: with the variables that it sets for a test, build scripts that
+/// read them would run again, and everything that depends on their crates would be rebuilt.
 fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {
@@ -31,7 +31,7 @@ fn cargo() -> Command {
     cargo
 }
 
-/// The program with this end of its path that cargo says it has built.
+/// Returns the program whose path ends like this, according to the output of cargo.
 fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(messages);
     let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
@@ -42,8 +42,8 @@ fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     programs.next_back()
 }
 
-/// A service in Rust of `tests/services` with this allocator linked in, by the name of its program. `None` where it cannot
-/// be built here; says so on standard error.
+/// Builds a Rust service of `tests/services` with this allocator linked in, named after its program. `None` if it
+/// cannot be built here; says so on standard error.
 pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
     // In a folder of its own: nothing that the tests need is built with other features for it, or waits for it.
     let folder = folder().join("../../services");
@@ -68,7 +68,7 @@ pub fn binary_is(path: &str) {
     BINARY.get_or_init(|| PathBuf::from(path));
 }
 
-/// The memhook-rs binary, built once for all tests of a program, in the profile of the tests.
+/// Returns the memhook-rs binary, built once for all tests of a program, in the profile of the tests.
 pub fn binary() -> &'static Path {
     BINARY.get_or_init(|| {
         let mut build = cargo();
@@ -85,7 +85,7 @@ pub fn binary() -> &'static Path {
     })
 }
 
-/// The path of a file in `tests/targets`.
+/// Returns the path of a file in `tests/targets`.
 pub fn source(file: &str) -> PathBuf {
     root().join("tests/targets").join(file)
 }
@@ -201,7 +201,7 @@ pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
     Some(to)
 }
 
-/// The directory of the access runtime, as `sdk` writes it.
+/// Returns the directory of the access runtime, as `sdk` writes it.
 pub fn access_runtime() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {

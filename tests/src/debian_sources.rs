@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// The unpacked source of a Debian source package: fetched by apt once, then kept beside the binary.
-/// `None` where apt cannot fetch sources (no network, another system); says so on standard error.
+/// Returns the unpacked source of a Debian source package: fetched once by apt, then kept beside the
+/// binary. `None` if apt cannot fetch sources (no network, another system); says so on standard error.
 pub fn debian_source(package: &str) -> Option<PathBuf> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());

@@ -1,4 +1,4 @@
-//! A server of debug information, as those that `DEBUGINFOD_URLS` names.
+//! A server of debug information, like those in `DEBUGINFOD_URLS`.
 
 use crate::until;
 use std::io::{Read, Write};
@@ -62,7 +62,7 @@ fn answer(mut stream: TcpStream, wanted: &str, file: &[u8]) {
     let _ = stream.write_all(body);
 }
 
-/// The build-id of an ELF file, in hexadecimal.
+/// Returns the build-id of an ELF file, in hexadecimal.
 pub fn build_id(program: &Path) -> String {
     let notes = Command::new("readelf").arg("-n").arg(program).output();
     let notes = String::from_utf8(notes.expect("readelf runs").stdout).expect("text");

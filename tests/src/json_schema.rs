@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 use std::{cell::RefCell, collections::BTreeSet, path::Path};
 
-/// A schema, and which of its fields documents have had.
+/// A schema, and the fields of it that documents have contained.
 pub struct JsonSchema {
     file: String,
     root: Value,
@@ -47,7 +47,7 @@ impl JsonSchema {
         JsonSchema { file, root, seen }
     }
 
-    /// The document must fit.
+    /// Checks that the document fits.
     pub fn check(&self, document: &Value) {
         let faults = self.faults(&self.root, "", document, "");
         let file = &self.file;
@@ -181,7 +181,7 @@ impl JsonSchema {
     }
 }
 
-/// A list, or nothing where the value is none: `type` says that then.
+/// Returns a list, or nothing if the value is not a list: `type` reports that.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

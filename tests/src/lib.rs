@@ -100,7 +100,7 @@ impl Target {
         }
     }
 
-    /// The command was a wrapper that forked: the target is its last descendant.
+    /// Follows a wrapper that forked: the target is its last descendant.
     pub fn descend(&mut self) {
         while let Some(child) = a_child(self.pid) {
             self.pid = child;
@@ -159,7 +159,7 @@ impl Target {
         folders.find(|f| is_living(f)).unwrap_or(tasks + "/0")
     }
 
-    /// The value of a line of /proc/PID/status.
+    /// Returns the value of a line of /proc/PID/status.
     pub fn status(&self, name: &str) -> String {
         let status = std::fs::read_to_string(format!("{}/status", self.folder()));
         let status = status.expect("the target lives");
@@ -382,7 +382,7 @@ fn is_living(folder: &str) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// One of the processes that a process has made; each thread has children of its own (proc_pid_task(5)).
+/// Returns one of the children of a process; each thread has children of its own (proc_pid_task(5)).
 fn a_child(pid: u32) -> Option<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target lives");
     let lists = threads

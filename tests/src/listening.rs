@@ -44,7 +44,7 @@ impl Emitter {
         }
     }
 
-    /// The file that has the probes.
+    /// Returns the file with the probes.
     pub fn path(&self) -> &str {
         self.place["path"].as_str().expect("a path")
     }
@@ -142,7 +142,7 @@ pub struct Told {
     pub weighted_bytes: u64,
 }
 
-/// A listener to one probe, in all processes that have its file; the kernel counts it in the semaphore.
+/// A listener to one probe, in all processes that have its file mapped; the kernel counts it in the semaphore.
 pub struct Listener {
     rings: Vec<Ring>,
 }
@@ -221,7 +221,7 @@ fn online_processors() -> Vec<i32> {
     found
 }
 
-/// The events of one processor.
+/// Events of one processor.
 struct Ring {
     event: OwnedFd,
     memory: *mut u8,

@@ -6,13 +6,13 @@ use crate::{Target, build_target};
 pub struct MappingStalls(pub Target);
 
 impl MappingStalls {
-    /// With a heap of so many mebibytes.
+    /// Starts it with a heap of this many mebibytes.
     pub fn start(mib: &str) -> MappingStalls {
         let program = build_target("mapping_stalls", &["-O1", "-pthread"]);
         MappingStalls(Target::start(&program, &[mib]))
     }
 
-    /// The longest wait since the last question, in microseconds.
+    /// Returns the longest wait since the last question, in microseconds.
     fn longest_us(&mut self) -> u64 {
         self.0.go();
         let line = self.0.expect("longest ");

@@ -1,4 +1,4 @@
-//! A control group with a limit of memory, as a container has.
+//! A control group with a memory limit, like that of a container.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +49,7 @@ impl MemoryBox {
         std::fs::write(self.folder.join(self.limit), limit.to_string()).is_ok()
     }
 
-    /// A command that runs a program in it.
+    /// Returns a command that runs a program in it.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command

@@ -138,13 +138,13 @@ struct Stack {
     locations: Vec<i32>,
 }
 
-/// The profile of a request that is gzipped, as over HTTP.
+/// Returns the profile of a gzipped request, as over HTTP.
 pub fn read_gzipped(packed: &[u8]) -> Pprof {
     read(&unpacked(packed))
 }
 
-/// The profile of a request: attributes of its resource as labels, and all values. What the protocol demands of
-/// dictionaries is checked.
+/// Returns the profile of a request: attributes of its resource as labels, and all values. The requirements of
+/// the protocol on dictionaries are checked.
 pub fn read(bytes: &[u8]) -> Pprof {
     assert!(bytes.len() < 4 << 20);
     let request = Request::decode(bytes).expect("a request");
@@ -192,7 +192,8 @@ pub fn read(bytes: &[u8]) -> Pprof {
     found
 }
 
-/// The first entry of each table is empty, every index is within its table, and nothing is there twice.
+/// Checks that the first entry of each table is empty, every index is within its table, and nothing occurs
+/// twice.
 fn check(dictionary: &Dictionary) {
     assert_eq!(dictionary.mappings[0], Mapping::default());
     assert_eq!(dictionary.locations[0], Location::default());

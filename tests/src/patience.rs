@@ -54,7 +54,7 @@ pub fn line<R: Read + AsRawFd>(reader: &mut BufReader<R>) -> String {
 }
 
 /// Stops a process as Ctrl-Z does, and waits until none of its threads runs: one of them has to get a processor before
-/// the others stop, and until then they go on (signal(7), kernel/signal.c: do_signal_stop).
+/// the others stop, and until then they continue (signal(7), kernel/signal.c: do_signal_stop).
 pub fn stop(pid: u32) {
     // SAFETY: kill takes plain integers.
     assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGSTOP) }, 0);
@@ -120,7 +120,7 @@ pub fn patiently(test: impl Fn()) {
     test();
 }
 
-/// The exit status of a child; one that does not end is killed.
+/// Returns the exit status of a child; one that does not end is killed.
 pub fn end_of(child: &mut Child) -> ExitStatus {
     let start = Instant::now();
     loop {

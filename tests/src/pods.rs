@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The control group of a container in a pod; removed when the test is over. Its processes must have ended by then.
+/// Control group of a container in a pod; removed when the test is over. Its processes must have ended by then.
 pub struct PodGroup {
     folders: Vec<PathBuf>,
     uid: String,
@@ -64,7 +64,7 @@ impl PodGroup {
         })
     }
 
-    /// The file that lists its processes.
+    /// Returns the file that lists its processes.
     pub fn processes(&self) -> PathBuf {
         self.folders.last().expect("one").join("cgroup.procs")
     }
@@ -79,7 +79,8 @@ impl PodGroup {
         &self.uid
     }
 
-    /// The pod as the kubelet lists it: in the namespace `shop`, of the deployment `web`, with a container `app`.
+    /// Returns the pod as the kubelet lists it: in the namespace `shop`, of the deployment `web`, with a container
+    /// `app`.
     pub fn listed(&self, name: &str, annotations: &Value) -> Value {
         json!({
             "metadata": {
@@ -117,7 +118,7 @@ fn is_group(entry: std::io::Result<std::fs::DirEntry>) -> bool {
     entry.is_ok_and(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
 }
 
-/// The list, as JSON.
+/// Returns the list as JSON.
 pub fn pod_list(pods: &[Value]) -> String {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}).to_string()
 }

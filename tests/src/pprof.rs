@@ -91,7 +91,7 @@ struct Function {
 /// A location of a sample: functions with their full names, files and lines, inlined ones first.
 pub type Place = Vec<(String, String, String, i64)>;
 
-/// A profile that arrived.
+/// A received profile.
 #[derive(Clone, Debug, Default)]
 pub struct Pprof {
     /// Labels of its series; none for a file.
@@ -169,14 +169,14 @@ impl Pprof {
         found
     }
 
-    /// The sum of a value.
+    /// Returns the sum of a value.
     pub fn sum(&self, value: &str) -> i64 {
         self.values
             .get(value)
             .map_or(0, |values| values.values().sum())
     }
 
-    /// The value of a function.
+    /// Returns the value of a function.
     pub fn of(&self, value: &str, function: &str) -> i64 {
         let found = self
             .values

@@ -1,4 +1,4 @@
-//! A control group with a limit of processor time, as a container has.
+//! A control group with a limit on processor time, like that of a container.
 
 use crate::until;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// The program that starts others in namespaces; where no mount namespace can be made, the test is left.
+/// Returns the program that starts others in namespaces; if no mount namespace can be created, the test is skipped.
 pub fn unshare() -> PathBuf {
     let program = installed("unshare");
     let tried = Command::new(&program).args(["--mount", "true"]).output();
@@ -28,8 +28,9 @@ pub fn leave_without_user_namespaces() {
     }
 }
 
-/// The program that gives a namespace another root, as containers have. In a chroot(2), which makes no user namespaces
-/// (user_namespaces(7)), the test is left: the kernel shows paths in such a namespace with our own root before them.
+/// Returns the program that gives a namespace another root, as in containers. In a chroot(2), where no user namespaces
+/// can be created (user_namespaces(7)), the test is skipped: the kernel shows paths in such a namespace with our own
+/// root before them.
 pub fn pivot_root() -> PathBuf {
     leave_without_user_namespaces();
     installed("pivot_root")
@@ -39,7 +40,7 @@ pub fn pivot_root() -> PathBuf {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new empty folder.
+    /// Creates a new empty folder.
     pub fn new(name: &str) -> Folder {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +67,7 @@ impl Folder {
         }
     }
 
-    /// The path of a file in it.
+    /// Returns the path of a file in it.
     pub fn path(&self, file: &str) -> String {
         let path = self.0.join(file);
         path.to_str().expect("UTF-8").to_owned()
@@ -79,8 +80,8 @@ impl Drop for Folder {
     }
 }
 
-/// Copies a program that is to be executed. Another process does it: one that a test beside this one forks would
-/// inherit our open file for a moment, and nobody can execute a file that somebody has open for writing (ETXTBSY).
+/// Copies a program that is to be executed. Another process does it: a child forked by a parallel test would inherit
+/// our open file for a moment, and a file that is open for writing cannot be executed (ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let (from, to) = (from.as_ref(), to.as_ref());
     let status = Command::new("cp").arg(from).arg(to).status();
@@ -99,7 +100,7 @@ pub fn write_script(to: impl AsRef<Path>, text: &str) {
     std::fs::set_permissions(to, mode).expect("ours");
 }
 
-/// A root with nothing but these programs, at its top by these names, and their libraries.
+/// Creates a root with only these programs, at its top by these names, and their libraries.
 pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
     let root = Folder::new("root");
     for (name, program) in programs {
@@ -121,7 +122,7 @@ pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
     root
 }
 
-/// C++ that makes a compiler instantiate a map and a sort for each of so many types.
+/// Returns C++ code that makes a compiler instantiate a map and a sort for each of this many types.
 pub fn many_templates(types: u32) -> String {
     let head = "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n";
     let of_type = |i| {
@@ -189,7 +190,7 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// Reads so many bytes and the end of the line after them.
+    /// Reads this many bytes and the end of the line after them.
     pub fn bytes(&mut self, count: usize) -> String {
         let mut bytes = vec![0; count + 2];
         self.0.read_exact(&mut bytes).expect("the server answers");
@@ -208,7 +209,7 @@ impl Client {
     }
 }
 
-/// A program that runs until it is dropped and whose words nobody reads.
+/// A program that runs until it is dropped, and whose output is not read.
 pub struct Background(Child);
 
 impl Background {

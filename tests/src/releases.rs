@@ -30,14 +30,14 @@ impl Release {
         found
     }
 
-    /// The one that the environment asks for.
+    /// Returns the release that the environment asks for.
     pub(crate) fn asked_for() -> Option<Release> {
         let name = std::env::var(VARIABLE).ok()?;
         let release = Release::named(&name);
         Some(release.unwrap_or_else(|| panic!("{name}: run cargo xtask debian-roots first")))
     }
 
-    /// The one of this name, if it is there.
+    /// Returns the release of this name, if it is installed.
     pub fn named(name: &str) -> Option<Release> {
         let roots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian-roots");
         let root = roots.join(name).canonicalize().ok()?;
@@ -70,7 +70,7 @@ impl Release {
         ["lib", "usr/lib"].map(|lib| self.root.join(lib).join("x86_64-linux-gnu"))
     }
 
-    /// The N of its glibc 2.N.
+    /// Returns the N of its glibc 2.N.
     pub fn glibc_minor(&self) -> u32 {
         let libc = |directory: &PathBuf| std::fs::read(directory.join("libc.so.6")).ok();
         let bytes = self
@@ -91,7 +91,7 @@ impl Release {
         self.root.join(file)
     }
 
-    /// A library of it; says on standard error where there is none.
+    /// Returns a library of it; reports on standard error if there is none.
     pub fn library(&self, name: &str) -> Option<PathBuf> {
         let directories = self.directories();
         let found = directories.iter().map(|directory| directory.join(name));

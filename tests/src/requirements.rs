@@ -62,7 +62,7 @@ pub fn not_run(why: &str) {
     let _ = writeln!(std::io::stderr(), "{test}: not run: {why}");
 }
 
-/// Ends this test, which passes, as it cannot run here. In CI it fails.
+/// Skips this test, which passes, as it cannot run here. In CI it fails.
 pub fn leave(why: &str) -> ! {
     not_run(why);
     // Without a word of the hook for panics.
@@ -78,7 +78,7 @@ pub fn unless_left(test: impl FnOnce()) {
     }
 }
 
-/// The path of an installed program; without it the test is left.
+/// Returns the path of an installed program; without it the test is skipped.
 pub fn installed(name: &str) -> PathBuf {
     // Debian's first: what stands before it in PATH may be a script.
     let path = std::env::var("PATH").unwrap_or_default();
@@ -87,13 +87,13 @@ pub fn installed(name: &str) -> PathBuf {
     found.unwrap_or_else(|| leave(&missing(name)))
 }
 
-/// The path of an installed library; without it the test is left.
+/// Returns the path of an installed library; without it the test is skipped.
 pub fn installed_library(name: &str) -> PathBuf {
     let found = file_in(LIBRARIES, name);
     found.unwrap_or_else(|| leave(&missing(name)))
 }
 
-/// Returns true if a library is installed, for a test that goes on without it; says so if not.
+/// Returns true if a library is installed, for a test that continues without it; says so if not.
 pub fn has_library(name: &str) -> bool {
     let is_there = file_in(LIBRARIES, name).is_some();
     if !is_there {

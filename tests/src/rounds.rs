@@ -1,13 +1,13 @@
 //! Number of times that tests repeat a round whose fault is rare.
 
-/// So many see that it works at all. CI and `cargo xtask nightly` ask for more.
+/// Enough rounds to see that it works at all. CI and `cargo xtask nightly` ask for more.
 const FEW: usize = 3;
 
-/// The number of rounds of a test: a few, or as many as the variable MEMHOOK_TEST_ROUNDS asks for, up to this one.
+/// Returns the number of rounds of a test: a few, or the number in the variable MEMHOOK_TEST_ROUNDS, up to `most`.
 ///
 /// # Panics
 ///
-/// Panics where the variable holds anything but a number above 0: a test without a round would pass whatever is wrong.
+/// Panics if the variable contains anything but a number above 0: a test without a round would always pass.
 #[must_use]
 pub fn rounds(most: usize) -> usize {
     let Some(asked) = std::env::var_os("MEMHOOK_TEST_ROUNDS") else {

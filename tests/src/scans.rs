@@ -32,7 +32,7 @@ impl List {
         list
     }
 
-    /// The number after `word` in the lines that begin with `kind`, added up.
+    /// Returns the sum of the numbers after `word` in the lines that begin with `kind`.
     pub fn sum(&self, kind: &str, word: &str) -> u64 {
         let of = |line: &String| {
             let mut fields = line.split(' ').skip_while(|f| *f != word);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// Blocks and bytes by function of the target and kind.
 pub type Sites = BTreeMap<(String, String), (u64, u64)>;
 
-/// The sites of a report: each under the innermost frame that is code of `file`.
+/// Returns the sites of a report: each under the innermost frame with code of `file`.
 pub fn sites(report: &Value, file: &str) -> Sites {
     let mut found = Sites::new();
     for site in report["sites"].as_array().expect("sites") {

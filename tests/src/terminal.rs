@@ -1,4 +1,4 @@
-//! A real terminal: tmux, whose keys are pressed and whose screen is read.
+//! A real terminal: tmux, with keys that are pressed and a screen that is read.
 
 use crate::programs::installed;
 use crate::until;
@@ -17,7 +17,7 @@ impl Terminal {
         Terminal::of_size(name, command, 140, 40)
     }
 
-    /// Starts one that has this many columns and lines.
+    /// Starts a terminal with this many columns and lines.
     pub fn of_size(name: &str, command: &str, columns: u16, lines: u16) -> Terminal {
         let (columns, lines) = (columns.to_string(), lines.to_string());
         let terminal = Terminal {
@@ -68,7 +68,7 @@ impl Terminal {
         self.wait_for(expected);
     }
 
-    /// The screen with the codes of its colours.
+    /// Returns the screen with the codes of its colours.
     pub fn colors(&self) -> String {
         let output = self.tmux(&["capture-pane", "-p", "-e"]);
         String::from_utf8_lossy(&output.stdout).into_owned()

@@ -1,5 +1,5 @@
-//! The command on AArch64, in an emulator: recordings made here are read, compared and judged there with the
-//! same output byte for byte, and what would trace a process is refused.
+//! The command on AArch64, in an emulator: recordings made here are read, compared and judged there with
+//! identical output, and commands that would trace a process are refused.
 
 // For its `#[test]`, which lets a test pass if its requirements are not installed.
 #[macro_use]

@@ -9,7 +9,7 @@ use memhook_tests::{Target, binary, build_target};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The root of the repository.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -62,7 +62,7 @@ fn selinux_compiles_the_module() {
     succeeds(packer.arg(sources.join("memhook_agent.fc")));
 }
 
-/// The kernel knows each name, and every one that the commands need is there: the last test runs them under it.
+/// The kernel knows each name, and every one that the commands need is listed: the last test runs them under it.
 #[test]
 fn seccomp_knows_the_system_calls() {
     let file = std::fs::read(root().join("fleet/seccomp/memhook-rs.json")).expect("a profile");

@@ -22,7 +22,7 @@ namespace memhook {
 // A call in progress.
 struct PassedCall {
   uint64_t a, b;  // its arguments
-  uint64_t size;  // how many bytes are wanted
+  uint64_t size;  // requested bytes
   uint64_t function;
   uint64_t original;
   uint64_t decided;

@@ -68,7 +68,7 @@ fn check(blocks: &BlockTable) {
     }
 }
 
-/// The heap and what malloc knows of it, without all else that takes long to search.
+/// Returns the heap and malloc's own data, without everything else that takes long to search.
 fn only_heap(snapshot: &Snapshot) -> Snapshot {
     let whole = dissect(snapshot).expect("it has a heap");
     // `main_arena` takes less than this much, and `mp_` is somewhere near it.
@@ -89,7 +89,7 @@ fn only_heap(snapshot: &Snapshot) -> Snapshot {
     as_good.next().unwrap_or(most)
 }
 
-/// The parts of a snapshot that hold the heap (`ranges`), and this piece of libc's data.
+/// Returns the parts of a snapshot with the heap (`ranges`), and this piece of libc's data.
 fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Snapshot {
     let mut part = copy(snapshot);
     let in_heap = |start: u64, end: u64| ranges.iter().any(|r| r.start < end && start < r.end);
@@ -112,7 +112,7 @@ fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Sn
     part
 }
 
-/// A snapshot, and the places of all its words that are not zero: region and offset.
+/// A snapshot, and the positions of all its nonzero words: region and offset.
 type Template = (Snapshot, Vec<(usize, usize)>);
 
 /// Snapshots of `templates/heap.cc`, on glibc 2.36 and on 2.43, whose heap is laid out differently.
@@ -218,7 +218,7 @@ pub fn made_up(bytes: &[u8]) {
     UNCHANGED.with(|all| all[number].set(Some(snapshot)));
 }
 
-/// A core dump, with zeros where it is cut: what a segment holds need not be in an input.
+/// Reads a core dump, with zeros where it is cut: the contents of a segment need not be in an input.
 pub fn core_dump(bytes: &[u8]) {
     const LEAST_BYTES: usize = 64 << 10;
     let mut whole = bytes.to_vec();

@@ -16,7 +16,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// One byte.
+    /// Takes one byte.
     pub fn byte(&mut self) -> u8 {
         self.take(1).first().copied().unwrap_or(0)
     }
@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// A value that is often small or next to a power of two, where most mistakes are.
+    /// Takes a value that is often small or next to a power of two, where most mistakes are.
     pub fn size(&mut self) -> u64 {
         match self.byte() {
             kind @ 0..64 => u64::from(kind),
@@ -48,7 +48,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A part that is preceded by its length.
+    /// Takes a part that is preceded by its length.
     pub fn part(&mut self) -> &'a [u8] {
         let bytes = usize::from(self.u16());
         self.take(bytes)

@@ -51,7 +51,7 @@ pub const SURFACES: [(&str, Surface); 23] = [
     ("verdict", heap::verdict),
 ];
 
-/// The surface of this name.
+/// Returns the surface of this name.
 pub fn surface(name: &str) -> Option<Surface> {
     SURFACES.iter().find(|(n, _)| *n == name).map(|(_, f)| *f)
 }

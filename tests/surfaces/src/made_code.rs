@@ -2,7 +2,8 @@
 
 use memhook_symbols::{JitDump, PerfMap};
 
-/// A file for `perf inject --jit`: its header is put before bytes that have none, because no mutation makes one.
+/// Reads a file for `perf inject --jit`: its header is put before bytes that have none, because no mutation
+/// produces one.
 pub fn jit_dump(bytes: &[u8]) {
     let mut whole = Vec::new();
     if !bytes.starts_with(b"DTiJ") {
@@ -16,7 +17,7 @@ pub fn jit_dump(bytes: &[u8]) {
     check(dump.names(), whole.len());
 }
 
-/// The lines of `perf-PID.map`.
+/// Reads the lines of `perf-PID.map`.
 pub fn perf_map(bytes: &[u8]) {
     check(&PerfMap::parse(bytes), bytes.len());
 }

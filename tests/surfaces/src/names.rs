@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// More than any name that a person would read.
 const LONGEST_NAME: usize = 1 << 20;
 
-/// A name from a symbol table.
+/// Demangles a name from a symbol table.
 pub fn demangle(bytes: &[u8]) {
     let name = memhook_symbols::demangle(&String::from_utf8_lossy(bytes));
     assert!(name.len() <= LONGEST_NAME.max(bytes.len() * 3));
@@ -20,7 +20,7 @@ fn resolve(symbols: &mut Symbolizer, file: ModuleFile, addresses: impl Iterator<
     while !symbols.is_ready(std::time::Duration::from_secs(3600)) {}
 }
 
-/// An ELF file with symbols and DWARF.
+/// Reads an ELF file with symbols and DWARF.
 pub fn look_up(bytes: &[u8]) {
     let mut symbols = Symbolizer::new(SearchPath::default());
     let file = ModuleFile {
@@ -39,7 +39,7 @@ pub fn look_up(bytes: &[u8]) {
     symbols.to_bundle();
 }
 
-/// A module that names its debug file, and the file at that place.
+/// Reads a module that names its debug file, and the file at that place.
 pub fn debug_link(bytes: &[u8]) {
     let mut input = Input(bytes);
     let module = input.part();

@@ -46,7 +46,7 @@ fn read(path: &Path) -> Result<(), Error> {
     recording.visit(&mut events)
 }
 
-/// A file as it is.
+/// Reads a file as it is.
 pub fn file(bytes: &[u8]) {
     let _ = with_file(bytes, |path| read(&path));
 }

@@ -13,10 +13,10 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-/// The smallest that there is.
+/// Smallest ring.
 const RING_BYTES: usize = 4096;
 const RING_EVENTS: u64 = RING_BYTES as u64 / 16;
-/// The rings that are written to. The control block may claim that others are used, too.
+/// Number of rings that are written to. The control block may claim that others are used, too.
 const RINGS: usize = 3;
 
 pub(crate) struct Shared {
@@ -55,8 +55,8 @@ impl Shared {
     }
 }
 
-/// The flags of an attach. The counters of the live filter are 256 pages, which take most of the time of an execution:
-/// few inputs have them.
+/// Returns the flags of an attach. The counters of the live filter are 256 pages, which take most of the time of an
+/// execution: few inputs have them.
 fn flags_of(choice: u16) -> u32 {
     let flags = u32::from(choice) & !memhook_abi::flags::SAMPLE;
     if choice >> 12 == 0xf {
@@ -70,7 +70,7 @@ thread_local! {
     pub(crate) static SHARED: Shared = Shared::new();
 }
 
-/// One write of a target: its place and its bytes.
+/// Takes one write of a target: its place and its bytes.
 pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
     let ring = |ring: u8| RINGS_OFFSET + usize::from(ring) % RINGS * ring_stride(RING_BYTES);
     let word = |input: &mut Input| input.size().to_le_bytes().to_vec();
@@ -258,7 +258,7 @@ impl<'a> Attacher<'a> {
     }
 }
 
-/// The writes of the target and the acts of the attacher take turns.
+/// Alternates writes of the target and actions of the attacher.
 pub fn changed(bytes: &[u8]) {
     let mut input = Input(bytes);
     SHARED.with(|shared| {

@@ -26,7 +26,7 @@ pub fn read_back(bytes: &[u8]) {
     }
 }
 
-/// A profile in pprof's format, to which names are added where there are none to be found: it stays the same.
+/// Reads a profile in pprof's format, and adds names where there are none to be found: it stays the same.
 pub fn stored_pprof(bytes: &[u8]) {
     let Ok(read) = StoredPprof::read(bytes) else {
         return;

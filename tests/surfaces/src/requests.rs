@@ -5,7 +5,8 @@ use memhook_foreign::fuzzing::{Asked, asked};
 /// Longer requests are refused.
 const MOST_BYTES: usize = 64 << 10;
 
-/// The server looks at what has come so far, again and again: it decides once, and what follows changes nothing.
+/// The server looks at the bytes received so far, again and again: it decides once, and later bytes change
+/// nothing.
 pub fn http(bytes: &[u8]) {
     const NAME: &str = "agent.example";
     let whole = asked(bytes, NAME);

@@ -7,7 +7,7 @@ thread_local! {
     static FILE: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
-/// Calls with the path of a file that holds these bytes.
+/// Calls `read` with the path of a file that contains these bytes.
 pub fn with_file<T>(bytes: &[u8], read: impl FnOnce(PathBuf) -> T) -> T {
     FILE.with_borrow_mut(|slot| {
         let file = slot.get_or_insert_with(|| {

@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// One change of the kinds that libFuzzer makes too.
+/// Makes one change of the kinds that libFuzzer makes too.
 fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     const VALUES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, 0x40, 8, 16];
     let at = random.below(bytes.len());
@@ -120,7 +120,7 @@ fn run_all(name: &str) {
     }
 }
 
-/// One test runs all surfaces, so that a panic in any thread belongs to the input that was running.
+/// One test runs all surfaces, so that a panic in any thread belongs to the current input.
 #[test]
 fn no_kept_or_changed_input_does_harm() {
     for (name, _) in SURFACES {

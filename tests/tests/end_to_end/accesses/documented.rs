@@ -1,4 +1,4 @@
-//! The lines that docs/scores.md gives for a program of the reader's.
+//! The lines that docs/scores.md shows for a program of the reader.
 
 use memhook_tests::access_runtime;
 use memhook_tests::programs::{Folder, installed};

@@ -28,7 +28,8 @@ fn parsed(arguments: &[&str]) -> Value {
     serde_json::from_str(&output(arguments)).expect("JSON")
 }
 
-/// The function of the program that a site is in, if it is one of those above.
+/// Returns the function of the program that a site is in, if it is one of those
+/// above.
 fn function(site: &Value) -> Option<&'static str> {
     let mut frames = site["stack"].as_array().expect("frames").iter();
     frames.find_map(|frame| {

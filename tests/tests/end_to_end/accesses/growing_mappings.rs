@@ -1,4 +1,4 @@
-//! Mappings that grow while they are watched stay as many as they were: a process has room for 65,530.
+//! Growing mappings stay as many as they were while they are watched: a process may have 65,530.
 
 use memhook_tests::{Target, build_target, run, until};
 use std::time::Duration;

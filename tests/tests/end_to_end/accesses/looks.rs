@@ -6,7 +6,7 @@ use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, build_telling, not_run, run};
 use serde_json::Value;
 
-/// The scores of the site in a function of the program.
+/// Returns the scores of the site in a function of the program.
 fn scores(report: &Value, function: &str) -> Value {
     let sites = report["sites"].as_array().expect("sites").iter();
     let is_of = |site: &&Value| {
@@ -31,8 +31,8 @@ fn report(file: &str) -> Value {
     report
 }
 
-/// Lets the program make so many steps while a sample of its blocks is watched. So much may be spent on it that enough
-/// blocks are watched in a few seconds. `None` where there are no watchpoints.
+/// Lets the program make this many steps while a sample of its blocks is watched. The budget is large enough to watch
+/// enough blocks in a few seconds. `None` if there are no watchpoints.
 fn watched(folder: &Folder, steps: &str) -> Option<Value> {
     let program = build_target("looked_at", &["-O1", "-g"]);
     let mut target = Target::start(&program, &[steps]);
@@ -69,7 +69,7 @@ fn watched_blocks_show_what_the_program_does() {
     panic!("{why}");
 }
 
-/// The report on a program that tells of all its accesses.
+/// Returns the report on a program that reports all its accesses.
 fn complete(folder: &Folder) -> Value {
     let telling = build_telling("g++", "looked_at", &[]);
     let file = folder.path("complete.mhk");

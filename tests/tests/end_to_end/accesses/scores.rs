@@ -21,7 +21,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {out}"))
 }
 
-/// The function of the program itself that a stack belongs to.
+/// Returns the function of the program itself that a stack belongs to.
 fn planted(stack: &Value) -> String {
     const PLANTED: [&str; 9] = [
         "looped", "grown", "chained", "doubled", "in_turns", "listed", "kept", "few", "reserved",
@@ -40,7 +40,7 @@ fn number(value: &Value) -> f64 {
         .unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// The lifetime score of each function, from a report of all sites.
+/// Returns the lifetime score of each function, from a report of all sites.
 fn lifetime(report: &Value, function: &str) -> f64 {
     let sites = report["sites"].as_array().expect("sites").iter();
     let mut sites = sites.filter(|site| planted(&site["stack"]) == function);

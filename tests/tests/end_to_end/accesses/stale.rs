@@ -355,7 +355,7 @@ fn a_section_of_a_trace() {
     assert!(target.finish().success());
 }
 
-/// A recording keeps the section, and how the bytes aged; a report and the page have both.
+/// A recording keeps the section, and the ages of the bytes; a report and the page show both.
 #[test]
 fn a_recording_keeps_it() {
     let folder = Folder::new("stale-recording");
@@ -446,7 +446,7 @@ fn programs_that_forbid_or_execute() {
     }
 }
 
-/// A thread with watchpoints pays for each time that it is put on a processor: that is in the budget, too.
+/// A thread with watchpoints pays each time that it is scheduled: that counts in the budget, too.
 #[test]
 fn threads_that_take_turns_often_are_left_alone() {
     let mut target = Target::start(program(), &["1", "touched", "turns"]);

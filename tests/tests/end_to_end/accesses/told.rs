@@ -74,7 +74,7 @@ fn shows_pauses(report: &Value) -> bool {
     useful.as_f64() < Some(0.95)
 }
 
-/// The compilers that are there.
+/// Returns the installed compilers.
 fn compilers() -> Vec<&'static str> {
     let all = ["g++", "clang++"].into_iter();
     all.filter(|compiler| {
@@ -231,7 +231,7 @@ fn what_is_not_told_is_refused_in_one_line() {
     );
 }
 
-/// The function of the program that a stack belongs to.
+/// Returns the function of the program that a stack belongs to.
 fn planted(stack: &Value) -> &str {
     const PLANTED: [&str; 13] = [
         "unread",
@@ -301,7 +301,7 @@ fn each_planted_pattern_is_found_and_no_other() {
     assert_eq!(usages, [("forked", 0.001), ("moved", 1.0), ("moved", 1.0)]);
 }
 
-/// Functions of the program and what stands out in them.
+/// Returns functions of the program with their patterns.
 fn patterns(report: &Value) -> Vec<(&str, &str)> {
     let inferences = report["inferences"].as_array().expect("inferences").iter();
     let mut found: Vec<(&str, &str)> = inferences
@@ -380,7 +380,7 @@ fn functions_of_the_c_library_count_as_accesses() {
     assert!(target.finish().success());
 }
 
-/// The largest private mapping without a file, and how much of it is in memory (bytes).
+/// Returns the size of the largest private mapping without a file, and its resident part (bytes).
 fn largest_mapping(target: &Target) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{}/smaps", target.pid())).expect("readable");
     let kib = |line: &str| {

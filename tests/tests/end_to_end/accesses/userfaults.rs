@@ -4,7 +4,7 @@ use memhook_tests::{Target, build_target, run};
 use std::process::Command;
 use std::time::Duration;
 
-/// The target, unless this system lets nobody use it.
+/// Starts the target, unless this system lets nobody use it.
 fn start(mode: &str) -> Option<Target> {
     let program = build_target("own_userfault", &[]);
     let mut target = Target::silent(Command::new(program).arg(mode));

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Blocks of each kind that the target makes before it is ready, and again when told, and their bytes.
 pub(super) const COUNT: u64 = 2000;
 pub(super) const BYTES: u64 = 1000;
-/// The functions that make them.
+/// Functions that create them.
 pub(super) const KINDS: [&str; 4] = ["cold_block", "written_block", "read_block", "mixed_block"];
 
 pub(super) fn program() -> &'static Path {
@@ -19,14 +19,14 @@ pub(super) fn program() -> &'static Path {
     PROGRAM.get_or_init(|| build_target("stale", &["-O1", "-g", "-pthread"]))
 }
 
-/// A memhook-rs that watches; killed when the test ends early.
+/// A watching memhook-rs; killed when the test ends early.
 pub(super) struct Watching {
     pub(super) child: Child,
     errors: BufReader<ChildStderr>,
 }
 
 impl Watching {
-    /// Begins; returns when the process is watched.
+    /// Starts it; returns when the process is watched.
     pub(super) fn begin(target: &Target, options: &[&str]) -> Watching {
         let mut child = Command::new(binary())
             .args(["stale", &target.pid().to_string(), "-T", "1000"])
@@ -83,7 +83,7 @@ impl Watching {
         parsed(rest.lines().last().unwrap_or(&last))
     }
 
-    /// The last report.
+    /// Returns the last report.
     pub(super) fn report(self) -> Value {
         let output = self.output();
         serde_json::from_str(output.lines().last().expect("a report")).expect("JSON")
@@ -97,7 +97,7 @@ impl Drop for Watching {
     }
 }
 
-/// The only site whose innermost frame is this function.
+/// Returns the only site whose innermost frame is this function.
 pub(super) fn site<'a>(report: &'a Value, function: &str) -> &'a Value {
     let sites = report["sites"].as_array().expect("sites").iter();
     let is_it = |site: &&Value| {

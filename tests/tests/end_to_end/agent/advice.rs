@@ -18,7 +18,7 @@ const LITTLE_HASTE: u32 = 10;
 const KEYS: &str =
     "mode = \"scan\"\ninterval = \"1h\"\nmax_hold = \"20s\"\nadvise = \"10m\"\noverhead = \"50%\"";
 
-/// A program with a disease, which rules go by the path of.
+/// A program with a problem; rules select it by its path.
 struct Sick {
     target: Target,
     program: PathBuf,
@@ -55,7 +55,7 @@ impl Sick {
     }
 }
 
-/// Waits until there was advice so many times. Nothing is refused but for want of a processor.
+/// Waits until there was advice this many times. Nothing is refused except for lack of a processor.
 fn await_advice(agent: &Agent, pid: u32, times: u64) -> Value {
     let mut last = Value::Null;
     // An examination is in half a minute, and some may be refused.

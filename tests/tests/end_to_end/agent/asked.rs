@@ -12,7 +12,7 @@ fn agent(name: &str) -> Agent {
     Agent::start(&Arc::new(Folder::new(name)), rule)
 }
 
-/// A hundred connections that begin a request and go on with it byte by byte, or that do not read their answer.
+/// A hundred connections that begin a request and continue it byte by byte, or that do not read their answer.
 #[test]
 fn slow_clients_keep_nobody_out() {
     let agent = agent("agent-slow-clients");
@@ -87,7 +87,7 @@ impl Drop for Stopped {
     }
 }
 
-/// The supervisor stands still, and the agent says so as long as it does.
+/// The supervisor is stopped, and the agent reports that as long as it lasts.
 #[test]
 fn an_agent_that_hangs_says_so() {
     let agent = agent("agent-hangs");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Own memory of the C++ library.
 const OTHER_BYTES: f64 = 100_000.0;
 
-/// A rule for a copy of a program, which no other test starts.
+/// Returns a rule for a copy of a program, which no other test starts.
 fn rule(folder: &Folder, program: &str, overhead: &str) -> (String, String) {
     let copy = folder.path("budgeted");
     copy_program(build_target(program, &["-O1"]), &copy);
@@ -21,7 +21,7 @@ fn rule(folder: &Folder, program: &str, overhead: &str) -> (String, String) {
     (copy, rule)
 }
 
-/// By how many standard errors a sum is off.
+/// Returns by how many standard errors a sum is off.
 fn off(numbers: &Value, sum: &str, error: &str, truth: f64) -> f64 {
     let number = |name: &str| numbers[name].as_f64().unwrap_or(0.0);
     ((number(sum) - truth).abs() - OTHER_BYTES).max(0.0) / number(error).max(1.0)

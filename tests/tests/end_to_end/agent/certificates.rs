@@ -1,4 +1,4 @@
-//! A certificate of a server on this machine, and the one that it is verified with.
+//! A certificate of a server on this machine, and the one that verifies it.
 
 use memhook_tests::programs::{Folder, installed};
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub(super) fn make(folder: &Folder, address: IpAddr) {
     );
 }
 
-/// Runs it with these words, in which `@` stands for the folder.
+/// Runs it with these arguments, in which `@` stands for the folder.
 fn openssl(folder: &Folder, words: &str) {
     let words = words
         .split(' ')

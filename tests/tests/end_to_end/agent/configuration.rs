@@ -1,4 +1,5 @@
-//! The schema by which editors complete and check the agent's configuration: it has the keys that the agent has.
+//! The schema with which editors complete and check the agent's configuration: it has the same keys as the
+//! agent.
 
 use super::manifests::block;
 use memhook_tests::programs::Folder;
@@ -12,7 +13,7 @@ fn json(text: &str) -> Value {
     serde_json::to_value(table).expect("JSON")
 }
 
-/// The keys that the agent names when one is wrong, in a text that ends in the table that is meant.
+/// Returns the keys that the agent lists when one is wrong, for a text that ends in the table concerned.
 fn keys_of_agent(folder: &Folder, text: &str) -> BTreeSet<String> {
     let file = folder.path("wrong.toml");
     std::fs::write(&file, format!("{text}zzz = 1\n")).expect("written");
@@ -58,7 +59,7 @@ fn the_schema_has_every_key_and_no_other() {
     }
 }
 
-/// A configuration with each key once, at least.
+/// A configuration with each key at least once.
 const ALL: &str = r#"
 include = ["more.d"]
 labels = { region = "eu" }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-/// A program of this test alone.
+/// Returns a program that only this test uses.
 fn own_program(folder: &Folder, name: &str) -> PathBuf {
     let program = PathBuf::from(folder.path(name));
     copy_program(build_target(name, &["-O2"]), &program);
@@ -22,7 +22,7 @@ fn start(program: &PathBuf, argument: &str) -> Child {
         .expect("it runs")
 }
 
-/// The agent is well, and has forgotten all of them.
+/// Checks that the agent is well, and has forgotten all of them.
 fn expect_forgotten(folder: &Folder, agent: Agent) {
     assert_eq!(agent.get("/healthz").trim(), "ok");
     let attached = folder.path("state/attached");

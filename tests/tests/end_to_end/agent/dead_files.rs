@@ -65,7 +65,7 @@ impl Drop for Shown {
     }
 }
 
-/// A plan says which processes it knows nothing of, rather than to wait for them.
+/// A plan names the processes about which it knows nothing, instead of waiting for them.
 fn expect_plan(folder: &Folder, rules: &str, dead: &[Target], well: &Target) {
     let file = folder.path("plan.toml");
     let state = folder.path("state-of-plan");

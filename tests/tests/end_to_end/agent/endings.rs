@@ -7,7 +7,7 @@ use memhook_tests::{Target, run, until};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A killed agent leaves processes that go on; the next one finds them, even if no rule means them any more.
+/// A killed agent leaves processes running; the next one finds them, even if no rule selects them any more.
 #[test]
 fn an_agent_that_was_killed_is_cleaned_up_after() {
     let folder = Arc::new(Folder::new("agent-killed"));
@@ -41,7 +41,8 @@ fn an_agent_that_was_killed_is_cleaned_up_after() {
     assert!(target.finish().success());
 }
 
-/// However many targets there are, its end leaves each as it was, and nothing in the list of those that it has attached to.
+/// However many targets there are, the end of the agent leaves each unchanged, and empties the list of attached
+/// processes.
 #[test]
 fn the_end_leaves_many_targets_as_they_were() {
     let folder = Arc::new(Folder::new("agent-many"));

@@ -1,4 +1,4 @@
-//! The agent while its disk is full and its store is away.
+//! The agent while its disk is full and its store is unreachable.
 
 use super::served::{ask, expect_untouched, service};
 use memhook_tests::agents::{Agent, ScriptedStore, free_address, wrapped_slots};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Arc;
 
-/// A small file system of its own; gone with it.
+/// A small file system; unmounted when it is dropped.
 struct SmallDisk(String);
 
 impl SmallDisk {
@@ -40,8 +40,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Profiles are lost and counted, no process is attached to without being written down, and all goes on when there is room
-/// and a store again.
+/// Profiles are lost and counted, no process is attached to without being recorded, and everything continues when there
+/// is room and a store again.
 #[test]
 fn a_full_disk_and_a_store_that_is_away_cost_nothing_but_profiles() {
     let folder = Arc::new(Folder::new("agent-full"));

@@ -38,7 +38,7 @@ fn names() -> Vec<(Vec<u8>, String)> {
     ]
 }
 
-/// All series, by their labels, as the parser of OpenMetrics reads them that comes with Prometheus's client for Python.
+/// Returns all series by their labels, as read by the OpenMetrics parser in Prometheus's client for Python.
 fn series(text: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let program = "import sys, json\n\
         from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse\n\

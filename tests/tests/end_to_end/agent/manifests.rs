@@ -5,7 +5,7 @@ use memhook_tests::programs::Folder;
 use std::path::Path;
 use std::process::Command;
 
-/// The text of a block scalar of YAML, `KEY: |`, without its indentation.
+/// Returns the text of a block scalar of YAML, `KEY: |`, without its indentation.
 pub(super) fn block(file: &str, key: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../fleet/kubernetes")

@@ -33,8 +33,8 @@ fn peak_megabytes(pid: u32) -> u64 {
     kilobytes.map_or(0, |kilobytes: u64| kilobytes >> 10)
 }
 
-/// Heaps of arenas beside the first: each has 64 MiB of addresses, a part of which can be used (`HEAP_MAX_SIZE` in
-/// glibc's arena.c).
+/// Returns the number of heaps of arenas beside the first: each has 64 MiB of addresses, a part of which can be
+/// used (`HEAP_MAX_SIZE` in glibc's arena.c).
 fn arenas(pid: u32) -> usize {
     const HEAP_BYTES: u64 = 64 << 20;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");

@@ -37,7 +37,7 @@ impl Openings {
     }
 }
 
-/// A target without debug information of its own, which has a file of that beside it.
+/// Starts a target without its own debug information, which is in a file beside it.
 fn stripped_service(folder: &Folder) -> (Target, PathBuf, String) {
     let built = build_target("served", &["-Wl,--build-id"]);
     let program = folder.path("served");
@@ -56,7 +56,7 @@ fn stripped_service(folder: &Folder) -> (Target, PathBuf, String) {
     (target, PathBuf::from(program), debug)
 }
 
-/// The files in a directory, the oldest first.
+/// Returns the files in a directory, the oldest first.
 fn files(directory: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).expect("a directory").flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

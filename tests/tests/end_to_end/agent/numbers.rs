@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// The answer of Prometheus to a query.
+/// Returns the answer of Prometheus to a query.
 fn ask_prometheus(address: std::net::SocketAddr, path: &str) -> Option<serde_json::Value> {
     std::net::TcpStream::connect(address).ok()?;
     let text = memhook_tests::agents::get_if_ready(address, path)?;

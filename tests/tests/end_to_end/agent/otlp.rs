@@ -103,7 +103,8 @@ fn a_collector_gets_what_was_measured_over_http() {
     expect_sums(&arrived, &files(&directory));
 }
 
-/// A request that the protocol says must not be sent again is not, and is counted.
+/// A request that must not be repeated according to the protocol is not, and is
+/// counted.
 #[test]
 fn a_collector_that_cannot_take_a_profile_is_not_asked_twice() {
     let folder = Arc::new(Folder::new("otlp-refused"));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const TOKEN: &str = "of the service account";
 
-/// Groups of so many pods, each with a service in it.
+/// Creates this many groups of pods, each with a service in it.
 fn services<const N: usize>(folder: &Folder) -> Option<([(PodGroup, Target); N], PathBuf)> {
     let mut program = None;
     let mut made = Vec::new();
@@ -34,7 +34,7 @@ fn services<const N: usize>(folder: &Folder) -> Option<([(PodGroup, Target); N],
     Some((made.try_into().ok()?, program?))
 }
 
-/// A configuration that asks this kubelet.
+/// Returns a configuration that asks this kubelet.
 fn kubernetes(folder: &Folder, url: &str, more: &str) -> String {
     let token = folder.path("token");
     std::fs::write(&token, format!("{TOKEN}\n")).expect("written");
@@ -157,7 +157,7 @@ fn pods_give_names_and_have_the_last_word() {
     assert!(outside.finish().success());
 }
 
-/// Rules that want to be asked for, and namespaces that may have so many targets.
+/// Rules that require a request, and namespaces that may have this many targets.
 #[test]
 fn a_namespace_has_no_more_targets_than_it_may_have() {
     let folder = Arc::new(Folder::new("agent-namespace"));
@@ -262,7 +262,7 @@ fn a_namespace_takes_no_more_of_the_processors_than_it_may() {
     finish(pods);
 }
 
-/// The token goes to nobody whose certificate does not verify, unless that is asked for.
+/// The token is not sent to a server whose certificate does not verify, unless that is requested.
 #[test]
 fn a_kubelet_has_to_prove_who_it_is() {
     let folder = Arc::new(Folder::new("agent-kubelet-tls"));

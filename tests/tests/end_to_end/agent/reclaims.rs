@@ -26,7 +26,7 @@ fn reclaim(how: &str) -> String {
     format!("mode = \"scan\"\ninterval = \"10m\"\nmax_hold = \"20s\"\nreclaim = \"{how}\"")
 }
 
-/// A program that has lost blocks, which rules go by the path of.
+/// A program that has lost blocks; rules select it by its path.
 struct Losing {
     target: Target,
     program: PathBuf,
@@ -70,7 +70,7 @@ fn numbers(line: &str) -> [u64; 2] {
     [(); 2].map(|()| fields.next().expect(line).parse().expect(line))
 }
 
-/// Waits until there were so many attempts.
+/// Waits until there were this many attempts.
 fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
     let found = || {
         let mut target = agent.targets().remove(&u64::from(pid)).unwrap_or_default();
@@ -88,8 +88,8 @@ fn await_attempts(agent: &Agent, pid: u32, attempts: u64) -> Value {
 /// More than a busy machine refuses in a row.
 const MOST_ATTEMPTS: u64 = 12;
 
-/// Waits for an attempt that ends as it should. What others leave in shared memory of this machine may keep one from searching
-/// everything, and on a busy machine a process may get no processor for so long that it has no time to give away.
+/// Waits for an attempt with the right result. Shared memory left on this machine by others may prevent an attempt from
+/// searching everything, and on a busy machine a process may get no processor for so long that it has no time to spare.
 fn await_attempt(agent: &Agent, pid: u32, is_it: impl Fn(&Value) -> bool) -> Value {
     for attempts in 1..=MOST_ATTEMPTS {
         let found = await_attempts(agent, pid, attempts);
@@ -268,7 +268,7 @@ fn a_starved_process_is_left_alone() {
     assert!(losing.target.finish().success(), "its checks");
 }
 
-/// Starts an agent that has many blocks freed, and waits until it is at it.
+/// Starts an agent that frees many blocks, and waits until it is doing so.
 fn freeing(folder: &Arc<Folder>, losing: &mut Losing) -> Agent {
     let before = losing.used();
     let agent = Agent::start_hastily(folder, &rule(&losing.program, &reclaim("free")), HASTE);

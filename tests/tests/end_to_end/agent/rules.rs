@@ -137,7 +137,7 @@ fn a_service_and_its_child_are_seen_exactly_wherever_they_are_sent() {
     }
 }
 
-/// One process each that is refused, listed, one too many, and traced for a time only; each said once.
+/// One process each that is refused, listed, one too many, and traced only for a time; each is reported once.
 #[test]
 fn the_agent_holds_back() {
     let folder = Arc::new(Folder::new("agent-bounds"));

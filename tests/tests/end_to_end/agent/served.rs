@@ -6,7 +6,7 @@ use memhook_tests::{Target, build_target};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-/// A target of this test alone: rules go by its path.
+/// Starts a target that only this test uses: rules select it by its path.
 pub(super) fn service(folder: &Folder) -> (Target, PathBuf) {
     let program = PathBuf::from(folder.path("served"));
     if !program.exists() {

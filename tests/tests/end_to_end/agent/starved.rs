@@ -1,4 +1,4 @@
-//! Attachers that get next to no processor: they are not stuck, and nobody stands still for them.
+//! Attachers that get hardly any processor time: they do not hang, and no target is stopped because of them.
 
 use memhook_tests::agents::Agent;
 use memhook_tests::programs::{Folder, copy_program};

@@ -14,8 +14,8 @@ fn check_untouched(mut target: Target) {
     assert!(target.finish().success());
 }
 
-/// Suspended, as by Ctrl-Z: the target waits a moment, goes on untraced, and that is said. On a busy machine the attacher
-/// may be stopped while it holds a thread; then its watchdog continues it, and nothing is lost.
+/// Suspended as by Ctrl-Z: the target waits a moment, continues untraced, and this is reported. On a busy machine the
+/// attacher may be stopped while it holds a thread; then its watchdog continues it, and nothing is lost.
 #[test]
 fn a_stopped_attacher_does_not_stop_the_target() {
     let program = build_target("oracle", &[]);
@@ -50,7 +50,7 @@ fn a_stopped_attacher_does_not_stop_the_target() {
     panic!("it never went on untraced");
 }
 
-/// The first process of a container may never wait for those that it inherits.
+/// The first process of a container may never wait for its adopted children.
 #[test]
 fn a_killed_attacher_that_nobody_waits_for_keeps_nobody_out() {
     memhook_tests::patiently(|| {

@@ -1,4 +1,4 @@
-//! A running memhook-rs as the target of another: it maps the regions of those that it traces, which are not its own.
+//! A running memhook-rs as the target of another: it maps the regions of its targets, which are not its own.
 
 use memhook_tests::programs::{Folder, copy_program};
 use memhook_tests::{Attacher, MemoryBox, Target, binary, build_target, not_run, run};

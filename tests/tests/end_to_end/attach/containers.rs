@@ -1,5 +1,5 @@
-//! The recipes of docs/containers.md. The target runs as in a container: namespaces of its own, a root that cannot
-//! be written to and holds nothing but the program, an ordinary user without capabilities.
+//! The recipes of docs/containers.md. The target runs as in a container: its own namespaces, a read-only root that
+//! contains only the program, an ordinary user without capabilities.
 
 use memhook_tests::programs::{Folder, another_root, copy_program, installed, pivot_root, unshare};
 use memhook_tests::{Attacher, Target, binary, build_target, expect_sites};
@@ -21,7 +21,8 @@ fn done(command: &mut Command) -> Output {
     output
 }
 
-/// A program whose names are in a file of their own, where distributions put it: below the container's root only.
+/// Creates a program whose names are in a separate file, where distributions put it: below the container's root
+/// only.
 fn root_with_debug_file() -> Folder {
     let program = build_target("threads", &["-Wl,--build-id"]);
     let root = another_root(&[("target", &program), ("setpriv", &installed("setpriv"))]);
@@ -125,7 +126,7 @@ fn check(report: &serde_json::Value) {
     );
 }
 
-/// The options of setpriv(1) for a user with these capabilities and no other.
+/// Returns the options of setpriv(1) for a user with these capabilities and no other.
 fn with_capabilities(user: &str, capabilities: &str) -> Vec<String> {
     let mut options = vec![
         tool("setpriv"),

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, not_run, run};
 
-/// An attach is refused in one line with this word, and the target passes its self-check.
+/// Checks that an attach is refused in one line with this word, and that the target passes its self-check.
 fn is_refused(mut target: Target, word: &str) {
     let pid = target.pid().to_string();
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! A recorder that does not get to run for a time: its target goes on untraced, and everything that was recorded
-//! says so. What happened before and afterwards is exact.
+//! A recorder that gets no processor for a time: its target continues untraced, and everything recorded says so.
+//! The events before and afterwards are exact.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run, stop};
