@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
-/// The names of a path.
+/// Names in a path.
 type Names = Vec<String>;
 
 /// Rooms and loose modules that lead to each other although no two modules do, and why that is right.
@@ -55,7 +55,7 @@ fn files(directory: &Path, parents: &[String], into: &mut Vec<File>) {
     }
 }
 
-/// The code without comments and without unit tests, which stand at the end of a file.
+/// Returns the code without comments and without unit tests, which are at the end of a file.
 fn product(text: &str) -> String {
     let code = text.split("\n#[cfg(test)]\nmod tests {").next();
     let lines = code.unwrap_or("").lines().map(|line| {
@@ -65,7 +65,7 @@ fn product(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The paths that `text` begins with: `a::b` of `a::b::{c, d}`, with `c` and with `d` behind it.
+/// Returns the paths at the beginning of `text`: `a::b` of `a::b::{c, d}`, followed by `c` and by `d`.
 fn paths(text: &str) -> Vec<Names> {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {
@@ -110,7 +110,7 @@ fn only_lists(text: &str) -> bool {
     })
 }
 
-/// The modules of a crate, and what leads where.
+/// Modules of a crate, and their references.
 struct Modules<'a> {
     all: BTreeMap<&'a [String], &'a File>,
 }
@@ -151,7 +151,7 @@ impl Modules<'_> {
         self.node(&at)
     }
 
-    /// The path behind a name that a room hands on.
+    /// Returns the path behind a name that a room re-exports.
     fn handed_on(&self, room: &[String], name: &str) -> Option<Names> {
         let text = &self.all.get(room)?.text;
         let uses = text
@@ -238,7 +238,7 @@ fn circles(graph: &Graph) -> BTreeSet<BTreeSet<String>> {
     circles.filter(|circle| !circle.is_empty()).collect()
 }
 
-/// The edges inside of a circle, to show where it can be cut.
+/// Returns the edges inside a circle, to show where it can be cut.
 fn edges_within(graph: &Graph, circle: &BTreeSet<String>) -> Vec<String> {
     let edges = graph.iter().filter(|(from, _)| circle.contains(*from));
     edges

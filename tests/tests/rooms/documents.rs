@@ -1,10 +1,11 @@
-//! The documents: what they name is there, links lead somewhere, and lines fit into an editor.
+//! The documents: everything that they name exists, links lead somewhere, and lines fit into
+//! an editor.
 
 use super::root;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The widest line of a document, in characters.
+/// Widest line of a document, in characters.
 const COLUMNS: usize = 100;
 /// Beginnings of paths between backticks that have to exist.
 const PLACES: [&str; 8] = [
@@ -76,7 +77,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
     parts.filter_map(|part| Some(part.split_once(')')?.0))
 }
 
-/// The anchors that a renderer gives to the headings of a page.
+/// Returns the anchors that a renderer gives to the headings of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     headings
@@ -175,7 +176,7 @@ fn documents_are_true_to_the_tree() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The pages of a directory below docs/, as links from docs/SUMMARY.md have them.
+/// Returns the pages of a directory below docs/, in the form of links from docs/SUMMARY.md.
 fn pages_of(directory: &str) -> BTreeSet<String> {
     let entries = std::fs::read_dir(root().join("docs").join(directory)).expect("a directory");
     let names = entries.map(|entry| entry.expect("readable").file_name());
@@ -186,7 +187,7 @@ fn pages_of(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A page that the book leaves out is one that nobody finds.
+/// A page that is missing in the book is found by nobody.
 #[test]
 fn the_book_has_every_page_once() {
     let summary = super::read("docs/SUMMARY.md");

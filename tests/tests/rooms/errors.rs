@@ -4,7 +4,7 @@
 use super::root;
 use std::path::{Path, PathBuf};
 
-/// The attribute that gives a variant its text (thiserror), and what belongs to it.
+/// The attribute that gives a variant its text (thiserror), and the variant.
 struct Variant<'a> {
     /// Text between the parentheses of `#[error(...)]`.
     text: &'a str,
@@ -13,7 +13,7 @@ struct Variant<'a> {
 }
 
 impl Variant<'_> {
-    /// The name of the field that is the source, by which the text could show it.
+    /// Returns the name of the field that is the source, by which the text could show it.
     fn source(&self) -> Option<String> {
         let marked = ["#[source]", "#[from]"].into_iter().find_map(|mark| {
             let (_, rest) = self.body.split_once(mark)?;
@@ -54,7 +54,7 @@ fn has_field(body: &str, name: &str) -> bool {
     fields.any(|(field, _)| field == name)
 }
 
-/// All variants of error types in a file.
+/// Returns all variants of error types in a file.
 fn variants(file: &str) -> Vec<Variant<'_>> {
     let mut pieces = file.split("#[error(");
     pieces.next();

@@ -8,7 +8,7 @@ use std::process::Command;
 /// Directories of pages with examples, and of the README.
 const PLACES: [&str; 3] = ["docs", "docs/guide", "docs/design"];
 
-/// The binary of this build, which has been built with this test, or is built now.
+/// Returns the binary of this build, which was built with this test, or is built now.
 fn binary() -> PathBuf {
     let own = std::env::current_exe().expect("the test's own path");
     let beside = own.ancestors().nth(2).map(|dir| dir.join("memhook-rs"));
@@ -36,7 +36,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(read).collect()
 }
 
-/// A page whose tables begin with messages, without them: a message is no example.
+/// Returns a page without the tables whose rows begin with messages: a message is not an example.
 fn without_messages(page: &str) -> String {
     let lines = page.lines().map(|line| match line.strip_prefix("| `") {
         Some(row) => row.split_once("` | ").map_or("", |(_, remedy)| remedy),
@@ -64,7 +64,7 @@ fn examples(page: &str) -> Vec<String> {
     found
 }
 
-/// The words after each `memhook-rs`, up to what a shell, or another program, reads.
+/// Returns the words after each `memhook-rs`, up to those that a shell, or another program, reads.
 fn command_lines(example: &str) -> Vec<Vec<String>> {
     let (mut lines, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), String::new(), None);
     for c in example.chars().chain([';']) {
@@ -91,7 +91,7 @@ fn command_lines(example: &str) -> Vec<Vec<String>> {
     ours.filter(|words| !words.is_empty()).collect()
 }
 
-/// The options that the help of a command names; none if there is no such command.
+/// Returns the options that the help of a command names; none if there is no such command.
 pub(super) fn options_of(command: &[&str]) -> Option<BTreeSet<String>> {
     let help = Command::new(binary()).args(command).arg("--help").output();
     let help = help.expect("memhook-rs runs");
@@ -103,7 +103,8 @@ pub(super) fn options_of(command: &[&str]) -> Option<BTreeSet<String>> {
     help.status.success().then(|| options.collect())
 }
 
-/// The option that a word is: `--top=3` is `--top`, and `-T` itself. Several letters in one word are left out.
+/// Returns the option in a word: `--top=3` is `--top`, and `-T` is itself. Several letters in one word are
+/// left out.
 fn option(word: &str) -> Option<&str> {
     let name = word.split('=').next()?;
     let is_long = name.starts_with("--") && name.len() > 2;

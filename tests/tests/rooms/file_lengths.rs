@@ -2,7 +2,8 @@
 
 use super::root;
 
-/// A file of about 400 lines may have two subjects; one of this many surely has.
+/// A file of about 400 lines may have two subjects; one of this many certainly
+/// does.
 const MOST_LINES: usize = 570;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Headers of the hook: each stands on its own, and leaves no macros behind.
+//! Headers of the hook: each compiles on its own, and leaves no macros behind.
 
 use super::root;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! The memory that hook and attacher share is described in LAYOUT.md, and changes together with it.
-//! (The recording's FORMAT.md is compared with the code by the tests of `crates/recording`.)
+//! LAYOUT.md describes the memory that hook and attacher share, and changes together with it. (The
+//! tests of `crates/recording` compare the recording's FORMAT.md with the code.)
 
 use super::{read, table};
 
@@ -14,7 +14,7 @@ fn fingerprint(text: &str) -> String {
     format!("{hash:016x}")
 }
 
-/// The value of `inline constexpr uint64_t NAME = 0x...;`.
+/// Returns the value of `inline constexpr uint64_t NAME = 0x...;`.
 fn constant(header: &str, name: &str) -> u64 {
     let start = format!(" {name} = 0x");
     let value = header

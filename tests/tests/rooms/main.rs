@@ -22,12 +22,12 @@ mod test_programs;
 
 use std::path::{Path, PathBuf};
 
-/// The directory that holds the workspace.
+/// Returns the directory of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The text of a file of the workspace.
+/// Returns the text of a file of the workspace.
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }

@@ -19,7 +19,7 @@ const OTHERS: [&str; 6] = [
     "--line",
 ];
 
-/// The options in string literals of the file that is not a comment, each with its line.
+/// Returns the options in string literals of the file, outside comments, each with its line.
 fn options(file: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in (1..).zip(file.lines()) {

@@ -20,7 +20,7 @@ fn files(directory: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The names between two words.
+/// Returns the names between two words.
 fn between<'a>(text: &'a str, start: &str, end: char) -> Vec<&'a str> {
     let (_, rest) = text
         .split_once(start)

@@ -1,4 +1,4 @@
-//! The profiles that everything is built with.
+//! The build profiles.
 
 use super::read;
 

@@ -1,4 +1,4 @@
-//! The page of refusals: it has every message with which a command refuses, and no message that the code has not.
+//! The page of refusals: it has every message with which a command refuses, and no message that is not in the code.
 
 use super::errors::sources;
 use super::{read, root};
@@ -32,8 +32,8 @@ const OTHERS: [(&str, &str); 9] = [
     ),
 ];
 
-/// The string literal at the beginning of a text, as it is printed, with [`VALUE`] for each value; `None` if the text
-/// begins with something else.
+/// Returns the string literal at the beginning of a text, as it is printed, with [`VALUE`] for each value; `None` if
+/// the text begins with something else.
 fn literal(text: &str) -> Option<String> {
     let text = text.trim_start();
     let text = text.strip_prefix("format!(").unwrap_or(text).trim_start();
@@ -56,7 +56,7 @@ fn literal(text: &str) -> Option<String> {
     }
 }
 
-/// The messages of a file, without those that say nothing by themselves (`{path}: {cause}`).
+/// Returns the messages of a file, without those that have no text of their own (`{path}: {cause}`).
 fn messages(file: &str) -> BTreeSet<String> {
     let code = file.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
     let mut found = BTreeSet::new();
@@ -74,7 +74,7 @@ fn words(message: &str) -> usize {
     message.split(' ').filter(is_word).count()
 }
 
-/// The messages in the first column of the page's tables.
+/// Returns the messages in the first column of the page's tables.
 fn listed(page: &str) -> BTreeSet<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let cells = rows.filter_map(|row| row.split_once("` | "));

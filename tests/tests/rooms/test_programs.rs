@@ -3,7 +3,7 @@
 use super::root;
 use std::path::{Path, PathBuf};
 
-/// All Rust files in a folder, at any depth.
+/// Returns all Rust files in a folder, at any depth.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten();
     let paths = entries.map(|entry| entry.expect("readable").path());
@@ -16,7 +16,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first file of each test program, and all of its text.
+/// Returns the first file of each test program, and its whole text.
 fn programs() -> Vec<(PathBuf, String)> {
     let crates = std::fs::read_dir(root().join("crates")).expect("crates");
     let packages = crates.map(|entry| entry.expect("readable").path());

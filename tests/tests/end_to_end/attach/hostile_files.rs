@@ -4,8 +4,8 @@ use memhook_tests::programs::Folder;
 use memhook_tests::{Target, binary, build_id, build_library, build_target};
 use std::process::{Command, Output};
 
-/// Runs memhook-rs with an address space that its own region, threads and honest files fit into many times, and 200 GiB
-/// do not.
+/// Runs memhook-rs with an address space that has ample room for its own region, threads and honest files, but not for
+/// 200 GiB.
 fn bounded(arguments: &[&str]) -> Output {
     Command::new("sh")
         .args(["-c", "ulimit -v 25165824; exec \"$0\" \"$@\""])
@@ -107,8 +107,8 @@ fn a_command_line_of_sixty_four_gibibytes() {
     assert!(target.finish().success());
 }
 
-/// A link of the target's file system that is absolute leads into that file system, not into ours; one that leads to a
-/// pipe makes nobody wait.
+/// An absolute link in the target's file system leads into that file system, not into ours; a link to a pipe makes
+/// nobody wait.
 #[test]
 fn debug_links_of_a_root_of_its_own() {
     let folder = Folder::new("own-root");

@@ -5,7 +5,7 @@ use memhook_tests::terminal::Terminal;
 use memhook_tests::{binary, until};
 use std::time::Duration;
 
-/// An interactive shell whose prompt is `ready>`.
+/// Starts an interactive shell whose prompt is `ready>`.
 fn shell(name: &str) -> Terminal {
     let bash = installed("bash");
     let command = format!("env PS1='ready> ' {} --norc --noprofile -i", bash.display());

@@ -42,7 +42,7 @@ fn an_allocator_of_the_executable() {
     assert!(way.contains("lent_lock"), "{way}");
 }
 
-/// The program, started with a library in a variable of its environment.
+/// Starts the program with a library in an environment variable.
 fn with_library(variable: &str, library: &Path) -> Target {
     let program = build_target("lent_lock", &[]);
     Target::run(Command::new(program).env(variable, library))
@@ -74,7 +74,7 @@ fn no_one_who_would_take_it() {
     assert!(way.contains("is loaded by the loader"), "{way}");
 }
 
-/// The C library calls it itself, before 2.34. The program has the variable, as it is linked without -fPIC.
+/// The C library itself calls it before 2.34. The program contains the variable, as it is linked without -fPIC.
 #[test]
 fn a_hook_of_malloc() {
     let releases = Release::all();

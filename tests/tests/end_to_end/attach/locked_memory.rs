@@ -105,7 +105,7 @@ fn regions_for_children_are_neither() {
     assert!(target.finish().success());
 }
 
-/// Without the privilege to lock as much as it likes, a process can only lock so much.
+/// Without the privilege to lock any amount, a process can only lock memory up to its limit.
 #[test]
 fn a_limit_of_locked_memory_that_leaves_no_room_is_a_reason() {
     let program = build_target("locked", &[]);

@@ -1,4 +1,4 @@
-//! The hook mapped without the target's loader: on musl, and where the loader finds nothing to open.
+//! The hook mapped without the target's loader: on musl, and if the loader finds nothing to open.
 
 use memhook_tests::programs::{Folder, another_root, installed};
 use memhook_tests::{
@@ -18,7 +18,7 @@ const ON_MUSL: [(&str, &str, u64, u64); 5] = [
     ("leak_in_thread", "malloc", 8, 40),
 ];
 
-/// The program, and the library that it opens late.
+/// Builds the program, and the library that it opens late.
 fn on_musl() -> Option<(std::path::PathBuf, String)> {
     let library = build_on_musl("on_musl_library", &["-shared", "-fPIC"])?;
     let library = library.to_str().expect("UTF-8").to_owned();
@@ -256,7 +256,7 @@ fn children_are_healthy_and_untraced() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// A killed attacher leaves slots patched, and the next one or `detach` puts them right.
+/// A killed attacher leaves slots patched, and the next one or `detach` restores them.
 #[test]
 fn a_killed_attacher_leaves_nothing_that_matters() {
     memhook_tests::patiently(|| {

@@ -7,7 +7,7 @@ const BOUND: u64 = 16 << 20;
 const CACHED: f64 = 1_000_000.0;
 const LEAKED: f64 = 200_000.0;
 
-/// The most memory that was resident in the attacher, in bytes.
+/// Returns the peak of resident memory in the attacher, in bytes.
 fn most_resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

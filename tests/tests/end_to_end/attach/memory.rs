@@ -4,7 +4,7 @@ use memhook_tests::{Attacher, MemoryBox, Target, build_target, expect_sites, not
 
 const LIMIT: u64 = 24 << 20;
 
-/// A box with a target in it that has 32 threads.
+/// Starts a target with 32 threads in a box.
 fn boxed(name: &str) -> Option<(MemoryBox, Target)> {
     let Some(group) = MemoryBox::new(name, LIMIT) else {
         not_run("no control group with a limit of memory can be made here");

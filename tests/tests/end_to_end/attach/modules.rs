@@ -136,7 +136,8 @@ fn more_slots_than_there_is_room_for() {
     assert!(status.success(), "the target's self-check: {status}");
 }
 
-/// A wrapped dlopen returns through an instruction of its caller's module, which stands in the backtrace for the caller.
+/// A wrapped dlopen returns through an instruction of its caller's module, which represents the caller in the
+/// backtrace.
 #[test]
 fn backtraces_lead_through_dlopen() {
     let source = "opens_in_constructor";

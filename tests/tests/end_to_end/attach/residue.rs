@@ -86,7 +86,7 @@ fn a_descriptor_is_closed_by_whoever_comes_next() {
     }
 }
 
-/// One of them traces, the others say that it does.
+/// One of them traces, the others report that it does.
 #[test]
 fn several_at_once() {
     memhook_tests::patiently(|| {
@@ -174,7 +174,7 @@ fn an_attacher_without_privileges() {
     });
 }
 
-/// The next attach gives it back, and works as ever.
+/// The next attach gives it back, and works as usual.
 #[test]
 fn a_report_without_its_guide() {
     let mut target = Target::start(&build_target("torn_region", &[]), &[]);
@@ -203,8 +203,8 @@ fn memory_that_is_not_sealed_is_not_mapped() {
     });
 }
 
-/// The hook faults at a slot that nobody may write to, after it has patched those in front of it: the
-/// attach fails, and they are put back.
+/// The hook faults at a slot that cannot be written to, after it has patched the earlier ones: the attach fails,
+/// and these are restored.
 #[test]
 fn an_attach_that_fails_half_way_puts_the_slots_back() {
     let library = build_library("late_library", "liblate.so", &[]);

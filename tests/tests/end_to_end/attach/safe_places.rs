@@ -1,5 +1,5 @@
-//! Programs in which a thread that is stopped just anywhere holds, or waits for, a lock that loading needs: after each
-//! attach and detach the program itself must still be able to load, look up, create and fork.
+//! Programs in which a thread that is stopped at an arbitrary point holds, or waits for, a lock that loading needs:
+//! after each attach and detach the program itself must still be able to load, look up, create and fork.
 
 use memhook_tests::{Attacher, Target, build_target, expect_sites, rounds};
 use std::process::Command;
@@ -39,7 +39,7 @@ fn threads_that_fill_their_stacks_and_are_joined() {
     });
 }
 
-/// The hook is loaded while that lock is held by somebody who waits for us to be done.
+/// The hook is loaded while that lock is held by a thread that waits for us to finish.
 #[test]
 fn the_list_of_stacks_is_locked() {
     let program = build_target("stack_list", &["-pthread"]);
@@ -69,7 +69,7 @@ fn the_list_of_streams_is_locked() {
     assert!(target.finish().success());
 }
 
-/// Each attach loads the hook anew.
+/// Each attach loads the hook again.
 #[test]
 fn threads_that_are_joined_by_many_programs() {
     memhook_tests::patiently(|| {

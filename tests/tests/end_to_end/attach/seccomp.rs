@@ -69,7 +69,7 @@ fn described_functions_that_throw_under_a_filter_that_kills_for_what_the_loader_
     assert!(target.finish().success());
 }
 
-/// The modules, and how many of their slots lead to the hook.
+/// Returns the modules, and how many of their slots lead to the hook.
 fn hooked(report: &Value) -> Vec<[Value; 4]> {
     let modules = report["coverage"].as_array().expect("modules").iter();
     let facts = ["module", "hooked", "unhookable", "note"];
@@ -164,7 +164,7 @@ fn libraries_opened_under_a_filter_that_kills() {
     assert_eq!(found, 6, "{report:#}");
 }
 
-/// The hook finds out before it has to wait for room.
+/// The hook notices before it has to wait for room.
 #[test]
 fn a_filter_that_comes_later() {
     let mut target = Target::start(&program(), &["late"]);

@@ -34,7 +34,7 @@ fn a_handler_that_allocates_at_every_tick_of_a_timer() {
     });
 }
 
-/// The timer fires while threads are held, remote calls are made and slots are exchanged.
+/// The timer fires while threads are stopped, remote calls are made and slots are exchanged.
 #[test]
 fn attaches_between_ticks() {
     memhook_tests::patiently(|| {

@@ -1,4 +1,4 @@
-//! An attacher that lives and does nothing must not keep its target waiting.
+//! An attacher that is alive but does nothing must not keep its target waiting.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run, stop, until};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The addresses of functions in a file, by nm.
+/// Returns the addresses of functions in a file, by nm.
 fn symbols(program: &Path, names: &[&str]) -> Vec<(String, u64)> {
     let output = Command::new("nm").arg(program).output().expect("nm");
     let text = String::from_utf8(output.stdout).expect("names");
@@ -32,7 +32,7 @@ fn changed(target: &Target) -> Vec<String> {
     found
 }
 
-/// The first address of a program.
+/// Returns the first address of a program.
 fn base_of(target: &Target, program: &Path) -> u64 {
     let (maps, path) = (target.maps(), program.to_str().expect("UTF-8"));
     let first = maps.lines().find(|line| line.ends_with(path));
@@ -277,7 +277,8 @@ fn a_dynamic_program() {
     assert!(target.finish().success());
 }
 
-/// A program with a loader and nothing else: `doctor` says so beside all that is well, and an attach refuses.
+/// A program with a loader and nothing else: `doctor` reports that beside everything that is fine, and an attach
+/// refuses.
 #[test]
 fn a_program_without_a_c_library() {
     let flags = ["-nostdlib", "-ffreestanding", "-fno-stack-protector"];

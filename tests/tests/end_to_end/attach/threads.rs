@@ -1,4 +1,4 @@
-//! Threads that come and go, stacks that are not the usual ones.
+//! Short-lived threads, and unusual stacks.
 
 use memhook_tests::{Attacher, Target, build_target, expect_sites, trace};
 
@@ -45,7 +45,7 @@ fn remembered_backtraces_are_right_everywhere() {
     }
 }
 
-/// A traced call takes little more of a stack than the allocator does.
+/// A traced call needs little more stack than the allocator does.
 #[test]
 fn stacks_with_little_room() {
     memhook_tests::patiently(|| {

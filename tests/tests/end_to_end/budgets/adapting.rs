@@ -56,7 +56,7 @@ fn number(value: &Value) -> f64 {
 /// megabytes.
 const OTHER_BYTES: f64 = 100_000.0;
 
-/// Compares the sums with the truth; by how many standard errors they are off, or nothing where all was
+/// Compares the sums with the truth; returns by how many standard errors they are off, or nothing if everything was
 /// counted.
 pub fn check(report: &Value, [allocations, allocated, _, live]: Truth) -> Vec<f64> {
     let (totals, sampling) = (&report["totals"], &report["sampling"]);
@@ -197,7 +197,7 @@ fn a_large_crowd_is_counted_or_estimated() {
     });
 }
 
-/// A program that was running before does not wait for long, and the first line of the report says what that means.
+/// A running program does not wait for long, and the first line of the report explains what that means.
 #[test]
 fn a_running_program_keeps_its_speed_by_default() {
     memhook_tests::patiently(|| {

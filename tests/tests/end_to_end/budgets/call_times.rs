@@ -34,7 +34,7 @@ fn of_function(report: &Value, name: &str) -> (f64, f64) {
     (number("alloc_ns"), number("timed_calls"))
 }
 
-/// A wait is never shorter than it was asked for, whatever else the machine does.
+/// A wait is never shorter than requested, whatever else the machine is doing.
 fn assert_slow(ns: f64, allocations: f64) {
     let mean = ns / allocations;
     assert!(mean > 0.97 * WAIT_NS, "{mean} ns a slow call");

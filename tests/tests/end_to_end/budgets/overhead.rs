@@ -14,8 +14,8 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
-/// Runs the program whose rate changes, with these options of `attach`. The last report, and the truth: allocations, their bytes,
-/// live blocks, their bytes.
+/// Runs the program with a changing rate and these options of `attach`. Returns the last report, and the truth:
+/// allocations, their bytes, live blocks, their bytes.
 fn trace(options: &[&str], program: &[&str]) -> (Value, [f64; 4]) {
     let mut target = Target::start(&build_target("changing_rate", &["-O1"]), program);
     let attacher = Attacher::start(&target, options);
@@ -29,7 +29,7 @@ fn trace(options: &[&str], program: &[&str]) -> (Value, [f64; 4]) {
     (report, truth.try_into().expect("four numbers"))
 }
 
-/// By how many standard errors the sums are off.
+/// Returns by how many standard errors the sums are off.
 fn deviations(report: &Value, truth: [f64; 4]) -> [f64; 2] {
     let (totals, sampling) = (&report["totals"], &report["sampling"]);
     let sums = [
@@ -44,7 +44,7 @@ fn deviations(report: &Value, truth: [f64; 4]) -> [f64; 2] {
     })
 }
 
-/// The times follow each other from the attach to the end, and each is told apart from the one before.
+/// The times follow each other from the attach to the end, and each differs from the one before.
 fn check_kept(report: &Value) {
     let kept = report["overhead"]["kept"].as_array().expect("times");
     let mut end = 0.0;
@@ -106,7 +106,7 @@ fn sums_are_within_their_standard_errors_though_the_rate_changes() {
     });
 }
 
-/// Bytes of blocks of the program's own that are live, and how many were allocated.
+/// Returns the live bytes of the program's own blocks, and the number of allocations.
 fn own_bytes(report: &Value) -> f64 {
     let sites = report["sites"].as_array().expect("sites").iter();
     let own = sites.filter(|site| site["stack"].to_string().contains("\"allocate()"));
@@ -273,7 +273,7 @@ fn the_text_and_what_is_refused() {
     assert!(target.finish().success());
 }
 
-/// A program that is started; and a gate, which needs every allocation, and says that it has not got them.
+/// Programs started by memhook-rs; and a gate, which needs every allocation, and reports that it does not have them.
 #[test]
 fn programs_that_are_started() {
     let program = build_target("changing_rate", &["-O1"]);

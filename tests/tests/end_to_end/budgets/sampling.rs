@@ -5,7 +5,8 @@ use memhook_tests::{Attacher, Target, build_target, run as memhook};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Mean bytes between samples: less than the large blocks have, and much more than the small ones.
+/// Mean bytes between samples: less than the size of the large blocks, and much more than that of the
+/// small ones.
 const MEAN: &str = "8K";
 /// MEMHOOK_RUNS sets another number; the bounds hold for any.
 const RUNS: u32 = 12;
@@ -55,8 +56,8 @@ fn run() -> BTreeMap<String, Estimate> {
     estimates(&report)
 }
 
-/// The bounds are so wide that chance passes them less than once in a million runs of this test;
-/// forgetting releases, or weights that leave out the block's own size, pass them every time.
+/// The bounds are so wide that chance exceeds them less than once in a million runs of this test;
+/// forgotten releases, or weights that ignore the block's own size, exceed them every time.
 #[test]
 fn estimates_are_unbiased_and_their_errors_true() {
     memhook_tests::patiently(|| {
@@ -131,7 +132,7 @@ fn check_totals(by: &str) {
     }
 }
 
-/// A recording has the live report's errors, and every view of it says that it estimates.
+/// A recording has the live report's errors, and every view of it shows that it estimates.
 #[test]
 fn views_of_a_recording_have_errors() {
     memhook_tests::patiently(|| {

@@ -138,7 +138,7 @@ fn every_block_from_the_first_one_on() {
     end(server);
 }
 
-/// Children that claim what a killed attacher has offered go on as they would without it.
+/// Children that claim a region offered by a killed attacher continue as they would without it.
 #[test]
 fn nobody_waits_for_an_attacher_that_was_killed() {
     let mut server = server();

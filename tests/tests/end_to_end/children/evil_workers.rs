@@ -60,7 +60,7 @@ fn haunted(more: &[&str], through: &[&str], options: &[&str], ways: &[(&str, boo
     end(server);
 }
 
-/// A child that was made without fork(2) has its parent's region until its first hooked call. It can spoil numbers.
+/// A child created without fork(2) has its parent's region until its first hooked call. It can only spoil numbers.
 #[test]
 fn haunt_their_parent_by_numbers_only() {
     let ways = [
@@ -178,8 +178,8 @@ fn have_no_region_of_their_parent() {
     end(server);
 }
 
-/// Regions that wait for children are mapped in all of them until their first call. Nothing in there is called or says
-/// where to write, so the server and the attacher go on, whatever a worker has made of its numbers.
+/// Regions that wait for children are mapped in all of them until their first call. Nothing in there is called or
+/// determines where to write, so the server and the attacher continue, whatever a worker has done to the numbers.
 #[test]
 fn write_into_what_waits_for_others_in_vain() {
     let folder = Folder::new("evil");

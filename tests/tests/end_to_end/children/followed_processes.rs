@@ -8,8 +8,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 
-/// The third child that the server forks is made by a process that ends at once, so that nothing tells
-/// whose descendant it is.
+/// The third child that the server forks is created by a process that ends at once, so that its ancestor cannot be
+/// determined.
 const ORPHAN: usize = 2;
 
 /// Has the server fork one child of each kind.
@@ -155,7 +155,7 @@ fn children_of_busy_threads() {
     assert!(server.finish().success());
 }
 
-/// A copy of a target under a name of its own.
+/// Copies a target to a name of its own.
 fn copy(folder: &Folder, target: &str) -> PathBuf {
     let path = folder.path(&format!("all-{}", std::process::id()));
     memhook_tests::programs::copy_program(build_target(target, &[]), &path);

@@ -26,7 +26,8 @@ fn detach(pid: &str) {
     assert_eq!(code, 0, "{output}{errors}");
 }
 
-/// A whole trace of a process: its own allocations are seen, if need be in a longer one, as it may stand still.
+/// Traces a process completely: its own allocations are seen, in a longer trace if necessary, as it may be
+/// stopped.
 fn trace_shortly(pid: &str) {
     let trace = |duration: &str| {
         let (code, output, errors) = run(&["attach", "--json", "-d", duration, pid]);

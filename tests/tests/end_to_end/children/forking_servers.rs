@@ -16,7 +16,7 @@ fn json_of_attach_for(pid: &str, duration: &str) -> serde_json::Value {
     serde_json::from_str(output.lines().last().expect("a report")).expect("JSON")
 }
 
-/// A backend at work allocates while it is traced, if need be for longer, as it may stand still.
+/// A working backend allocates while it is traced, in a longer trace if necessary, as it may be stopped.
 fn allocates(pid: &str) {
     let mut reports = ["300ms", "3s", "10s", "20s"]
         .into_iter()
@@ -35,7 +35,7 @@ fn children_of(pid: u32) -> Vec<String> {
     text.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-/// A program of PostgreSQL's, the newest version that is installed.
+/// Returns a program of PostgreSQL in the newest installed version.
 fn postgresql(name: &str) -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -182,7 +182,7 @@ impl Session {
     }
 }
 
-/// The postmaster and all that it forks are traced by one attacher, whose death harms nobody.
+/// One attacher traces the postmaster and everything that it forks, and its death harms nothing.
 #[test]
 fn every_backend_of_postgresql_is_followed() {
     let folder = Folder::new("postgresql-followed");

@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The line of the log that says that a process is traced.
+/// Line of the log that reports that a process is traced.
 const TRACED: &str = "session: attached ";
 
-/// A sick target, up to where it is sick.
+/// Starts a target with a problem, and waits until it shows.
 fn sick(disease: &str, variables: &[(&str, &str)]) -> Target {
     let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
     let variables = variables.iter().copied();
@@ -62,7 +62,7 @@ fn resident(target: &Target) -> f64 {
     kib.expect("a number") * 1024.0
 }
 
-/// The number behind a word that the target says.
+/// Returns the number behind a word in the target's output.
 fn said(target: &mut Target, word: &str) -> f64 {
     let line = target.expect(word);
     let number = line.split_whitespace().nth(1);
@@ -139,7 +139,7 @@ fn what_is_mapped_beside_the_heap() {
     one_that_grows("mappings", "mappings", "mapped beside the heap");
 }
 
-/// A program that goes on taking memory, and gives it all back where it is bounded.
+/// A program that keeps taking memory, and gives it all back when it is bounded.
 fn one_that_grows(disease: &str, expected: &str, words: &str) {
     let target = sick(disease, &[]);
     let advice = advice(&target, expected);
@@ -228,7 +228,7 @@ fn huge_pages_that_are_hardly_used() {
     started_anew("huge", "huge_pages", ("NO_HUGE_PAGES", "1"));
 }
 
-/// A disease whose remedy is a variable at the start.
+/// A problem whose remedy is an environment variable at the start.
 fn started_anew(disease: &str, expected: &str, remedy: (&str, &str)) {
     let target = sick(disease, &[]);
     let advice = advice(&target, expected);
@@ -303,7 +303,7 @@ fn a_cache_at_its_limit() {
     }
 }
 
-/// A program that begins to grow near the end of the first look, after which nobody can say how it goes on.
+/// A program that begins to grow near the end of the first look, after which its further course is unknown.
 fn late_grower() -> (Target, impl FnOnce(&mut Target)) {
     let program = build_target("diseased", &["-O2", "-g", "-pthread"]);
     let target = Target::run(Command::new(program).arg("cache"));

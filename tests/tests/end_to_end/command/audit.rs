@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 
-/// The lines of the file, each of which fits the schema.
+/// Returns the lines of the file, each of which fits the schema.
 fn lines(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(file).expect("a file");
     let schema = JsonSchema::load("audit-1");
@@ -103,7 +103,8 @@ fn released_blocks() {
     assert!(calls >= 100, "{report}");
 }
 
-/// A file that cannot be used: nothing is done. One that cannot be written to any more: one line, and the work goes on.
+/// With an unusable file, nothing is done. If it cannot be written to any more, there is one line, and the work
+/// continues.
 #[test]
 fn files_that_fail() {
     let folder = Folder::new("audit-fails");

@@ -349,7 +349,7 @@ fn a_reader_that_went_away() {
     target.finish();
 }
 
-/// A thread stays inside of the loader: `doctor` says what an attach would come to.
+/// A thread stays inside the loader: `doctor` predicts the result of an attach.
 #[test]
 fn a_process_that_is_never_at_a_safe_point() {
     let program = build_target("never_safe", &["-pthread"]);

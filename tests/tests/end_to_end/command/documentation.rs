@@ -14,7 +14,7 @@ fn output(args: &[&str]) -> String {
     out
 }
 
-/// The commands that `--help` of these words lists.
+/// Returns the commands in the output of `--help` for these words.
 fn commands_of(words: &[&str]) -> Vec<String> {
     let help = output(&[words, &["--help"]].concat());
     // The options of the command itself are in groups, below examples.
@@ -42,7 +42,7 @@ fn commands() -> Vec<Vec<String>> {
     all
 }
 
-/// The long options that a text mentions.
+/// Returns the long options in a text.
 fn long_options(text: &str) -> BTreeSet<String> {
     let lines = text
         .lines()
@@ -103,7 +103,7 @@ fn the_table_of_exit_codes_has_every_command() {
     }
 }
 
-/// The rows of the table of exit codes for a command: what each code means.
+/// Returns the rows of the table of exit codes for a command.
 fn codes_of_table(name: &str) -> BTreeSet<usize> {
     let page = include_str!("../../../../docs/exit-codes.md");
     let (_, table) = page.split_once("| command |").expect("the table");
@@ -129,7 +129,7 @@ fn codes_of_table(name: &str) -> BTreeSet<usize> {
     codes
 }
 
-/// The codes below "Exit codes:" in a help text.
+/// Returns the codes below "Exit codes:" in a help text.
 fn codes_of_help(text: &str) -> BTreeSet<usize> {
     let (_, below) = text.split_once("\nExit codes:\n").unwrap_or_default();
     let lines = below.lines().filter_map(|line| line.strip_prefix("  "));
@@ -155,7 +155,7 @@ fn help_and_table_have_the_same_exit_codes() {
     }
 }
 
-/// A sentence of the guide lists the commands that have no JSON.
+/// A sentence of the guide lists the commands without JSON output.
 #[test]
 fn the_guide_names_the_commands_without_json() {
     let page = include_str!("../../../../docs/guide/commands.md");

@@ -3,10 +3,10 @@
 use memhook_tests::{run, run_with};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The widest line of a help text on a wide terminal.
+/// Widest line of a help text on a wide terminal.
 const COLUMNS: usize = 100;
 
-/// The words of every command: none for the program itself.
+/// Words of every command: none for the program itself.
 const COMMANDS: [&[&str]; 26] = [
     &["advise"],
     &[],
@@ -36,7 +36,7 @@ const COMMANDS: [&[&str]; 26] = [
     &["completions"],
 ];
 
-/// The help of a command on a terminal that is this wide.
+/// Returns the help of a command on a terminal of this width.
 fn help(words: &[&str], flag: &str, columns: usize) -> String {
     let words = [words, &[flag]].concat();
     let (code, out, err) = run_with(&words, &[("COLUMNS", &columns.to_string())]);
@@ -44,7 +44,7 @@ fn help(words: &[&str], flag: &str, columns: usize) -> String {
     out
 }
 
-/// The lines of a help text that begin the description of an option.
+/// Returns the lines of a help text that begin the description of an option.
 fn option_lines(text: &str) -> Vec<&str> {
     let lines = text.lines().map(str::trim_start);
     // Possible values are listed as `- value`.
@@ -96,7 +96,8 @@ fn the_short_help_has_one_line_for_each_option() {
     }
 }
 
-/// The command lines of our program in an example: `cat x | memhook-rs report -` has one.
+/// Returns the command lines of our program in an example: `cat x | memhook-rs report -`
+/// contains one.
 fn command_lines(example: &str) -> Vec<Vec<String>> {
     let example = example.trim_start().split("   ").next().unwrap_or_default();
     let (mut commands, mut word, mut quote) = (vec![Vec::new()], String::new(), None);

@@ -10,7 +10,7 @@ const OTHER: &str = "These blocks come from ";
 const HIDDEN: &str = "Python cuts objects of up to 512 bytes from its own arenas";
 const NOTHING: &str = "Nothing grows: ";
 
-/// The last report of a short attach.
+/// Returns the last report of a short attach.
 fn attached(target: &Target, more: &[&str]) -> String {
     let pid = target.pid().to_string();
     let words = [&["attach", &pid, "-q", "-d", "1500ms"], more].concat();

@@ -202,7 +202,7 @@ fn compare(name: &str, leaves: Leaves, before: &State, after: &State) -> Vec<Str
         .collect()
 }
 
-/// The process, where the kernel gives huge pages.
+/// Starts the process, if the kernel gives huge pages.
 fn start() -> Option<Target> {
     let program = build_target("kernel_state", &[]);
     let mut target = Target::silent(&mut std::process::Command::new(program));

@@ -1,4 +1,4 @@
-//! The log: what memhook-rs does, step by step, for those who want to know, and what a bug report needs.
+//! The log: every step of memhook-rs, for interested users, and the data that a bug report needs.
 
 use memhook_tests::agents::wrapped_slots;
 use memhook_tests::programs::Folder;
@@ -62,7 +62,7 @@ fn is_off_until_it_is_wanted() {
     assert!(target.finish().success());
 }
 
-/// A pipe into which nothing fits any more.
+/// Returns a full pipe.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = pipe().expect("a pipe");
     let set = |writer: &PipeWriter, flags: i32| {
@@ -77,7 +77,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// A reader that stops reading would stop an attacher that wrote to it, and the target with that.
+/// A reader that stops reading would block an attacher that writes to it, and therefore the target.
 #[test]
 fn nobody_waits_for_its_reader() {
     let target = target();

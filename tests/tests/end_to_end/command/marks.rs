@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-/// For each line a phase: releases so many of the oldest blocks, and allocates others of a size. A block is one byte
-/// larger than its array.
+/// Each line is a phase: releases this many of the oldest blocks, and allocates others of a size. A block is one
+/// byte larger than its array.
 const PHASES: &str = "
 import sys
 kept = []
@@ -130,7 +130,7 @@ fn a_report_between_two_marks() {
     }
 }
 
-/// Blocks that live in the last line of reports, and whether the others tell of no more.
+/// Returns the live blocks in the last line of reports, and checks that the others report no more.
 fn last_live(output: &str, size: u64) -> u64 {
     let lines = output
         .lines()

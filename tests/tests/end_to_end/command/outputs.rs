@@ -12,8 +12,8 @@ fn mode(path: &str) -> u32 {
     metadata.permissions().mode() & 0o7777
 }
 
-/// A command that writes `PATH`: refused where something stands there, or a link, and private where it is new. With
-/// `--force` another file takes the place of the old one.
+/// Checks a command that writes `PATH`: it is refused if there is a file or a link, and a new file is private. With
+/// `--force` another file replaces the old one.
 fn check(folder: &Folder, arguments: &[&str]) {
     let what = arguments.join(" ");
     let path = folder.path("out");
@@ -63,7 +63,7 @@ fn check(folder: &Folder, arguments: &[&str]) {
     assert_eq!(code, 0, "{what}: {errors}");
 }
 
-/// A target at rest, and a recording of it.
+/// Returns a target at rest, and a recording of it.
 fn recorded(folder: &Folder) -> (Target, String) {
     let target = Target::start(&build_target("leaks", &[]), &[]);
     let file = folder.path("run.mhk");
@@ -147,7 +147,7 @@ fn what_was_there_survives() {
     assert!(target.finish().success());
 }
 
-/// Pipes and descriptors by their names go on working.
+/// Pipes and descriptors by their names continue to work.
 #[test]
 fn streams_by_their_names() {
     let folder = Folder::new("streams");
@@ -185,7 +185,7 @@ fn streams_by_their_names() {
     assert!(target.finish().success());
 }
 
-/// An attach that fails leaves an old output as it was, and no new one.
+/// An attach that fails leaves an old output unchanged, and creates no new one.
 #[test]
 fn a_failed_attach_leaves_no_output() {
     let folder = Folder::new("failed");

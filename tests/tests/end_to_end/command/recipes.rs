@@ -1,4 +1,4 @@
-//! The README, as typed: its first minute and its five recipes, on the service of the demo.
+//! The README as typed: its first minute and its five recipes, on the service of the demo.
 
 use memhook_tests::patience::TRIES;
 use memhook_tests::programs::{Folder, installed};
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The text of the README below a heading, up to the next one of that or a higher level.
+/// Returns the text of the README below a heading, up to the next one of that or a higher level.
 fn section(heading: &str) -> String {
     section_of("README.md", heading)
 }
@@ -29,14 +29,14 @@ fn section_of(page: &str, heading: &str) -> String {
     text.join("\n")
 }
 
-/// The lines of the code blocks in a text.
+/// Returns the lines of the code blocks in a text.
 fn code(text: &str) -> Vec<&str> {
     let parts = text.split("```").skip(1).step_by(2);
     // Behind the language.
     parts.flat_map(|part| part.lines().skip(1)).collect()
 }
 
-/// The commands in a section of the README that are memhook-rs.
+/// Returns the commands of memhook-rs in a section of the README.
 fn commands(heading: &str) -> Vec<String> {
     commands_in(&section(heading))
 }
@@ -48,7 +48,7 @@ fn commands_in(text: &str) -> Vec<String> {
     lines.collect()
 }
 
-/// The service, with debug information as the one in the binary has it.
+/// Starts the service, with debug information like that in the binary.
 fn service(folder: &Folder) -> Target {
     let program = folder.path("demo-service");
     let built = Command::new("g++")
@@ -175,7 +175,7 @@ fn every_command_does_what_it_says() {
     );
 }
 
-/// The step of a CI job, on tests of the reader's that leak.
+/// The step of a CI job fails on leaking tests of the reader.
 #[test]
 fn the_step_of_a_job_fails_for_a_leak() {
     let folder = Folder::new("leak-in-ci");

@@ -1,4 +1,5 @@
-//! A program that `run --duration` leaves before its end runs on as if it had never been traced.
+//! A program that `run --duration` leaves before its end continues as if it had never been
+//! traced.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, Target, binary, build_target, run, until};
@@ -22,7 +23,7 @@ impl Run {
         Run { target, folder }
     }
 
-    /// The last reports, once there are `count`.
+    /// Returns the last reports, once there are `count`.
     fn reports(&self, count: usize) -> Vec<serde_json::Value> {
         let mut reports: Vec<serde_json::Value> = Vec::new();
         until("the reports are there", || {
@@ -120,7 +121,7 @@ fn a_program_that_ends_earlier() {
     assert!(out.contains("no event lost"), "{out}");
 }
 
-/// The recording ends with the trace, complete, while the program runs on.
+/// The recording ends with the trace, complete, while the program continues.
 #[test]
 fn a_recording_ends_with_the_trace() {
     let folder = Folder::new("run-duration");

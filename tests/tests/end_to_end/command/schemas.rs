@@ -6,7 +6,7 @@ use memhook_tests::{Attacher, JsonSchema, Prober, Target, build_target, run, run
 use serde_json::Value;
 use std::process::Command;
 
-/// The output of a command that ends with this exit code, as JSON.
+/// Returns the output of a command that ends with this exit code, as JSON.
 fn json_with(code: i32, args: &[&str]) -> Value {
     let (found, out, err) = run(args);
     assert_eq!(found, code, "{args:?}: {err}");
@@ -92,7 +92,7 @@ fn reports() {
     assert_eq!(unseen, [""; 0]);
 }
 
-/// Records a program whose recorder is stopped for a time; the live report.
+/// Records a program whose recorder is stopped for a time; returns the live report.
 fn forsaken(file: &str) -> Value {
     let mut target = Target::start(&build_target("forsaken", &[]), &[]);
     let mut attacher = Attacher::start(&target, &["--stacks", "all", "-o", file]);

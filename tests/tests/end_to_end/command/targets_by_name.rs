@@ -4,7 +4,7 @@ use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, MemoryBox, Target, build_target, not_run, run};
 use std::path::{Path, PathBuf};
 
-/// A copy of a target under a name that no other process has.
+/// Copies a target to a name that no other process has.
 fn copy(folder: &Folder, name: &str) -> PathBuf {
     let path = folder.path(&format!("{name}-{}", std::process::id()));
     memhook_tests::programs::copy_program(build_target("deterministic", &[]), &path);
@@ -26,7 +26,7 @@ fn refused(args: &[&str]) -> String {
     err
 }
 
-/// The process of the only report.
+/// Returns the process of the only report.
 fn pid_of_report(args: &[&str]) -> u64 {
     let (code, out, err) = run(&[&["attach", "--json", "-d", "100ms"], args].concat());
     assert_eq!(code, 0, "{args:?}: {err}");
@@ -79,7 +79,7 @@ fn by_name() {
     assert!(first.finish().success() && second.finish().success());
 }
 
-/// A name with a letter too many, one of a kernel thread, and none.
+/// A name with an extra letter, one of a kernel thread, and none.
 #[test]
 fn what_may_have_been_meant_is_said() {
     let folder = Folder::new("mistyped");

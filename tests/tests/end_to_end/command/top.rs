@@ -239,7 +239,7 @@ fn colours_are_for_terminals_that_have_them() {
     }
 }
 
-/// A server with the workers that it makes, one of them at a time.
+/// A server with its workers, one of them at a time.
 #[test]
 fn children_one_at_a_time() {
     let mut server = Target::start(&build_target("prefork", &["-pthread", "-ldl"]), &[]);
@@ -286,12 +286,12 @@ fn children_one_at_a_time() {
     assert!(server.finish().success());
 }
 
-/// A command that runs in a folder.
+/// Returns a command that runs in a folder.
 fn inside(folder: &Folder, command: &str) -> String {
     format!("cd '{}' && {command}", folder.path(""))
 }
 
-/// A report, which is for its owner alone.
+/// Returns a report, which only its owner can read.
 fn report_in(folder: &Folder, name: &str) -> String {
     let path = folder.path(name);
     let metadata = std::fs::metadata(&path).expect("a report");
@@ -300,7 +300,7 @@ fn report_in(folder: &Folder, name: &str) -> String {
     std::fs::read_to_string(path).expect("text")
 }
 
-/// A key writes what `attach` would print, under names that no file has.
+/// A key writes the output of `attach` to files with new names.
 #[test]
 fn a_report_of_the_moment() {
     let folder = Folder::new("top-reports");

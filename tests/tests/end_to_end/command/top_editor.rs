@@ -18,7 +18,7 @@ test "$line" = 3 && exit 3
 exit 0
 "#;
 
-/// A folder with the editor in it, for any user.
+/// Creates a folder with the editor in it, for any user.
 fn folder(name: &str) -> Folder {
     let folder = Folder::new(name);
     write_script(folder.path("editor"), EDITOR);
@@ -52,7 +52,7 @@ fn modes(terminal: &Terminal) -> String {
     String::from_utf8_lossy(&flags.stdout).trim().to_owned()
 }
 
-/// The line of `forsaken.cc` on which this is first found.
+/// Returns the line of `forsaken.cc` on which this is first found.
 fn line_of(text: &str) -> usize {
     let file = std::fs::read_to_string(source("forsaken.cc")).expect("the source");
     let at = file.lines().position(|line| line.contains(text));
@@ -217,7 +217,7 @@ fn what_cannot_be_opened_is_said_at_the_bottom() {
     assert!(errors.contains("expected a command"), "{errors}");
 }
 
-/// The file is named by the process's debug information: no shell reads that.
+/// The process's debug information names the file: no shell interprets it.
 #[test]
 fn names_of_files_are_arguments_and_nothing_else() {
     let folder = folder("top-editor-names");

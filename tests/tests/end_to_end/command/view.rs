@@ -188,7 +188,7 @@ fn request(address: &str, request: &str) -> String {
     answer
 }
 
-/// A server for a recording, its address, and the path of the page with the token.
+/// Starts a server for a recording; returns it with its address, and the path of the page with the token.
 fn serve(file: &str, at: &str) -> (Child, String, String) {
     let mut server = Command::new(binary())
         .args(["view", file, "--serve", at])
@@ -206,7 +206,7 @@ fn serve(file: &str, at: &str) -> (Child, String, String) {
     (server, address.to_owned(), format!("/{token}"))
 }
 
-/// An answer to a browser that was told this name.
+/// Returns an answer to a browser that was given this name.
 fn request_as(address: &str, path: &str, host: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
     write!(

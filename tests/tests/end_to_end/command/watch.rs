@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 const LIMIT: u64 = 96 << 20;
 
-/// A watch of a process, under way.
+/// A running watch of a process.
 struct Watch {
     child: Child,
 }
@@ -21,7 +21,7 @@ impl Watch {
         Watch::start_with(args, &[])
     }
 
-    /// Returns when so many processes of a group are traced.
+    /// Returns when this many processes of a group are traced.
     fn of_group(group: &MemoryBox, count: usize, directory: &str) -> Watch {
         let path = group.path().to_str().expect("text");
         let mut watch = Watch::start(&["--cgroup", path, "--at", "80%", "-o", directory]);
@@ -29,7 +29,7 @@ impl Watch {
         watch
     }
 
-    /// Waits for so many lines that begin like this.
+    /// Waits for this many lines that begin like this.
     fn await_lines(&mut self, beginning: &str, count: usize) {
         let mut left = count;
         while left > 0 {
@@ -72,7 +72,7 @@ impl Watch {
     }
 }
 
-/// The reports in a directory, in the order of their names.
+/// Returns the reports in a directory, in the order of their names.
 fn reports(directory: &Path) -> Vec<(String, Value)> {
     let files = std::fs::read_dir(directory).expect("a directory").flatten();
     let mut found: Vec<(String, Value)> = files
@@ -87,7 +87,7 @@ fn reports(directory: &Path) -> Vec<(String, Value)> {
     found
 }
 
-/// The live bytes of the site of a function, and all of the report.
+/// Returns the live bytes of the site of a function, and those of the whole report.
 fn share(report: &Value, function: &str) -> (f64, f64) {
     let report = &report["report"];
     let all = report["totals"]["live_bytes"].as_f64().expect("live bytes");
@@ -101,7 +101,7 @@ fn share(report: &Value, function: &str) -> (f64, f64) {
     (sites.iter().filter(is_of).map(bytes).sum(), all)
 }
 
-/// A report of a watch has two others in it.
+/// A report of a watch contains two others.
 fn check_schemas(reports: &[(String, Value)]) {
     let [watch, report, rss] = ["watch-1", "report-1", "rss-1"].map(JsonSchema::load);
     for (_, found) in reports {

@@ -1,5 +1,5 @@
-//! The step of `action.yml` that judges a program, run as GitHub's runner runs it: a script, and the outputs that
-//! later steps read.
+//! The step of `action.yml` that judges a program, run in the same way as by GitHub's runner: a script, and the
+//! outputs that later steps read.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{binary, build_target};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The script of the last step.
+/// Returns the script of the last step.
 fn script() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../action.yml");
     let action = std::fs::read_to_string(path).expect("action.yml");

@@ -1,4 +1,4 @@
-//! The gate on programs whose allocator is not glibc's.
+//! The gate on programs with other allocators than glibc's.
 
 use memhook_tests::programs::installed;
 use memhook_tests::releases::Release;

@@ -58,7 +58,8 @@ fn every_way_to_make_a_process() {
     }
 }
 
-/// A makefile whose target `test` runs this program so often, by a shell each, half of them without a leak.
+/// Writes a makefile whose target `test` runs this program `runs` times, each by a shell, half of them
+/// without a leak.
 fn tests_by_make(folder: &Folder, runs: u32) -> String {
     let program = build_target("gate_family", &["-O1", "-g", "-pthread"]);
     let clean = build_target("gate_cases", &["-O1", "-g"]);

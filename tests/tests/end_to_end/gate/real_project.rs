@@ -1,5 +1,5 @@
-//! The tests of a C++ project that nobody here wrote, built with the flags of its distribution, with
-//! and without a leak planted.
+//! The tests of an independent C++ project, built with the flags of its distribution, with and
+//! without a planted leak.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{binary, debian_source};
@@ -17,7 +17,7 @@ const DEBIAN_FLAGS: [&str; 7] = [
     "-D_FORTIFY_SOURCE=2",
 ];
 
-/// The library shared and the test program on it, as the package has them.
+/// Builds the shared library and its test program, as in the package.
 fn build(folder: &Path) {
     let run = |args: &[&str]| {
         let status = Command::new("c++")

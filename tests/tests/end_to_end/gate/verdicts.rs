@@ -102,7 +102,7 @@ fn limits_and_exit_codes() {
     }
 }
 
-/// Blocks of the loader, in no event, live at the end: no less was live at the peak.
+/// Blocks of the loader appear in no event, but are live at the end: the peak is at least as large.
 #[test]
 fn the_peak_is_no_less_than_what_lives_at_the_end() {
     let (status, out, text) = gate(&["--json"], &["nothing"]);
@@ -313,8 +313,8 @@ fn wrappers_are_not_blamed() {
     assert!(text.contains("other ways to main"), "{text}");
 }
 
-/// The first of these judgements on a process that is as it should be, or the last one: each takes longer than the one before,
-/// as the process may stand still for a time.
+/// Returns the first of these judgements on a process that is as expected, or the last one: each takes longer than the
+/// one before, as the process may be stopped for a time.
 fn judged(
     options: &[&str],
     durations: &[&str],
@@ -330,7 +330,7 @@ fn judged(
     last
 }
 
-/// The judgement on the growth of a process.
+/// Returns the judgement on the growth of a process.
 fn growth(
     pid: &str,
     options: &[&str],
@@ -367,7 +367,7 @@ fn a_service_that_leaks_slowly_and_one_with_a_full_cache() {
     }
 }
 
-/// One block that becomes larger: as many blocks as before, and none of them is old.
+/// One block that gets larger: the number of blocks stays the same, and none of them is old.
 #[test]
 fn a_service_whose_only_log_becomes_longer() {
     let program = build_target("gate_service", &["-O1", "-g"]);

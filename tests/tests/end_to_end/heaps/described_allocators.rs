@@ -213,7 +213,7 @@ fn killed_while_it_attaches(target: &Target, options: &[&str]) {
     }
 }
 
-/// A mistake is one line, and the target is not touched.
+/// A mistake is reported in one line, and the target is not touched.
 #[test]
 fn mistakes_are_one_line() {
     let program = build_target("described_allocators", &["-g", "-O2", "-fPIE", "-pie"]);
@@ -328,8 +328,8 @@ fn each_heap_has_a_recording() {
     assert!(target.finish().success());
 }
 
-/// A library of which functions are traced may be closed, and the program may have something of its own there when the
-/// trace ends, even the same bytes: nothing is put back into that.
+/// A library with traced functions may be closed, and the program may have its own data there when the trace ends,
+/// even the same bytes: nothing is written back into that.
 #[test]
 fn nothing_is_written_where_a_closed_library_was() {
     let library = build_library("closed_pool_library", "libclosed_pool.so", &["-g", "-O2"]);
@@ -359,7 +359,7 @@ fn nothing_is_written_where_a_closed_library_was() {
     }
 }
 
-/// A description may take any number for the place of a block: the program does not notice.
+/// A description may use any number as the place of a block: the program does not notice.
 #[test]
 fn a_wrong_place_of_the_block_is_no_crash() {
     let program = build_target("wild_arguments", &["-g", "-O2"]);

@@ -167,7 +167,8 @@ fn every_way_to_map() {
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// Without the option nothing of it is there, and what an allocator maps is its own.
+/// Without the option there is nothing about mappings, and those of an allocator are
+/// its own.
 #[test]
 fn what_is_not_asked_for_and_what_belongs_to_an_allocator() {
     let name = "libmapping_allocator.so";

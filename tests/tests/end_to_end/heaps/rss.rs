@@ -42,7 +42,7 @@ fn sum_of_parts(report: &Value) -> u64 {
     parts.iter().map(|part| number(&part["bytes"])).sum()
 }
 
-/// The resident bytes of a process that stands still.
+/// Returns the resident bytes of a stopped process.
 fn resident(pid: u32) -> u64 {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(path).expect("it lives");

@@ -1,5 +1,5 @@
-//! The table of allocators, their versions and commands in `docs/guide/heaps.md`: what each command finds in a program that
-//! loses 200 blocks.
+//! The table of allocators, their versions and commands in `docs/guide/heaps.md`: the result of each command on a
+//! program that loses 200 blocks.
 
 use memhook_tests::programs::installed_library;
 use memhook_tests::releases::Release;
@@ -18,7 +18,7 @@ const LOOKS: usize = 10;
 /// An allocator of a version.
 struct Kind {
     name: &'static str,
-    /// A Debian release by its name; this system's where it has none.
+    /// Name of a Debian release; `None` for this system's.
     release: Option<&'static str>,
     /// Library to preload, or flags to link it in.
     from: From,
@@ -73,7 +73,7 @@ const KINDS: [Kind; 8] = [
 ];
 
 impl Kind {
-    /// The program on it; `None` where it is not there.
+    /// Returns the command that runs the program on it; `None` if it is not installed.
     fn command(&self) -> Option<Command> {
         let release = match self.release {
             Some(name) => Some(Release::named(name)?),

@@ -14,7 +14,7 @@ struct Numbers {
     frees: u64,
     reallocations: u64,
     bytes: u64,
-    /// The block of each number that lives.
+    /// Live block of each number.
     blocks: HashMap<u64, Block>,
 }
 

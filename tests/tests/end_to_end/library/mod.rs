@@ -1,4 +1,4 @@
-//! The library `memhook`, as others use it: profilers of their own in this process, on real programs.
+//! The library `memhook` as others use it: their own profilers in this process, on real programs.
 
 mod endings;
 mod events;
@@ -18,7 +18,8 @@ fn traced<P: Profiler>(program: &str, args: &[&str], profiler: P) -> (Target, At
     (target, attached)
 }
 
-/// The output of a look that the machine can make; `None` where it has no watchpoints, and the test must not run.
+/// Returns the output of a look that the machine supports; `None` if it has no watchpoints, and the test must not
+/// run.
 fn looked(look: impl FnOnce(&mut Vec<u8>) -> Result<(), memhook::Error>) -> Option<String> {
     let mut out = Vec::new();
     match look(&mut out) {

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 
-/// The numbers of the last report in a file: allocations, bytes, live blocks, live bytes.
+/// Returns the numbers of the last report in a file: allocations, bytes, live blocks, live bytes.
 fn reported(file: &str) -> [u64; 4] {
     let text = std::fs::read_to_string(file).expect("a report");
     let last = text.lines().last().expect("a line");
@@ -57,7 +57,7 @@ fn nix_flags(pipe: &File) -> i32 {
     unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETFL, 0) }
 }
 
-/// The program in docs/library.md.
+/// Returns the program in docs/library.md.
 fn documented() -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/library.md");
     let page = std::fs::read_to_string(page).expect("the page");

@@ -93,7 +93,7 @@ fn calls_of_a_process_that_ends_are_counted_to_the_last() {
     assert!(target.finish().success());
 }
 
-/// A forked process has the pads too: it counts nothing, and is put right with its parent.
+/// A forked process has the pads too: it counts nothing, and is restored with its parent.
 #[test]
 fn forked_processes_count_nothing_and_are_put_right() {
     let mut target = start(2, 300, &[]);
@@ -176,7 +176,7 @@ fn busy_threads_never_notice_probes_that_come_and_go() {
     assert!(target.finish().success());
 }
 
-/// Attachers die at any moment; the program goes on, and the next one puts all right.
+/// Attachers die at any moment; the program continues, and the next one restores everything.
 #[test]
 fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     let mut target = start(8, 200, &["signals"]);
@@ -212,7 +212,7 @@ fn attachers_that_are_killed_at_any_moment_leave_a_process_that_works() {
     assert!(target.finish().success());
 }
 
-/// One line, exit code 2, and the process is as it was.
+/// One line, exit code 2, and the process is unchanged.
 #[test]
 fn what_cannot_be_probed_is_refused_in_one_line() {
     let target = start(1, 1, &[]);
@@ -478,7 +478,7 @@ fn callers(row: &Value) -> Vec<(String, u64)> {
     sums.into_iter().collect()
 }
 
-/// The formats of other programs hold the same, with the probed function innermost.
+/// The formats of other programs contain the same, with the probed function innermost.
 #[test]
 fn callers_become_flame_graphs() {
     let mut target = start(2, 50, &[]);

@@ -115,7 +115,7 @@ fn every_block_is_told_once_whoever_comes_and_goes() {
     assert!(target.finish().success());
 }
 
-/// An allocator that could call the program keeps the loader from being asked.
+/// An allocator that could call the program prevents the use of the loader.
 #[test]
 fn a_mapped_hook_tells_the_same() {
     let mut command = Command::new(build_target("emitted", &["-O1"]));
@@ -317,7 +317,7 @@ fn waits(tracer: u32) -> bool {
     call.is_some_and(|call| calls.contains(&call))
 }
 
-/// A tracer that people use counts the same, in memory and in a file.
+/// A widely used tracer counts the same, in memory and in a file.
 #[test]
 fn bpftrace_listens() {
     let folder = Folder::new("emit-bpftrace");
@@ -478,7 +478,7 @@ fn what_cannot_be_is_refused() {
     assert!(target.finish().success());
 }
 
-/// The directory is the process's own: in another mount namespace, the file is there and not here.
+/// The directory belongs to the process: in another mount namespace, the file is there and not here.
 #[test]
 fn the_file_is_where_the_process_finds_it() {
     let folder = Folder::new("emit-elsewhere");

@@ -56,7 +56,7 @@ fn redis_answers_as_ever() {
     assert_eq!(client.redis("GET kept:17"), format!("{:0500}", 17));
 }
 
-/// A file of pages that nobody has written, a checksum over all rows, and a recursive query.
+/// Fills a file with new pages, a checksum over all rows, and a recursive query.
 const SQL: &str = "create table t(a integer primary key, b text);\n\
     with recursive n(i) as (select 1 union all select i+1 from n where i<20000) \
     insert into t select i, hex(i*7919) from n;\n\

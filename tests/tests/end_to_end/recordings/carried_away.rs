@@ -1,4 +1,5 @@
-//! A recording of redis, read where nothing else of the run is: every view and format has the same sums.
+//! A recording of redis, read without any other file of the run: every view and format has the same
+//! sums.
 
 use super::{json, number, output, sites, sum};
 use memhook_tests::programs::{Client, Folder, loaded_redis};

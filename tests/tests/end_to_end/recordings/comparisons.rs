@@ -87,7 +87,7 @@ fn a_planted_regression_comes_out_first() {
     assert_eq!(changes.len(), 1, "the same requests: {allocated:#}");
 }
 
-/// The sites of a comparison, but for their scores.
+/// Returns the sites of a comparison without their scores.
 fn without_scores(difference: &Value) -> Vec<Value> {
     let mut sites = difference["sites"].as_array().expect("sites").clone();
     for site in sites.iter_mut().filter_map(Value::as_object_mut) {

@@ -1,4 +1,5 @@
-//! Recordings from end to end: made beside a live report, carried away, read in every way.
+//! Recordings from end to end: made beside a live report, moved to another place, read in every
+//! way.
 
 mod carried_away;
 mod comparisons;
@@ -58,7 +59,7 @@ fn sites(report: &Value) -> Vec<(u64, u64, String, Vec<String>)> {
     sites
 }
 
-/// Records a run of the program from ready to done; the live report.
+/// Records a run of the program from ready to done; returns the live report.
 fn record(program: &Path, args: &[&str], file: &str, options: &[&str]) -> Value {
     let mut target = Target::start(program, args);
     let attacher = Attacher::start(&target, &[&["-o", file], options].concat());

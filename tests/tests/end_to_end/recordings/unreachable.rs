@@ -103,7 +103,7 @@ fn one_function_can_be_asked_about() {
     );
 }
 
-/// A name that is nowhere is a mistake in the question, not an answer.
+/// An unknown name is a mistake in the question, not an answer.
 #[test]
 fn no_filter_may_match_nothing() {
     let folder = Folder::new("filters");

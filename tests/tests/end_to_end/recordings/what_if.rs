@@ -37,7 +37,7 @@ fn advise(file: &str, options: &[&str]) -> Value {
     json(&[&["advise", file, "--what-if", "--json"], options].concat())
 }
 
-/// The row of an allocator, with settings that contain these words.
+/// Returns the row of an allocator, with settings that contain these words.
 fn row<'a>(advice: &'a Value, allocator: &str, settings: &str) -> &'a Value {
     let rows = advice["rows"].as_array().expect("rows");
     let is_it = |row: &&Value| {
@@ -146,7 +146,7 @@ fn an_allocator_that_fails_loses_only_its_own_row() {
     assert_eq!(advice["recommendation"], Value::Null);
 }
 
-/// A thread that has ended keeps no cache any more, neither in the program nor in its replay.
+/// A thread that has ended keeps no cache, neither in the program nor in its replay.
 #[test]
 fn threads_that_come_and_go() {
     let folder = Folder::new("what-if-threads");

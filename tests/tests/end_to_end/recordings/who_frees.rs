@@ -16,7 +16,7 @@ const PAIRS: [(&str, &str); 5] = [
     ("grown_buffer", "end_buffer"),
 ];
 
-/// The target's own function on a stack, without its scope and parameters.
+/// Returns the target's own function on a stack, without its scope and parameters.
 fn function(stack: &Value) -> String {
     let mut frames = stack.as_array().expect("a stack").iter();
     let is_ours = |frame: &&Value| {

@@ -64,7 +64,7 @@ fn exactly_what_was_lost() {
     assert_eq!(report["leaks"]["snapshot"]["method"], "precopy");
 }
 
-/// A copy that would take too long is not made, and the report says which option allows it.
+/// A copy that would take too long is not made, and the report names the option that allows it.
 #[test]
 fn a_hold_that_is_too_long_for_a_copy_has_a_remedy() {
     let mut target = Target::start(program(), &[]);

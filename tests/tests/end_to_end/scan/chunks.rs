@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The program that plants blocks, built once: a file that is being written can't be run.
+/// Returns the program that plants blocks, built once: a file that is being written can't be run.
 fn plant() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build_target("scan_plant", &[]))
@@ -251,7 +251,7 @@ fn a_core_of_a_debugger_tells_the_same() {
     assert!(target.finish().success());
 }
 
-/// The C library that a core names.
+/// Returns the C library that a core names.
 fn libc_path(core: &[u8]) -> String {
     let end =
         memchr::memmem::find(core, b"/libc.so.6\0").expect("it is mapped") + "/libc.so.6".len();
@@ -489,7 +489,7 @@ fn the_initial_thread_has_ended() {
     assert!(target.finish().success());
 }
 
-/// A return address into malloc on a stack says that a thread is inside only where the C library is what runs.
+/// A return address into malloc on a stack proves that a thread is inside only if the C library is running.
 #[test]
 fn frames_that_an_allocator_has_left() {
     let program = build_target("left_frames", &["-O1"]);

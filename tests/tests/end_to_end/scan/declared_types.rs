@@ -16,7 +16,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&out).expect("JSON")
 }
 
-/// The rows of types with their evidence: blocks, and usable bytes.
+/// Returns the rows of types with their evidence: blocks, and usable bytes.
 fn rows(report: &Value) -> BTreeMap<(String, String), (u64, u64)> {
     let rows = report["types"].as_array().expect("rows").iter();
     let text = |value: &Value| value.as_str().expect("text").to_owned();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The target, built once: a file that is being written can't be run.
+/// Returns the target, built once: a file that is being written can't be run.
 fn costly() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build_target("scan_limits", &[]))
@@ -31,7 +31,7 @@ fn json(target: &Target, options: &[&str]) -> Value {
     serde_json::from_str(&report).unwrap()
 }
 
-/// A refusal: one line, exit code 2.
+/// Expects a refusal: one line, exit code 2.
 fn refused(target: &Target, options: &[&str]) -> String {
     let pid = target.pid().to_string();
     let (code, out, err) = run(&[&["scan", &pid], options].concat());
@@ -61,7 +61,7 @@ fn memory_that_is_only_reserved() {
     assert!(target.finish().success());
 }
 
-/// The kernel shows one page of zeros for all of it, small ones and huge ones.
+/// The kernel maps one page of zeros for all of it, small ones and huge ones.
 #[test]
 fn zeros_that_were_only_read() {
     let target = start("zeros", 1 << 30);

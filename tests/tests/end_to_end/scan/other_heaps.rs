@@ -1,4 +1,4 @@
-//! Heaps of allocators other than glibc's, dissected: block for block while threads go on allocating.
+//! Heaps of allocators other than glibc's, dissected block by block while threads continue to allocate.
 
 use memhook_tests::programs::{Client, Folder, installed, installed_library, server};
 use memhook_tests::releases::Release;

@@ -12,7 +12,7 @@ use std::process::Command;
 /// Number of scans of each program.
 const SCANS: usize = 50;
 /// A thread in the middle of malloc has addresses in its registers that lie just behind other blocks, and keep them
-/// alive for that moment. So many scans may miss a leak for it.
+/// alive at that moment. This many scans may therefore miss a leak.
 const DISTRACTED: usize = 3;
 /// Blocks that the program loses, and that it keeps.
 const LEAKED: usize = 186;
@@ -153,7 +153,8 @@ pub fn check_commands(program: &Path, own: usize) {
     assert!(target.finish().success(), "it finds all as it was");
 }
 
-/// A program with one of the heaps: the allocator, how it is started, and how many blocks of 8 bytes that loses itself.
+/// A program with one of the heaps: the allocator, the command, and the number of 8-byte blocks that the allocator
+/// itself loses.
 type Heap = (&'static str, Command, usize);
 
 /// By it, a copy finds the file that it was made of, and the types that this declares.
@@ -180,7 +181,7 @@ fn all_heaps() -> Vec<Heap> {
         .collect()
 }
 
-/// A saved snapshot and a core dump tell the same of each heap as the process itself, block for block; so does the
+/// A saved snapshot and a core dump give the same result for each heap as the process itself, block by block; so do the
 /// census, and the path to a block.
 #[test]
 fn copies_and_tables_tell_the_same() {
@@ -337,7 +338,7 @@ fn of_a_program_on_musl() {
     }
 }
 
-/// Links the program with a library of this system, if it is there.
+/// Links the program with a library of this system, if it is installed.
 fn with(library: &str) -> Option<std::path::PathBuf> {
     has_library(library).then(|| {
         let path = installed_library(library).display().to_string();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The program that plants blocks, built once: a file that is being written can't be run.
+/// Returns the program that plants blocks, built once: a file that is being written can't be run.
 fn plant() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build_target("scan_plant", &[]))

@@ -71,7 +71,7 @@ fn a_filter_that_kills_for_everything_else() {
     }
 }
 
-/// The filter is one: the same commands die under it when they may do more.
+/// The filter works: the same commands die under it when they may do more.
 #[test]
 fn the_filter_kills() {
     let mut process = Target::start(target(), &[]);
@@ -197,7 +197,7 @@ fn advice_without_a_trace() {
     assert!(process.finish().success());
 }
 
-/// A heap that cannot be copied within the time for which threads may be held is copied while the program runs.
+/// A heap that cannot be copied within the time for which threads may be stopped is copied while the program runs.
 #[test]
 fn a_heap_that_takes_too_long() {
     let mut process = Target::start(target(), &["large"]);

@@ -345,7 +345,7 @@ fn another_process_in_the_same_memory() {
     assert!(target.finish().success());
 }
 
-/// The filter kills for userfaultfd(2) and clone(2): a scan makes neither where it cannot pass by it.
+/// The filter kills for userfaultfd(2) and clone(2): a scan makes neither call if it cannot suspend the filter.
 #[test]
 fn a_seccomp_filter_that_kills() {
     let mut target = Target::start(hidden_references(), &["s"]);

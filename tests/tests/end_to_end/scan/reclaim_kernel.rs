@@ -39,7 +39,7 @@ fn restartable_sequences_of_its_own() {
     reclaims_only_what_is_lost(Target::run(&mut command));
 }
 
-/// Nothing tells what stands there.
+/// No interface reveals the value.
 #[test]
 fn what_the_kernel_does_not_tell_is_a_refusal() {
     for (mode, why) in [

@@ -21,7 +21,7 @@ fn leaked(pid: u32) -> Vec<u64> {
         .collect()
 }
 
-/// A verdict on a process, made of a saved snapshot.
+/// Writes a verdict on a process from a saved snapshot.
 fn verdict(folder: &Folder, pid: u32) -> (String, Value) {
     let (snapshot, file) = (folder.path("x.snap"), folder.path("v.json"));
     scan(pid, &["--save", &snapshot, "--force"]);
@@ -124,7 +124,7 @@ fn what_is_forged_or_old_is_kept() {
     is_healthy(target);
 }
 
-/// One line, and nothing is released.
+/// Expects a message of one line, and that nothing is released.
 fn is_refused(args: &[&str], words: &str) {
     let (code, out, err) = run(args);
     assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");

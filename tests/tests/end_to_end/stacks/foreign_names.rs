@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 /// A title for the terminal, a line that looks like ours, and letters that run backwards.
 const NAME: &str = "evil\x1b]0;owned\x07\nmemhook-rs: all is well\u{202e}\u{9b}2J";
 
-/// The target in a file of a strange name, with a function of a strange name.
+/// Returns the target in a file with a strange name, with a function with a strange name.
 fn program(folder: &Folder) -> PathBuf {
     let built = build_target("foreign_names", &["-O1", "-fno-inline"]);
     let program = PathBuf::from(folder.path("tar\x1b[31mget\ry"));
@@ -176,7 +176,7 @@ fn nor_in_what_is_said_without_a_trace() {
     }
 }
 
-/// The harness's own attacher reads the announcement of such a process too.
+/// The test's own attacher also reads the announcement of such a process.
 #[test]
 fn a_trace_of_it_is_as_any_other() {
     let folder = Folder::new("foreign-names-traced");

@@ -1,4 +1,4 @@
-//! The compiled unwind tables against gdb, at calls of malloc in programs that nobody here built.
+//! Compares the compiled unwind tables with gdb, at calls of malloc in third-party programs.
 //!
 //! `MEMHOOK_STACKS=500 cargo test -p memhook-tests --test end_to_end gdb` compares more of them.
 
@@ -9,8 +9,8 @@ use memhook_unwind::walk;
 use std::io::{BufReader, Write};
 use std::process::{Command, Stdio};
 
-/// Runs inside gdb. At every stop it writes the registers and the frames of its backtrace, and waits
-/// for a line: the process stands still meanwhile.
+/// Script that runs inside gdb. At every stop it writes the registers and the frames of its
+/// backtrace, and waits for a line: the process is stopped meanwhile.
 const SCRIPT: &str = r"
 import gdb, random, sys
 random.seed(1)

@@ -1,4 +1,4 @@
-//! Unwind tables that an earlier run has kept give the same backtraces as freshly compiled ones.
+//! Unwind tables cached by an earlier run give the same backtraces as freshly compiled ones.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::run_with;
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// Allocates below many functions of a program and a library that nobody here built.
+/// Allocates below many functions of a third-party program and library.
 const SCRIPT: &str = "declare -A a; for i in {1..300}; do a[$i]=$((i * i)); done; b=(\"${!a[@]}\"); unset a; f() { local c=${b[*]}; [[ $c =~ 7 ]]; }; f; printf -v d %s x; case $d in x) ;; esac";
 
 fn entries(caches: &str) -> Vec<PathBuf> {
@@ -64,7 +64,7 @@ fn backtraces_do_not_depend_on_kept_tables() {
     assert_eq!(sizes(), whole, "made good again");
 }
 
-/// A file system that answers no request, as one whose server is gone.
+/// A file system that answers no request, like one whose server is gone.
 struct DeadFileSystem {
     place: CString,
     /// Nobody reads from it.

@@ -71,7 +71,7 @@ fn functions_of_javascript_are_on_stacks() {
     check(&Folder::new("made"), &["--perf-basic-prof"]);
 }
 
-/// The file for `perf inject --jit` lies where the program runs, and is known by its mapping.
+/// The file for `perf inject --jit` is in the program's current directory, and is recognized by its mapping.
 #[test]
 fn functions_have_their_names_in_a_dump_for_perf() {
     let options = ["--perf-prof", "--interpreted-frames-native-stack"];

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A service in small: handlers behind a dispatcher, a generator, a thread, a call from C back into Python, a function
-/// whose code is thrown away, and names that are not ASCII.
+/// A miniature service: handlers behind a dispatcher, a generator, a thread, a call from C back into Python, a
+/// function whose code is thrown away, and names that are not ASCII.
 const SERVICE: &str = r#"import sys, threading
 kept = []
 
@@ -49,7 +49,7 @@ for line in sys.stdin:
     print("done", flush=True)
 "#;
 
-/// The sizes of the program's own blocks.
+/// Sizes of the program's own blocks.
 const PLANTED: [u64; 4] = [10_001, 20_001, 30_001, 40_001];
 
 /// Blocks and bytes by the innermost Python function and line of the service.
@@ -92,7 +92,7 @@ fn planted(minor: u32) -> BTreeMap<(String, u64), (u64, u64)> {
     ])
 }
 
-/// A Python.
+/// A Python interpreter.
 struct Python {
     /// 3.`minor`.
     minor: u32,
@@ -114,7 +114,7 @@ impl Python {
     }
 }
 
-/// The interpreters of this machine: Debian's, and others where they are.
+/// Returns the interpreters of this machine: Debian's, and others if there are any.
 fn interpreters() -> Vec<Python> {
     let mut found = Vec::new();
     for minor in 8..=14 {
@@ -174,7 +174,7 @@ fn the_site_is_the_line() {
     });
 }
 
-/// A program that comes by the same places on many ways, at many depths, and through functions whose code is thrown
+/// A program that reaches the same places along many paths, at many depths, and through functions whose code is thrown
 /// away, so that others with other lines take its place in memory.
 const WAYS: &str = r#"import sys
 kept = []
@@ -250,8 +250,8 @@ fn check_remembered_frames(python: &Python) {
     assert!(target.finish().success());
 }
 
-/// A program that throws code away and compiles some anew, which then is at the same addresses as that before: with
-/// another line, another file or another name.
+/// A program that throws code away and compiles other code, which gets the same addresses: with another line, another
+/// file or another name.
 const PLACES: &str = r#"import sys
 kept = []
 space = {"kept": kept}
@@ -303,10 +303,10 @@ fn code_at_the_same_addresses_is_told_apart() {
     });
 }
 
-/// A size, and the function, the file and the line that have made blocks of it.
+/// A size, and the function, the file and the line that have created blocks of it.
 type MadePlace = (u64, String, String, u64);
 
-/// The program's own blocks by place: how many.
+/// Returns the number of the program's own blocks by place.
 fn made_places(report: &Value) -> BTreeMap<MadePlace, u64> {
     let mut found = BTreeMap::new();
     for site in report["sites"].as_array().expect("sites") {

@@ -58,7 +58,7 @@ fn an_array_belongs_to_the_line_that_made_it() {
     assert!(target.finish().success());
 }
 
-/// A thread for each request, as a web framework's own server has.
+/// A thread for each request, as in the built-in server of a web framework.
 #[test]
 fn what_a_request_leaves_belongs_to_its_handler() {
     let directory = Folder::new("service");

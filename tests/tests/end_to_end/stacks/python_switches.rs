@@ -139,7 +139,7 @@ for line in sys.stdin:
     print("done", flush=True)
 "#;
 
-/// The Pythons of this machine that have a module.
+/// Returns the Pythons of this machine that have a module.
 fn that_have(module: &str) -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").unwrap_or_default();
     let versions = std::fs::read_dir(Path::new(&home).join(".pyenv/versions"));
@@ -180,7 +180,8 @@ fn remembered(report: &Value, line: u64) -> (u64, u64) {
     (all, there)
 }
 
-/// Traces a program with the stacks of releases. It ends as it does untraced, and all that it keeps belongs to its line.
+/// Traces a program with the stacks of releases. It ends in the same way as untraced, and all blocks that it keeps
+/// belong to its line.
 fn survives(module: &str, script: &str, line: u64, kept: u64) {
     let pythons = that_have(module);
     if pythons.is_empty() {

@@ -1,7 +1,7 @@
-//! The compiled unwind tables against gimli's own interpretation of the same call frame
-//! information, at the places where programs that nobody here built happen to stop.
+//! Compares the compiled unwind tables with gimli's own interpretation of the same call frame information, at the
+//! places where third-party programs happen to stop.
 //!
-//! `MEMHOOK_STACKS=3000 cargo test -p memhook-tests --test end_to_end unwinding` compares so many of each.
+//! `MEMHOOK_STACKS=3000 cargo test -p memhook-tests --test end_to_end unwinding` compares this many of each.
 
 use super::stack_reference::{Busy, DEPTH, Modules, count, share};
 use memhook_inject::{HoldOptions, hold};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 struct Sample {
     registers: [u64; 3],
     all: [Option<u64>; 17],
-    /// The stack from rsp on, at most this much.
+    /// Part of the stack from rsp on, up to a limit.
     stack: Vec<u8>,
 }
 
@@ -107,7 +107,7 @@ fn compare(program: &str, busy: &Busy, samples: usize) -> usize {
     frames
 }
 
-/// Compares as many as are asked for; there are enough frames that it says something.
+/// Compares the requested number; there must be enough frames for a meaningful result.
 fn check(program: &str, busy: &Busy, usual: usize) {
     let samples = count(usual);
     let frames = compare(program, busy, samples);
@@ -146,8 +146,8 @@ fn tables_agree_with_gimli_in_the_compiler() {
     check("cc1plus", &Busy::compiler(), 800);
 }
 
-/// Traces a program until so many allocations are recorded; each remembered backtrace is unwound again
-/// and compared by the hook, and one that was wrong makes the exit code 3.
+/// Traces a program until this many allocations are recorded; the hook unwinds each remembered backtrace again and
+/// compares it, and a wrong one makes the exit code 3.
 fn remembered(program: &str, busy: &Busy, options: &[&str]) {
     let wanted = count(10_000) as u64;
     let mut args = vec!["attach", "--json", "-i", "1h", "--check-memo", "-d", "1s"];

@@ -1,4 +1,4 @@
-//! The matrix of allocators, linkers and ways to link: one program with one leak, and no statement on it that is false.
+//! The matrix of allocators, linkers and ways to link: one program with one leak, and no false statement about it.
 
 use super::says;
 use super::situation::{Built, Situation};

@@ -1,4 +1,4 @@
-//! The situations of `tests/truth`, each handed to every command that makes a statement about it.
+//! The situations of `tests/truth`, each passed to every command that makes a statement about it.
 
 mod matrix;
 mod situation;
@@ -111,7 +111,7 @@ fn run_from_the_start(situation: &Situation, built: &Built, what: &str, folder: 
     }
 }
 
-/// The verdict on the program at its end.
+/// Returns the verdict on the program at its end.
 fn judged(situation: &Situation, built: &Built, what: &str, folder: &Folder) {
     let input = folder.path("judged");
     std::fs::write(&input, "xx").expect("written");

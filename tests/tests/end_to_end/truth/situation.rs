@@ -1,4 +1,4 @@
-//! A situation as its `truth.toml` has it: see `tests/truth/README.md`.
+//! A situation described by its `truth.toml`: see `tests/truth/README.md`.
 
 use memhook_tests::programs::Folder;
 use memhook_tests::{build_service, leave_unless_linkable};
@@ -25,7 +25,7 @@ pub struct Site {
     pub seen: bool,
 }
 
-/// One way in which the program was built.
+/// One build of the program.
 pub struct Built {
     pub flags: Vec<String>,
     pub program: PathBuf,
@@ -55,7 +55,7 @@ fn compile(from: &Path, flags: &[String], more: &[&str], to: &str) {
 }
 
 impl Situation {
-    /// The names of all.
+    /// Returns the names of all folders.
     pub fn folders() -> Vec<String> {
         let entries = std::fs::read_dir(root()).expect("tests/truth");
         let folders = entries.map(|entry| entry.expect("an entry").path());

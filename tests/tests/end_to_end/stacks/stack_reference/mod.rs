@@ -59,7 +59,7 @@ impl Modules {
     }
 }
 
-/// A count of stacks, those that the tables cut short, and their share, in words.
+/// Describes a number of stacks, those that the tables truncated, and their share, in words.
 pub fn share(name: &str, stacks: u64, cut: u64) -> String {
     let percent = cut as f64 / stacks.max(1) as f64 * 100.0;
     format!("{name}: {stacks} stacks, {cut} cut short ({percent:.3} %)")
@@ -70,7 +70,7 @@ pub fn count(usual: usize) -> usize {
     std::env::var("MEMHOOK_STACKS").map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// A program that works until it is killed, and what makes it work.
+/// A program that works until it is killed, and the source of its work.
 pub struct Busy {
     child: Child,
     _load: Option<Background>,
@@ -78,7 +78,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// A program that needs no load, by its path or its name.
+    /// Starts a program that needs no load, by its path or its name.
     pub fn start(program: &str, args: &[&str]) -> Busy {
         let path = if program.contains('/') {
             program.into()
