@@ -53,8 +53,8 @@ fn orphans(targets: &[i32]) -> Vec<i32> {
     let mut statuses = Vec::new();
     loop {
         let all = children(std::process::id() as i32);
-        let ids = all.split_whitespace().map(|id| id.parse().unwrap());
-        let Some(orphan) = ids.into_iter().find(|id: &i32| !targets.contains(id)) else {
+        let mut ids = all.split_whitespace().map(|id| id.parse().unwrap());
+        let Some(orphan) = ids.find(|id: &i32| !targets.contains(id)) else {
             return statuses;
         };
         let name = std::fs::read_to_string(format!("/proc/{orphan}/comm")).unwrap_or_default();
