@@ -271,7 +271,7 @@ fn uncovered(range: Range<u64>, covered: &[Range<u64>]) -> Vec<Range<u64>> {
     found
 }
 
-/// A clock that shows this time now.
+/// Returns a clock that shows this time now.
 fn clock_from(now_ms: u32) -> impl Fn() -> u32 {
     let begin = Instant::now();
     move || now_ms.saturating_add(begin.elapsed().as_millis() as u32)

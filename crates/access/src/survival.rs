@@ -32,7 +32,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// A share that is certain.
+    /// Returns a share that is certain.
     pub fn certain(share: f64) -> Share {
         Share {
             estimate: share,
@@ -41,7 +41,7 @@ impl Share {
         }
     }
 
-    /// A share that is unknown; `estimate` is a guess.
+    /// Returns a share that is unknown; `estimate` is a guess.
     pub fn unknown(estimate: f64) -> Share {
         Share {
             estimate,

@@ -51,7 +51,7 @@ impl Contests {
         self.is_closed
     }
 
-    /// Approximate bytes of memory.
+    /// Returns the approximate bytes of memory.
     pub fn bytes(&self) -> usize {
         let lists: usize = self.changed.iter().map(Vec::capacity).sum();
         self.by_address.capacity() * (size_of::<(u64, Contest)>() + 1) + lists * size_of::<u64>()

@@ -140,7 +140,7 @@ impl Partners {
         *self = Self::new(false);
     }
 
-    /// Approximate bytes of memory.
+    /// Returns the approximate bytes of memory.
     pub fn bytes(&self) -> usize {
         let taken: usize = self.taken.iter().map(Vec::capacity).sum();
         taken * size_of::<Taken>()

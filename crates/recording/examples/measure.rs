@@ -15,7 +15,7 @@ use memhook_recording::{Meta, Options, Recording, Replay, Visitor, Writer};
 use memhook_stream::Stack;
 use std::time::{Duration, Instant};
 
-/// Processor time in nanoseconds.
+/// Returns the processor time in nanoseconds.
 fn cpu_ns(file: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let first = text.split(' ').next().unwrap_or_default();
@@ -26,14 +26,14 @@ fn thread_cpu() -> u64 {
     cpu_ns("/proc/thread-self/schedstat")
 }
 
-/// Processor time of the live threads.
+/// Returns the processor time of the live threads.
 fn process_cpu() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let files = tasks.flatten().map(|t| t.path().join("schedstat"));
     files.map(|file| cpu_ns(&file.to_string_lossy())).sum()
 }
 
-/// Processor time of all threads, including ended ones, in steps of 10 ms.
+/// Returns the processor time of all threads, including ended ones, in steps of 10 ms.
 fn whole_cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = text.rsplit(')').next().unwrap_or_default();
@@ -42,7 +42,7 @@ fn whole_cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Peak resident memory of the process, in MiB.
+/// Returns the peak resident memory of the process, in MiB.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM"));

@@ -112,7 +112,7 @@ impl AgentPlan {
 }
 
 impl PlannedTarget {
-    /// The cells of its row.
+    /// Returns the cells of its row.
     fn cells(&self) -> [String; COLUMNS_OF_TABLE] {
         let recorded = match (self.mode, self.sample_bytes, self.overhead) {
             ("scan", ..) => "nothing".to_owned(),
@@ -147,7 +147,7 @@ impl PlannedTarget {
 }
 
 impl PlannedTarget {
-    /// Namespace, pod and container, if there are any.
+    /// Returns the namespace, pod and container, if there are any.
     fn place(&self) -> String {
         let known = [&self.namespace, &self.pod, &self.container_name];
         let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();

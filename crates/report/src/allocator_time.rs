@@ -32,7 +32,7 @@ impl AllocatorTime {
         })
     }
 
-    /// `1.2 ms ± 0.1 ms in the allocator (312 calls timed)`.
+    /// Returns a text such as `1.2 ms ± 0.1 ms in the allocator (312 calls timed)`.
     pub(crate) fn in_words(self) -> String {
         let time = |ns: u64| duration(ns as f64 / 1e9);
         format!(

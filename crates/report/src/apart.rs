@@ -138,7 +138,7 @@ impl Parts {
         self.aside.clone() + &callers.collect::<String>()
     }
 
-    /// Fewest columns that the label takes.
+    /// Returns the fewest columns that the label takes.
     fn least(&self) -> usize {
         /// Width beyond which a file's name is shortened, too.
         const LONGEST_PLACE: usize = 40;
@@ -365,7 +365,7 @@ fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     }
 }
 
-/// `parse.cc:42`, or where the code is if its line is unknown.
+/// Returns a place such as `parse.cc:42`, or that of the code if its line is unknown.
 fn place(frame: &StackFrame) -> String {
     match (&frame.file, frame.line) {
         (Some(file), Some(line)) => {

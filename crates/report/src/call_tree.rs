@@ -34,7 +34,7 @@ pub enum Root {
 }
 
 impl Node {
-    /// Standard error of the value, if it is an estimate.
+    /// Returns the standard error of the value, if it is an estimate.
     pub fn error(&self) -> Option<u64> {
         memhook_ledger::standard_error(self.variance.max(0.0) + self.unhit)
     }

@@ -171,7 +171,7 @@ pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     })
 }
 
-/// Origin of live blocks whose allocation is not in the trace: all that is known of their age.
+/// Returns the origin of live blocks whose allocation is not in the trace: all that is known of their age.
 pub fn unseen_blocks(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "allocated before the attach"),
@@ -186,7 +186,7 @@ pub fn unseen_blocks(seen: Seen) -> Claim {
     of_causes(&causes)
 }
 
-/// Origin of released blocks whose allocation is not in the trace.
+/// Returns the origin of released blocks whose allocation is not in the trace.
 pub fn unseen_releases(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "from before the attach"),
@@ -219,7 +219,7 @@ fn of_causes(causes: &[(bool, &'static str)]) -> Claim {
     }
 }
 
-/// Number of slots, to follow a claim that all of them are seen.
+/// Returns the number of slots, to follow a claim that all of them are seen.
 pub(crate) fn slots_text(model: &ReportModel) -> String {
     let slots = counted(model.attach.slots, "slot");
     format!("{slots} in {}", counted(model.attach.modules, "module"))

@@ -187,7 +187,7 @@ fn run(profile: &Profile, measure: Measure) -> Run {
     }
 }
 
-/// `new` minus `old`. A report from elsewhere may hold any numbers.
+/// Returns `new` minus `old`. A foreign report may contain any numbers.
 fn difference(new: u64, old: u64) -> i64 {
     let exact = i128::from(new) - i128::from(old);
     exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
     use crate::{Measures, ProfileFrame, ProfileSite};
 
-    /// A run with one site for each name; addresses depend on `build`.
+    /// Returns a run with one site for each name; addresses depend on `build`.
     fn profile(build: u64, sites: &[(&str, u64)]) -> Profile {
         let mut profile = Profile::default();
         for (number, &(name, bytes)) in sites.iter().enumerate() {

@@ -59,12 +59,12 @@ impl Labels {
         }
     }
 
-    /// The address of the first frame with this name.
+    /// Returns the address of the first frame with this name.
     pub fn address(&self, number: u32) -> u64 {
         self.addresses[number as usize]
     }
 
-    /// A stack as numbers, innermost first, never empty.
+    /// Returns a stack as numbers, innermost first, never empty.
     pub fn stack(&self, profile: &Profile, stack: u32) -> Vec<u32> {
         let frames = profile.stacks.get(stack as usize);
         let numbers = frames.into_iter().flatten();
@@ -74,13 +74,13 @@ impl Labels {
         if numbers.is_empty() { vec![0] } else { numbers }
     }
 
-    /// The name with this number.
+    /// Returns the name with this number.
     pub fn text(&self, number: u32) -> &str {
         &self.texts[number as usize]
     }
 }
 
-/// Function, else module and offset, else the address: on one line, without control characters.
+/// Returns the function, or module and offset, or the address: on one line, without control characters.
 pub fn name(frame: &StackFrame) -> String {
     let name = match (&frame.function, &frame.module, &frame.offset) {
         (Some(function), _, _) => readable(function),

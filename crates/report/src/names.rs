@@ -171,7 +171,7 @@ fn without_defaults(name: &str) -> String {
     out + rest
 }
 
-/// Length of `<...>` at the start, including both brackets.
+/// Returns the length of `<...>` at the start, including both brackets.
 fn balanced(text: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -225,7 +225,7 @@ pub fn is_plumbing(function: &str) -> bool {
     name.starts_with("std::") || name.starts_with("__gnu_cxx::")
 }
 
-/// A demangled function without its return type, template arguments and parameters.
+/// Returns a demangled function without its return type, template arguments and parameters.
 pub(crate) fn qualified_name(function: &str) -> String {
     let mut name = String::new();
     let mut depth = 0u32;

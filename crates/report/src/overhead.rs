@@ -69,7 +69,7 @@ fn percent(share: f64) -> String {
 }
 
 impl Overhead {
-    /// `exact for 41 s, then 1 in 64 KiB`
+    /// Returns a text such as `exact for 41 s, then 1 in 64 KiB`
     pub fn kept_in_words(&self) -> String {
         let how = |kept: &KeptTime| match kept.mean_bytes {
             None => "exact".to_owned(),

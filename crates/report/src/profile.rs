@@ -402,7 +402,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Standard error of `bytes`, if they are an estimate.
+    /// Returns the standard error of `bytes`, if they are an estimate.
     pub fn error_bytes(&self) -> Option<u64> {
         Estimate::from(*self).error_bytes()
     }

@@ -166,7 +166,7 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     Ok(())
 }
 
-/// `Exact for 41 s, then estimated`.
+/// Returns a text such as `Exact for 41 s, then estimated`.
 fn exact_time(sampling: &Sampling) -> String {
     match sampling.exact_s {
         Some(exact_s) => format!(
@@ -456,7 +456,7 @@ pub(crate) fn nothing(model: &ReportModel) -> String {
     }
 }
 
-/// `#1 6.3 MiB 51.9 %  ImageCache::get  shop/cache.cc:28  400 blocks, oldest 199 ms, by new`
+/// Returns a text such as `#1 6.3 MiB 51.9 %  ImageCache::get  shop/cache.cc:28  400 blocks, oldest 199 ms, by new`
 fn site_header(
     out: &mut String,
     model: &ReportModel,

@@ -100,7 +100,7 @@ impl Plan {
 }
 
 impl Default for Plan {
-    /// A plan limited only by the region.
+    /// Returns a plan limited only by the region.
     fn default() -> Plan {
         Plan {
             allowance: u64::MAX,

@@ -52,7 +52,7 @@ impl Departures {
     }
 }
 
-/// Time limit for the end of an agent with this many targets.
+/// Returns the time limit for the end of an agent with this many targets.
 pub fn patience(targets: usize) -> Duration {
     PATIENCE + PATIENCE_EACH * u32::try_from(targets).unwrap_or(u32::MAX)
 }

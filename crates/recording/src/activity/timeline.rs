@@ -34,12 +34,12 @@ impl Timeline {
         self.next_ns = 0;
     }
 
-    /// Number of points.
+    /// Returns the number of points.
     pub fn len(&self) -> usize {
         self.points.len()
     }
 
-    /// Time of the last point.
+    /// Returns the time of the last point.
     pub fn last_ns(&self) -> Option<u64> {
         self.points.last().map(|point| point.time_ns)
     }

@@ -165,7 +165,7 @@ impl Recording {
         })
     }
 
-    /// All backtraces.
+    /// Returns all backtraces.
     pub fn stacks(&self) -> &Stacks {
         &self.stacks
     }
@@ -210,7 +210,7 @@ impl Recording {
         self.file.end.as_ref()
     }
 
-    /// Number of this file among the parts of its recording, from 0.
+    /// Returns the number of this file among the parts of its recording, from 0.
     pub fn part(&self) -> u32 {
         self.file.part
     }
@@ -220,13 +220,13 @@ impl Recording {
         self.file.chunks.iter().any(|c| c.kind == Kind::Summary)
     }
 
-    /// Number of events.
+    /// Returns the number of events.
     pub fn events(&self) -> u64 {
         let frames = self.file.chunks.iter().filter(|c| c.kind == Kind::Events);
         frames.map(|chunk| u64::from(chunk.items)).sum()
     }
 
-    /// First and last moment recorded, nanoseconds since the attach.
+    /// Returns the first and last moment recorded, nanoseconds since the attach.
     pub fn span_ns(&self) -> (u64, u64) {
         let timed = || {
             let of_time = [Kind::Events, Kind::Checkpoint, Kind::Summary];
@@ -263,7 +263,7 @@ impl Recording {
         Ok(())
     }
 
-    /// The intervals of a summary.
+    /// Returns the intervals of a summary.
     pub fn intervals(&self) -> impl Iterator<Item = Result<Interval, Error>> + '_ {
         let chunks = self.file.chunks.iter();
         chunks.filter(|c| c.kind == Kind::Summary).map(|chunk| {

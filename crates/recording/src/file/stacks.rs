@@ -128,7 +128,7 @@ impl Stacks {
         &self.samples
     }
 
-    /// Number of backtraces.
+    /// Returns the number of backtraces.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }

@@ -128,7 +128,7 @@ pub struct EventsBegin {
 }
 
 impl EventsBegin {
-    /// Record for the beginning of a trace.
+    /// Returns the record for the beginning of a trace.
     pub fn new(pid: i32, process: String, sample_bytes: Option<u64>, depth: u32) -> EventsBegin {
         EventsBegin {
             schema: SCHEMA,

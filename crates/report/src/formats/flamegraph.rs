@@ -133,7 +133,7 @@ impl Format<Profile> for Flamegraph {
     }
 }
 
-/// All frames that are wide enough, outermost first.
+/// Returns all frames that are wide enough, outermost first.
 fn layout(tree: &CallTree, scale: f64) -> Vec<Frame> {
     let mut frames = vec![Frame {
         node: 0,

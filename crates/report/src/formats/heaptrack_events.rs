@@ -197,7 +197,7 @@ impl Events {
         Ok(())
     }
 
-    /// Upper bound on the bytes that are live when a step begins.
+    /// Returns an upper bound on the bytes that are live when a step begins.
     fn live_before(&self, step: usize) -> u64 {
         let Some(before) = step.checked_sub(1) else {
             return 0;

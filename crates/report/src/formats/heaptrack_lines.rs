@@ -30,7 +30,7 @@ impl Lot {
         self.small
     }
 
-    /// Index of the nth block.
+    /// Returns the index of the nth block.
     pub(super) fn index(&self, n: u64) -> u32 {
         if n < self.blocks - self.large_blocks {
             self.small

@@ -104,14 +104,14 @@ pub struct FormatOptions {
 }
 
 impl FormatOptions {
-    /// The value of a site.
+    /// Returns the value of a site.
     pub fn of(&self, measures: &Measures) -> u64 {
         let amount: Amount = self.measure.of(measures);
         self.unit.of(amount)
     }
 }
 
-/// The format with this name.
+/// Returns the format with this name.
 pub fn export_format(name: &str) -> Option<&'static dyn Format<Profile>> {
     EXPORTS.into_iter().find(|format| format.name() == name)
 }

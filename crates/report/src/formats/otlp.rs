@@ -142,7 +142,7 @@ impl Tables {
         number
     }
 
-    /// The location of an address with these frames, innermost first.
+    /// Returns the location of an address with these frames, innermost first.
     fn location(&mut self, profile: &Profile, frames: &[u32]) -> i32 {
         if let Some(&number) = self.locations.numbers.get(frames) {
             return number;
@@ -211,7 +211,7 @@ impl Tables {
     }
 }
 
-/// A profile as a request to a collector, not compressed.
+/// Returns a profile as a request to a collector, not compressed.
 pub fn otlp_request(profile: &Profile, source: &OtlpSource) -> Vec<u8> {
     let mut tables = Tables::default();
     let period_type = tables.value_type("space", "bytes");

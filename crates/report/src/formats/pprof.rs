@@ -91,7 +91,7 @@ impl Default for PprofShape {
     }
 }
 
-/// A profile as `profile.proto`, not compressed.
+/// Returns a profile as `profile.proto`, not compressed.
 pub fn pprof(profile: &Profile, shape: &PprofShape) -> Vec<u8> {
     message(profile, shape, &FormatOptions::default()).encode_to_vec()
 }
@@ -158,7 +158,7 @@ impl Tables {
         id
     }
 
-    /// A function with its place in the source.
+    /// Returns a function with its place in the source.
     pub fn line(&mut self, frame: &StackFrame) -> message::Line {
         let shown = name(frame);
         let full = frame.function.as_deref().unwrap_or(&shown);
@@ -170,7 +170,7 @@ impl Tables {
         }
     }
 
-    /// The location of an address with these frames, innermost first.
+    /// Returns the location of an address with these frames, innermost first.
     fn location(&mut self, profile: &Profile, frames: &[u32]) -> u64 {
         if let Some(&id) = self.locations.get(frames) {
             return id;

@@ -78,7 +78,7 @@ impl StoredPprof {
         Ok(StoredPprof(profile))
     }
 
-    /// The profile, packed.
+    /// Returns the profile, packed.
     pub fn to_gzip(&self) -> std::io::Result<Vec<u8>> {
         let mut packed = GzEncoder::new(Vec::new(), Compression::default());
         packed.write_all(&self.0.encode_to_vec())?;
@@ -228,7 +228,7 @@ impl PprofNames {
     }
 }
 
-/// Path and build-id of a module, for messages.
+/// Returns the path and build-id of a module, for messages.
 fn called(profile: &StoredPprof, mapping: usize) -> String {
     let of = profile.0.mapping[mapping];
     let (path, build_id) = (profile.text(of.filename), profile.text(of.build_id));

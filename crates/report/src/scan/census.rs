@@ -59,7 +59,7 @@ pub(super) fn told_text(out: &mut String, told: &TypesTold, all: u64) {
     );
 }
 
-/// The census as text.
+/// Returns the census as text.
 fn census_text(census: &Census) -> String {
     let mut out = String::new();
     let _ = writeln!(

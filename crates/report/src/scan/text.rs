@@ -13,7 +13,7 @@ impl Document for ScanReport {
     }
 }
 
-/// The leak report.
+/// Returns the leak report.
 fn scan_text(report: &ScanReport) -> String {
     let mut out = String::new();
     let s = &report.snapshot;

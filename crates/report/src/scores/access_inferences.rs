@@ -203,7 +203,7 @@ mod tests {
 
     const SEEN: Seen = Seen { seconds: 10.0 };
 
-    /// Ten blocks of 1000 bytes, each fully used from begin to end of its second.
+    /// Ten blocks of 1000 bytes, each fully used from the start to the end of its second.
     fn used() -> ScoredSite {
         ScoredSite {
             smallest: 1000,

@@ -85,7 +85,7 @@ impl Formula {
         parsing::parse(text)
     }
 
-    /// The name of the score.
+    /// Returns the name of the score.
     pub fn name(&self) -> &str {
         &self.name
     }

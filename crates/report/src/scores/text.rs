@@ -16,7 +16,7 @@ type ScoreOf = fn(&Scores) -> Option<f64>;
 /// Inferences shown without `-v`.
 const INFERENCES_SHOWN: usize = 10;
 
-/// `0.31`, or `unknown`.
+/// Returns a text such as `0.31`, or `unknown`.
 fn score(score: Option<f64>) -> String {
     match score {
         // Lifetimes never make a score 0, so it should not look like it.

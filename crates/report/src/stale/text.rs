@@ -9,7 +9,7 @@ use crate::units::{bytes, count, counted};
 use memhook_foreign::visible;
 use std::fmt::{Result, Write};
 
-/// `45 s`, `2.5 s`, `10 min`.
+/// Returns a text such as `45 s`, `2.5 s`, `10 min`.
 fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 120.0 && s % 60.0 < 0.5 => format!("{:.0} min", s / 60.0),

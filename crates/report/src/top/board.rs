@@ -210,7 +210,7 @@ impl Board {
         self.latest.totals.live_bytes
     }
 
-    /// Time of the latest sample.
+    /// Returns the time of the latest sample.
     pub fn elapsed(&self) -> Duration {
         self.past.time()
     }
@@ -278,19 +278,19 @@ impl Board {
         wanted.is_empty() || named.frames.iter().any(is_like)
     }
 
-    /// Number of sites that a filter or the tree considers, if not all.
+    /// Returns the number of sites that a filter or the tree considers, if not all.
     pub(super) fn looked_at(&self) -> Option<usize> {
         let needs_names = self.is_tree || !self.filter.is_empty();
         (needs_names && self.sites.len() > MOST_NAMED).then_some(MOST_NAMED)
     }
 
-    /// Index of the selected row. The selection follows its subject.
+    /// Returns the index of the selected row. The selection follows its subject.
     pub(super) fn selected(&self) -> Option<usize> {
         let key = self.selected?;
         self.rows.iter().position(|row| row.key == key)
     }
 
-    /// The row whose stack is shown.
+    /// Returns the row whose stack is shown.
     pub(super) fn drilled(&self) -> Option<&Row> {
         let at = self.selected().filter(|_| self.is_drilled)?;
         Some(&self.rows[at])

@@ -50,7 +50,7 @@ impl Past {
         }
     }
 
-    /// Time of the latest sample.
+    /// Returns the time of the latest sample.
     pub fn time(&self) -> Duration {
         self.times.back().copied().unwrap_or_default()
     }

@@ -151,7 +151,7 @@ fn formulas_are_bounded() {
     assert!(what.contains("1000 characters"), "{what}");
 }
 
-/// A correct formula, and its value by Rust's own arithmetic; `None` if a part of it has no value.
+/// Returns a correct formula, and its value by Rust's own arithmetic; `None` if a part of it has no value.
 fn right_formula() -> impl Strategy<Value = (String, Option<f64>)> {
     let leaf = prop_oneof![
         Just(("size".to_owned(), Some(100.0))),
