@@ -1,4 +1,44 @@
-//! One thread, seized and stopped.
+//! One thread, seized and stopped: [`Held`], the noun that everything in this crate is about.
+//!
+//! ```no_run
+//! use memhook_inject::{HoldOptions, hold};
+//! use std::time::Duration;
+//!
+//! # fn ask(pid: i32, function: memhook_process::RemoteAddress) -> Result<(), memhook_inject::Error> {
+//! let mut held = hold(pid, &HoldOptions::anywhere(Duration::from_secs(5)))?;
+//! let tid = held.syscall(libc::SYS_gettid, [0; 6])?; // the held thread makes the call
+//! let answer = held.call(function, &[1, 2])?; // likewise, on a stack of ours
+//! let time = held.release()?; // the thread goes on as if nothing had happened
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Where.** [`hold`](fn@crate::hold) takes a thread at any place, or one whose place its `judge` accepts. At any place,
+//! only system calls and functions that take no lock may be called, because the thread may own any lock of its process.
+//!
+//! **What comes back.** Registers, vector state, signal mask and `errno` ([`Saved`]), and the system call that the stop
+//! interrupted, with what is left of its timeout. Signals that came meanwhile are sent again. A drop does the same as
+//! [`Held::release`], but reports no error.
+//!
+//! **What a call costs.** A hold that only reads writes nothing. The first system call or function makes the way home
+//! (`way_home.rs`), blocks the signals and maps scratch memory with a stack of ours (`scratch.rs`); later ones use it
+//! again, and the release unmaps it.
+//!
+//! **Which call.** [`Held::syscall`] for one system call; [`Held::call`] for a function of up to six arguments;
+//! [`Held::call_with_data`] for one that reads or writes memory of its caller; [`Held::call_each`] for one function and
+//! many arguments, without a stop in between; [`Held::call_unless_locked`] for one that may wait for a lock, and is then
+//! abandoned; [`Held::call_to_its_end`] for one that holds a lock while it waits for another, and so must never be
+//! abandoned.
+//!
+//! **The other threads** run on, unless [`Held::stop_others`] stops them for a moment. To hold all of them and call
+//! nothing is another noun, [`AllHeld`].
+//!
+//! **If we die**, the thread finishes its call and goes home by itself. If we hang or get no processor, the watchdog has
+//! us let the thread go, and operations fail with [`Error::WentHome`]; where we do not answer, it ends us. If the target
+//! dies, operations fail with [`Error::TargetGone`].
+//!
+//! ptrace requests must come from the thread that seized, so a `Held` is not `Send`. A new operation is an
+//! `impl Held` block in a file of `remote/`.
 
 use std::io;
 use std::marker::PhantomData;
