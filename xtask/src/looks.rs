@@ -176,14 +176,18 @@ impl Outcome {
 }
 
 /// Words of the refusals of a process that has ended, is about to, or has become another program.
-const ENDED: [&str; 7] = [
+const ENDED: [&str; 10] = [
     "is gone",
     "ended",
     "no process",
+    "No such process",
     "zombie",
     "is ending",
     "another program",
+    // One that has just begun.
     "still being loaded",
+    "no glibc in it",
+    "has no heap yet",
 ];
 
 /// Waits for a command; one that hangs is killed, with an error that says what it was doing.
