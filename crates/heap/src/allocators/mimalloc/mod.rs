@@ -81,24 +81,21 @@ impl HeapDissector for Mimalloc {
 
 /// The heap that a map leads to.
 fn with_map(snapshot: &Snapshot, map: &PageMap) -> Result<AllocatorHeap, NotDissected> {
-    let all = MAP_LAYOUTS.iter();
-    let mut all = all.map(|layout| Dissection::of_map(snapshot, layout, map));
-    let Some(mut nearest) = all.next() else {
-        let reason = "has a layout that is not known".to_owned();
-        return Err(NotDissected::Because(reason));
-    };
-    for found in all {
-        if nearest.damage().is_none() {
-            break;
+    let mut nearest: Option<Dissection> = None;
+    for layout in &MAP_LAYOUTS {
+        let found = Dissection::of_map(snapshot, layout, map);
+        if found.damage().is_none() {
+            return Ok(found.finish());
         }
-        if found.unclear < nearest.unclear {
-            nearest = found;
+        // By the layout of another release, there may be no page at all, and so no contradiction.
+        let is_nearer = |other: &Dissection| found.unclear < other.unclear;
+        if found.pages > 0 && nearest.as_ref().is_none_or(is_nearer) {
+            nearest = Some(found);
         }
     }
-    match nearest.damage() {
-        None => Ok(nearest.finish()),
-        Some(reason) => Err(NotDissected::Because(reason)),
-    }
+    let reason = nearest.and_then(|found| found.damage());
+    let reason = reason.unwrap_or_else(|| "has a layout that is not known".to_owned());
+    Err(NotDissected::Because(reason))
 }
 
 /// Addresses of which each may be that of a segment.
