@@ -16,7 +16,7 @@ const SLICE: u64 = 64 << 10;
 const TABLE_BYTES: u64 = 4096;
 /// Of `pages`, the bits of an arena of 3.0 that say where pages begin.
 const BITMAP: u64 = ARENA + 0x8000;
-const DESCRIPTION: u64 = 120;
+const DESCRIPTION: u64 = 136;
 const PAGES: u64 = 8;
 /// Free blocks of each page, in its two lists of the own thread and in that of the others.
 const FREE: [u64; 3] = [3, 1, 2];
@@ -27,16 +27,20 @@ enum Release {
     /// Pages begin with their descriptions.
     In3_0,
     /// Descriptions are apart from pages, as in secure builds.
+    In3_1,
     In3_3,
     Since3_4,
+    /// Builds with encoded lists, whose keys are zero here: links are as they are, but for the last one.
+    Secure3_1,
+    Secure3_4,
 }
-use Release::{In3_0, In3_3, Since3_4};
+use Release::{In3_0, In3_1, In3_3, Secure3_1, Secure3_4, Since3_4};
 
 impl Release {
     fn description(self, page: u64) -> u64 {
         match self {
             In3_0 => ARENA + (1 + page) * SLICE,
-            In3_3 | Since3_4 => ARENA + 0x1000 + page * DESCRIPTION,
+            _ => ARENA + 0x1000 + page * DESCRIPTION,
         }
     }
 
@@ -51,10 +55,16 @@ impl Release {
     /// Where its arenas have the number of their slices, and descriptions of pages the place of their memory.
     fn places(self) -> (u64, u64) {
         match self {
-            In3_0 => (32, 96),
+            In3_0 | In3_1 => (32, 96),
             In3_3 => (40, 96),
             Since3_4 => (40, 88),
+            Secure3_1 => (32, 112),
+            Secure3_4 => (40, 104),
         }
+    }
+
+    fn is_secure(self) -> bool {
+        matches!(self, Secure3_1 | Secure3_4)
     }
 }
 
@@ -99,9 +109,11 @@ fn heap_of(release: Release) -> Snapshot {
         let (start, bytes, count) = release.blocks(page);
         let at = release.description(page);
         let used = count - FREE[0] - FREE[1];
+        let end = if release.is_secure() { at } else { 0 };
         let list = |first: u64, many: u64| {
             let block = move |i: u64| start + (first + i) * bytes;
-            (0..many).map(move |i| (block(i), if i + 1 < many { block(i + 1) } else { 0 }))
+            let next = move |i: u64| if i + 1 < many { block(i + 1) } else { end };
+            (0..many).map(move |i| (block(i), next(i)))
         };
         words.extend(list(0, FREE[0]));
         words.extend(list(FREE[0], FREE[1]));
@@ -120,8 +132,8 @@ fn heap_of(release: Release) -> Snapshot {
             (at + place + 16, 7),
         ]);
         words.push(match release {
-            Since3_4 => (at + 48, (start - at) / 8),
-            In3_0 | In3_3 => (at + 48, start),
+            Since3_4 | Secure3_4 => (at + 48, (start - at) / 8),
+            _ => (at + 48, start),
         });
     }
     for (place, word) in words {
@@ -149,7 +161,13 @@ fn check_pages(heap: &Heap, release: Release, pages: impl Iterator<Item = u64>) 
     for page in pages {
         let (start, bytes, count) = release.blocks(page);
         let live = FREE.iter().sum()..count;
-        expected.extend(live.map(|i| (start + i * bytes, bytes)));
+        // The last eight bytes are padding.
+        let usable = if release.is_secure() {
+            bytes - 8
+        } else {
+            bytes
+        };
+        expected.extend(live.map(|i| (start + i * bytes, usable)));
     }
     let found = heap.blocks.iter().map(|(_, block)| block);
     let found: Vec<_> = found.map(|block| (block.address, block.bytes)).collect();
@@ -161,6 +179,9 @@ fn check_pages(heap: &Heap, release: Release, pages: impl Iterator<Item = u64>) 
 fn what_is_in_no_list_is_live() {
     let kinds = [
         (In3_0, "mimalloc 3.0"),
+        (In3_1, "mimalloc 3.1"),
+        (Secure3_1, "mimalloc 3.1, secure"),
+        (Secure3_4, "mimalloc 3.4, secure"),
         (In3_3, "mimalloc 3.2 or 3.3"),
         (Since3_4, "mimalloc 3.4"),
     ];
