@@ -1,7 +1,7 @@
 //! Builds the programs that the tests run: the binary, and the targets.
 
 use crate::releases::Release;
-use crate::requirements::{leave_unless_linkable, not_run};
+use crate::requirements::{has_program, leave_unless_linkable, not_run};
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
@@ -180,9 +180,7 @@ fn build(
 pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
     let flags_in_name = flags.join("").replace(['/', '"'], "_");
     let to = folder().join(format!("{name}-musl{flags_in_name}"));
-    let is_installed = Command::new("musl-gcc").arg("--version").output().is_ok();
-    if !is_installed {
-        not_run("musl-gcc is not installed (musl-tools)");
+    if !has_program("musl-gcc") {
         return None;
     }
     once(&to, |to| {

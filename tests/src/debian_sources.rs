@@ -1,6 +1,6 @@
 //! Sources of Debian packages, for projects that nobody here wrote.
 
-use crate::binary;
+use crate::{binary, not_run_here};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ pub fn debian_source(package: &str) -> Option<PathBuf> {
     if !kept.exists()
         && let Err(why) = fetch(&folder, package, &kept)
     {
-        eprintln!("not run: the source of {package} cannot be fetched: {why}");
+        not_run_here(&format!("the source of {package} cannot be fetched: {why}"));
         return None;
     }
     Some(kept)

@@ -35,7 +35,8 @@ pub use patience::{patiently, stop, until};
 pub use probing::{Prober, calls, changed_code};
 pub use processor_box::ProcessorBox;
 pub use requirements::{
-    can_pass_by_filters, has_library, leave, leave_unless_linkable, not_run, unless_left,
+    can_pass_by_filters, has_library, has_program, leave, leave_unless_linkable, not_run,
+    not_run_here, unless_left,
 };
 pub use rounds::rounds;
 pub use sites::{Sites, expect_sites, sites};

@@ -1,6 +1,7 @@
 //! Targets on the C libraries of other Debian releases, as `cargo xtask debian-roots` has unpacked them.
 
 use crate::building::{build_for, folder, source};
+use crate::not_run_here;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -98,7 +99,9 @@ impl Release {
         let library = found.into_iter().find(|library| library.exists());
         if library.is_none() {
             let name = format!("{name} of Debian {}", self.name);
-            eprintln!("not run: {name} is not there: run cargo xtask debian-roots");
+            not_run_here(&format!(
+                "{name} is not there: run cargo xtask debian-roots"
+            ));
         }
         library
     }

@@ -184,7 +184,7 @@ mod tests {
         // If many processes come and go while this thread is stopped, there is no room for all events.
         for _ in 0..20 {
             let Ok(events) = ProcEvents::listen() else {
-                return eprintln!("not run: process events are not permitted here");
+                return memhook_tests::not_run_here("process events are not permitted");
             };
             let mut child = std::process::Command::new("true").spawn().expect("true");
             let pid = child.id() as i32;
@@ -194,7 +194,7 @@ mod tests {
             while !seen.contains(&News::Ended(pid)) && !seen.contains(&News::Missed) {
                 if Instant::now() > until {
                     // A network namespace other than the first one gets none.
-                    return eprintln!("not run: no process events come here");
+                    return memhook_tests::not_run_here("no process events arrive");
                 }
                 seen.extend(events.news().expect("readable"));
                 std::thread::sleep(Duration::from_millis(5));

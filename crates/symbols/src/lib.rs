@@ -20,6 +20,11 @@
 //! files that it names. If they are gone, such code gets function names from the symbol table and lines from the
 //! skeletons.
 
+// With its `#[test]`, which lets a test pass that needs what is not installed.
+#[cfg(test)]
+#[macro_use]
+extern crate memhook_tests;
+
 mod bundle;
 mod cache;
 mod constructors;

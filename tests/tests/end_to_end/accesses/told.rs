@@ -2,10 +2,10 @@
 
 use memhook_recording::{Recording, ScoreOptions};
 use memhook_tests::patience::TRIES;
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{
-    Attacher, JsonSchema, MemoryBox, Target, access_runtime, build_target, build_telling, not_run,
-    run,
+    Attacher, JsonSchema, MemoryBox, Target, access_runtime, build_target, build_telling,
+    has_program, not_run, run,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -77,14 +77,7 @@ fn shows_pauses(report: &Value) -> bool {
 /// Returns the installed compilers.
 fn compilers() -> Vec<&'static str> {
     let all = ["g++", "clang++"].into_iter();
-    all.filter(|compiler| {
-        let there = Command::new(compiler).arg("--version").output().is_ok();
-        if !there {
-            not_run(&format!("{compiler} is not installed"));
-        }
-        there
-    })
-    .collect()
+    all.filter(|compiler| has_program(compiler)).collect()
 }
 
 #[test]
@@ -127,7 +120,7 @@ fn counts_are_those_of_dhat() {
     let program = build_telling("g++", "accessed", &[]);
     let program = program.to_str().expect("a plain path");
     let found = folder.path("dhat.json");
-    let valgrind = Command::new("valgrind")
+    let output = Command::new(installed("valgrind"))
         .args([
             "-q",
             "--tool=dhat",
@@ -135,10 +128,8 @@ fn counts_are_those_of_dhat() {
             program,
         ])
         .stdin(Stdio::null())
-        .output();
-    let Ok(output) = valgrind else {
-        return not_run("valgrind is not installed");
-    };
+        .output()
+        .expect("valgrind");
     assert!(output.status.success(), "{output:?}");
     let dhat = std::fs::read_to_string(&found).expect("a file of dhat");
     let dhat: Value = serde_json::from_str(&dhat).expect("JSON");

@@ -1,6 +1,6 @@
 //! Programs that use userfaultfd(2) themselves: of two that ask for the same memory, the second one is refused.
 
-use memhook_tests::{Target, build_target, run};
+use memhook_tests::{Target, build_target, not_run_here, run};
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn start(mode: &str) -> Option<Target> {
     let mut target = Target::silent(Command::new(program).arg(mode));
     let line = target.expect("re");
     if line.trim() == "refused" {
-        eprintln!("not run: this system refuses userfaultfd(2)");
+        not_run_here("this system refuses userfaultfd(2)");
         return None;
     }
     Some(target)

@@ -2,8 +2,8 @@
 
 use super::served::{ask, files, rule, service};
 use memhook_tests::agents::{Agent, ScriptedStore};
-use memhook_tests::programs::Folder;
-use memhook_tests::until;
+use memhook_tests::programs::{Folder, installed};
+use memhook_tests::{not_run_here, until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -22,13 +22,10 @@ fn reader(modules: &str) -> Result<PathBuf, String> {
     std::fs::create_dir_all(&target).expect("a folder");
     let program = target.canonicalize().expect("there");
     let program = program.join(format!("reader-{modules}"));
-    let go = ["go", "/usr/local/go/bin/go"];
-    let go = go.into_iter().find(|go| {
-        let version = Command::new(go).arg("version").output();
-        version.is_ok_and(|version| version.status.success())
-    });
     let output = Command::new("timeout")
-        .args([PATIENCE, go.ok_or("Go is not installed")?, "build"])
+        .arg(PATIENCE)
+        .arg(installed("go"))
+        .arg("build")
         .arg(format!("-modfile={modules}.mod"))
         .arg("-o")
         .arg(&program)
@@ -70,7 +67,7 @@ fn the_oldest_and_the_newest_read_the_same_sums() {
             Ok(reader) => readers.push(reader),
             // Its modules come from the network.
             Err(why) => {
-                return eprintln!("not run: what collectors read with cannot be built: {why}");
+                return not_run_here(&format!("what collectors read with cannot be built: {why}"));
             }
         }
     }

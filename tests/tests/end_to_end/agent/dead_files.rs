@@ -4,7 +4,7 @@ use super::served::{Ended, ask, expect_untouched};
 use memhook_tests::agents::{Agent, get};
 use memhook_tests::pods::PodGroup;
 use memhook_tests::programs::{Folder, copy_program, installed, unshare};
-use memhook_tests::{Target, build_library, build_target, not_run, run, until};
+use memhook_tests::{Target, build_library, build_target, not_run, not_run_here, run, until};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Shown {
     /// None, with the reason said, where the kernel has no FUSE: no package brings it.
     fn mount(of: &str, path: String) -> Option<Shown> {
         if std::fs::File::open("/dev/fuse").is_err() {
-            eprintln!("not run: /dev/fuse cannot be opened");
+            not_run_here("/dev/fuse cannot be opened");
             return None;
         }
         std::fs::create_dir(&path).expect("made");

@@ -3,7 +3,9 @@
 
 use std::process::{Command, Stdio};
 
-use memhook_tests::{Attacher, Target, build_library, build_target, expect_sites, not_run, run};
+use memhook_tests::{
+    Attacher, Target, build_library, build_target, expect_sites, not_run, not_run_here, run,
+};
 
 /// Checks that an attach is refused in one line with this word, and that the target passes its self-check.
 fn is_refused(mut target: Target, word: &str) {
@@ -102,8 +104,7 @@ fn works_if_known(what: &str) {
         .stdin(Stdio::null())
         .output();
     if tried.expect("it runs").stdout.starts_with(b"unable") {
-        eprintln!("not run: this kernel does not know what forbids {what}");
-        return;
+        return not_run_here(&format!("this kernel does not know what forbids {what}"));
     }
     works(Target::start(&program, &[what]));
 }

@@ -1,7 +1,7 @@
 //! Workers that have fewer rights than their parent, and write into whatever they share with it.
 
 use memhook_tests::agents::wrapped_slots;
-use memhook_tests::programs::Folder;
+use memhook_tests::programs::{Folder, unshare};
 use std::process::ExitStatus;
 
 use memhook_tests::{Attacher, Target, build_library, build_target, run};
@@ -85,7 +85,9 @@ fn keep_the_region_where_mappings_are_charged() {
     let mode = folder.path("mode");
     std::fs::write(&mode, "2\n").expect("written");
     let mount = format!("mount --bind {mode} /proc/sys/vm/overcommit_memory && exec \"$@\"");
-    let through = ["unshare", "-m", "sh", "-c", &mount, "sh"];
+    let unshare = unshare();
+    let unshare = unshare.to_str().expect("a plain path");
+    let through = [unshare, "-m", "sh", "-c", &mount, "sh"];
     haunted(&[], &through, &[], &[("fork", true), ("clone", true)]);
 }
 

@@ -195,14 +195,7 @@ fn a_go_program() {
     let folder = Folder::new("go");
     let (source, program) = (folder.path("main.go"), folder.path("main"));
     std::fs::write(&source, "package main\nfunc main() { select {} }\n").expect("written");
-    let go = ["go", "/usr/local/go/bin/go"].into_iter().find(|go| {
-        let version = Command::new(go).arg("version").output();
-        version.is_ok_and(|output| output.status.success())
-    });
-    let Some(go) = go else {
-        return not_run("go is not installed");
-    };
-    let mut build = Command::new(go);
+    let mut build = Command::new(installed("go"));
     build.args(["build", "-o", &program, &source]);
     build
         .env("CGO_ENABLED", "0")

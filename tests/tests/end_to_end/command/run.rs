@@ -1,7 +1,7 @@
 //! Programs that `run` starts: traced from the beginning, otherwise as if they were started by a shell.
 
 use memhook_tests::programs::{Folder, installed};
-use memhook_tests::{binary, build_target, run, run_program, until};
+use memhook_tests::{binary, build_target, leave, run, run_program, until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -223,8 +223,7 @@ open('{file}', 'w').close()"
 fn rights_of_the_file_are_given_as_far_as_the_kernel_allows() {
     // SAFETY: no pointers.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("not run: it takes root to make a set-user-ID program of another user");
-        return;
+        leave("it takes root to make a set-user-ID program of another user");
     }
     let folder = Folder::new("setuid");
     let program = folder.path("id");

@@ -2,7 +2,7 @@
 //! and go in any order with us.
 
 use memhook_tests::listening::{Emitter, Listener, Told, balance};
-use memhook_tests::programs::{Folder, unshare};
+use memhook_tests::programs::{Folder, installed, unshare};
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, not_run, run, until};
 use std::fs::Permissions;
 use std::io::Read;
@@ -322,9 +322,7 @@ fn waits(tracer: u32) -> bool {
 fn bpftrace_listens() {
     let folder = Folder::new("emit-bpftrace");
     let place = folder.path("");
-    if Command::new("bpftrace").arg("--version").output().is_err() {
-        return not_run("bpftrace is not installed");
-    }
+    installed("bpftrace");
     let in_file = ["--object-dir", place.as_str()];
     for options in [&in_file[..0], &in_file[..]] {
         let mut target = emitted();
@@ -386,14 +384,12 @@ fn perf_listens() {
     let folder = Folder::new("emit-perf");
     let (place, cache) = (folder.path(""), folder.path("cache"));
     // Not the cache of the user who runs the tests.
+    let program = installed("perf");
     let perf = |arguments: &[&str]| {
-        let mut command = Command::new("perf");
+        let mut command = Command::new(&program);
         command.args(["--buildid-dir", &cache]).args(arguments);
         command
     };
-    if perf(&["--version"]).output().is_err() {
-        return not_run("perf is not installed");
-    }
     let mut target = emitted();
     let emitter = Emitter::start(&target, &["--sample", "1", "--object-dir", &place]);
     let path = emitter.path();

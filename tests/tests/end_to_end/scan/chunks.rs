@@ -3,7 +3,7 @@
 
 use memhook_tests::programs::{Folder, installed, unshare};
 use memhook_tests::scans::{List, planted, scan};
-use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, rounds, run};
+use memhook_tests::{JsonSchema, Target, binary, build_target, not_run, not_run_here, rounds, run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -155,7 +155,7 @@ fn a_core_dump_tells_the_same() {
     let folder = Folder::new("core");
     let Some(target) = dumps_core(plant(), &folder) else {
         // Not even CI can change that; the parser has tests of its own.
-        return eprintln!("not run: cores go elsewhere (core_pattern), or none are permitted");
+        return not_run_here("cores go elsewhere (core_pattern), or none are permitted");
     };
     let alive = |options: &[&str]| scan(target.pid(), &[options, &["-T", "1000"]].concat());
     let of_live = [

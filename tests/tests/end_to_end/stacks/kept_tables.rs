@@ -1,7 +1,7 @@
 //! Unwind tables cached by an earlier run give the same backtraces as freshly compiled ones.
 
 use memhook_tests::programs::Folder;
-use memhook_tests::run_with;
+use memhook_tests::{not_run_here, run_with};
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -102,8 +102,7 @@ impl Drop for DeadFileSystem {
 fn a_cache_directory_that_never_answers() {
     let folder = Folder::new("dead-cache");
     let Some(dead) = DeadFileSystem::new(&folder.path("dead")) else {
-        eprintln!("not run: FUSE cannot be mounted here");
-        return;
+        return not_run_here("FUSE cannot be mounted here");
     };
     let caches = format!("{}/caches", dead.place.to_string_lossy());
     for program in [&["/bin/true"][..], &["/bin/sh", "-c", "exec /bin/true"]] {

@@ -3,7 +3,7 @@
 use super::says;
 use super::situation::{Built, Situation};
 use memhook_tests::programs::Folder;
-use memhook_tests::{Attacher, Target, run};
+use memhook_tests::{Attacher, Target, not_run, run};
 use serde_json::Value;
 
 /// Its program.
@@ -95,7 +95,7 @@ fn one_leak_by_every_allocator_and_linker() {
     for (number, (what, flags)) in ways().into_iter().enumerate() {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let Some(built) = situation.build_by(&flags, &folder.path(&number.to_string())) else {
-            eprintln!("not run: {what}: it cannot be linked here");
+            not_run(&format!("{what}: it cannot be linked here"));
             continue;
         };
         let outputs = Folder::new("truth-matrix-outputs");
