@@ -150,9 +150,8 @@ pub struct Tracing {
     pub drains: Option<usize>,
     /// At a full event ring: wait, drop or adapt
     ///
-    /// A process that was already running is slowed no more than `adapt` allows, unless exact numbers are required:
-    /// `attach`, `top` and `watch` adapt, and wait only with --scores, --access or --record summary. `run` and `gate`
-    /// wait.
+    /// `attach`, `top` and `watch` adapt, so that a process that was already running keeps its speed. They wait with
+    /// --scores, --access or --record summary, which need every event, and so do `run` and `gate`.
     #[arg(long, value_enum, value_name = "ACTION")]
     pub on_full: Option<OnFull>,
     /// Count reads and writes of blocks: auto, on, sampled or off
