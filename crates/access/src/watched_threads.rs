@@ -2,7 +2,7 @@
 
 use crate::measure::Means;
 use memhook_inject::{Access, AccessRing, Watchpoint, Width};
-use memhook_process::{inner_tid, thread_ids};
+use memhook_process::{inner_tid, living_thread, thread_ids};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -86,9 +86,11 @@ impl WatchedThreads {
     /// some.
     pub(crate) fn slots(&self) -> io::Result<usize> {
         let mut taken = Vec::new();
+        // The kernel knows no initial thread that has ended.
+        let tid = living_thread(self.pid);
         for _ in 0..MOST_SLOTS {
             // Unarmed, it only takes the place.
-            match Watchpoint::reserve(self.pid, 0, self.with_kernel) {
+            match Watchpoint::reserve(tid, 0, self.with_kernel) {
                 Ok(watchpoint) => taken.push(watchpoint),
                 Err(error) if taken.is_empty() => return Err(error),
                 Err(_) => break,

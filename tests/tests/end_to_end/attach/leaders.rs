@@ -146,3 +146,17 @@ fn every_command_that_looks_takes_it_for_what_it_is() {
     holds_nothing(&target);
     assert!(target.finish().success());
 }
+
+/// Where watchpoints can be had, they can be for the threads that live.
+#[test]
+fn accesses_are_sampled_without_it() {
+    let mut target = start();
+    end_initial_thread(&mut target);
+    let options = ["--scores", "--access", "sampled", "-d", "500ms", "--json"];
+    let pid = target.pid().to_string();
+    let (_, out, err) = run(&[&["attach", &pid][..], &options].concat());
+    assert!(!err.contains("No such process"), "{out}{err}");
+    assert!(target.is_alive());
+    allocate(&mut target);
+    assert!(target.finish().success());
+}
