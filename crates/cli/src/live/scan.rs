@@ -167,7 +167,7 @@ pub struct Args {
     /// List what may be freed; with --reclaim, free it
     ///
     /// This allows searching a snapshot on another machine: --load FILE --verdict FILE lists the leaked blocks in it.
-    /// - is standard output. With --reclaim, the file replaces the first scan: memhook-rs scans the process once, and
+    /// The file "-" is standard output. With --reclaim, the file replaces the first scan: memhook-rs scans the process once, and
     /// frees only blocks that are in the file and still leaked, with the same size and contents.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "census", "why", "twice", "every", "list", "core", "read_only"], help_heading = "Reclaiming")]
     verdict: Option<PathBuf>,

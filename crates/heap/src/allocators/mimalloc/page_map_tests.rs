@@ -103,7 +103,7 @@ fn heap_of(release: Release) -> Snapshot {
     ];
     if release == In3_0 {
         words.extend((64..104).step_by(8).map(|at| (ARENA + at, BITMAP)));
-        words.push((BITMAP + 128, (1 << PAGES) - 1 << 1));
+        words.push((BITMAP + 128, ((1 << PAGES) - 1) << 1));
     }
     for page in 0..PAGES {
         let (start, bytes, count) = release.blocks(page);
