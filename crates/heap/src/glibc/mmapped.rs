@@ -70,7 +70,8 @@ pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<M
                 let limit = known
                     .get(next)
                     .map_or(region.end(), |k| k.start.min(region.end()));
-                match chunk_at(snapshot, layout.mapped_foot, at, limit) {
+                let first = found.last().map_or(0, Mmapped::end).max(region.start);
+                match chunk_at(snapshot, layout.mapped_foot, at, first..limit) {
                     Some(chunk) => {
                         let chunk = moved(snapshot, chunk).unwrap_or(chunk);
                         found.push(chunk);
@@ -89,7 +90,8 @@ pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<M
     found
 }
 
-fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, limit: u64) -> Option<Mmapped> {
+/// `room`: where its mapping may lie. The program's own data may look like a header with any numbers in it.
+fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, room: Range<u64>) -> Option<Mmapped> {
     HEADER_PLACES.iter().find_map(|place| {
         let address = page + place;
         let before = snapshot.word(address)?;
@@ -101,7 +103,8 @@ fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, limit: u64) -> Option<Mma
             && bytes.is_multiple_of(16)
             && mapped % PAGE_BYTES == 0
             && before % PAGE_BYTES == *place
-            && address.checked_add(bytes + foot)? <= limit;
+            && address.checked_sub(before)? >= room.start
+            && address.checked_add(bytes + foot)? <= room.end;
         fits.then_some(Mmapped {
             address,
             bytes,
@@ -144,4 +147,48 @@ fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
             foot: chunk.foot,
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    const START: u64 = 0x7000_0000_0000;
+
+    /// Finds chunks in five pages that begin with these words.
+    fn found(words: [[u64; 2]; 5]) -> Vec<Mmapped> {
+        let pages = words.iter().flat_map(|words| {
+            let mut page = vec![0; PAGE_BYTES as usize];
+            for (at, word) in words.iter().enumerate() {
+                page[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
+            }
+            page
+        });
+        let snapshot = testing::snapshot(vec![(START, pages.collect())]);
+        let layout = Layout::candidates(36).next().expect("a layout");
+        find(&snapshot, &layout, &[])
+    }
+
+    #[test]
+    fn a_mapping_begins_in_its_room() {
+        let chunk = |page: u64, bytes, before| Mmapped {
+            address: START + page * PAGE_BYTES,
+            bytes,
+            before,
+            foot: 0,
+        };
+        let one_page = PAGE_BYTES | IS_MMAPPED;
+        let none = [0; 2];
+        // Moved up by a page, which is free.
+        let moved = [none, [PAGE_BYTES, one_page], none, none, none];
+        assert_eq!(found(moved), [chunk(1, PAGE_BYTES, PAGE_BYTES)]);
+        // Before the memory, before address 0, and inside of the last chunk.
+        for before in [2 * PAGE_BYTES, 1 << 50, u64::MAX << 12] {
+            let words = [none, [before, one_page], [0, one_page], none, none];
+            assert_eq!(found(words), [chunk(2, PAGE_BYTES, 0)], "{before:#x}");
+        }
+        let words = [[0, one_page], [PAGE_BYTES, one_page], none, none, none];
+        assert_eq!(found(words), [chunk(0, PAGE_BYTES, 0)]);
+    }
 }
