@@ -68,7 +68,7 @@ inline uint32_t sample_or_timed(RingHeader* ring) {
   return draw_random(ring) >> 32 & (samples_a_timing - 1) ? is_a_sample : is_timed;
 }
 
-// Counts down the bytes to the next sample or look.
+// Sets the bytes to the next sample or look.
 inline void count_down(RingHeader* ring, uint64_t bytes) {
   ring->sample_left = bytes < look_bytes ? bytes : look_bytes;
   ring->sample_rest = bytes - ring->sample_left;

@@ -2,8 +2,8 @@
 //
 // A ring's `limit` ends after a random number of events, as with a budget (budget.hpp). One of the allocations behind
 // that place is timed, chosen at random again, so that those which follow many releases are not chosen more often.
-// Between two of these places nothing is checked. Samples are random already, so each is timed; with --sample, there
-// are many.
+// Between two of these places nothing is checked. Samples are random already, so each is timed; with --sample, many
+// are.
 //
 // The event contains everything that a sum needs, because the allocation's own event may be lost or arrive in another
 // pass.

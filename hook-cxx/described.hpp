@@ -197,7 +197,8 @@ extern "C" void memhook_described_end(uint64_t* frame, uint64_t result) {
   uint64_t number = frame[described_number];
   auto f = static_cast<uint32_t>(first_described + number);
   Described d = described_at(number);
-  // The ring belongs to another thread if the call has continued there: that thread will find out about its mark.
+  // The ring is another thread's than at the start if the call has continued there: the thread that has the mark will
+  // find out that it is stale.
   if (ring->described_frames[d.heap()] == reinterpret_cast<uint64_t>(frame)) {
     ring->described_frames[d.heap()] = frame[described_mark];
     ring->described_olds[d.heap()] = 0;

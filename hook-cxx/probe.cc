@@ -79,7 +79,7 @@ inline uint64_t spread(uint64_t key) { return key * 0x9e37'79b9'7f4a'7c15ull; }
   replace_value(table, home, value);
 }
 
-// A stack that finds no slot is not counted: the sum of all slots shows how many there are.
+// A stack that finds no slot is not counted: the sum of all slots shows how many are missing.
 [[gnu::always_inline]] inline void count_stack(Counted* places, uint64_t key) {
   uint64_t home = spread(key) >> 50;
   static_assert(stack_places == 1 << 14);

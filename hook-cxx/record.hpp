@@ -1,8 +1,8 @@
 // From a call to an event: who records, and what.
 //
 // `outer` in the ring tells what this thread is doing: 0: nothing; frame: inside a hooked call
-// (calls made by it are part of it: operator new calling malloc is one event, of kind new); frame |
-// 1: recording. A signal handler that allocates while we record is skipped and counted.
+// (calls made by it are part of it: operator new calling malloc is one event, of kind new);
+// frame | 1: recording. A signal handler that allocates while we record is skipped and counted.
 #pragma once
 #include "access.hpp"
 #include "call_times.hpp"
@@ -50,7 +50,7 @@ namespace memhook {
   asm volatile("" ::: "memory");
 }
 
-// Decides if not all allocations are simply recorded. pre: begin_recording() was called.
+// Decides about an allocation where not all are simply recorded. pre: begin_recording() was called.
 [[gnu::noinline, gnu::cold]] inline uint32_t decide(RingHeader* ring, uint64_t size) {
   uint32_t flags = gate().flags;
   uint32_t decided = flags & flag_budget ? decide_by_order(ring, size) : uint32_t{decide_sample(ring, size)};

@@ -89,7 +89,7 @@ inline RingHeader* take_free_ring(uint32_t rings, uint32_t epoch, uint64_t sp) {
     for (uint64_t& frame : ring->described_frames) frame = 0;
     for (uint64_t& old : ring->described_olds) old = 0;
     __atomic_store_n(&ring->mask, gate().first_ring_mask, __ATOMIC_RELAXED);
-    // With a budget, its first event reads the order; otherwise, it tells when the first one is drawn.
+    // With a budget, its first event reads the order; otherwise, it draws the distance to the first look or timing.
     ring->drawn_head = ~0ull;
     ring->limit = gate().flags & (flag_budget | flag_looks | flag_call_times) ? 0 : gate().first_ring_mask + 1;
     use_caches(ring, false);
@@ -266,7 +266,7 @@ inline uint64_t draw_random(RingHeader* ring) {
 // average.
 inline uint64_t draw_look_distance(RingHeader* ring) { return 64 + (draw_random(ring) >> 20) % 385; }
 
-// Reads the order and how long recordings take: the attacher decides on these at every look. The change is decided
+// Reads the order; without one, has the next allocation timed, from which the attacher decides. The change is decided
 // here, after an event, and made before the next allocation.
 [[gnu::noinline, gnu::cold]] inline void look_at_order(RingHeader* ring) {
   ring->next_look = ring->head + draw_look_distance(ring);

@@ -256,7 +256,7 @@ fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     pins.take(3).collect()
 }
 
-/// Finds growing memory beside the heap.
+/// Finds growing memory outside the heap.
 pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
     let account = facts.account?;
     let mapped = balance::part(account, "mappings");

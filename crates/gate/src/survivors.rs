@@ -29,7 +29,7 @@ impl Series {
     }
 }
 
-/// Old blocks of each backtrace at each moment, and their sums.
+/// Old blocks of each backtrace at each moment, and all of its live ones.
 #[derive(Default)]
 pub struct Survivors {
     moments: usize,
@@ -55,7 +55,7 @@ impl Survivors {
         SiteWalk::new(Some(before.as_nanos() as u64))
     }
 
-    /// Counts another moment of a ledger that is not being written meanwhile.
+    /// Counts another moment of a ledger that no thread waits for, in one go.
     pub fn count(&mut self, ledger: &Ledger, now: Duration, pause: Duration) {
         let mut walk = Survivors::walk(now, pause);
         while ledger.walk_sites(&mut walk) {}

@@ -23,7 +23,7 @@ pub fn mann_kendall(series: &[f64]) -> Trend {
 }
 
 /// Tests values that depend on their neighbours (Hamed and Rao 1998): the variance grows by the significant
-/// autocorrelations of the ranks that remain after the trend is removed.
+/// autocorrelations of the ranks of the series without its trend.
 pub fn corrected(series: &[f64]) -> Trend {
     let n = series.len() as f64;
     let plain = mann_kendall(series);

@@ -158,7 +158,7 @@ impl BlockTable {
         Some((self.number(place), offset))
     }
 
-    /// As [`BlockTable::find`], without the number.
+    /// Like [`BlockTable::find`], but without the block number.
     #[inline]
     pub fn place(&self, address: u64) -> Option<(BlockStart, u64)> {
         self.place_near(self.near(address)?)

@@ -1,4 +1,4 @@
-//! From a snapshot to the blocks of all its heaps: every dissector is asked, and what they find becomes one heap.
+//! Turns a snapshot into the blocks of all its heaps: asks every dissector, and merges the results into one heap.
 
 use crate::Error;
 use crate::allocators::dissector::{

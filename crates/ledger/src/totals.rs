@@ -27,7 +27,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds the sums of another shard, but not its peak.
+    /// Adds the sums of another shard, but not its peak: a sum of peaks is not a peak.
     pub(crate) fn add(&mut self, other: &Totals) {
         self.allocations += other.allocations;
         self.releases += other.releases;

@@ -181,8 +181,8 @@ impl Region {
         self.slot_state_word(index).load(Acquire)
     }
 
-    /// Sets a slot's state; panics past the end of the journal, like indexing. The hook patches it only if it is
-    /// pending in our own copy: other processes may have written the region's.
+    /// Sets a slot's state; panics past the end of the journal, like indexing. The hook patches it only if it is also
+    /// wanted in the guide, which other processes cannot write: they may have written the state.
     pub fn set_slot_state(&self, index: usize, state: u32) {
         self.want_slot(index, state == slot_state::PENDING);
         self.slot_state_word(index).store(state, Release);

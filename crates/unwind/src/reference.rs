@@ -51,7 +51,7 @@ pub struct Start {
 struct Module {
     base: u64,
     range: Range<u64>,
-    /// `None` if the file has no sections.
+    /// `None` if the file has no readable call frame information.
     index: Option<Index>,
 }
 

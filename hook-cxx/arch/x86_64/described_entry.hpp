@@ -13,6 +13,7 @@
 //
 // One stub for each function and variant; the frame of all of them, by words below rbp:
 //
+//   0         the caller's rbp; the return address is above it
 //   -1        number of the stub; afterwards the original
 //   -2 .. -7  rdi, rsi, rdx, rcx, r8, r9: the arguments
 //   -8 .. -10 rax, r10, r11

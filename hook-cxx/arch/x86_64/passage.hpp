@@ -12,6 +12,8 @@
 //
 // The frame, by bytes from rbp:
 //
+//   8      the return address into the caller
+//   0      the caller's rbp
 //   -8 ..  registers where the unwinder finds them, as told by the attacher; from -64 on those that it does not read
 //   -160   PassedCall, which nothing else reads
 #pragma once

@@ -78,7 +78,7 @@ pub const UNSURE_MARKS: u8 = 12;
 /// 27 of the address, exclusive-or bits 40 to 59 of `(address >> 28) *` [`FILTER_HASH`]; modulo the words in use, at
 /// least 512.
 pub const FILTER_WORDS: usize = 1 << 20;
-/// Fewest words of the table in use: the words hold the rest of an address.
+/// Fewest words of the table in use: with fewer, a word has no room for the address bits that its index does not give.
 pub const LEAST_FILTER_WORDS: usize = 512;
 /// Multiplier that spreads distant addresses (Fibonacci hashing; Knuth, The Art of Computer Programming, volume 3,
 /// section 6.4).

@@ -7,7 +7,7 @@ use crate::job::End;
 use memhook_process::{Chosen, has_ended, thread_start_time};
 use std::time::{Duration, Instant};
 
-/// Before the second attempt; doubled for each further one.
+/// Pause before the second attempt; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Time after which a failure is reported: a program that was just started needs a moment.

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 /// Longest wait for room in the queue of signals. The thread runs again, so the queue gets shorter.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
-/// Sends a signal to the thread once more, or to the process if the thread has ended.
+/// Resends a signal to the thread, or to the process if the thread has ended.
 ///
-/// It has its siginfo where the kernel allows that: for another process, only with a negative si_code, as
-/// that of sigqueue(3) is (rt_sigqueueinfo(2)). If the queue is full (RLIMIT_SIGPENDING), a real-time
+/// Its siginfo is preserved where the kernel permits that: for another process, only if si_code is negative, as
+/// with sigqueue(3) (rt_sigqueueinfo(2)). If the queue is full (RLIMIT_SIGPENDING), a real-time
 /// signal waits for room, because kill(2) would send it without its value.
 pub(crate) fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t) {
     let has_details = info.si_code < 0 && info.si_code != libc::SI_TKILL;

@@ -44,9 +44,9 @@ pub fn reloads() -> u32 {
     RELOADS.load(Relaxed)
 }
 
-/// The keys that interrupt, quit and suspend (termios(3), ISIG) reach each process of the terminal's foreground. While this
-/// exists, they do nothing to this one: they are meant for a program that it starts there, to which they do what they
-/// always do, because nothing is ignored (execve(2)).
+/// Guard that disables the keys that interrupt, quit and suspend (termios(3), ISIG) for memhook-rs, while it runs a
+/// program in the foreground of the terminal. The program still receives them as usual, because no signal is set to be
+/// ignored (execve(2)).
 pub struct LentKeys([(i32, libc::sighandler_t); 3]);
 
 impl LentKeys {

@@ -1,4 +1,4 @@
-//! Priority for the time of a hold.
+//! Raised priority during a hold.
 
 use crate::precedence::{SHORTEST_NS, USUAL_NS, set_turn};
 use std::marker::PhantomData;

@@ -58,9 +58,9 @@ impl Held {
         Ok(number)
     }
 
-    /// Checks that the descriptor is still open. A thread that we have kept waiting for too long closes it on its way
-    /// home, and then another thread may have its number for a file of the target. As long as the thread is stopped,
-    /// the answer stays true.
+    /// Checks that the descriptor is still open. A thread that was held for too long closes it on its way home, and
+    /// another thread may then reuse the number for a file of the target. The result stays valid while the thread is
+    /// stopped.
     pub(crate) fn check_opened(&self) -> Result<(), Error> {
         let Some(number) = self.work.opened else {
             return Ok(());

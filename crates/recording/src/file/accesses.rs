@@ -14,7 +14,7 @@ const BY_SEVERAL: u64 = 2;
 pub(crate) struct AccessWriter {
     /// Accesses of blocks that the frame releases, each after the number of releases without an entry before it.
     released: Vec<u8>,
-    /// Accesses of blocks that are live at the end of the run, each after its address.
+    /// Accesses to blocks that are still live at the end of the run; the block's address precedes each entry.
     live: Vec<u8>,
     without: u64,
     last_ns: [u64; 2],
