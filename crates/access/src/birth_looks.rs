@@ -407,7 +407,7 @@ impl BirthLooks {
                     touches.remove(1);
                 }
                 touches.push((at_ns, u64::MAX));
-                // Those of other threads would fire, too, without telling more.
+                // Watchpoints in other threads would fire as well, and add nothing.
                 word.watched = None;
                 word.again_ns = at_ns + SILENT_NS.max(age / SILENT_PART);
             }

@@ -246,7 +246,7 @@ mod tests {
         Member::new(Identity::default(), rule, false, now)
     }
 
-    /// The same failure is reported once, and pauses between attempts grow.
+    /// Reports a repeated failure only once, and lengthens the pauses between attempts.
     #[test]
     fn failures_are_told_once_and_space_out() {
         let mut now = Instant::now();

@@ -83,9 +83,9 @@ pub struct FollowedCount {
     pub late: u64,
 }
 
-/// Traces the processes until the time is over, which begins with the first trace of a family, a signal counted by [`memhook_inject::catch_stops`] comes, the
-/// assigner wishes it, or none is left of a family. Returns when all jobs have ended. That the head of a family cannot be traced
-/// is an error; that another process cannot is told.
+/// Traces the processes until the time is over, a signal counted by [`memhook_inject::catch_stops`] comes, the assigner
+/// asks for the end, or no process of a family is left. The time of a family begins with its first trace. Returns when
+/// all jobs have ended. If the head of a family cannot be traced, that is an error; other processes are only reported.
 pub fn follow(
     followed: Followed,
     config: &TraceConfig,

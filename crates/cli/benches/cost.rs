@@ -65,7 +65,7 @@ fn main() {
     rows.iter().for_each(|row| println!("{row}"));
     println!();
     failures.iter().for_each(|failure| println!("{failure}"));
-    // Root may trace everything; a user is told why not.
+    // Root may trace everything; for another user, the table gives the reason.
     let is_root = nix::unistd::Uid::effective().is_root();
     let has_ours = |all: &Alternated| all.traced[..2].iter().all(|t| !t.rounds.is_empty());
     if is_root && !works.iter().all(|(_, all)| has_ours(all)) {

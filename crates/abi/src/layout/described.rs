@@ -78,7 +78,7 @@ pub enum BlockSize {
     Argument(Argument),
     /// Product of two arguments, in bytes.
     Product(Argument, Argument),
-    /// The same number of bytes for all blocks.
+    /// All blocks have this number of bytes.
     Fixed(u32),
 }
 

@@ -95,7 +95,7 @@ pub struct ReportJob {
     is_report_asked: bool,
     /// Memory that malloc had given out at the beginning, once known.
     beginning: Option<Option<HeapBalance>>,
-    /// The same at the last look.
+    /// Memory that malloc had given out at the last look.
     balance: Option<HeapBalance>,
     /// Account of resident memory before the detach.
     last_account: Option<RssReport>,
@@ -392,7 +392,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
     }
 
     fn turn(&mut self, trace: &Trace<O>, turn: &Turn) -> ControlFlow<()> {
-        // Before anybody is told of the trace, so that little happens between its begin and the look.
+        // The look comes before the trace is announced, so that little happens between the start of the trace and it.
         if self.beginning.is_none() && !turn.gone {
             self.look_at_heap(trace);
         }

@@ -17,8 +17,9 @@ pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
     }
 }
 
-/// The processes that run in the memory of `pid`, a process or one of its threads, besides itself. When the threads of `pid` are held, their
-/// registers are not seen, nor what they are about to write. Empty where the kernel has no kcmp(2).
+/// The other processes that run in the memory of `pid`, which is a process or one of its threads. When the threads of
+/// `pid` are held, the registers of those processes are not seen, nor what they are about to write. Empty where the
+/// kernel has no kcmp(2).
 pub fn memory_sharers(pid: i32) -> Vec<i32> {
     let is_it = |other: i32| Path::new(&format!("/proc/{other}/task/{pid}")).exists();
     // Kernel threads have no memory, and compare equal only to each other.
