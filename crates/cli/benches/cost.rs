@@ -1,5 +1,5 @@
-//! The cost of tracing to a program, beside user probes of the kernel. The numbers of rounds are fixed: on an idle machine
-//! with two processors they take about a minute.
+//! The cost of tracing to a program, beside user probes of the kernel. The numbers of rounds are fixed, so a slow machine
+//! measures as much as a fast one.
 //!
 //! `cargo bench`; the benchmarks of `experiments/measurements` measure more, and keep their figures.
 
@@ -32,7 +32,7 @@ fn main() {
         )),
     ];
     let tools: Vec<&dyn Tool> = tools.iter().map(|tool| &**tool).collect();
-    println!("Rounds without a tool and with each, in turn; a minute or two.");
+    println!("Rounds without a tool and with each, in turn:");
     let measured = |name, measure: &dyn Fn() -> Alternated| {
         eprintln!("{name} ...");
         (name, measure())
