@@ -346,7 +346,7 @@ mod tests {
         let watchpoint = match Watchpoint::reserve(own_thread(), address, true) {
             Ok(watchpoint) => watchpoint,
             // Some virtual machines and containers have none.
-            Err(error) => return println!("not run: {error}"),
+            Err(error) => return memhook_tests::not_run_here(&error.to_string()),
         };
         let mut ring = AccessRing::open(own_thread(), true).unwrap();
         word.store(4, Ordering::Relaxed);
@@ -382,7 +382,7 @@ mod tests {
         let reserved = Watchpoint::reserve_width(own_thread(), address, Width::WordWrites, true);
         let watchpoint = match reserved {
             Ok(watchpoint) => watchpoint,
-            Err(error) => return println!("not run: {error}"),
+            Err(error) => return memhook_tests::not_run_here(&error.to_string()),
         };
         watchpoint.arm(None).unwrap();
         assert_eq!(word.load(Ordering::Relaxed), 3);

@@ -272,14 +272,7 @@ fn a_lambda_has_the_function_that_it_is_written_in() {
 /// A stripped file with the symbols of all its functions inside, like Fedora's packages.
 #[test]
 fn symbols_in_a_section_that_xz_has_packed() {
-    if std::process::Command::new("xz")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
-        eprintln!("not run: xz is not installed");
-        return;
-    }
+    memhook_tests::programs::installed("xz");
     let program = Program::build(&[]);
     let mini = program.directory.join("mini");
     let mini = mini.to_str().expect("a path");

@@ -1,5 +1,8 @@
 //! From a module's files to names.
 
+#[macro_use]
+extern crate memhook_tests;
+
 mod downloads;
 mod files;
 mod hostile;
