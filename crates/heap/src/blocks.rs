@@ -12,11 +12,11 @@ pub use crate::blocks::sets::{BlockSet, BlockStartSet};
 #[derive(Clone, Debug, Default)]
 pub struct BlockTable {
     segments: Vec<Segment>,
-    /// Their first addresses.
+    /// First address of each segment.
     starts: Vec<u64>,
     low: u64,
     span: u64,
-    /// One bit for each 2 MiB of address, folded: whether a segment is near.
+    /// One bit for each 2 MiB of address, folded: true if a segment is near.
     filter: Vec<u64>,
     count: u32,
 }
@@ -25,7 +25,7 @@ const FILTER_SHIFT: u32 = 21;
 const FILTER_BITS: u64 = 1 << 20;
 
 impl BlockTable {
-    /// Takes segments in any order; those without blocks are dropped.
+    /// Builds a table from segments in any order. Segments without blocks are dropped.
     pub fn new(mut segments: Vec<Segment>) -> BlockTable {
         segments.retain(|s| !s.offsets.is_empty());
         segments.sort_by_key(|s| s.start);
@@ -59,7 +59,7 @@ impl BlockTable {
         self.with(arenas)
     }
 
-    /// Adds segments of other addresses.
+    /// Adds segments at other addresses.
     pub fn with(self, more: Vec<Segment>) -> BlockTable {
         let mut segments = self.segments;
         segments.extend(more);
@@ -74,17 +74,17 @@ impl BlockTable {
         self.count
     }
 
-    /// Returns true if there is none.
+    /// Returns true if there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The segments in address order.
+    /// Returns the segments in address order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The places of a segment's blocks.
+    /// Returns the places of a segment's blocks.
     pub fn places(&self, segment: usize) -> impl Iterator<Item = BlockStart> + '_ {
         let offsets = self.segments[segment].offsets.iter();
         offsets.map(move |&unit| BlockStart {
@@ -93,19 +93,19 @@ impl BlockTable {
         })
     }
 
-    /// The segment of a block.
+    /// Returns the segment of a block.
     pub fn segment_of(&self, block: u32) -> &Segment {
         let after = self.segments.partition_point(|s| s.first <= block);
         &self.segments[after.saturating_sub(1)]
     }
 
-    /// A block by its number, which must be below [`BlockTable::len`].
+    /// Returns a block by its number, which must be below [`BlockTable::len`].
     pub fn get(&self, block: u32) -> Block {
         let segment = self.segment_of(block);
         segment.block(segment.offsets[(block - segment.first) as usize])
     }
 
-    /// Blocks by number.
+    /// Iterates over the blocks, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Block)> + '_ {
         self.segments.iter().flat_map(|segment| {
             let offsets = segment.offsets.iter().enumerate();
@@ -113,7 +113,7 @@ impl BlockTable {
         })
     }
 
-    /// The blocks that begin in a range, by number.
+    /// Iterates over the blocks that begin in a range, with their numbers.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (u32, Block)> + '_ {
         let after = self.starts.partition_point(|&start| start <= range.start);
         let first = self
@@ -138,7 +138,8 @@ impl BlockTable {
         })
     }
 
-    /// Returns true if a word can be the address of a block at all: cheap, and nearly always right.
+    /// Returns true if a word may be the address of a block. The test is cheap and nearly always
+    /// right.
     #[inline]
     pub fn may_be(&self, word: u64) -> bool {
         if word.wrapping_sub(self.low) > self.span {
@@ -150,8 +151,8 @@ impl BlockTable {
         near.is_some_and(|bits| bits >> (bit % 64) & 1 != 0)
     }
 
-    /// The block that an address lies in, or just past the end of (but for mappings of their own), with
-    /// the offset.
+    /// Returns the block that contains an address, and the offset in the block. The address just
+    /// past a block also counts, except for blocks with their own mapping.
     #[inline]
     pub fn find(&self, address: u64) -> Option<(u32, u64)> {
         let (place, offset) = self.place(address)?;
@@ -164,7 +165,7 @@ impl BlockTable {
         self.place_near(self.near(address)?)
     }
 
-    /// Returns the neighbourhood of an address that [`BlockTable::may_be`] one of a block.
+    /// Returns the segment near an address that passed [`BlockTable::may_be`], and the unit in it.
     #[inline]
     pub fn near(&self, address: u64) -> Option<Near> {
         if !self.may_be(address) {
@@ -183,14 +184,14 @@ impl BlockTable {
         })
     }
 
-    /// Reads what [`BlockTable::place_near`] will look at first, so that it is in the cache then.
+    /// Reads the memory that [`BlockTable::place_near`] reads first, to bring it into the cache.
     #[inline]
     pub fn touch(&self, near: Near) -> u64 {
         let bits = &self.segments[near.segment as usize].bits;
         bits.get(near.unit as usize / 64).map_or(0, |word| word[0])
     }
 
-    /// As [`BlockTable::place`].
+    /// Like [`BlockTable::place`], for an address whose segment is known.
     #[inline]
     pub fn place_near(&self, near: Near) -> Option<(BlockStart, u64)> {
         let index = near.segment as usize;
@@ -198,9 +199,9 @@ impl BlockTable {
         let unit = segment.begin(near.unit as usize)?;
         let block = segment.block(unit);
         let offset = near.address.wrapping_sub(block.address);
-        // A mapping ends where the next one may begin: such a pointer is nearly always the other's
-        // address (that of a library, say). Behind a block that was cut out of a larger one, and behind one of a slab,
-        // is the next one, or where that will be.
+        // The end of a mapping may be the start of the next one, and such a pointer nearly always
+        // means the latter (a library, for example). After a block that was cut out of a larger
+        // one, or a block of a slab, comes another such block or the room for it.
         let past_end = match segment.kind {
             SegmentKind::Mapped { tight: true }
             | SegmentKind::Sized(_)
@@ -214,7 +215,7 @@ impl BlockTable {
         (offset < block.bytes + past_end).then_some((place, offset))
     }
 
-    /// The region of a dissected heap that ends right before an address.
+    /// Returns the region of a dissected heap that ends at an address.
     #[inline]
     pub fn ending_at(&self, address: u64) -> Option<BlockStart> {
         let near = self.near(address.wrapping_sub(1))?;
@@ -226,14 +227,14 @@ impl BlockTable {
         (offset + 1 == segment.block(place.unit).bytes).then_some(place)
     }
 
-    /// The number of the block at a place.
+    /// Returns the number of the block at a place.
     #[inline]
     pub fn number(&self, place: BlockStart) -> u32 {
         let segment = &self.segments[place.segment as usize];
         segment.first + segment.rank(place.unit as usize).unwrap_or(0)
     }
 
-    /// The block at a place, and the index of its segment.
+    /// Returns the block at a place, and the index of its segment.
     #[inline]
     pub fn at(&self, place: BlockStart) -> (Block, usize) {
         let index = place.segment as usize;
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(table.find(0x1000), None);
         assert_eq!(table.find(0x100f), Some((0, 7)));
         assert_eq!(table.find(0x1010), Some((1, 0)));
-        // What was asked for is rounded up to words; just past the end counts.
+        // Requested sizes are rounded up to words. The address just past the end counts.
         assert_eq!(table.find(0x1028), Some((1, 24)));
         assert_eq!(table.find(0x1029), None);
         assert_eq!(
@@ -328,7 +329,7 @@ mod tests {
         let mut expected = Vec::new();
         let mut at = 0x1010;
         for i in 0..3000u64 {
-            // Some larger than what is looked at near an address.
+            // Some blocks are larger than the search distance near an address.
             let bytes = 32 + i % 37 * 16 + if i % 100 == 7 { 20_000 } else { 0 };
             if i % 3 != 0 {
                 assert!(segment.push(at, bytes));

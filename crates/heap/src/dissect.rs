@@ -21,8 +21,8 @@ use crate::snapshot::{MUSL, ModuleInfo, Snapshot};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// All that can be dissected. Where two claim the same memory, the first has it. glibc's is the last, because it
-/// recognizes chunks that are mappings of their own by little.
+/// All known dissectors. If two claim the same memory, the first one gets it. glibc's dissector is
+/// the last, because it recognizes chunks with their own mapping by little evidence.
 const DISSECTORS: [&dyn HeapDissector; 6] = [
     &Jemalloc,
     &Mimalloc,
@@ -40,9 +40,9 @@ pub struct Heap {
     pub arenas: Vec<ArenaReport>,
     /// The blocks in use, of all allocators.
     pub blocks: BlockTable,
-    /// Damage, and what could not be explained.
+    /// Damage, and memory that no dissector could explain.
     pub findings: Vec<Finding>,
-    /// What a snapshot just before this one found, if there was one.
+    /// Findings of the previous snapshot, if there was one.
     pub(crate) earlier_findings: Option<Vec<Finding>>,
     /// Parts of the heaps that could not be walked.
     pub unparsed: Runs,
@@ -50,23 +50,24 @@ pub struct Heap {
     pub ranges: Runs,
     /// User addresses of the thread caches of glibc's malloc.
     pub caches: Vec<u64>,
-    /// What `mp_` says, if it was found.
+    /// The values of `mp_`, if it was found.
     pub parameters: Option<Parameters>,
-    /// Chunks that are mappings of their own: count and bytes of the mappings.
+    /// Number of chunks that have their own mapping, and the bytes of these mappings.
     pub mmapped: (u64, u64),
-    /// They are exactly those that `mp_` counts.
+    /// True if exactly the chunks were found that `mp_` counts.
     pub mmapped_exact: bool,
     /// The heaps of other allocators. [`SegmentKind::Sized`] has an index into them.
     pub others: Vec<OtherHeap>,
-    /// Allocators that are there, and whose heaps are not among these.
+    /// Allocators that are present and whose heaps are not in `others`.
     pub undissected: Vec<Undissected>,
-    /// The chunks that are mappings of their own.
+    /// The chunks that have their own mapping.
     pub(crate) mapped: Vec<Mmapped>,
     /// The ranges of the arenas, in address order.
     pub(crate) pieces: Vec<Piece>,
     /// Chunks in thread caches and fast lists, sorted.
     pub(crate) kept: Vec<(u64, Kept)>,
-    /// What tells whether a block of glibc's malloc is in such a list of the running process.
+    /// Test of whether a block of the running process is in a thread cache or a fast list of
+    /// glibc's malloc.
     pub(crate) live: Option<Arc<Live>>,
 }
 
@@ -74,11 +75,11 @@ pub struct Heap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// Two snapshots in a row found the same.
+    /// Two consecutive snapshots had the same finding.
     Damage,
-    /// The snapshot before did not find it: a thread was changing it.
+    /// The previous snapshot did not have the finding, so a thread was changing the heap.
     Change,
-    /// There is one snapshot only.
+    /// There is only one snapshot.
     Unknown,
 }
 
@@ -92,36 +93,36 @@ impl std::fmt::Display for Cause {
     }
 }
 
-/// The heap of an allocator other than glibc's, but for its blocks.
+/// The heap of an allocator other than glibc's, without its blocks.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct OtherHeap {
     /// The allocator's name.
     pub allocator: &'static str,
     /// Version, or the range of versions that have its layout; empty if not known.
     pub version: String,
-    /// What its memory is divided into, in address order.
+    /// The extents of its memory, in address order.
     pub extents: Vec<Extent>,
-    /// The allocator's counters beside what was found.
+    /// The allocator's own counters, next to the values found.
     pub counted: Vec<Counted>,
-    /// All its memory.
+    /// All memory of the allocator.
     #[serde(skip)]
     pub ranges: Runs,
-    /// What tells whether blocks of the running process are still live, if anything does.
+    /// Test of whether blocks of the running process are still live, if the allocator has one.
     #[serde(skip)]
     pub(crate) live_check: Option<Arc<dyn LiveCheck>>,
 }
 
-/// An allocator that is there and whose heap is not dissected.
+/// An allocator that is present but whose heap was not dissected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undissected {
     /// The allocator's name.
     pub allocator: &'static str,
-    /// Why.
+    /// Reason why it was not dissected.
     pub reason: NotDissected,
 }
 
 impl Undissected {
-    /// N, if this is glibc 2.N, newer than any that is known.
+    /// Returns the minor version of a glibc that is newer than all known ones.
     pub fn newer_glibc(&self) -> Option<u32> {
         match self.reason {
             NotDissected::NewerGlibc { minor } => Some(minor),
@@ -131,7 +132,8 @@ impl Undissected {
 }
 
 impl OtherHeap {
-    /// Bytes of free regions in slabs that are in use, and of free pages that it has not given back.
+    /// Returns the bytes of free regions in slabs that are in use, and of free pages that the
+    /// allocator keeps.
     pub fn free_bytes(&self) -> (u64, u64) {
         let mut between = 0u64;
         let mut pages = 0u64;
@@ -167,7 +169,7 @@ impl std::fmt::Display for Undissected {
 }
 
 impl Heap {
-    /// The heap of a process without an allocator that can be dissected.
+    /// Returns the heap of a process without an allocator that can be dissected.
     pub fn empty() -> Heap {
         Heap {
             glibc_minor: 0,
@@ -190,11 +192,11 @@ impl Heap {
         }
     }
 
-    /// Walks the arenas of glibc's malloc anew with blocks that are in use for certain, by their user addresses, in
-    /// order: a header that was being written leads the walk no further than to the next of them. Damage that was
-    /// found before stays among the findings.
+    /// Walks the arenas of glibc's malloc again with blocks that are certainly in use, given by
+    /// ascending user address. A half-written header can then mislead the walk no further than to
+    /// the next of these blocks. Findings of the first walk remain.
     pub fn walk_again(&mut self, snapshot: &Snapshot, known: &[u64]) {
-        // Those of pools lie inside of blocks of malloc.
+        // Blocks of memory pools lie inside blocks of malloc.
         let is_of_arena = |&user: &u64| {
             let found = self.blocks.find(user).filter(|found| found.1 == 0);
             found.is_none_or(|(number, _)| self.blocks.segment_of(number).kind.is_arena())
@@ -207,12 +209,12 @@ impl Heap {
         self.blocks = blocks.with_arenas(arenas);
     }
 
-    /// Whether everything parsed and agrees with the allocators' own figures.
+    /// Returns true if everything parsed and agrees with the allocators' own figures.
     pub fn is_whole(&self) -> bool {
         self.findings.is_empty() && self.mmapped_exact
     }
 
-    /// Why something did not parse, as far as one or two snapshots tell.
+    /// Returns why something did not parse, as far as one or two snapshots show it.
     pub fn cause_of(&self, finding: &Finding) -> Cause {
         match &self.earlier_findings {
             None => Cause::Unknown,
@@ -221,13 +223,14 @@ impl Heap {
         }
     }
 
-    /// Whether two snapshots in a row found the same damage.
+    /// Returns true if two consecutive snapshots found the same damage.
     pub fn is_damaged(&self) -> bool {
         let mut findings = self.findings.iter();
         findings.any(|finding| self.cause_of(finding) == Cause::Damage)
     }
 
-    /// The other allocator that a module is or has in it, if its heap is among those dissected.
+    /// Returns the allocator, other than glibc's, that a module is or contains, if its heap was
+    /// dissected.
     pub fn allocator_of(&self, module: &ModuleInfo) -> Option<&'static str> {
         let has_roots = |other: &&OtherHeap| {
             let mut data = module.data.iter();
@@ -239,7 +242,7 @@ impl Heap {
         Some(found.allocator)
     }
 
-    /// Another allocator that the process has, and whose heap is not dissected.
+    /// Returns the name of another allocator in the process whose heap was not dissected.
     pub fn unknown_allocator<'a>(&self, modules: &'a [ModuleInfo]) -> Option<&'a str> {
         let mut unknown = modules
             .iter()
@@ -260,7 +263,8 @@ impl Heap {
         self.live = Some(Arc::new(parts.live));
     }
 
-    /// Adds the heap of one allocator, and its segments to `segments`; false if another one has some of its memory.
+    /// Adds the heap of one allocator, and its segments to `segments`. Returns false if another
+    /// allocator already has some of its memory.
     fn join(&mut self, mut found: AllocatorHeap, segments: &mut Vec<Segment>) -> bool {
         let claimed = joined(self.ranges.clone());
         found.leave_to_others(&claimed);
@@ -299,7 +303,7 @@ impl Heap {
 /// Finds and dissects the heaps of a process.
 ///
 /// # Errors
-/// When there is none that could be dissected.
+/// Fails if no heap could be dissected.
 pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     let mut heap = Heap::empty();
     heap.earlier_findings = snapshot.meta.earlier_findings.clone();
@@ -329,7 +333,7 @@ pub fn dissect(snapshot: &Snapshot) -> Result<Heap, Error> {
     Ok(heap)
 }
 
-/// Why no heap could be dissected.
+/// Returns the reason why no heap could be dissected.
 fn no_heap(snapshot: &Snapshot, undissected: &[Undissected]) -> Error {
     let pid = snapshot.meta.pid;
     let none = |reason: String| Error::NoHeap { pid, reason };

@@ -5,7 +5,7 @@ use crate::room::Room;
 use memhook_foreign::size_text;
 use std::time::Duration;
 
-/// Failure of a scan; one line.
+/// Failure of a scan. Its text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The process could not be examined.
@@ -14,7 +14,7 @@ pub enum Error {
     /// A core dump could not be read.
     #[error(transparent)]
     Core(#[from] memhook_process::CoreError),
-    /// Its threads could not be held.
+    /// The threads of the process could not be held.
     #[cfg(target_arch = "x86_64")]
     #[error(transparent)]
     Inject(#[from] memhook_inject::Error),
@@ -34,12 +34,12 @@ pub enum Error {
     NoRoom {
         /// Process id.
         pid: i32,
-        /// Bytes.
+        /// Required bytes.
         needed: u64,
         /// Available room.
         room: Room,
     },
-    /// There is not even address space for a copy.
+    /// The address space has no room for a copy.
     #[error(
         "process {pid} has a mapping of {}, and there is no address space for a copy of it (ulimit -v, or \
          vm.overcommit_memory is 2)",
@@ -51,7 +51,7 @@ pub enum Error {
         /// Bytes.
         bytes: u64,
     },
-    /// Working out what each block retains would not fit into memory.
+    /// The computation of retained sizes would not fit into memory.
     #[error(
         "working out what {blocks} blocks retain would take about {}, and {room}",
         size_text(*.needed)
@@ -59,7 +59,7 @@ pub enum Error {
     NoRoomForTree {
         /// Number of blocks.
         blocks: u32,
-        /// Bytes.
+        /// Required bytes.
         needed: u64,
         /// Available room.
         room: Room,
@@ -72,17 +72,17 @@ pub enum Error {
     NoRoomToFork {
         /// Process id.
         pid: i32,
-        /// Bytes.
+        /// Required bytes.
         needed: u64,
         /// Available room.
         room: Room,
     },
-    /// With this method its threads would be, or were, held for too long.
+    /// The method would hold the threads for too long, or has done so.
     #[error(
         "its threads would be held for about {needed_ms:.0} ms ({reason}), and {allowed_ms:.0} ms are allowed"
     )]
     TooLong {
-        /// Time that it would take.
+        /// Estimated time, or the time that it took.
         needed_ms: f64,
         /// The limit.
         allowed_ms: f64,
@@ -100,25 +100,25 @@ pub enum Error {
         allowed_ms: f64,
         /// Time that each method would take, with the reason.
         ways: String,
-        /// Limit that should suffice for one of them.
+        /// Limit that should suffice for one of the methods.
         enough_ms: f64,
     },
-    /// A thread of it would be kept in a call for longer than is allowed.
+    /// A call would occupy a thread of the process for longer than is allowed.
     #[error(
         "{call} would keep a thread of process {pid} for about {needed_ms:.0} ms (longer on a busy machine), and \
          {allowed_ms:.0} ms are allowed"
     )]
     LongCall {
-        /// Process id.
+        /// Name of the function.
         pid: i32,
         /// The function.
         call: &'static str,
-        /// Time that it would take.
+        /// Estimated time of the call.
         needed_ms: f64,
         /// The limit.
         allowed_ms: f64,
     },
-    /// The last look before blocks are released was never possible.
+    /// No hold allowed the final check that precedes a release.
     #[error(
         "memhook-rs found no moment at which all threads of process {pid} were outside the allocator ({why}), so nothing \
          more is released"
@@ -126,10 +126,10 @@ pub enum Error {
     NeverStill {
         /// Process id.
         pid: i32,
-        /// Obstacle at the last look.
+        /// Reason why the check was impossible in the last hold.
         why: &'static str,
     },
-    /// A held thread has to run, and to be let go by a thread of this process.
+    /// Holds take too long, because either the target or memhook-rs gets too little processor time.
     #[error(
         "holds of process {pid} last {} ms on average, because it or memhook-rs gets too little processor time, so \
          nothing more is released: a control group may have a quota, or the machine is too busy",
@@ -138,16 +138,16 @@ pub enum Error {
     LongHolds {
         /// Process id.
         pid: i32,
-        /// Length of the holds.
+        /// Average length of the holds.
         average: Duration,
     },
-    /// It runs on musl.
+    /// The process uses musl.
     #[error("process {pid} runs on musl, whose heap scan cannot read")]
     HeapOfMusl {
         /// Process id.
         pid: i32,
     },
-    /// There is no glibc, or none whose heap has a known layout.
+    /// The process has no glibc, or no glibc whose heap layout is known.
     #[error("process {pid}: {reason}")]
     NoHeap {
         /// Process id.
@@ -155,7 +155,7 @@ pub enum Error {
         /// Reason.
         reason: String,
     },
-    /// A glibc that is newer than this program, with a heap that fits none of the known layouts.
+    /// The glibc is newer than memhook-rs, and its heap fits none of the known layouts.
     #[error(
         "process {pid}: glibc 2.{minor} is newer than those whose heap scan can read (2.26 to 2.{NEWEST}), and its \
          heap is laid out differently"
@@ -163,7 +163,7 @@ pub enum Error {
     UnknownLayout {
         /// Process id.
         pid: i32,
-        /// It is glibc 2.`minor`.
+        /// The version is glibc 2.`minor`.
         minor: u32,
     },
     /// The process has called execve since its memory was copied.
@@ -172,7 +172,7 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// Calls of `free` would run code of the program.
+    /// Calls of `free` would run a hook function of the program.
     #[error("nothing is released: the program has its own hook for free() (__free_hook)")]
     OwnFreeHook,
     /// A saved snapshot cannot be used.
@@ -183,7 +183,7 @@ pub enum Error {
         /// Reason.
         reason: String,
     },
-    /// A snapshot of which no block may be released.
+    /// The snapshot is not good enough for releasing blocks.
     #[error("{file}: there is no verdict: {reason}")]
     NoVerdict {
         /// The snapshot.
@@ -191,12 +191,12 @@ pub enum Error {
         /// Reason.
         reason: String,
     },
-    /// A verdict on something else.
+    /// The verdict belongs to another process.
     #[error("nothing is released in process {pid}: {reason}")]
     OtherVerdict {
         /// Process id.
         pid: i32,
-        /// Evidence for it.
+        /// Difference that shows this.
         reason: String,
     },
     /// A question about an address that is not in a block.
@@ -204,7 +204,7 @@ pub enum Error {
     NoBlock {
         /// The address.
         address: u64,
-        /// What it is instead, as a hint for the reader.
+        /// Description of the address, as a hint for the reader.
         hint: String,
     },
 }

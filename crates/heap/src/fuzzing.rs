@@ -1,9 +1,9 @@
-//! Functions that the fuzzer calls (`fuzz/README.md`): parsers of texts that only ever come from /proc, and of
-//! verdicts.
+//! Functions that the fuzzer calls (`fuzz/README.md`): parsers of texts that only ever come from
+//! /proc, and of verdicts.
 
 use crate::{Error, Verdict};
 
-/// A text as if it were each of the files in turn.
+/// Parses a text as each of the /proc files in turn.
 pub fn proc_text(text: &str) {
     crate::capture::fork::not_inherited(text);
     crate::capture::kernel_words::epoll_data(text).count();
@@ -11,10 +11,11 @@ pub fn proc_text(text: &str) {
     crate::capture::sockets::socket_inode(std::path::Path::new(text));
 }
 
-/// Reads a verdict, and what is compared because of it: blocks with their sizes. A process that it is not of refuses it.
+/// Reads a verdict, and the blocks with their sizes that a comparison would use. The verdict must
+/// be refused for an unrelated process.
 pub fn verdict(bytes: &[u8]) -> Result<Vec<(u64, u64)>, Error> {
     let verdict = Verdict::read("the fuzzer's", bytes)?;
-    // The process with this id has nothing to do with what made the input.
+    // The process with this id is unrelated to the input.
     let refused = verdict.foreign_to(std::process::id() as i32);
     assert!(refused.is_some_and(|why| !why.is_empty()));
     let compared = verdict.fingerprints();

@@ -1,14 +1,14 @@
-//! Lists with a word for each block, which are read in random order: in huge pages where the kernel has them. With small
-//! ones, nearly each access waits for the page tables too.
+//! Lists with a word for each block, which are read in random order. They use huge pages where
+//! available. With small pages, nearly each access would also wait for the page tables.
 
-/// An empty list with room for so many.
+/// Returns an empty list with room for `count` elements.
 pub(crate) fn with_room<T>(count: usize) -> Vec<T> {
     let mut list = Vec::with_capacity(count);
     prefer_huge_pages(list.spare_capacity_mut());
     list
 }
 
-/// A list of so many of these.
+/// Returns a list of `count` equal elements.
 pub(crate) fn filled<T: Clone>(count: usize, value: T) -> Vec<T> {
     let mut list = with_room(count);
     list.resize(count, value);
@@ -17,13 +17,13 @@ pub(crate) fn filled<T: Clone>(count: usize, value: T) -> Vec<T> {
 
 #[cfg(target_arch = "x86_64")]
 fn prefer_huge_pages<T>(memory: &mut [T]) {
-    /// Smaller ones are not worth the system call.
+    /// Size from which a list is worth the system call.
     const LARGE_BYTES: usize = 4 << 20;
     if size_of_val(memory) >= LARGE_BYTES {
         memhook_inject::prefer_huge_pages(memory);
     }
 }
 
-/// Snapshots of other machines are searched with what pages there are.
+/// Does nothing. Such machines only search snapshots of others, with ordinary pages.
 #[cfg(not(target_arch = "x86_64"))]
 fn prefer_huge_pages<T>(_: &mut [T]) {}

@@ -1,15 +1,17 @@
 //! A snapshot of a live process, its heap dissected, conservatively marked and swept.
 //!
-//! [`capture`] copies the memory of a process that can hold pointers. The search works on that copy alone,
-//! and damaged bytes in it lead to findings, never to a panic. [`Reclaimer`] gives leaked blocks back to
-//! the allocator of the live process. Where nothing can be attached to, saved snapshots are searched.
+//! [`capture`] copies the memory of a process that can hold pointers. The search works on that copy
+//! alone, and damaged bytes in it lead to findings, never to a panic. [`Reclaimer`] gives leaked
+//! blocks back to the allocator of the live process. Saved snapshots can be searched on machines
+//! that cannot attach.
 
-// Where no live process can be looked at, some of what a dissection finds is of no use.
+// On architectures without attach, some results of a dissection are unused.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-// A list of one range is meant as such in tests.
+// In tests, a list with a single range is intended.
 #![cfg_attr(test, allow(clippy::single_range_in_vec_init))]
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// The crate is linked for its `#[test]`, which lets a test pass if it needs a program that is not
+// installed.
 #[cfg(test)]
 #[macro_use]
 extern crate memhook_tests;

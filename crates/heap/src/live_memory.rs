@@ -1,4 +1,5 @@
-//! Memory that structures of an allocator are read from: a copy of it, or that of the running process.
+//! Memory from which the structures of an allocator are read: a copy, or the memory of the running
+//! process.
 
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
@@ -11,16 +12,16 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Memory of a process.
 pub(crate) trait Memory {
-    /// The word at an address.
+    /// Returns the 64-bit word at an address.
     fn word(&self, address: u64) -> Option<u64>;
 
-    /// The 32-bit word at an address.
+    /// Returns the 32-bit word at an address.
     fn half(&self, address: u64) -> Option<u32>;
 
-    /// The byte at an address.
+    /// Returns the byte at an address.
     fn byte(&self, address: u64) -> Option<u8>;
 
-    /// Returns true if there are this many bytes from an address on.
+    /// Returns true if this many bytes exist from an address on.
     fn has(&self, start: u64, bytes: u64) -> bool;
 }
 
@@ -62,19 +63,19 @@ impl Memory for Snapshot {
 
 type Page = [u8; PAGE_BYTES as usize];
 
-/// Pages of a running process, each read once: it has to stand still, or what is read has to make sense whenever it
-/// is read.
+/// Pages of a running process, each read once. The process must stand still, or the values must
+/// make sense whenever they are read.
 #[derive(Debug)]
 pub(crate) struct LiveMemory<'a> {
     memory: &'a File,
-    /// Nothing is read later than this.
+    /// Time after which nothing is read.
     until: Instant,
     is_late: Cell<bool>,
     pages: RefCell<FxHashMap<u64, Option<Box<Page>>>>,
 }
 
 impl<'a> LiveMemory<'a> {
-    /// `memory`: /proc/PID/mem.
+    /// Prepares to read from `memory`, which is /proc/PID/mem.
     pub fn new(memory: &'a File, until: Instant) -> LiveMemory<'a> {
         LiveMemory {
             memory,
@@ -84,7 +85,8 @@ impl<'a> LiveMemory<'a> {
         }
     }
 
-    /// Returns true if something was not read because it was too late, so that missing things may still exist.
+    /// Returns true if a read was skipped because it was too late, so that missing data may still
+    /// exist.
     pub fn is_late(&self) -> bool {
         self.is_late.get()
     }

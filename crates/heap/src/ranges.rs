@@ -6,19 +6,19 @@ use std::ops::Range;
 /// Ascending address ranges.
 pub type Runs = Vec<Range<u64>>;
 
-/// Bytes of ranges.
+/// Returns the number of bytes in ranges.
 pub fn run_bytes(runs: &[Range<u64>]) -> u64 {
     runs.iter().map(|run| run.end - run.start).sum()
 }
 
-/// The parts of ranges that are in areas; both in order.
+/// Returns the parts of ranges that are in areas. Both lists are sorted.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn within(ranges: &[Range<u64>], areas: &[crate::snapshot::Area]) -> Runs {
     let areas: Runs = areas.iter().map(|area| area.start..area.end).collect();
     intersection(ranges, &areas)
 }
 
-/// Returns the intersection; each is in order.
+/// Returns the intersection of two sorted lists of ranges.
 pub fn intersection(one: &[Range<u64>], other: &[Range<u64>]) -> Runs {
     let mut found = Runs::new();
     let mut first = 0;
@@ -35,7 +35,7 @@ pub fn intersection(one: &[Range<u64>], other: &[Range<u64>]) -> Runs {
     found
 }
 
-/// Adds a range to a sorted list, joining what touches.
+/// Adds a range to a sorted list, and merges ranges that touch.
 pub(crate) fn add_run(runs: &mut Runs, run: Range<u64>) {
     let first = runs.partition_point(|r| r.end < run.start);
     let last = runs.partition_point(|r| r.start <= run.end);
@@ -48,7 +48,7 @@ pub(crate) fn add_run(runs: &mut Runs, run: Range<u64>) {
     runs.drain(first + 1..last);
 }
 
-/// The ranges in order, those that touch or overlap as one.
+/// Returns the ranges sorted, with overlapping or touching ones merged.
 pub fn joined(mut ranges: Runs) -> Runs {
     ranges.sort_unstable_by_key(|r| (r.start, r.end));
     let mut found = Runs::with_capacity(ranges.len());
@@ -61,7 +61,7 @@ pub fn joined(mut ranges: Runs) -> Runs {
     found
 }
 
-/// [start, end) without the holes, which are in order and apart from each other.
+/// Returns [start, end) without the holes, which are sorted and disjoint.
 pub fn without(start: u64, end: u64, holes: &[Range<u64>]) -> Runs {
     let mut left = Runs::new();
     let mut at = start;
@@ -82,7 +82,7 @@ pub fn without(start: u64, end: u64, holes: &[Range<u64>]) -> Runs {
     left
 }
 
-/// A range as a pair of numbers, which is its form in saved snapshots.
+/// A range as a pair of numbers, its form in saved snapshots.
 pub(crate) mod pair {
     use super::*;
 
@@ -95,7 +95,7 @@ pub(crate) mod pair {
     }
 }
 
-/// Likewise ranges as pairs.
+/// Ranges as pairs of numbers, their form in saved snapshots.
 pub(crate) mod pairs {
     use super::*;
 

@@ -1,20 +1,20 @@
-//! Room for memory: for a copy, what this process may have; for writes to pages shared with a fork, what the target may
-//! have.
+//! Available memory: for a copy, the memory that this process may use; for writes to pages shared
+//! with a fork, the memory that the target may use.
 
 use memhook_foreign::size_text;
 use memhook_process::CgroupMemory;
 
-/// Memory that is to be had, and what sets the limit.
+/// Available memory, and what limits it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Bytes.
     pub bytes: u64,
-    /// Whose they are.
+    /// Description of the limit.
     pub limit: String,
 }
 
 impl Room {
-    /// A size that was asked for.
+    /// Returns the room for a size that the user has set.
     pub fn of(bytes: u64) -> Room {
         Room {
             bytes,
@@ -22,8 +22,8 @@ impl Room {
         }
     }
 
-    /// Returns what the machine, and the memory cgroups of a process, have for it now. `None` if the kernel does not
-    /// say.
+    /// Returns the memory that the machine, and the memory cgroups of a process, have available
+    /// now; `None` if the kernel does not say.
     pub fn for_process(pid: i32) -> Option<Room> {
         let level = CgroupMemory::of(pid).tightest_of_all()?;
         Some(Room {
@@ -32,7 +32,8 @@ impl Room {
         })
     }
 
-    /// Returns what this process may take: the size that was asked for, or what is available.
+    /// Returns the memory that this process may use: the size that the user has set, or all that is
+    /// available.
     pub fn for_copy(most: Option<u64>) -> Option<Room> {
         most.map(Room::of)
             .or_else(|| Room::for_process(std::process::id() as i32))

@@ -1,4 +1,4 @@
-//! A snapshot, searched for what nothing reaches.
+//! A snapshot, searched for unreachable blocks.
 
 use crate::graph::finder::MarkOptions;
 use crate::graph::leaks::{Leak, leaks};
@@ -10,14 +10,14 @@ use crate::{Error, Heap, Snapshot, dissect};
 pub struct Scan {
     /// The blocks.
     pub heap: Heap,
-    /// Blocks that something reaches.
+    /// Reachable blocks.
     pub marked: Marked,
-    /// Blocks that nothing reaches.
+    /// Unreachable blocks.
     pub leaks: Vec<Leak>,
 }
 
 impl Scan {
-    /// Dissects the heap, marks what is reachable, and lists the rest.
+    /// Dissects the heap, marks the reachable blocks, and lists the rest.
     pub fn of(snapshot: &Snapshot, options: MarkOptions) -> Result<Scan, Error> {
         let heap = dissect(snapshot)?;
         let marked = mark(snapshot, &heap, options);
@@ -29,7 +29,8 @@ impl Scan {
         })
     }
 
-    /// Reachable blocks that only pointers into blocks reach, each for itself.
+    /// Returns the reachable blocks that only interior pointers reach. Each block is judged by
+    /// itself.
     pub fn possibly_lost(&self, snapshot: &Snapshot, options: MarkOptions) -> Vec<Leak> {
         let blocks = possibly_lost(snapshot, &self.heap, &self.marked, options);
         let all = 0..self.heap.blocks.len();

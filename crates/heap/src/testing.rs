@@ -5,7 +5,7 @@ use crate::snapshot::{Area, AreaKind, CopiedRegion, Meta, Method, Snapshot};
 use memhook_inject::Error as Hold;
 use std::time::{Duration, Instant};
 
-/// A snapshot with this memory, all of it anonymous.
+/// Returns a snapshot with this memory, all of it anonymous.
 pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
     let areas = memory.iter().map(|(start, bytes)| Area {
         start: *start,
@@ -44,7 +44,8 @@ pub fn snapshot(memory: Vec<(u64, Vec<u8>)>) -> Snapshot {
     }
 }
 
-/// A shell with some thousand blocks of this system's allocator, or of one in a library, copied.
+/// Returns a copy of a shell with some thousand blocks, of this system's allocator or of one in a
+/// library.
 #[cfg(target_arch = "x86_64")]
 pub fn shell_on(library: Option<&str>) -> Snapshot {
     use memhook_tests::programs::installed_library;
@@ -67,7 +68,7 @@ pub fn shell_on(library: Option<&str>) -> Snapshot {
         .read_line(&mut line)
         .expect("it says so");
     assert_eq!(line, "ready\n");
-    // It says so before it is done with the memory for that.
+    // The shell prints before it has finished with the memory for the output.
     let reads = || {
         let call = std::fs::read_to_string(format!("/proc/{}/syscall", shell.id()));
         call.is_ok_and(|call| call.starts_with("0 0x0 "))
@@ -82,10 +83,11 @@ pub fn shell_on(library: Option<&str>) -> Snapshot {
     captured.snapshot
 }
 
-/// Longest time that a test waits for what a busy machine may delay.
+/// Longest time that a test waits for an event that a busy machine may delay.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Copies the memory of a process. On a busy machine its threads may not stop in time, or be let go before it is done.
+/// Copies the memory of a process. Retries, because on a busy machine the threads may not stop in
+/// time, or the hold may end before the copy.
 pub fn captured(pid: i32, request: crate::Request) -> crate::Captured {
     let until = Instant::now() + LONG;
     loop {
@@ -116,16 +118,16 @@ pub fn put(snapshot: &mut Snapshot, place: u64, word: u64) {
     region.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// A change of a word: which one, how, and by what.
+/// A change of a word: its place, the kind of change, and a random operand.
 pub type Change = (proptest::sample::Index, u64, u64);
 
-/// Some changes of words.
+/// Returns a strategy for some changes of words.
 pub fn changes() -> impl proptest::strategy::Strategy<Value = Vec<Change>> {
     use proptest::prelude::*;
     prop::collection::vec((any::<prop::sample::Index>(), 0u64..6, any::<u64>()), 1..6)
 }
 
-/// Looks at a snapshot while words at some of these places are changed.
+/// Calls a function with a snapshot in which the words at some of these places are changed.
 pub fn while_changed<T>(
     snapshot: &mut Snapshot,
     places: &[u64],

@@ -1,4 +1,5 @@
-//! A range of heap with its blocks: an address leads to its block in a few memory accesses.
+//! A range of heap with its blocks. A lookup leads from an address to its block in a few memory
+//! accesses.
 //!
 //! A segment has two bits for each unit of 16 bytes (8 if another allocator made the blocks): a block begins
 //! there, and a block ends there. The bits near an address give the block that it is in, with its bounds.
@@ -13,17 +14,18 @@ use crate::large_lists::{filled, with_room};
 pub enum SegmentKind {
     /// Chunks of the arena with this index.
     Arena(u32),
-    /// One chunk that is a mapping of its own, `tight` if it has the mapping's last bytes.
+    /// One chunk that has its own mapping.
     Mapped {
-        /// Nothing of the mapping is behind the block.
+        /// True if the block extends to the end of the mapping.
         tight: bool,
     },
-    /// Blocks that the ledger knows, of an allocator whose heap was not walked: there may be others between them.
+    /// Blocks that the ledger knows, of an allocator whose heap was not walked. Unknown blocks may
+    /// lie between them.
     #[default]
     Foreign,
     /// Live blocks of the dissected heap with this index in [`Heap::others`](crate::Heap::others).
     Sized(u32),
-    /// Blocks that an allocator of the program's own has cut out of larger ones.
+    /// Blocks that the program's own allocator has cut out of larger blocks.
     Described,
 }
 
@@ -33,7 +35,7 @@ impl SegmentKind {
         matches!(self, SegmentKind::Arena(_))
     }
 
-    /// The alignment of blocks in bytes, and the unit of their sizes.
+    /// Returns the alignment of blocks in bytes, which is also the unit of their sizes.
     pub(crate) fn unit(self) -> u64 {
         match self {
             SegmentKind::Foreign | SegmentKind::Sized(_) | SegmentKind::Described => 8,
@@ -55,27 +57,28 @@ pub struct Segment {
     pub count: u32,
     /// Kind of its blocks.
     pub kind: SegmentKind,
-    /// For each 64 units, where blocks begin and where they end; empty if there is only one block.
+    /// Two words for each 64 units: the units where blocks begin, and the units where blocks end.
+    /// Empty if there is only one block.
     pub(crate) bits: Vec<[u64; 2]>,
-    /// Number of blocks that begin before each of these words.
+    /// Number of blocks that begin before each word of `bits`.
     pub(crate) ranks: Vec<u32>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) sizes: Vec<u32>,
-    /// Sum of the units of the segments before it.
+    /// Total units of all segments before this one.
     pub(crate) first_unit: u64,
 }
 
-/// Number of words of 64 units that are searched for the start or the end of a block.
+/// Number of words of `bits` that are searched for the start or the end of a block.
 const NEAR: usize = 8;
 
-/// Where a block begins: its segment's index, and the unit in that.
+/// Start of a block: the index of its segment, and the unit in that segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockStart {
     pub(crate) segment: u32,
     pub(crate) unit: u32,
 }
 
-/// An address in a segment: the segment's index, and the unit in it.
+/// An address in a segment: the index of the segment, and the unit in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Near {
     pub(crate) address: u64,
@@ -94,8 +97,8 @@ impl Segment {
         }
     }
 
-    /// Adds a block by its user address and the size of its chunk, or its own size if it is foreign. `false`
-    /// if it is too far from the segment's start, or too large.
+    /// Adds a block by its user address and its chunk size, or by its own size if it is foreign.
+    /// Returns `false` if the block is too far from the segment's start, or too large.
     #[must_use]
     pub fn push(&mut self, user: u64, chunk_bytes: u64) -> bool {
         let unit = self.kind.unit();
@@ -109,7 +112,8 @@ impl Segment {
         true
     }
 
-    /// Like [`Segment::push`], but a block that is too far for the last segment begins another one.
+    /// Like [`Segment::push`], but starts another segment if the block is too far from the start of
+    /// the last one.
     #[must_use]
     pub fn push_onto(segments: &mut Vec<Segment>, user: u64, chunk_bytes: u64) -> bool {
         let Some(last) = segments.last_mut() else {
@@ -127,7 +131,7 @@ impl Segment {
         fits
     }
 
-    /// Units from its start to the one after the end of the last block.
+    /// Returns the number of units from the segment's start to the end of the last block.
     pub(crate) fn units(&self) -> u64 {
         let last = self.offsets.last().zip(self.sizes.last());
         last.map_or(0, |(&offset, &size)| u64::from(offset) + u64::from(size)) + 1
@@ -137,7 +141,7 @@ impl Segment {
         if self.offsets.len() < 2 {
             return;
         }
-        // Those of single blocks are looked up in random order.
+        // Offsets of single blocks are looked up in random order.
         let mut offsets = with_room(self.offsets.len());
         offsets.append(&mut self.offsets);
         self.offsets = offsets;
@@ -156,7 +160,7 @@ impl Segment {
         }
     }
 
-    /// Index of the last block that begins at or before a unit.
+    /// Returns the index of the last block that begins at or before a unit.
     pub(crate) fn rank(&self, unit: usize) -> Option<u32> {
         if self.bits.is_empty() {
             return (*self.offsets.first()? as usize <= unit).then_some(0);
@@ -167,7 +171,7 @@ impl Segment {
         (self.ranks.get(word)? + last).checked_sub(1)
     }
 
-    /// The unit in which the last block at or before `unit` begins.
+    /// Returns the unit in which the last block at or before `unit` begins.
     #[inline]
     pub(crate) fn begin(&self, unit: usize) -> Option<u32> {
         let word = unit / 64;
@@ -186,7 +190,7 @@ impl Segment {
         self.offsets.get(index as usize).copied()
     }
 
-    /// Units of the block that begins in this one.
+    /// Returns the number of units of the block that begins in this one.
     #[inline]
     fn size(&self, begin: u32) -> u64 {
         let from = begin as usize + 1;
@@ -207,12 +211,12 @@ impl Segment {
         self.sizes.get(index as usize).copied().map_or(0, u64::from)
     }
 
-    /// The block that begins in this unit.
+    /// Returns the block that begins in this unit.
     #[inline]
     pub(crate) fn block(&self, begin: u32) -> Block {
         let unit = self.kind.unit();
-        // The last word of a chunk belongs to the header of the next one. The program may use it, except at
-        // the end of a mapping.
+        // The last word of a chunk is the first word of the next header. The program may use it,
+        // except at the end of a mapping.
         let overhead = match self.kind {
             SegmentKind::Arena(_) | SegmentKind::Mapped { tight: false } => 8,
             SegmentKind::Mapped { tight: true } => 16,
@@ -228,8 +232,8 @@ impl Segment {
 /// One block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Address that the program was given.
+    /// Address that the allocator returned to the program.
     pub address: u64,
-    /// Bytes it may use.
+    /// Usable bytes.
     pub bytes: u64,
 }

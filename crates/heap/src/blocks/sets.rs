@@ -3,7 +3,7 @@
 use crate::blocks::BlockTable;
 use crate::blocks::segment::{BlockStart, Near};
 
-/// Blocks that were seen, by place: one bit for each unit of heap.
+/// Set of blocks by place, with one bit for each unit of heap.
 #[derive(Debug)]
 pub struct BlockStartSet(Vec<u64>);
 
@@ -15,7 +15,7 @@ impl BlockStartSet {
         BlockStartSet(vec![0; (units / 64 + 1) as usize])
     }
 
-    /// Adds a block; whether it was new.
+    /// Adds a block. Returns true if it was new.
     #[inline]
     pub fn insert(&mut self, table: &BlockTable, place: BlockStart) -> bool {
         let segment = &table.segments()[place.segment as usize];
@@ -27,14 +27,15 @@ impl BlockStartSet {
         new
     }
 
-    /// Reads what [`BlockStartSet::insert`] will look at for a block near there, so that it is in the cache then.
+    /// Reads the memory that [`BlockStartSet::insert`] needs for a block near this place, to bring
+    /// it into the cache.
     #[inline]
     pub fn touch(&self, table: &BlockTable, near: Near) -> u64 {
         let at = table.segments()[near.segment as usize].first_unit + near.unit;
         self.0.get((at / 64) as usize).copied().unwrap_or(0)
     }
 
-    /// Returns the set by numbers of blocks.
+    /// Returns the set by block numbers.
     pub fn numbers(&self, table: &BlockTable) -> BlockSet {
         let mut set = BlockSet::new(table.len());
         for segment in table.segments() {
@@ -59,7 +60,7 @@ impl BlockSet {
         BlockSet(vec![0; count as usize / 64 + 1])
     }
 
-    /// Adds a block; whether it was new.
+    /// Adds a block. Returns true if it was new.
     #[inline]
     pub fn insert(&mut self, block: u32) -> bool {
         let word = &mut self.0[block as usize / 64];
@@ -69,13 +70,13 @@ impl BlockSet {
         new
     }
 
-    /// Returns the blocks that are not in the other set, which has room for as many.
+    /// Returns the blocks that are not in the other set, which must have the same size.
     pub fn without(&self, other: &BlockSet) -> BlockSet {
         let words = self.0.iter().zip(&other.0);
         BlockSet(words.map(|(word, other)| word & !other).collect())
     }
 
-    /// Returns true if a block is in it.
+    /// Returns true if the set has a block.
     #[inline]
     pub fn contains(&self, block: u32) -> bool {
         self.0[block as usize / 64] >> (block % 64) & 1 != 0

@@ -1,4 +1,5 @@
-//! Where the code of an allocator other than glibc's is: a heap is whole only while no thread is in it.
+//! Code ranges of allocators other than glibc's. A heap is consistent only while no thread is in
+//! this code.
 
 use crate::capture::modules::program_headers;
 use goblin::elf::program_header::{PF_X, PT_LOAD};
@@ -6,19 +7,19 @@ use memchr::memmem;
 use memhook_process::ModuleImage;
 use std::ops::Range;
 
-/// Allocators whose library is nothing else.
+/// Allocators whose library contains no other code.
 const LIBRARIES: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
-/// A function of jemalloc's own, behind whatever prefix its copy was given.
+/// A function that only jemalloc has. It identifies a copy with any name prefix.
 const MARK: &[u8] = b"tcache_bin_flush_small";
-/// Ending of the names of parts that the compiler splits off a function; a number may follow.
+/// Suffix of the names of parts that the compiler splits off a function. A number may follow.
 const COLD: &[u8] = b".cold";
 
-/// `Elf64_Sym`: where the name is, the type and the section, the address, the size.
+/// Size of an `Elf64_Sym`: name offset, type and section, address, size.
 const SYMBOL_BYTES: usize = 24;
 const FUNCTION: u8 = 2;
 
-/// The code of the allocator in a module, if it is one of those whose heap is dissected. `allocator`: what the module
-/// exports one as.
+/// Returns the code of the allocator in a module, if it is one whose heap is dissected. `allocator`
+/// is the allocator that the module's exports show.
 pub fn code_of(image: &ModuleImage, allocator: Option<&str>) -> Vec<Range<u64>> {
     if image.is_libc || image.is_loader {
         return Vec::new();
@@ -37,9 +38,9 @@ pub fn code_of(image: &ModuleImage, allocator: Option<&str>) -> Vec<Range<u64>> 
     linked_in(image).unwrap_or_default()
 }
 
-/// The code of a copy that is part of a program, by the names of its functions.
+/// Returns the code of a copy that is linked into a program, found by its function names.
 fn linked_in(image: &ModuleImage) -> Option<Vec<Range<u64>>> {
-    // No other symbol table has names of functions that are not exported.
+    // No other symbol table has the names of functions that are not exported.
     let names = image.bytes.section(".strtab")?;
     let mark = memmem::find(&names, MARK)?;
     let start = names[..mark].iter().rposition(|&b| b == 0)? + 1;

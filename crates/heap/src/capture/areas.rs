@@ -1,4 +1,4 @@
-//! Which mappings can hold pointers to heap blocks.
+//! Selects the mappings that can hold pointers to heap blocks.
 
 use crate::capture::pagemap;
 use crate::glibc::layout::HEAP_MAX_BYTES;
@@ -9,17 +9,20 @@ use memhook_process::{Mapping, is_ours};
 use std::io;
 use std::ops::Range;
 
-/// A larger mapping is a sanitizer's shadow or the like, reserved but never filled.
+/// Maximum size of a mapping that is copied. A larger one is a sanitizer's shadow or similar,
+/// reserved but never filled.
 pub(super) const MAX_AREA_BYTES: u64 = 256 << 30;
-/// Only small files that are mapped shared are searched: they can't be watched for writes, so they are copied
-/// with all threads held.
+/// Maximum size of a file mapped shared that is searched. Such files cannot be watched for writes,
+/// so they are copied with all threads held.
 const MAX_SHARED_FILE_BYTES: u64 = 1 << 20;
 
-/// The mappings to copy, in address order, and those that could hold pointers but can't be copied.
+/// Returns the mappings to copy, in address order, and those that could hold pointers but cannot be
+/// copied.
 ///
-/// These are writable ones, and private read-only ones that were writable once: RELRO data of modules, and
-/// anonymous memory, including what the program has made inaccessible for now. Devices are left out, because
-/// reading them may have effects, and so is our own memory in the target.
+/// The mappings to copy are writable ones, and private read-only ones that were writable once:
+/// RELRO data of modules, and anonymous memory, including memory that the program has made
+/// inaccessible for now. Devices are left out, because reading them may have effects, and so is our
+/// own memory in the target.
 pub fn areas(
     pid: i32,
     maps: &[Mapping],
@@ -38,7 +41,7 @@ pub fn areas(
             Some(kind) if m.end - m.start <= MAX_AREA_BYTES => areas.push(area(kind)),
             Some(kind) => unsearched.push(area(kind)),
             None if is_ours(m) => {}
-            // memfd_secret(2): only the process itself can read it.
+            // Only the process itself can read memory of memfd_secret(2).
             None if m.write || m.path.starts_with("/secretmem") => {
                 unsearched.push(area(AreaKind::Shared))
             }
@@ -68,9 +71,10 @@ pub fn areas(
     (areas, unsearched)
 }
 
-/// Returns true if these may be pages of a block that the program has made inaccessible. They are taken as a whole,
-/// with those that were never touched, so that the heap around them has no gap: what could not be accessed is zero. The
-/// rest of an arena's heap, which has not been given out yet, ends where the next one could begin.
+/// Returns true if these may be pages of a block that the program has made inaccessible. The whole
+/// mapping is copied, including pages that were never touched, so that the heap around it has no
+/// gap. Memory that could never be accessed reads as zeros. The reserved rest of an arena's heap is
+/// different: it ends where the next heap could begin.
 pub(super) fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&Mapping>) -> bool {
     let is_memory = |m: &Mapping| !m.shared && m.file_id.2 == 0 && !m.path.starts_with("[v");
     let is_open = |m: &Mapping| m.read && m.write && is_memory(m) && m.path != "[stack]";
@@ -82,8 +86,9 @@ pub(super) fn is_in_heap(m: &Mapping, before: Option<&Mapping>, behind: Option<&
         && behind.is_some_and(|behind| behind.start == m.end && is_open(behind))
 }
 
-/// Pages that the program wrote to before it changed their protection so that nothing shows it: memory that
-/// is inaccessible or only executable, and private mappings of files that are read-only by now.
+/// Returns the pages that the program wrote to before it changed their protection so that the
+/// mapping no longer shows it: memory that is inaccessible or only executable, and private mappings
+/// of files that are read-only by now.
 fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
     let is_device = m.path.starts_with("/dev/") && !is_memory(&m.path);
     let is_kernels = m.path.starts_with("[v");
@@ -100,7 +105,7 @@ fn hidden(pid: i32, m: &Mapping, pages: Option<&PageScan>) -> io::Result<Runs> {
     if let Some(Ok(())) = pages.map(|p| p.find(m.start..m.end, state, &mut runs)) {
         return Ok(runs);
     }
-    // Before Linux 6.7.
+    // Kernels before Linux 6.7.
     if m.shared {
         pagemap::populated(pid, m.start, m.end)
     } else {
@@ -128,7 +133,8 @@ pub(super) fn kind(m: &Mapping, modules: &[ModuleInfo]) -> Option<AreaKind> {
         if m.path.starts_with("/secretmem") {
             return None;
         }
-        // Read-only as well: written before an mprotect, or through another mapping.
+        // Read-only memory is included, because it may have been written before an mprotect or
+        // through another mapping.
         if is_memory(&m.path) {
             return Some(AreaKind::Shared);
         }

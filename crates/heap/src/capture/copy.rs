@@ -15,18 +15,18 @@ use std::slice::from_ref;
 use std::time::Instant;
 
 const PAGE_BYTES: u64 = 4096;
-/// From this size on a region gets huge pages, if most of it will be filled.
+/// Size from which a region gets huge pages, if most of it will be filled.
 const HUGE_BYTES: u64 = 8 << 20;
-/// The kernel takes at most this many pieces in one call (UIO_MAXIOV).
+/// Maximum number of pieces in one call (UIO_MAXIOV).
 const PIECES: usize = 1024;
-/// Bytes read in one call, few enough to look at the clock often.
+/// Bytes read in one call, few enough to check the time often.
 const BATCH_BYTES: u64 = 4 << 20;
 
-/// Cuts ranges into batches that one system call takes, and that are short enough to look at the clock between
+/// Splits ranges into batches for one system call each, small enough to check the time between
 /// them.
 struct Batches<'a> {
     runs: &'a [Range<u64>],
-    /// Where the first of them goes on.
+    /// Address at which the next batch begins.
     at: u64,
 }
 
@@ -62,8 +62,9 @@ impl Iterator for Batches<'_> {
     }
 }
 
-/// Reads ranges one behind the other into `into`, which must be as long as all of them. A page
-/// that can't be read stays as it was, and is added to `failed`. `false` if it was not done `until` then.
+/// Reads ranges into `into`, one after the other. `into` must be as long as all of them together.
+/// Pages that cannot be read keep their old contents there, and are added to `failed`. Returns
+/// `false` if the time limit `until` passed first.
 fn read_runs(
     pid: i32,
     runs: &[Range<u64>],
@@ -96,8 +97,8 @@ fn read_runs(
     true
 }
 
-/// As [`read_runs`], page by page; those without read permission through /proc/PID/mem, which
-/// ignores it.
+/// Like [`read_runs`], page by page. Pages without read permission are read through /proc/PID/mem,
+/// which ignores it.
 fn read_pages(pid: i32, runs: &[Range<u64>], into: &mut [u8], failed: &mut Runs) {
     let mem = File::open(format!("/proc/{pid}/mem")).ok();
     let pages = runs
@@ -120,7 +121,7 @@ fn read_pages(pid: i32, runs: &[Range<u64>], into: &mut [u8], failed: &mut Runs)
     }
 }
 
-/// Empty regions for the areas. Neighbouring areas share one.
+/// Returns empty regions for the areas. Adjacent areas share a region.
 pub fn regions_for(pid: i32, areas: &[Area]) -> Result<Vec<CopiedRegion>, Error> {
     let mut spans: Runs = Vec::new();
     for area in areas {
@@ -147,8 +148,8 @@ fn empty_region(pid: i32, start: u64, end: u64) -> Result<CopiedRegion, Error> {
     }
 }
 
-/// Copies ranges of the target straight into the regions that hold them; pages that can't be read
-/// are added to `failed`. `false` if it was not done `until` then.
+/// Copies ranges of the target straight into the regions that hold them. Pages that cannot be read
+/// are added to `failed`. Returns `false` if the time limit `until` passed first.
 pub fn copy_into(
     pid: i32,
     runs: &[Range<u64>],
@@ -180,7 +181,7 @@ pub fn copy_into(
     true
 }
 
-/// Bytes of ranges that no region has yet.
+/// Returns the bytes of ranges that no region has yet.
 pub fn added_bytes(runs: &[Range<u64>], regions: &[CopiedRegion]) -> u64 {
     let parts = runs.iter().map(
         |&Range {
@@ -199,16 +200,16 @@ pub fn added_bytes(runs: &[Range<u64>], regions: &[CopiedRegion]) -> u64 {
     parts.sum()
 }
 
-/// Ranges read at one moment, to be laid over older copies later.
+/// Ranges read at one moment, which are written over older copies later.
 pub struct Patch {
     runs: Runs,
-    /// Longer than what is in use.
+    /// The bytes; longer than the part in use.
     bytes: Vec<u8>,
 }
 
 impl Patch {
-    /// An empty one with room for so many bytes. Their memory is taken now, because that takes time that is better
-    /// spent before threads are held.
+    /// Returns an empty patch with room for this many bytes. Their memory is allocated now, because
+    /// that takes time and must not happen while threads are held.
     pub fn with_room(bytes: u64) -> Patch {
         let mut patch = Patch {
             runs: Runs::new(),
@@ -230,8 +231,8 @@ impl Patch {
         has_room
     }
 
-    /// Reads the ranges now; pages that can't be read are added to `failed`. `false` if there is no room for
-    /// them, or it was not done `until` then.
+    /// Reads the ranges now. Pages that cannot be read are added to `failed`. Returns `false` if
+    /// there is no room for the ranges, or if the time limit `until` passed first.
     pub fn read(
         &mut self,
         pid: i32,
@@ -249,12 +250,12 @@ impl Patch {
         read_runs(pid, runs, place, failed, until)
     }
 
-    /// Bytes read.
+    /// Returns the number of bytes read.
     pub fn len(&self) -> u64 {
         run_bytes(&self.runs)
     }
 
-    /// Writes them into the regions.
+    /// Writes the ranges into the regions.
     pub fn apply(&self, regions: &mut [CopiedRegion]) {
         let mut at = 0;
         for &Range {
@@ -277,7 +278,7 @@ impl Patch {
     }
 }
 
-/// Takes off what a region holds from an address on.
+/// Removes the contents of a region from an address on, and returns them.
 fn cut(pid: i32, region: &mut CopiedRegion, end: u64) -> Result<CopiedRegion, Error> {
     let place = |at: u64| (at - region.start) as usize;
     let mut rest = empty_region(pid, end, region.end().max(end))?;
@@ -298,8 +299,8 @@ fn cut(pid: i32, region: &mut CopiedRegion, end: u64) -> Result<CopiedRegion, Er
     Ok(rest)
 }
 
-/// Regions for new areas that take over what older regions held at the same addresses, without
-/// copying where a region only grew or shrank at its end.
+/// Returns regions for new areas, with the contents that older regions hold at the same addresses.
+/// A region that only grew or shrank at its end is not copied.
 pub fn relaid(
     pid: i32,
     old: Vec<CopiedRegion>,
@@ -310,7 +311,8 @@ pub fn relaid(
     for region in &mut new {
         if let Some(at) = old.iter().position(|r| r.start == region.start) {
             let mut kept = old.swap_remove(at);
-            // What is behind its end now may be in the next region: something between them is gone.
+            // The memory after the end of this region may belong to the next new region, if
+            // something between them was unmapped.
             old.push(cut(pid, &mut kept, region.end())?);
             if kept.bytes.resize(region.bytes.len()) {
                 *region = kept;
@@ -325,7 +327,7 @@ pub fn relaid(
             end: to,
         } in &region.runs
         {
-            // A part may be gone, or in several regions now.
+            // A part may have been unmapped, or may now be in several regions.
             for place in &mut new {
                 let (from, to) = (from.max(place.start), to.min(place.end()));
                 if from < to {
@@ -358,7 +360,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is unmapped and mapped between two looks: what is at the same place is kept.
+        /// Whatever is unmapped and mapped between two copies, memory at an unchanged place is
+        /// kept.
         #[test]
         fn memory_is_laid_over_new_mappings(
             before in prop::collection::vec(any::<bool>(), 12),
@@ -407,7 +410,7 @@ mod tests {
         assert_eq!(Batches::of(&many).map(|b| b.len()).max(), Some(PIECES));
     }
 
-    /// In memory of our own.
+    /// The copied memory is this process's own.
     #[test]
     fn a_copy_ends_when_its_time_is_over() {
         let pid = std::process::id() as i32;

@@ -1,7 +1,8 @@
 //! A snapshot from a core dump.
 //!
-//! A core has what the search needs of memory and registers, but neither the kind of each mapping nor the code of
-//! its modules: the former is found out here, and the latter comes from the files that it names.
+//! A core has the memory and registers that the search needs, but neither the kind of each mapping
+//! nor the code of its modules. The kinds are worked out here, and the code comes from the files
+//! that the core names.
 
 use crate::capture::Captured;
 use crate::capture::areas::{MAX_AREA_BYTES, is_in_heap, kind};
@@ -24,12 +25,12 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 const PAGE_BYTES: usize = 4096;
-/// Read at a time.
+/// Bytes read at a time.
 const BATCH_BYTES: u64 = 1 << 20;
 /// The oldest glibc whose heap is known, 2.26. All layouts are tried for it.
 const OLDEST_MINOR: u32 = 26;
 
-/// Reads a core dump. `memory` is what the copy may take (`None`: what is available).
+/// Reads a core dump. `memory` limits the memory of the copy; `None` allows all that is available.
 pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Error> {
     let begin = Instant::now();
     let unusable = |reason: String| Error::Saved {
@@ -114,7 +115,7 @@ pub fn capture_core(core: &CoreFile, memory: Option<u64>) -> Result<Captured, Er
     })
 }
 
-/// Threads that the end of the process met inside malloc.
+/// Counts the threads that were inside malloc when the process ended.
 fn count_inside_malloc(snapshot: &mut Snapshot, threads: &[(i32, Registers, &[u8])]) {
     let malloc = MallocPlaces::of(&snapshot.meta.modules);
     let is_inside = |registers: &Registers| {
@@ -140,7 +141,7 @@ fn without_file(module: &MissingModule) -> ModuleInfo {
         start: module.start,
         end: module.end,
         data: module.data.clone(),
-        // Where the file of the C library is missing, its version is too.
+        // If the file of the C library is missing, its version is unknown.
         glibc_minor: is_libcs(&module.path).then_some(OLDEST_MINOR),
         ..ModuleInfo::default()
     }
@@ -151,7 +152,8 @@ fn is_libcs(path: &str) -> bool {
     name == "libc.so.6" || name.starts_with("libc-2.")
 }
 
-/// The heap of a C library whose file is missing is believed only if one of the known layouts fits all of it.
+/// Finds the version of a C library whose file is missing. Its heap is accepted only if one of the
+/// known layouts fits all of it.
 fn find_version(
     core: &CoreFile,
     snapshot: &mut Snapshot,
@@ -178,7 +180,8 @@ fn find_version(
     })
 }
 
-/// The mappings to search, in address order, and what could hold pointers and is not in the core.
+/// Returns the mappings to search, in address order, and descriptions of the mappings that could
+/// hold pointers but are not in the core.
 fn areas(core: &CoreFile, modules: &[ModuleInfo]) -> (Vec<Area>, Vec<String>) {
     let maps: Vec<&Mapping> = core.segments.iter().map(|s| &s.mapping).collect();
     let (mut areas, mut unsearched) = (Vec::new(), Vec::new());
@@ -202,14 +205,15 @@ fn areas(core: &CoreFile, modules: &[ModuleInfo]) -> (Vec<Area>, Vec<String>) {
                 if has_contents || !is_of_file {
                     areas.push(area(kind));
                 } else if m.write && !is_data() {
-                    // Data of a module that was never written to is as in the file, where no heap is known.
+                    // Data of a module that was never written to equals the file, where no heap is
+                    // known.
                     unsearched.push(describe(m));
                 }
             }
             None if !m.write && is_in_heap(m, neighbours.0.copied(), neighbours.1.copied()) => {
                 areas.push(area(AreaKind::Hidden));
             }
-            // Other pages than the first one of a module are there only if they were written to.
+            // Pages of a module other than the first are in the core only if they were written to.
             None if !m.write
                 && segment.file_bytes > PAGE_BYTES as u64
                 && !m.path.starts_with("[v") =>
@@ -232,8 +236,8 @@ fn describe(mapping: &Mapping) -> String {
     format!("{name} at {:#x}-{:#x}", mapping.start, mapping.end)
 }
 
-/// Copies ranges of addresses. Pages of zeros are left out, so that they take no memory: a core that went through a
-/// pipe has no holes.
+/// Copies ranges of addresses. Pages of zeros are skipped, so that they take no memory. A core that
+/// went through a pipe has no holes.
 fn read_into(core: &CoreFile, runs: &Runs, regions: &mut [CopiedRegion]) -> bool {
     let mut buffer = Vec::new();
     for run in runs {
@@ -266,8 +270,8 @@ fn read_into(core: &CoreFile, runs: &Runs, regions: &mut [CopiedRegion]) -> bool
     true
 }
 
-/// Finds what brk(2) gave. The kernel puts it behind the executable (load_elf_binary in fs/binfmt_elf.c), and malloc
-/// knows where it begins.
+/// Finds the memory from brk(2). The kernel puts it after the executable (load_elf_binary in
+/// fs/binfmt_elf.c), and malloc knows where it begins.
 fn mark_brk(snapshot: &mut Snapshot, images: &[memhook_process::ModuleImage]) {
     let is_memory = |area: &Area| {
         area.name.is_empty() && matches!(area.kind, AreaKind::Anonymous | AreaKind::Hidden)
@@ -306,7 +310,8 @@ fn mark_brk(snapshot: &mut Snapshot, images: &[memhook_process::ModuleImage]) {
     }
 }
 
-/// In the order of `struct user_regs_struct` (arch/x86/include/asm/user_64.h).
+/// Returns registers, which a core stores in the order of `struct user_regs_struct`
+/// (arch/x86/include/asm/user_64.h).
 fn registers(thread: &CoreThread) -> Registers {
     macro_rules! in_order {
         ($($name:ident)*) => {{

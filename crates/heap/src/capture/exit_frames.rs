@@ -1,8 +1,9 @@
-//! Frames of the program that are left on the stack of a thread that ends its process.
+//! Frames of the program that remain on the stack of a thread that ends its process.
 //!
-//! The functions between exit(3) and the system call keep nothing for the program. But compilers give frames
-//! more room than they write, and what an earlier call has left there would look like a pointer: by how the
-//! stack happens to be aligned in one run, and not in the next.
+//! The functions between exit(3) and the system call keep nothing for the program. But compilers
+//! give frames more room than they write, and leftovers of earlier calls in that room would look
+//! like pointers. They would do so in one run and not in the next, depending on the alignment of
+//! the stack.
 
 use crate::capture::own_frames::by_number;
 use crate::snapshot::Snapshot;
@@ -10,11 +11,11 @@ use memhook_inject::Registers;
 use memhook_process::ModuleImage;
 use memhook_unwind::reference::{self, Unwinder};
 
-/// exit(3) calls two or three functions, err(3) some more.
+/// Maximum number of frames. exit(3) calls two or three functions, err(3) a few more.
 const MOST_FRAMES: usize = 16;
 
-/// The stack pointer of the innermost function that is not the C library's, and the registers that calls preserve
-/// as it has them. `None` where the way there cannot be followed.
+/// Returns the stack pointer of the innermost function outside the C library, and its values of the
+/// callee-saved registers. Returns `None` if the frames cannot be followed to it.
 pub fn innermost_caller(
     snapshot: &Snapshot,
     images: &[ModuleImage],

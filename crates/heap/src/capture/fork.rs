@@ -1,4 +1,4 @@
-//! Copying a process from a frozen child that it forks with all threads held.
+//! Copies a process from a frozen child, which the process forks with all threads held.
 
 use crate::Error;
 use crate::capture::copy::{self, Patch};
@@ -11,11 +11,12 @@ use memhook_inject::ForkPlan;
 use memhook_process::{has_userfaultfd, is_watched_by_userfaultfd};
 use std::time::Duration;
 
-/// Greatest time that two forks take for a page, to copy its entry in the page table and count it.
+/// Upper bound on the time that two forks take for a page, to copy its page table entry and count
+/// it.
 const PAGE_TIME: Duration = Duration::from_nanos(250);
 const PAGE_BYTES: u64 = 4096;
 
-/// Takes a snapshot this way.
+/// Takes a snapshot by this method.
 pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     let pid = prepared.pid;
     let plan = ForkPlan::of(pid)?;
@@ -43,7 +44,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
         }
         let mut unread = Runs::new();
         let mut patch = Patch::with_room(0);
-        // First, as it can still be given up then.
+        // This check comes first, because the fork can still be given up here.
         let lost = intersection(&runs, &within(&not_inherited, &areas));
         let done = prepared.may_hold(held.held_for() + time(run_bytes(&runs)))
             && patch.read(pid, &lost, &mut unread, until);
@@ -51,7 +52,7 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
             prepared.held_in_vain = prepared.held_in_vain.max(held.release());
             continue;
         }
-        // Before the copy shares its pages.
+        // The pages are read before the fork shares them.
         prepared.look(held.held_for());
         let copy = held.fork(&plan)?;
         let held = held.release();
@@ -78,10 +79,11 @@ pub(crate) fn fork(prepared: &mut Prepared) -> Result<Shot, Error> {
     Err(prepared.too_long(prepared.held_in_vain, reason))
 }
 
-/// Until the copy is made, the target pays for each page that it writes to with another one, and its
-/// memory cgroup may kill it for that.
+/// Checks the memory for the fork. Until the copy is made, each page that the target writes to
+/// costs it one more page, and its memory cgroup may kill it for that.
 fn has_room(prepared: &Prepared) -> Result<(), Error> {
-    // Twice, and a part for the search: our copy may have to come from the same memory.
+    // Twice the copied pages, plus a part for the search: our copy may have to come from the same
+    // memory.
     let needed = prepared.populated_bytes.saturating_mul(9) / 4;
     match Room::for_process(prepared.pid) {
         Some(room) if room.bytes < needed => Err(Error::NoRoomToFork {
@@ -93,15 +95,15 @@ fn has_room(prepared: &Prepared) -> Result<(), Error> {
     }
 }
 
-/// Raw bytes: paths in it may be no text.
+/// Reads smaps as raw bytes, because paths in it need not be valid text.
 fn read_smaps(pid: i32) -> Result<String, Error> {
     let path = format!("/proc/{pid}/smaps");
     let bytes = std::fs::read(&path).map_err(|error| Error::Unread { path, error })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Mappings that a child does not get, or gets empty: flags `dc` (MADV_DONTFORK) and `wf`
-/// (MADV_WIPEONFORK) of proc_pid_smaps(5).
+/// Returns the mappings that a child does not get, or gets empty: flags `dc` (MADV_DONTFORK) and
+/// `wf` (MADV_WIPEONFORK) of proc_pid_smaps(5).
 pub(crate) fn not_inherited(smaps: &str) -> Runs {
     let mut found = Runs::new();
     let mut current = None;

@@ -1,4 +1,4 @@
-//! Pointers that a program has given to the kernel, and that may be nowhere else.
+//! Pointers that a program has passed to the kernel, and that may exist nowhere else.
 
 use crate::capture::pipes::Pipes;
 use crate::capture::shared_segments::has_detached_segments;
@@ -17,19 +17,20 @@ const QUEUES: fs_type_t = 0x1980_0202;
 /// Words that the kernel holds for a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelWords {
-    /// User data of epoll entries and timers, counters of eventfds, robust lists, and what has been written
-    /// to pipes and local sockets and not been read.
+    /// User data of epoll entries and timers, counters of eventfds, robust lists, and unread data
+    /// in pipes and local sockets.
     pub words: Vec<u64>,
-    /// Uses of the kernel whose user data can't be seen.
+    /// Kernel features in use whose user data is not visible.
     pub unseen: Vec<&'static str>,
 }
 
-/// More threads are not asked one by one.
+/// Maximum number of threads that are asked one by one.
 const MOST_ASKED: usize = 2000;
 
 impl KernelWords {
-    /// Asks each thread for its alternate signal stack, and for the word that is cleared when it ends. A program that has
-    /// both from malloc need not keep their addresses. Returns for how long a thread was held.
+    /// Asks each thread for its alternate signal stack, and for the word that the kernel clears
+    /// when the thread ends. A program that allocates either with malloc need not keep its address.
+    /// Returns the time for which a thread was held.
     pub fn ask_threads(&mut self, pid: i32) -> Duration {
         let may_be_asked = !filter_may_kill(pid)
             && thread_ids(pid).is_ok_and(|threads| threads.len() <= MOST_ASKED);
@@ -48,19 +49,20 @@ impl KernelWords {
     }
 }
 
-/// Asks /proc. `epoll_event.data` is in the descriptor's fdinfo (proc_pid_fdinfo(5)),
-/// `sigevent.sigev_value` of timers in /proc/PID/timers. What is in flight in an io_uring is not.
+/// Reads the words from /proc. `epoll_event.data` is in the descriptor's fdinfo
+/// (proc_pid_fdinfo(5)), and `sigevent.sigev_value` of timers is in /proc/PID/timers. Requests in
+/// flight in an io_uring are not visible.
 pub fn kernel_words(pid: i32) -> KernelWords {
     told_in(Path::new(&format!("/proc/{pid}")), pid, true)
 }
 
-/// As far as no descriptor of the process is duplicated: as long as that is open, the other end of a pipe or of a socket
-/// would not see that the process has closed its own.
+/// Like [`kernel_words`], without duplicating a descriptor of the process. While a duplicate is
+/// open, the other end of a pipe or a socket would not notice that the process has closed its own.
 pub fn kernel_words_without_descriptors(pid: i32) -> KernelWords {
     told_in(Path::new(&format!("/proc/{pid}")), pid, false)
 }
 
-/// `directory` is that of the process in /proc.
+/// Reads the words from `directory`, the directory of the process in /proc.
 fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
     let mut found = KernelWords::default();
     let mut pipes = Pipes::default();
@@ -102,7 +104,7 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
             }
         }
     }
-    // The kernel writes to the locks on it when the thread ends (get_robust_list(2)).
+    // The kernel writes to the locks on the list when the thread ends (get_robust_list(2)).
     let threads = thread_ids(pid).unwrap_or_default();
     found
         .words
@@ -114,7 +116,7 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
     }
     match std::fs::read_to_string(directory.join("timers")) {
         Ok(text) => found.words.extend(timer_values(&text)),
-        // A kernel without CONFIG_CHECKPOINT_RESTORE.
+        // The kernel lacks CONFIG_CHECKPOINT_RESTORE.
         Err(_) if directory.exists() => {
             found
                 .unseen
@@ -129,14 +131,16 @@ fn told_in(directory: &Path, pid: i32, duplicates: bool) -> KernelWords {
     found
 }
 
-/// Returns true if a descriptor could not be duplicated because it, or the process, is gone. Otherwise the kernel has
-/// refused (pidfd_getfd(2) came with Linux 5.6), and what is behind the descriptor is not known.
+/// Returns true if a descriptor could not be duplicated because the descriptor or the process is
+/// gone. Any other error means that the kernel has refused (pidfd_getfd(2) came with Linux 5.6),
+/// and the contents behind the descriptor are unknown.
 pub fn is_closed(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EBADF | Errno::ENOENT | Errno::ESRCH))
 }
 
-/// Descriptors behind which there may be pointers that the kernel does not show.
+/// Returns the name of a kernel feature behind this descriptor that may hold pointers without
+/// showing them.
 fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
     let text = link.to_str()?;
     let of_kernel = [
@@ -147,15 +151,15 @@ fn opaque(link: &Path, descriptor: &Path) -> Option<&'static str> {
     if let Some((_, what)) = of_kernel.iter().find(|(name, _)| text == *name) {
         return Some(what);
     }
-    // mq_overview(7): a queue has one name in a file system of its own, and the link shows its path from the
-    // root of that. Messages, and what mq_notify(3) was given, may be pointers.
+    // A message queue has one name in a file system of its own, and the link shows its path from
+    // that root (mq_overview(7)). Messages, and the values passed to mq_notify(3), may be pointers.
     let name = text.strip_prefix('/')?;
     let is_queue = !name.contains('/')
         && statfs(descriptor).is_ok_and(|s| s.filesystem_type() == FsType(QUEUES));
     is_queue.then_some("a POSIX message queue")
 }
 
-/// From a line like `eventfd-count:     55d0c0ffee00` (proc_pid_fdinfo(5)).
+/// Returns the counter in a line like `eventfd-count:     55d0c0ffee00` (proc_pid_fdinfo(5)).
 fn counter(text: &str) -> Option<u64> {
     let line = text
         .lines()
@@ -163,7 +167,8 @@ fn counter(text: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// From lines like `tfd:  5 events:  19 data:  55d0c0ffee00  pos:0 ino:61af sdev:7`.
+/// Returns the user data in lines like `tfd:  5 events:  19 data:  55d0c0ffee00  pos:0 ino:61af
+/// sdev:7`.
 pub(crate) fn epoll_data(text: &str) -> impl Iterator<Item = u64> + '_ {
     text.lines()
         .filter(|line| line.starts_with("tfd:"))
@@ -173,7 +178,7 @@ pub(crate) fn epoll_data(text: &str) -> impl Iterator<Item = u64> + '_ {
         })
 }
 
-/// From lines like `signal: 60/00007fff86e452a8`.
+/// Returns the values in lines like `signal: 60/00007fff86e452a8`.
 pub(crate) fn timer_values(text: &str) -> impl Iterator<Item = u64> + '_ {
     text.lines().filter_map(|line| {
         let value = line.strip_prefix("signal:")?.split('/').nth(1)?;
@@ -197,7 +202,7 @@ mod tests {
         assert_eq!(kernel_words(i32::MAX), KernelWords::default());
     }
 
-    /// A directory like that of a process about which the kernel says little.
+    /// The test directory resembles that of a process about which the kernel says little.
     #[test]
     fn what_cannot_be_seen_is_named() {
         let directory = std::env::temp_dir().join(format!("memhook-told-{}", std::process::id()));
@@ -215,7 +220,7 @@ mod tests {
         {
             symlink(link, directory.join(format!("fd/{number}"))).unwrap();
         }
-        // A directory can't be read as a file.
+        // A directory cannot be read as a file.
         std::fs::create_dir_all(directory.join("fdinfo/1")).unwrap();
         let told = told_in(&directory, i32::MAX, true);
         std::fs::remove_dir_all(&directory).unwrap();

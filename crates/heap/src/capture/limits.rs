@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 /// Limits of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For how long all threads may be held at a time; `None`: as long as it takes.
+    /// Maximum time for which all threads may be held at a time; `None` for no limit.
     pub hold: Option<Duration>,
-    /// Memory that the copy may take; `None`: what is available.
+    /// Maximum memory of the copy; `None` for all that is available.
     pub memory: Option<u64>,
-    /// True if the target may only be read: nothing is called, written, mapped or protected in it, and it is not
-    /// forked.
+    /// True if the target may only be read. Nothing is called, written, mapped or protected in it,
+    /// and it is not forked.
     pub only_looks: bool,
 }
 
 impl Limits {
-    /// None.
+    /// No limits.
     pub const NONE: Limits = Limits {
         hold: None,
         memory: None,
@@ -33,7 +33,7 @@ impl Default for Limits {
     }
 }
 
-/// Speed of copying, from what was copied so far.
+/// Speed of copying, measured on the bytes copied so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
     bytes: u64,
@@ -41,7 +41,8 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// So many bytes were copied since then. The last round says more than those before.
+    /// Records that this many bytes were copied since a time. The last round counts more than the
+    /// rounds before.
     pub fn copied(&mut self, bytes: u64, since: Instant) {
         self.bytes = self.bytes / 2 + bytes;
         self.took = self.took / 2 + since.elapsed();

@@ -1,5 +1,5 @@
-//! Copying a process that may only be looked at: its threads are stopped and let go, or not even that, and its memory is
-//! read. Everything that such a copy does not know is said in its notes.
+//! Copies a process that may only be read. Its threads are stopped for the copy, or not even that.
+//! Notes of the snapshot list everything that such a copy lacks.
 
 use crate::Error;
 use crate::capture::copy::Patch;
@@ -18,29 +18,29 @@ use std::time::{Duration, Instant};
 
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Where a stack is longer, no more of it is read again with the registers.
+/// Bytes of a stack that are read again with the registers. The rest of a longer stack is not.
 const STACK_BYTES: u64 = 1 << 20;
-/// The list of robust locks lies within so many bytes behind the beginning of a thread's descriptor (`struct pthread` of
-/// glibc's nptl/descr.h, of musl's src/internal/pthread_impl.h).
+/// Bytes from the beginning of a thread's descriptor within which its list of robust locks lies
+/// (`struct pthread` of glibc's nptl/descr.h, of musl's src/internal/pthread_impl.h).
 const DESCRIPTOR_BYTES: usize = 0x600;
 
 /// The first note of every such copy.
 const READ_ONLY: &str = "read only: nothing was called, written or mapped in the process; the notes below say what is \
                          not known for that reason";
 
-/// Result of a look.
+/// Result of one attempt.
 struct Copied {
-    /// `None`: it was not copied, or not in time.
+    /// The copy; `None` if there was none, or if it was late.
     shot: Option<Shot>,
     threads: Vec<ThreadState>,
     held: Duration,
     in_malloc: u32,
-    /// Threads that have run meanwhile, of those that were not stopped.
+    /// Threads that were not stopped and have run during the copy.
     have_run: Vec<i32>,
     not_stopped: Vec<i32>,
 }
 
-/// Takes a snapshot this way.
+/// Takes a snapshot by this method.
 pub(crate) fn look(prepared: &mut Prepared) -> Result<(Method, Shot), Error> {
     prepared.notes.push(READ_ONLY.into());
     prepared.kernel.unseen.push("values of queued signals");
@@ -69,7 +69,8 @@ pub(crate) fn look(prepared: &mut Prepared) -> Result<(Method, Shot), Error> {
     Ok((Method::Running, shot))
 }
 
-/// A copy with all threads held that can be; of several the first one during which none has run.
+/// Copies the memory with all stoppable threads held. Of several attempts, it takes the first
+/// during which no thread has run.
 fn whole(prepared: &mut Prepared) -> Result<Option<(Copied, Shot)>, Error> {
     let mut last = None;
     for attempt in 0..HOLDS {
@@ -90,8 +91,8 @@ fn whole(prepared: &mut Prepared) -> Result<Option<(Copied, Shot)>, Error> {
     Ok(last)
 }
 
-/// Copies all while the threads stand still, or, over what was copied `earlier`, the stacks. `None`: one of them did not
-/// stop within the time for which the others may be held.
+/// Copies all memory while the threads stand still, or, over an `earlier` copy, only the stacks.
+/// Returns `None` if a thread did not stop within the time for which the others may be held.
 fn once(prepared: &mut Prepared, earlier: Option<&mut Shot>) -> Result<Option<Copied>, Error> {
     let (pid, limit) = (prepared.pid, prepared.limits.hold);
     let malloc = prepared.malloc();
@@ -135,7 +136,7 @@ fn once(prepared: &mut Prepared, earlier: Option<&mut Shot>) -> Result<Option<Co
     Ok(Some(copied))
 }
 
-/// The shot of a copy, with notes about what it lacks.
+/// Returns the shot of a copy, with notes about what is missing.
 fn with_notes(prepared: &mut Prepared, copied: Copied, mut shot: Shot) -> (Method, Shot) {
     shot.threads = copied.threads;
     shot.held = copied.held;
@@ -158,7 +159,7 @@ fn with_notes(prepared: &mut Prepared, copied: Copied, mut shot: Shot) -> (Metho
     (Method::Running, shot)
 }
 
-/// The ids of threads, of many only the first.
+/// Lists thread ids as text. Of many threads, it lists only the first.
 fn listed(threads: &[i32]) -> String {
     const SHOWN: usize = 4;
     let ids: Vec<String> = threads.iter().take(SHOWN).map(i32::to_string).collect();
@@ -198,7 +199,7 @@ fn read_stacks(prepared: &Prepared, seen: &ThreadsSeen, shot: &mut Shot, until: 
         }
     }
     let mut patch = Patch::with_room(0);
-    // What cannot be read stays as it was.
+    // Stacks that cannot be read keep their old contents.
     if patch.read(prepared.reader, &stacks, &mut Runs::new(), until) {
         patch.apply(&mut shot.regions);
     }
@@ -213,7 +214,7 @@ fn states(reader: i32, threads: &[SeenThread]) -> Vec<ThreadState> {
     );
     for (state, thread) in states.iter_mut().zip(threads) {
         if !thread.is_stopped {
-            // Where the frames are cannot be followed without the other registers.
+            // Frames cannot be followed without the other registers.
             state.registers = None;
             state.fs_base = thread_pointer(reader, thread.tid).unwrap_or(0);
             state.words.push(state.fs_base);
@@ -222,13 +223,14 @@ fn states(reader: i32, threads: &[SeenThread]) -> Vec<ThreadState> {
     states
 }
 
-/// The beginning of the descriptor of a thread that is not stopped. The kernel knows the thread's list of robust locks,
-/// which is in the descriptor, and the descriptor begins with its own address.
+/// Returns the beginning of the descriptor of a thread that is not stopped. The kernel knows the
+/// thread's list of robust locks, which is in the descriptor, and the descriptor begins with its
+/// own address.
 fn thread_pointer(reader: i32, tid: i32) -> Option<u64> {
     let head = robust_list(tid)? & !7;
     let start = head.checked_sub(DESCRIPTOR_BYTES as u64)?;
     let mut bytes = [0u8; DESCRIPTOR_BYTES];
-    // What lies before the descriptor may be no memory.
+    // The memory before the descriptor may not be mapped.
     let page = head & !4095;
     let from = start.max(page);
     let mut read_from = |from: u64| {
@@ -253,7 +255,8 @@ fn thread_pointer(reader: i32, tid: i32) -> Option<u64> {
     (0..words.len())
         .rev()
         .find(|&index| u64::from_le_bytes(words[index]) == at(index))
-        // glibc has it twice, at 0 and at 16 (`tcbhead_t`); the first is meant.
+        // glibc's descriptor has the address twice, at 0 and at 16 (`tcbhead_t`). The first one is
+        // wanted.
         .map(|index| match index.checked_sub(2) {
             Some(first) if u64::from_le_bytes(words[first]) == at(first) => at(first),
             _ => at(index),

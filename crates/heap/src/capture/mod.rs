@@ -42,22 +42,23 @@ use memhook_inject::{Child, Registers, WriteWatch};
 use memhook_process::{ModuleImage, filter_may_kill, living_thread};
 use std::time::Duration;
 
-/// Number of further holds after one that was too long.
+/// Number of further holds after a hold that was too long.
 pub(crate) const HOLDS: usize = 3;
 
-/// A snapshot, and the files of the modules for looking up names.
+/// A snapshot, and the files of the modules for name lookups.
 pub struct Captured {
     /// The snapshot.
     pub snapshot: Snapshot,
     /// The modules with their bytes.
     pub images: Vec<ModuleImage>,
-    /// Which pages were in memory, if that was asked for.
+    /// The pages that were in memory, if the request asked for them.
     pub residency: Option<Residency>,
 }
 
 impl Captured {
-    /// Adds the names of all classes in the heap to the snapshot, and those of variables that hold blocks: to find them
-    /// takes the modules' files, which a machine that reads the snapshot may not have.
+    /// Adds the names of all classes in the heap, and of the variables that hold blocks, to the
+    /// snapshot. The lookup needs the modules' files, which may be missing on a machine that reads
+    /// the snapshot later.
     pub fn add_names(&mut self) -> Result<(), Error> {
         let snapshot = &self.snapshot;
         let heap = dissect(snapshot)?;
@@ -75,7 +76,7 @@ impl Captured {
     }
 }
 
-/// Result of a method.
+/// Memory and threads that a method has captured.
 pub(crate) struct Shot {
     pub threads: Vec<ThreadState>,
     pub areas: Vec<Area>,
@@ -85,26 +86,26 @@ pub(crate) struct Shot {
     pub held_bytes: u64,
     /// Parts that could not be read.
     pub unread: Runs,
-    /// Parts that were read while the threads ran, and may have been written to since.
+    /// Parts that were read while the threads ran, and may have been written since.
     pub unsettled: Runs,
 }
 
 /// Request for a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
-    /// The method. `None`: of those that work, the one that holds the threads for the shortest time.
+    /// The method. `None` selects the working method that holds the threads for the shortest time.
     pub method: Option<Method>,
-    /// Limits of its cost.
+    /// Limits on the cost of the snapshot.
     pub limits: Limits,
-    /// True to look which pages are in memory.
+    /// True to record which pages are in memory.
     pub with_residency: bool,
-    /// True to ask each thread, once they run again, for facts that only the kernel has: its alternate signal stack,
-    /// and the word that is cleared when it ends.
+    /// True to ask each thread, when it runs again, for facts that only the kernel has: its
+    /// alternate signal stack, and the word that the kernel clears when the thread ends.
     pub asks_threads: bool,
 }
 
 impl Request {
-    /// A snapshot that is to be searched for blocks that nothing reaches.
+    /// Requests a snapshot for a search for unreachable blocks.
     pub fn to_search() -> Request {
         Request {
             asks_threads: true,
@@ -113,11 +114,12 @@ impl Request {
     }
 }
 
-/// Takes a snapshot of `pid`; by another method than the one asked for, with a note why, where that does not work.
+/// Takes a snapshot of `pid`. If the requested method does not work, another one is used, and a
+/// note says why.
 ///
-/// A thread of its own does it: only the one that has told threads of the process to stop can let those go that stop
-/// too late, and what follows a snapshot may take long. When it ends, the kernel lets all of them go (`exit_ptrace`
-/// of kernel/ptrace.c).
+/// The work is done in a separate thread. Only the thread that stopped threads of the process can
+/// resume those that stop too late, and the work after a snapshot may take long. When the thread
+/// ends, the kernel resumes all of them (`exit_ptrace` of kernel/ptrace.c).
 pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
     let mut prepared = Prepared::of(pid, request.limits)?;
     if request.with_residency {
@@ -134,7 +136,7 @@ pub fn capture(pid: i32, request: Request) -> Result<Captured, Error> {
     })
 }
 
-/// The method by which a process is copied first, if nobody asks for another.
+/// Returns the method that is tried first if the user names none.
 pub fn usual_method(pid: i32) -> Method {
     first_method(pid, living_thread(pid))
 }
@@ -150,13 +152,14 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
     let pid = prepared.pid;
     let is_filtered = method.is_none() && filter_may_kill(prepared.reader);
     let is_fork_wanted = method == Some(Method::Fork);
-    // Without its initial thread, what is asked of a process by its id fails.
+    // Without its initial thread, requests that use the process id fail.
     let is_headless = prepared.reader != pid;
     let method = method
         .filter(|_| !is_headless)
         .unwrap_or_else(|| first_method(pid, prepared.reader));
     if is_filtered {
-        // Filters of services usually kill, and it cannot be found out which system calls they know.
+        // Seccomp filters of services usually kill, and their list of allowed system calls cannot
+        // be read.
         prepared.notes.push(
             "all threads held, as a seccomp filter may end the process for a system call of ours; \
              one that only refuses allows precopy or fork"
@@ -176,13 +179,13 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
         });
         match shot {
             Ok((shot, prepare)) => return Ok(prepared.finish(Method::Precopy, shot, prepare)),
-            // A fork takes no less of our memory.
+            // A fork takes just as much of our memory.
             Err(error @ Error::NoRoom { .. }) => return Err(error),
             Err(error) => prepared.fall_back(Method::Precopy, "a fork", error)?,
         }
     }
-    // A huge page that the process shares with a child is split by the next write to it (`do_huge_pmd_wp_page` of
-    // mm/huge_memory.c), so a fork is made only for who asks for one.
+    // The next write to a huge page that the process shares with a child splits the page
+    // (`do_huge_pmd_wp_page` of mm/huge_memory.c), so a fork is made only on request.
     let keeps_huge_pages = !is_fork_wanted && prepared.has_huge_pages();
     if keeps_huge_pages && method != Method::Stop {
         prepared
@@ -201,8 +204,8 @@ fn capture_by(mut prepared: Prepared, method: Option<Method>) -> Result<Captured
     }
 }
 
-/// Takes a snapshot of a process at its end, with all threads stopped there. `images`: its modules. Names of
-/// classes are not looked up.
+/// Takes a snapshot of a process that is ending, with all threads stopped at their end. `images`
+/// are its modules. Class names are not looked up.
 pub fn capture_ending(
     child: &Child,
     pid: i32,
@@ -211,8 +214,8 @@ pub fn capture_ending(
     let mut prepared = Prepared::with(pid, images);
     prepared.names_classes = false;
     let threads = child.ending_threads(pid).iter().map(|t| {
-        // In a system call, vector registers hold what the last memcpy left: all of them are the
-        // caller's to save (psABI 3.2.1), and a call of libc's was made before.
+        // In a system call, vector registers hold leftovers of the last memcpy: the psABI (3.2.1)
+        // makes all of them caller-saved, and libc was called before the system call.
         let is_in_call = t.registers.orig_rax as i64 >= 0;
         let extended: &[u8] = if is_in_call { &[] } else { &t.extended };
         (t.tid, &t.registers, extended)
@@ -244,7 +247,7 @@ pub fn capture_ending(
     Ok(captured)
 }
 
-/// The registers of threads.
+/// Returns the registers of threads.
 pub(crate) fn thread_states<'a>(
     threads: impl Iterator<Item = (i32, &'a Registers, &'a [u8])>,
 ) -> Vec<ThreadState> {
@@ -255,14 +258,14 @@ pub(crate) fn thread_states<'a>(
             let mut all = vec![
                 r.rbx, r.rbp, r.rsp, r.r12, r.r13, r.r14, r.r15, r.fs_base, r.gs_base,
             ];
-            // The other registers belong to the function that runs (psABI 3.2.1). Where that is the last
-            // thing that the thread does, they hold what earlier calls have left in them.
+            // The other registers belong to the running function (psABI 3.2.1). If that function is
+            // the last thing that the thread does, they hold leftovers of earlier calls.
             if !is_exiting {
                 all.extend([
                     r.rax, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.orig_rax,
                 ]);
                 all.extend(words(extended));
-                // What was copied from packed structures stands anywhere in a vector register.
+                // Pointers from packed structures can be at any offset in a vector register.
                 all.extend(addresses_anywhere(extended));
             }
             all.retain(|&word| word >= 4096);

@@ -1,5 +1,5 @@
-//! What the scan needs to know about the loaded modules: where their data is, the version of the C
-//! library, the names of vtables.
+//! Facts about the loaded modules that the scan needs: their data, the version of the C library,
+//! the names of vtables.
 
 use crate::capture::allocator_code::code_of;
 use crate::snapshot::{MUSL, ModuleInfo};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Looks into one module.
+/// Collects the facts about one module.
 pub fn module_info(image: &ModuleImage) -> ModuleInfo {
     let mut info = ModuleInfo {
         path: image.path.clone(),
@@ -39,7 +39,7 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
         let known = memhook_abi::known_allocator(is_defined);
         info.allocator = match known {
             Some(allocator) => Some(allocator.to_owned()),
-            // It is the loader too.
+            // The C library of musl is also its loader.
             None if image.is_loader && image.is_libc => Some(MUSL.to_owned()),
             None if !image.is_loader && is_defined("malloc") => {
                 Some(format!("the malloc of {}", image.name()))
@@ -51,7 +51,7 @@ pub fn module_info(image: &ModuleImage) -> ModuleInfo {
     info
 }
 
-/// Marks the C library that the program itself runs on, where there are several (dlmopen(3)).
+/// Marks the C library that the program itself uses, if there are several (dlmopen(3)).
 pub(super) fn mark_programs_libc(pid: i32, modules: &mut [ModuleInfo]) {
     let is_glibc = |module: &&mut ModuleInfo| module.glibc_minor.is_some();
     if modules.iter_mut().filter(is_glibc).count() < 2 {
@@ -75,14 +75,14 @@ pub(super) fn program_headers(elf: &[u8]) -> Option<Vec<ProgramHeader>> {
     ProgramHeader::parse(elf, at, count, Ctx::default()).ok()
 }
 
-/// The N of glibc 2.N.
+/// Returns the N of glibc 2.N.
 fn glibc_minor(bytes: &[u8]) -> Option<u32> {
     glibc_version(bytes)?.strip_prefix("2.")?.parse().ok()
 }
 
-/// Class names by vtable address point, from the symbols of a module. The address point of the
-/// primary vtable is two words in (Itanium C++ ABI 2.5.2); a class with secondary vtables has more
-/// address points in the same symbol, which RTTI resolves.
+/// Adds class names by vtable address point, from the symbols of a module. The address point of the
+/// primary vtable comes after two words (Itanium C++ ABI 2.5.2). A class with secondary vtables has
+/// more address points in the same symbol, which RTTI resolves.
 pub fn vtable_names(image: &ModuleImage, classes: &mut BTreeMap<u64, String>) {
     let Ok(elf) = Elf::parse(&image.bytes) else {
         return;

@@ -1,9 +1,9 @@
 //! Depth of the frames on a thread's stack.
 //!
-//! What lies below the stack pointer is dead only if the thread is on its own stack, in the order of calls. A
-//! coroutine's stack may be a local array, and so may that of signal handlers: then the frames of other coroutines,
-//! or those that the signal has interrupted, lie below and live on. So frames are followed from the innermost to the
-//! one with which the thread began.
+//! Memory below the stack pointer is dead only if the thread is on its own stack, in the order of
+//! calls. The stack of a coroutine or of signal handlers may be a local array. Then the frames of
+//! other coroutines, or those that the signal has interrupted, lie below it and are still in use.
+//! So frames are followed from the innermost to the one with which the thread began.
 
 use crate::snapshot::Snapshot;
 use memhook_inject::Registers;
@@ -12,19 +12,19 @@ use memhook_unwind::reference::{Start, Unwinder};
 
 use super::modules::program_headers;
 
-/// Longer stacks are not followed.
+/// Maximum number of frames that are followed.
 const MOST_FRAMES: usize = 20_000;
-/// Where the function with which a thread begins has returned, it ends by the system call exit(2) within so many
-/// bytes of code.
+/// Bytes of code within which a thread's first function, after its own function has returned, ends
+/// the thread with the system call exit(2).
 const REACH_BYTES: usize = 32;
-/// `mov $60,%eax`, the number of exit.
+/// `mov $60,%eax`, which loads the number of exit.
 const NUMBER_OF_EXIT: [u8; 5] = [0xb8, 60, 0, 0, 0];
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// By DWARF number (x86-64 psABI, figure 3.36).
+/// Register values by DWARF number (x86-64 psABI, figure 3.36).
 pub type ByNumber = [u64; 17];
 
-/// The registers of a thread as the unwinder takes them.
+/// Returns the registers of a thread in the unwinder's order.
 pub fn by_number(r: &Registers) -> ByNumber {
     [
         r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12,
@@ -32,7 +32,7 @@ pub fn by_number(r: &Registers) -> ByNumber {
     ]
 }
 
-/// Finds the lowest frame of each thread. `images`: the modules, as far as their files are known.
+/// Finds the lowest frame of each thread. `images` has the modules whose files are available.
 pub fn follow(snapshot: &mut Snapshot, images: &[ModuleImage]) {
     let mut modules = Modules {
         images,
@@ -49,7 +49,8 @@ pub fn follow(snapshot: &mut Snapshot, images: &[ModuleImage]) {
 struct Modules<'a> {
     images: &'a [ModuleImage],
     unwinder: Unwinder,
-    /// Modules that the unwinder has. Many modules are on no stack, and some have large tables.
+    /// True for each module that the unwinder has. Modules are added on demand, because many are on
+    /// no stack and some have large tables.
     added: Vec<bool>,
 }
 
@@ -68,7 +69,8 @@ impl Modules<'_> {
         self.begins_a_thread(&start).then_some(start.lowest)
     }
 
-    /// Adds the module with this code; `None` if there is none, or it was of no use.
+    /// Adds the module with this code. Returns `None` if there is no such module, or if it did not
+    /// help.
     fn add(&mut self, pc: u64) -> Option<()> {
         let index = self.images.iter().position(|image| image.contains(pc))?;
         if std::mem::replace(&mut self.added[index], true) {
@@ -80,9 +82,9 @@ impl Modules<'_> {
         Some(())
     }
 
-    /// Returns true if the outermost function is one that threads begin with: the entry point of the program, or the
-    /// code of the C library that calls a thread's function and then ends the thread. Coroutines have an outermost
-    /// function, too.
+    /// Returns true if the outermost function is one with which threads begin. It is either the
+    /// entry point of the program, or the code of the C library that calls a thread's function and
+    /// then ends the thread. Coroutines have an outermost function, too.
     fn begins_a_thread(&self, start: &Start) -> bool {
         let Some(image) = self.images.iter().find(|image| image.contains(start.pc)) else {
             return false;
@@ -103,13 +105,13 @@ impl Modules<'_> {
     }
 }
 
-/// `e_entry` (elf(5)).
+/// Returns `e_entry` (elf(5)).
 fn entry_point(elf: &[u8]) -> Option<u64> {
     let field = elf.get(24..32)?;
     Some(u64::from_le_bytes(field.try_into().ok()?)).filter(|&entry| entry != 0)
 }
 
-/// The code that follows an address of a module.
+/// Returns the code that follows an address of a module.
 fn code_at(elf: &[u8], svma: u64) -> Option<&[u8]> {
     let headers = program_headers(elf)?;
     let segment = headers.iter().find(|header| {

@@ -1,5 +1,5 @@
-//! Which pages have contents, where the kernel has no `PAGEMAP_SCAN`: from the words of
-//! /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
+//! Pages with contents, on kernels without `PAGEMAP_SCAN`, from the words of /proc/PID/pagemap
+//! (Documentation/admin-guide/mm/pagemap.rst).
 
 use crate::ranges::{Runs, add_run};
 use memhook_process::proc_path;
@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 const PAGE_BYTES: u64 = 4096;
-/// The page is in memory, or swapped out. No privilege is needed to see these bits.
+/// The page is in memory or swapped out. These bits are visible without privileges.
 const POPULATED: u64 = RESIDENT | 1 << 62;
 /// The page is in memory.
 const RESIDENT: u64 = 1 << 63;
@@ -16,27 +16,29 @@ const RESIDENT: u64 = 1 << 63;
 const OF_FILE: u64 = 1 << 61;
 /// The page is in a guard region (PM_GUARD_REGION, since Linux 6.15).
 const GUARD: u64 = 1 << 58;
-/// Read at a time.
+/// Number of words read at a time.
 const WORDS: u64 = 64 * 1024;
 
-/// Pages of [start, end) with contents.
+/// Returns the pages of [start, end) with contents.
 pub fn populated(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & POPULATED != 0)
 }
 
-/// Pages of [start, end) in memory. The page of zeros, which stands for what was only read, is among them.
+/// Returns the pages of [start, end) in memory. They include the shared page of zeros, which
+/// represents pages that were only read.
 pub fn resident(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & RESIDENT != 0)
 }
 
-/// The pages with contents that belong neither to a file nor to shared memory.
+/// Returns the pages with contents that belong neither to a file nor to shared memory.
 pub fn own(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| {
         word & POPULATED != 0 && word & OF_FILE == 0
     })
 }
 
-/// Pages that the process has made guards with madvise(2): they hold nothing, and any access faults.
+/// Returns the pages that the process has made guards with madvise(2). They hold nothing, and any
+/// access faults.
 pub fn guards(pid: i32, start: u64, end: u64) -> io::Result<Runs> {
     find(pid, start, end, |word| word & GUARD != 0)
 }
@@ -67,7 +69,7 @@ mod tests {
     #[test]
     fn the_same_pages_as_the_scan_call() {
         let pid = std::process::id() as i32;
-        // Large enough to be a mapping of its own, whose pages nobody has touched.
+        // The buffer is large enough to have its own mapping, whose pages were never touched.
         let mut room = vec![0u8; 64 << 20];
         let start = (room.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
         let first = (start - room.as_ptr().addr() as u64) as usize;
@@ -85,7 +87,7 @@ mod tests {
         for attempt in 1.. {
             let mut scanned = Runs::new();
             let seen = scan.find(low..high, PageState::Populated, &mut scanned);
-            // The kernel may make huge pages of them meanwhile.
+            // The kernel may turn the pages into huge pages meanwhile.
             if seen.is_err() || found == scanned {
                 break;
             }

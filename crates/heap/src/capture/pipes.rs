@@ -1,4 +1,4 @@
-//! The contents of the pipes of a process: threads hand each other pointers that way.
+//! The contents of the pipes of a process. Threads may pass pointers to each other through them.
 
 use crate::capture::kernel_words::is_closed;
 use crate::snapshot::addresses_anywhere;
@@ -12,10 +12,10 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// The most that an unprivileged process may have in a pipe (/proc/sys/fs/pipe-max-size).
+/// Maximum size of a pipe of an unprivileged process (/proc/sys/fs/pipe-max-size).
 const PIPE_BYTES: usize = 1 << 20;
 
-/// The pipes looked at, and one of our own to copy to.
+/// The inspected pipes, and a pipe of our own to copy to.
 #[derive(Default)]
 pub struct Pipes {
     seen: BTreeSet<PathBuf>,
@@ -23,8 +23,9 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// Adds every word that may be a pointer, at any offset, from the pipe with this name behind a descriptor of
-    /// the process. tee(2) copies without consuming. `false` if not all of it can be seen.
+    /// Adds every word that may be a pointer, at any offset, from the pipe with this name behind a
+    /// descriptor of the process. tee(2) copies without consuming. Returns `false` if not all of
+    /// the contents are visible.
     pub fn read(&mut self, pid: i32, number: u64, name: PathBuf, found: &mut Vec<u64>) -> bool {
         if self.seen.contains(&name) {
             return true;
@@ -39,7 +40,7 @@ impl Pipes {
         let flags = SpliceFFlags::SPLICE_F_NONBLOCK;
         let bytes = match tee(&descriptor, into, PIPE_BYTES, flags) {
             Ok(bytes) => bytes,
-            // Refused for the end that is written to; nothing waits.
+            // The call is refused for the write end, where no data waits.
             Err(error) => return matches!(error, Errno::EBADF | Errno::EAGAIN),
         };
         let mut copy = vec![0; bytes];

@@ -1,5 +1,5 @@
-//! Copying a process while it runs: pages that it writes meanwhile are copied again, the last of them with
-//! all threads held.
+//! Copies a process while it runs. Pages that it writes meanwhile are copied again, the last of
+//! them with all threads held.
 
 use crate::Error;
 use crate::capture::copy::{self, Patch};
@@ -15,20 +15,23 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Rounds of copying before a hold. One that is not shorter than the round before is the last.
+/// Maximum rounds of copying before a hold. A round that is not shorter than the round before is
+/// the last.
 const ROUNDS: usize = 6;
-/// More rounds for a target that writes too much in each of them: it may do something else for a moment.
+/// Additional rounds for a target that writes too much in each round. The burst may be brief.
 const PATIENT_ROUNDS: usize = 2;
-/// Little enough to be copied while the threads are held, well within the limit of a hold.
+/// Amount that is small enough to be copied well within the limit of a hold.
 const SMALL_BYTES: u64 = 1 << 20;
-/// Room for the copy during a hold, beyond what the last round has taken, so that no memory has to be taken then.
+/// Room for the copy during a hold, beyond the size of the last round, so that no memory has to be
+/// allocated in the hold.
 const SPARE_BYTES: u64 = 8 << 20;
 
-/// Share of a hold that is planned for huge pages, because the speed of the copy is an estimate.
+/// Share of a hold that is planned for huge pages. The rest is a margin, because the speed of the
+/// copy is an estimate.
 const SHARE_FOR_HUGE_PAGES: f64 = 0.6;
 const PAGE_BYTES: u64 = 4096;
 
-/// Adds ranges to others, both in order.
+/// Adds ranges to others. Both lists are sorted.
 fn add_all(runs: &mut Runs, more: Runs) {
     if runs.is_empty() {
         *runs = more;
@@ -38,28 +41,30 @@ fn add_all(runs: &mut Runs, more: Runs) {
     }
 }
 
-/// A copy on its way.
+/// State of a running copy.
 struct Copying<'a> {
     prepared: &'a mut Prepared,
     watch: &'a WriteWatch,
     watched: Runs,
-    /// Runs of pages, with what they grow into.
+    /// Mappings, each with the room into which it may grow.
     wholes: Runs,
-    /// Where the watch cuts mappings, for as long as it lasts.
+    /// Addresses at which the write watch splits mappings while it lasts.
     cuts: FxHashSet<u64>,
     regions: Vec<CopiedRegion>,
-    /// Reported as written, and not copied yet.
+    /// Pages that were reported as written and are not copied yet.
     pending: Runs,
-    /// Bytes in huge pages, which are not watched: all that the hold has time for is copied again in it.
+    /// Bytes in huge pages, which are not watched. The hold copies as many of them again as its
+    /// time allows.
     huge_bytes: u64,
-    /// Could not be read; tried again at the end, when it may be there or no longer matter.
+    /// Ranges that could not be read. They are tried again at the end, when they may be readable or
+    /// no longer matter.
     unread: Runs,
     speed: Speed,
-    /// Time that it takes to ask which pages were written.
+    /// Time of one request for the list of written pages.
     asking: Duration,
 }
 
-/// Takes a snapshot this way.
+/// Takes a snapshot by this method.
 pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Shot, Error> {
     let mut copying = Copying::begin(prepared, watch)?;
     let mut rest = copying.all_rounds()?;
@@ -86,7 +91,7 @@ pub(crate) fn precopy(prepared: &mut Prepared, watch: &WriteWatch) -> Result<Sho
 }
 
 impl<'a> Copying<'a> {
-    /// The first copy of everything.
+    /// Makes the first copy of all memory.
     fn begin(prepared: &'a mut Prepared, watch: &'a WriteWatch) -> Result<Copying<'a>, Error> {
         let maps = mappings(prepared.reader)?;
         let areas = prepared.areas_of(&maps);
@@ -105,14 +110,14 @@ impl<'a> Copying<'a> {
         let (mut watched, mut runs) = (Runs::new(), Runs::new());
         let (mut wholes, mut cuts) = (Runs::new(), FxHashSet::default());
         let mut huge = Runs::new();
-        // What is left out is copied with all threads held.
+        // Whatever is skipped here is copied with all threads held.
         let mut pace = Pace::default();
         for found in watch.watchable(&maps, &is_wanted) {
             let (members, requested) = pace.ask(|| watch.add_all(found));
             wholes.extend(requested);
             for Watchable { part, .. } in members {
                 let count = runs.len();
-                // The first round gives everything there is.
+                // The first round returns all pages.
                 let asked = watch.written(part.clone(), &mut runs);
                 if asked.is_ok() && watch.huge(part.clone(), &mut huge).is_ok() {
                     cuts.insert(part.end);
@@ -142,12 +147,12 @@ impl<'a> Copying<'a> {
         Ok(copying)
     }
 
-    /// Bytes of the target that are copied.
+    /// Returns the number of copied bytes of the target.
     fn copied(&self) -> u64 {
         self.regions.iter().map(|r| run_bytes(&r.runs)).sum()
     }
 
-    /// Copies what is pending. Returns how much that was.
+    /// Copies the pending pages. Returns the number of bytes.
     fn copy(&mut self) -> Result<u64, Error> {
         let runs = std::mem::take(&mut self.pending);
         let bytes = run_bytes(&runs);
@@ -160,8 +165,8 @@ impl<'a> Copying<'a> {
         Ok(bytes)
     }
 
-    /// Copies what was written since the last time. Fails if the program has begun to use userfaultfd(2) itself: it must
-    /// not meet our watch.
+    /// Copies the pages written since the last round. Fails if the program itself has begun to use
+    /// userfaultfd(2), because it must not interfere with our watch.
     fn round(&mut self) -> Result<u64, Error> {
         let pid = self.prepared.pid;
         if has_userfaultfd(pid) {
@@ -170,7 +175,7 @@ impl<'a> Copying<'a> {
         let begin = Instant::now();
         let mut written = Runs::new();
         for part in &self.watched {
-            // Fails where the target has unmapped it meanwhile.
+            // Fails where the target has unmapped the range meanwhile.
             let _ = self.watch.written(part.clone(), &mut written);
         }
         self.asking = begin.elapsed();
@@ -178,7 +183,7 @@ impl<'a> Copying<'a> {
         self.copy()
     }
 
-    /// Copies in rounds as long as they become shorter.
+    /// Copies in rounds for as long as the rounds become shorter.
     fn all_rounds(&mut self) -> Result<u64, Error> {
         let mut before = u64::MAX;
         for _ in 0..ROUNDS {
@@ -191,7 +196,8 @@ impl<'a> Copying<'a> {
         Ok(before)
     }
 
-    /// Returns how much can be copied by then at this speed, with time to spare.
+    /// Returns the number of bytes that can be copied until a time at the measured speed, with a
+    /// margin.
     fn fits_until(&self, until: Option<Instant>) -> u64 {
         let Some(until) = until else {
             return u64::MAX;
@@ -200,17 +206,17 @@ impl<'a> Copying<'a> {
         self.speed.bytes_in(left.mul_f64(SHARE_FOR_HUGE_PAGES))
     }
 
-    /// Returns the length of a hold in which as much is copied as in the last round.
+    /// Returns the length of a hold that copies as much as the last round did.
     fn hold_for(&self, rest: u64) -> Duration {
         self.asking + self.speed.time(rest)
     }
 
-    /// Copies the rest with all threads held. `None` if they were let go before that was done, because it took
-    /// too long.
+    /// Copies the rest with all threads held. Returns `None` if the hold took too long and was
+    /// ended before the copy was complete.
     fn hold(&mut self, rest: u64) -> Result<Option<Shot>, Error> {
         let pid = self.prepared.pid;
         let room = rest + rest / 4 + SPARE_BYTES;
-        // What of the huge pages is copied in the hold needs room, too.
+        // The huge pages that are copied in the hold need room, too.
         let limit = self.prepared.limits.hold;
         let of_huge = limit.map_or(u64::MAX, |most| self.speed.bytes_in(most));
         let huge_room = self.huge_bytes.min(of_huge);
@@ -230,7 +236,7 @@ impl<'a> Copying<'a> {
                 self.prepared.populated(area, &mut runs);
             }
         }
-        // Of the older ranges, only those that are still mapped.
+        // Only those older ranges remain that are still mapped.
         let mut older = std::mem::take(&mut self.pending);
         add_all(&mut older, self.unread.clone());
         add_all(&mut runs, within(&older, &areas));
@@ -254,14 +260,15 @@ impl<'a> Copying<'a> {
         }
         let held = held.release();
         if !done {
-            // The kernel does not report them as written again.
+            // The kernel does not report these pages as written again.
             self.pending = runs;
             self.prepared.held_in_vain = self.prepared.held_in_vain.max(held);
             return Ok(None);
         }
         let regions = std::mem::take(&mut self.regions);
         let mut regions = copy::relaid(pid, regions, &areas)?;
-        // What has become a huge page meanwhile may be in both; all threads were held, so both say the same.
+        // Memory that has become a huge page meanwhile may be in both copies. All threads were
+        // held, so both are equal.
         patch.apply(&mut regions);
         huge_patch.apply(&mut regions);
         Ok(Some(Shot {
@@ -276,7 +283,7 @@ impl<'a> Copying<'a> {
     }
 }
 
-/// The first so many bytes of these ranges, and the rest.
+/// Splits ranges after this many bytes.
 fn split_at_bytes(runs: Runs, bytes: u64) -> (Runs, Runs) {
     let (mut first, mut rest, mut left) = (Runs::new(), Runs::new(), bytes & !(PAGE_BYTES - 1));
     for Range { start, end } in runs {
@@ -288,7 +295,7 @@ fn split_at_bytes(runs: Runs, bytes: u64) -> (Runs, Runs) {
     (first, rest)
 }
 
-/// As they are without the watch.
+/// Returns the areas as they are without the watch.
 fn joined_areas(areas: Vec<Area>, cuts: &FxHashSet<u64>) -> Vec<Area> {
     let mut found: Vec<Area> = Vec::with_capacity(areas.len());
     for area in areas {
@@ -305,15 +312,17 @@ fn joined_areas(areas: Vec<Area>, cuts: &FxHashSet<u64>) -> Vec<Area> {
     found
 }
 
-/// Gives back what is watched part by part: when a userfaultfd is closed, the kernel does so at one go, and threads of the
-/// process that map or unmap memory wait for that.
+/// Unregisters the watched memory slice by slice. On close of a userfaultfd, the kernel would
+/// unregister all of it in one step, and threads of the process that map or unmap memory would wait
+/// for that.
 impl Drop for Copying<'_> {
     fn drop(&mut self) {
-        // Older kernels let anybody give back what is somebody else's; closing the descriptor gives back ours.
+        // Older kernels let any descriptor unregister the memory of another. Closing the descriptor
+        // unregisters only ours.
         if has_userfaultfd(self.prepared.pid) {
             return;
         }
-        // As they are now: one that has grown is watched whole.
+        // The current mappings are read, because a mapping that has grown is watched whole.
         let maps = mappings(self.prepared.reader).unwrap_or_default();
         let is_watched = |m: &Mapping| {
             let first = self.wholes.partition_point(|whole| whole.end <= m.start);
@@ -322,7 +331,7 @@ impl Drop for Copying<'_> {
         };
         let mut pace = Pace::default();
         for mapping in to_let_go(&maps, &is_watched) {
-            // Fails where the target has unmapped it meanwhile.
+            // Fails where the target has unmapped the range meanwhile.
             let _ = pace.let_go(mapping, |slice| self.watch.remove(slice));
         }
     }

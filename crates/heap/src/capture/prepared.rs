@@ -1,4 +1,5 @@
-//! What is known of the target before any thread is held, and what a snapshot of it may take.
+//! Facts about the target that are collected before any thread is held, and limits on the cost of a
+//! snapshot.
 
 use crate::Error;
 use crate::capture::areas::areas;
@@ -25,14 +26,15 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 use tracing::info;
 
-/// The search of a copy takes a quarter of the copy's size beside it: two bits for 16 bytes of heap, and
+/// The search needs a quarter of the copy's size in addition: two bits for 16 bytes of heap, plus
 /// bounds and marks of each block.
 const SEARCH_SHARE: u64 = 4;
 
-/// What is known of the target before any thread is held.
+/// Facts about the target that are collected before any thread is held.
 pub(crate) struct Prepared {
     pub pid: i32,
-    /// By which its memory and its files are read: its id, or that of a thread that lives.
+    /// Id through which memory and files of the process are read: the process id, or the id of a
+    /// thread that is alive.
     pub reader: i32,
     pub(super) begin: Instant,
     pub(super) images: Vec<ModuleImage>,
@@ -40,23 +42,23 @@ pub(crate) struct Prepared {
     pub pages: Option<PageScan>,
     pub(super) kernel: KernelWords,
     pub notes: Vec<String>,
-    /// Mappings left out.
+    /// Mappings that were left out.
     pub(super) unsearched: Vec<Area>,
-    /// Threads inside malloc at the hold.
+    /// Number of threads inside malloc during the hold.
     pub(super) in_malloc: u32,
-    /// What the snapshot may cost.
+    /// Limits on the cost of the snapshot.
     pub limits: Limits,
-    /// Bytes to be copied, as they were at the start.
+    /// Bytes to be copied, counted at the start.
     pub populated_bytes: u64,
     /// The longest hold that did not lead to a copy.
     pub held_in_vain: Duration,
-    /// Methods that did not work.
+    /// Methods that failed, with their errors.
     pub(super) failed: Vec<(Method, Error)>,
-    /// Which pages are in memory.
+    /// The pages that are in memory.
     pub(super) look: Look,
-    /// Whether each thread is asked for what only the kernel knows.
+    /// True if each thread is asked for facts that only the kernel knows.
     pub(super) asks_threads: bool,
-    /// Whether names of classes are looked up.
+    /// True if class names are looked up.
     pub(super) names_classes: bool,
 }
 
@@ -68,8 +70,8 @@ impl Prepared {
         let mut prepared = Prepared {
             begin,
             limits,
-            // Asked once more after the hold: an entry that is there at the hold is in one of the two answers,
-            // or comes and goes meanwhile.
+            // The same words are read again after the hold. An entry that exists during the hold is
+            // then in one of the two answers, unless it appears and disappears in between.
             kernel: words_of(reader, limits),
             ..Prepared::with(pid, images)
         };
@@ -77,7 +79,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Fails if the copy would not fit into memory: before any thread is held.
+    /// Fails if the copy would not fit into memory. Called before any thread is held.
     fn check_room(&mut self) -> Result<(), Error> {
         let mut runs = Runs::new();
         for area in &self.areas()? {
@@ -87,10 +89,11 @@ impl Prepared {
         self.has_room(0, self.populated_bytes)
     }
 
-    /// Fails if there is no room for so much beside what is copied already, with what the search takes.
+    /// Fails if `more` bytes, and the memory for searching them, do not fit next to the bytes that
+    /// are already copied.
     pub fn has_room(&self, copied: u64, more: u64) -> Result<(), Error> {
         let with_search = |bytes: u64| bytes + bytes / SEARCH_SHARE;
-        // What was asked for includes what is copied already; what is available does not.
+        // The limit of the user includes the copied bytes; the available memory does not.
         let needed = match self.limits.memory {
             Some(_) => with_search(copied + more),
             None => with_search(more),
@@ -105,7 +108,7 @@ impl Prepared {
         }
     }
 
-    /// The error for a hold that would take so long, or took it.
+    /// Returns the error for a hold that would take too long, or that did.
     pub fn too_long(&self, needed: Duration, reason: String) -> Error {
         let allowed = self.limits.hold.unwrap_or(Duration::MAX);
         Error::TooLong {
@@ -115,12 +118,12 @@ impl Prepared {
         }
     }
 
-    /// Whether a hold of this length is allowed.
+    /// Returns true if a hold of this length is allowed.
     pub fn may_hold(&self, time: Duration) -> bool {
         self.limits.hold.is_none_or(|most| time <= most)
     }
 
-    /// When a hold has to end.
+    /// Returns the time at which a hold must end.
     pub fn end_of(&self, held: &AllHeld) -> Option<Instant> {
         let most = self.limits.hold?;
         Some(Instant::now() + most.saturating_sub(held.held_for()))
@@ -155,7 +158,7 @@ impl Prepared {
         MallocPlaces::of(&self.modules)
     }
 
-    /// Notes why another method is used; an error if none can help.
+    /// Notes why another method is used. Returns an error if no other method can help.
     pub(super) fn fall_back(
         &mut self,
         method: Method,
@@ -175,7 +178,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// The error if each method would take too long, or fails.
+    /// Returns the error if every method would take too long, or fails.
     pub(super) fn no_way(&mut self, last: Error) -> Error {
         let Error::TooLong { allowed_ms, .. } = last else {
             return last;
@@ -189,7 +192,7 @@ impl Prepared {
                 Error::TooLong {
                     needed_ms, reason, ..
                 } => {
-                    // Estimates are rough.
+                    // The estimates are rough.
                     enough_ms = enough_ms.min(1.5 * needed_ms + 1.0);
                     format!("about {needed_ms:.0} ms by {name} ({reason})")
                 }
@@ -204,12 +207,12 @@ impl Prepared {
         }
     }
 
-    /// Adds the pages with contents, and not those that nobody touched or that were only read.
+    /// Adds the pages with contents. Pages that were never touched, or only read, are left out.
     pub fn populated(&self, area: &Area, found: &mut Runs) {
         let (start, end) = (area.start, area.end);
         let before = found.len();
-        // A page of a file has contents even if nobody has touched it. Copying makes it resident, so it is left out where
-        // resident pages are counted.
+        // A page of a file has contents even if no process has touched it. Copying such a page
+        // makes it resident, so it is left out where resident pages are counted.
         if area.kind != AreaKind::File || !matches!(self.look, Look::No) {
             let scan = self.pages.as_ref();
             let scanned = scan.map(|p| p.find(start..end, PageState::Populated, found));
@@ -217,7 +220,7 @@ impl Prepared {
                 return;
             }
             found.truncate(before);
-            // Before Linux 6.7.
+            // Kernels before Linux 6.7.
             if let Ok(runs) = pagemap::populated(self.reader, start, end) {
                 found.extend(runs);
                 return;
@@ -226,7 +229,7 @@ impl Prepared {
         found.push(start..end);
     }
 
-    /// Whether some of its memory is in huge pages.
+    /// Returns true if some of the memory is in huge pages.
     pub fn has_huge_pages(&mut self) -> bool {
         let areas = self.areas().unwrap_or_default();
         let Some(pages) = &self.pages else {
@@ -239,12 +242,12 @@ impl Prepared {
         })
     }
 
-    /// The mappings to be copied, as they are now.
+    /// Returns the current mappings that have to be copied.
     pub fn areas(&mut self) -> Result<Vec<Area>, Error> {
         Ok(self.areas_of(&mappings(self.reader)?))
     }
 
-    /// Those of them that are to be copied.
+    /// Selects the mappings that have to be copied.
     pub fn areas_of(&mut self, maps: &[Mapping]) -> Vec<Area> {
         let (areas, unsearched) = areas(self.reader, maps, &self.modules, self.pages.as_ref());
         self.unsearched = unsearched;
@@ -277,10 +280,11 @@ impl Prepared {
         Ok(held)
     }
 
-    /// Looks which pages are in memory, if that was asked for and fits into the hold.
+    /// Records which pages are in memory, if the caller asked for it and the time of the hold
+    /// allows it.
     pub fn look(&mut self, held_for: Duration) {
         if let Look::Takes(time) = self.look
-            // Once more as long, because a busy machine has other things to do.
+            // The estimate is doubled, because a busy machine does other work in between.
             && self.may_hold(held_for + 2 * time)
             && let Ok(found) = Residency::read(self.reader)
         {
@@ -291,7 +295,7 @@ impl Prepared {
         }
     }
 
-    /// Makes one of the mappings that were cut at these addresses while that was done.
+    /// Merges mappings that were split at these addresses during the copy.
     pub fn join_mappings(&mut self, cuts: &FxHashSet<u64>) {
         if let Look::Done(found) = &mut self.look {
             found.join_mappings(cuts);
@@ -325,7 +329,7 @@ impl Prepared {
         if self.in_malloc > 0 {
             self.notes.push(inside_malloc_note(self.in_malloc));
         }
-        // All that is asked of a process at its end, where nothing changes any more.
+        // A process that is ending has already stopped changing, so this is all that it is asked.
         let after = words_of(self.reader, self.limits);
         self.kernel.words.extend(after.words);
         self.kernel.unseen.extend(after.unseen);
@@ -370,7 +374,8 @@ impl Prepared {
                 .iter()
                 .map(|what| format!("not searched: {what}; what only it points to looks leaked")),
         );
-        // What cannot be searched as it was at one moment holds nothing for certain, so nothing is released either.
+        // Memory that was not copied at one moment proves nothing about the rest, so no block may
+        // be released.
         if !shot.unsettled.is_empty() {
             let size = size_text(run_bytes(&shot.unsettled));
             let what = format!("{size} in huge pages, which were read while the process ran,");
@@ -397,7 +402,8 @@ impl Prepared {
     }
 }
 
-/// What the kernel holds for the process, as far as it may be asked.
+/// Returns the pointers that the kernel holds for the process, as far as the limits allow the
+/// question.
 fn words_of(reader: i32, limits: Limits) -> KernelWords {
     match limits.only_looks {
         true => kernel_words_without_descriptors(reader),
@@ -405,9 +411,10 @@ fn words_of(reader: i32, limits: Limits) -> KernelWords {
     }
 }
 
-/// The part of what could not be read that may hide a pointer. A guard page (MADV_GUARD_INSTALL, with which
-/// glibc 2.42 ends the stacks of threads) holds nothing, and what is below a stack pointer is no root; before
-/// Linux 6.15, which marks such pages, guard pages of stacks are known by that alone.
+/// Returns those unreadable parts that may hide a pointer. A guard page (MADV_GUARD_INSTALL, with
+/// which glibc 2.42 ends the stacks of threads) holds nothing, and memory below a stack pointer is
+/// not a root. Linux marks guard pages since 6.15. Before that, only their place below the stack
+/// pointer identifies the guard pages of stacks.
 fn hiding(snapshot: &Snapshot, reader: i32, unread: Runs) -> Runs {
     if unread.is_empty() {
         return unread;

@@ -1,4 +1,4 @@
-//! Which pages of a process are in memory, at the moment of the snapshot if there is time for that.
+//! Pages of a process that are in memory, at the moment of the snapshot if time allows.
 
 use crate::Error;
 use crate::capture::pagemap;
@@ -10,35 +10,36 @@ use memhook_process::{
 use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
-/// The kernel keeps its counters in parts, one for each processor, and may leave so many pages in each of them
-/// (`percpu_counter_batch` of lib/percpu_counter.c).
+/// Pages that each part of a kernel counter may hold back. The kernel splits its counters by
+/// processor (`percpu_counter_batch` of lib/percpu_counter.c).
 const LEAST_PAGES_APART: u64 = 32;
 const PAGE_BYTES: u64 = 4096;
 
 /// Pages of a process that are in memory.
 pub struct Residency {
-    /// All mappings, and what each of them holds: its resident bytes and those in huge pages, and the rest if
-    /// `has_shares`.
+    /// All mappings, with the resident bytes of each and those in huge pages. The other counters
+    /// are filled only if `has_shares`.
     pub mappings: Vec<MappingUse>,
-    /// Their sum.
+    /// Sum over the mappings.
     pub memory: MemoryUse,
     /// The resident pages of private memory without a file.
     pub pages: Runs,
-    /// Pages that are in huge pages; none before Linux 6.7.
+    /// Resident pages that are part of huge pages. Empty before Linux 6.7.
     pub huge: Runs,
-    /// It was read while all threads were held for the snapshot.
+    /// True if the pages were read while all threads were held for the snapshot.
     pub is_of_snapshot: bool,
-    /// It is known which pages were written, and how many processes map them.
+    /// True if it is known which pages were written and how many processes map them.
     pub has_shares: bool,
 }
 
 impl Residency {
-    /// Looks at a process as it is now; `reader` is the thread by which /proc shows its memory.
+    /// Reads the pages that a process has in memory now. `reader` is the thread through which /proc
+    /// shows its memory.
     ///
-    /// What smaps says takes the kernel a look at each page: whether it was written, and how many processes map it.
-    /// Whether it is there is in the page tables. So these alone are gone through, and the sum is compared with the
-    /// counters of the process. Where the two differ, as for memory of devices, or where the kernel cannot go through
-    /// page tables, smaps tells.
+    /// For smaps, the kernel inspects each page, to see if it was written and how many processes
+    /// map it. Presence alone is visible in the page tables. So only these are walked, and the sum
+    /// is compared with the counters of the process. Where the two differ, as for memory of
+    /// devices, or where the kernel cannot walk page tables, smaps is read.
     pub fn read(reader: i32) -> Result<Residency, Error> {
         match Residency::by_page_tables(reader)? {
             Some(found) => Ok(found),
@@ -46,7 +47,7 @@ impl Residency {
         }
     }
 
-    /// As [`Residency::read`], page by page.
+    /// Like [`Residency::read`], from smaps.
     fn by_smaps(reader: i32) -> Result<Residency, Error> {
         let scan = PageScan::open(reader)?;
         let mappings = smaps(reader)?;
@@ -75,7 +76,8 @@ impl Residency {
         }
     }
 
-    /// `None` if the page tables cannot be gone through, or are not what the kernel counts.
+    /// Reads the page tables. Returns `None` if they cannot be walked, or if they disagree with the
+    /// kernel's counters.
     fn by_page_tables(reader: i32) -> Result<Option<Residency>, Error> {
         let scan = PageScan::open(reader)?;
         let before = resident_counters(reader).filter(|counters| counters.hugetlb == 0);
@@ -93,11 +95,12 @@ impl Residency {
                 (&mut of_others.0, &mut of_others.1)
             };
             let mut memory = MemoryUse::default();
-            // Of what the kernel maps into every process, it counts only the code as resident.
+            // Of the mappings that the kernel adds to every process, it counts only the code as
+            // resident.
             if !mapping.path.starts_with("[v") || mapping.path == "[vdso]" {
                 match scan.find_resident(mapping.start..mapping.end, pages, huge) {
                     Ok(bytes) => (memory.rss, memory.huge_pages) = bytes,
-                    // Before Linux 6.7.
+                    // Kernels before Linux 6.7.
                     Err(_) => return Ok(None),
                 }
             }
@@ -119,13 +122,13 @@ impl Residency {
         if found.is_err() {
             self.pages.truncate(before.0);
             self.huge.truncate(before.1);
-            // Before Linux 6.7.
+            // Kernels before Linux 6.7.
             let pages = pagemap::resident(reader, start, end);
             self.pages.extend(pages.unwrap_or_default());
         }
     }
 
-    /// Makes one of the mappings that are cut at these addresses.
+    /// Merges mappings that were split at these addresses.
     pub(super) fn join_mappings(&mut self, cuts: &FxHashSet<u64>) {
         let kind = |m: &Mapping| (m.read, m.write, m.exec, m.shared);
         self.mappings.dedup_by(|next, before| {
@@ -142,7 +145,7 @@ impl Residency {
         });
     }
 
-    /// Returns the time that a look at this process takes.
+    /// Returns the time that one reading of this process takes.
     pub(super) fn time(reader: i32) -> Result<Duration, Error> {
         let begin = Instant::now();
         Residency::read(reader)?;
@@ -150,25 +153,25 @@ impl Residency {
     }
 }
 
-/// Decision whether and when to look.
+/// Decision about reading the pages.
 #[derive(Default)]
 pub(super) enum Look {
-    /// Nobody has asked.
+    /// Nobody asked for the pages.
     #[default]
     No,
-    /// It takes about so long.
+    /// A reading is wanted, and takes about this long.
     Takes(Duration),
-    /// It was done while the threads were held.
+    /// The pages were read while the threads were held.
     Done(Residency),
 }
 
-/// Private memory without a file.
+/// Returns true for private memory without a file.
 fn is_own(mapping: &Mapping) -> bool {
     let is_without_file = mapping.file_id.2 == 0 || mapping.path == "/dev/zero";
     is_without_file && !mapping.shared && !mapping.path.starts_with("[v")
 }
 
-/// Returns true if a sum lies between those of two moments, or within a hundredth of them.
+/// Returns true if a sum lies between two values of the counters, or within a hundredth of them.
 fn agree(sum: u64, before: &ResidentCounters, after: &ResidentCounters) -> bool {
     let (before, after) = (before.resident(), after.resident());
     let processors = std::thread::available_parallelism().map_or(1, |number| number.get() as u64);

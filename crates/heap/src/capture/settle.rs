@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::snapshot::{ModuleInfo, words};
 
-/// How long threads inside malloc are let run at a time, first and at most, and in all.
+/// Time for which threads inside malloc may run on: the first step, the longest step, and the sum.
 const SETTLE_STEP: Duration = Duration::from_micros(30);
 const SETTLE_STEP_MAX: Duration = Duration::from_micros(200);
 const SETTLE_LIMIT: Duration = Duration::from_millis(4);
-/// The system calls of malloc.
+/// System calls that malloc makes.
 const MALLOC_CALLS: [i64; 7] = [
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -24,25 +24,25 @@ const MALLOC_CALLS: [i64; 7] = [
     libc::SYS_madvise,
     libc::SYS_futex,
 ];
-/// Words at the top of a stack that may be return addresses into malloc.
+/// Number of words at the top of a stack that may be return addresses into malloc.
 const STACK_WORDS: usize = 48;
 
-/// A thread that waits until a time, as those of condition variables and of timed locks do: no allocator takes its locks
-/// so (linux/futex.h).
+/// Futex operation that waits until a time, as condition variables and timed locks do. No allocator
+/// takes its locks this way (linux/futex.h).
 const FUTEX_WAIT_BITSET: u64 = 9;
 const FUTEX_COMMAND: u64 = 0x7f;
 
-/// Where the code of allocators is.
+/// Address ranges of allocator code.
 #[derive(Clone, Default)]
 pub struct MallocPlaces {
-    /// Theirs, and what it consists of.
+    /// Code of the allocators and of their internal functions.
     code: Vec<Range<u64>>,
-    /// The C libraries, which have all that they call.
+    /// The C libraries, which contain all functions that the allocators call.
     libraries: Vec<Range<u64>>,
 }
 
 impl MallocPlaces {
-    /// Of a process with these modules.
+    /// Returns the ranges in a process with these modules.
     pub fn of(modules: &[ModuleInfo]) -> MallocPlaces {
         let libcs = modules.iter().filter(|m| m.glibc_minor.is_some());
         let of_libcs = libcs.clone().map(|libc| libc.malloc_code.clone());
@@ -57,7 +57,7 @@ impl MallocPlaces {
 }
 
 impl MallocPlaces {
-    /// The same where an allocator may also have called the code at this address.
+    /// Returns the ranges, given that an allocator may also have called the code at this address.
     pub fn called_at(&self, address: u64) -> MallocPlaces {
         let called = address..address.saturating_add(1);
         MallocPlaces {
@@ -67,10 +67,10 @@ impl MallocPlaces {
     }
 }
 
-/// Holds all threads, none of them inside malloc if possible: the heap is whole then. A
-/// thread that is inside runs on by itself until it is out; it is never long. Also returns how many
-/// were still inside.
-/// `reader`: by which its memory is read. `limit`: for how long threads may be held until all have stopped.
+/// Holds all threads, none of them inside malloc if possible, because the heap is consistent then.
+/// A thread that is inside runs on by itself until it has left, which never takes long. Also
+/// returns how many threads were still inside. `reader` is the id through which the memory is read.
+/// `limit` is the time for which threads may be held until all have stopped.
 pub fn hold_settled(
     pid: i32,
     reader: i32,
@@ -93,8 +93,9 @@ pub fn hold_settled(
     }
 }
 
-/// Whether a thread is in the middle of malloc or free: by its program counter, or because it is in
-/// a system call that those make, or in another function of the C library that they have called.
+/// Returns true if a thread is in the middle of malloc or free. It is if its program counter is
+/// there, or if it is in a system call or in another function of the C library that malloc or free
+/// has called.
 pub fn is_inside(pid: i32, registers: &Registers, malloc: &MallocPlaces) -> bool {
     let read = |stack: &mut [u8]| {
         let remote = [RemoteIoVec {
@@ -107,7 +108,8 @@ pub fn is_inside(pid: i32, registers: &Registers, malloc: &MallocPlaces) -> bool
     is_inside_by(registers, malloc, read)
 }
 
-/// Likewise; `read` fills the buffer from the stack pointer on and says how much it has read.
+/// Like [`is_inside`]. `read` fills the buffer from the stack pointer on, and returns how much it
+/// has read.
 pub fn is_inside_by(
     registers: &Registers,
     malloc: &MallocPlaces,

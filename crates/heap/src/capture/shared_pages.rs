@@ -1,5 +1,6 @@
-//! Shared memory that the process has never touched in a mapping of it: written through a descriptor, another
-//! mapping, or by another process. Such pages are in no page table of the process.
+//! Shared memory that the process has never touched through a mapping: it was written through a
+//! descriptor, through another mapping, or by another process. Such pages are in no page table of
+//! the process.
 
 use crate::ranges::{Runs, add_run, run_bytes, without};
 use crate::snapshot::{Area, AreaKind, CopiedRegion};
@@ -9,13 +10,15 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// More of it in one process is reported and not searched: a database shares many gigabytes.
+/// Maximum amount that is searched. Any more is only reported, because a database can share many
+/// gigabytes.
 const MAX_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 4096;
 
-/// Adds these pages to the regions. They are read from the file of the memory, so that nothing changes in the
-/// page tables of the process. Returns the areas of which something is left out. Only root can open such
-/// files (proc_pid_map_files(5)); other users see what the process itself has touched.
+/// Adds these pages to the regions. They are read from the file behind the memory, so that the page
+/// tables of the process do not change. Returns the areas that are incomplete. Only root can open
+/// such files (proc_pid_map_files(5)). For other users, the result is limited to pages that the
+/// process itself has touched.
 pub fn add_untouched(pid: i32, areas: &[Area], regions: &mut [CopiedRegion]) -> Vec<Area> {
     let mut left_out = Vec::new();
     let mut left = MAX_BYTES;
@@ -61,7 +64,7 @@ pub fn add_untouched(pid: i32, areas: &[Area], regions: &mut [CopiedRegion]) -> 
     left_out
 }
 
-/// The addresses at which the file has contents and the region has none.
+/// Returns the addresses at which the file has contents and the region has none.
 fn data(file: &File, offset: u64, area: &Area, region: &CopiedRegion) -> Runs {
     let mut found = Runs::new();
     let end = offset + (area.end - area.start);
@@ -71,7 +74,7 @@ fn data(file: &File, offset: u64, area: &Area, region: &CopiedRegion) -> Runs {
             let place = lseek(file, i64::try_from(from).ok()?, whence).ok()?;
             u64::try_from(place).ok()
         };
-        // An error where there is nothing behind (ENXIO).
+        // The call fails with ENXIO if no data follows.
         let Some(start) = seek(at, Whence::SeekData).filter(|&start| start < end) else {
             break;
         };

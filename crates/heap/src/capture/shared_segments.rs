@@ -1,5 +1,5 @@
-//! System V shared memory (sysvipc(7)): a segment and its contents stay when the last process has detached
-//! it.
+//! System V shared memory (sysvipc(7)). A segment and its contents remain after the last process
+//! has detached it.
 
 use memhook_process::mappings;
 use nix::sched::{CloneFlags, setns};
@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 
-/// Returns true if the process made a segment, or was the last to attach or detach it, that is not among its mappings:
-/// it may attach it again, and find pointers there. `directory` is that of the process in /proc. `false` if it cannot
-/// be found out, as in an IPC namespace that we may not enter.
+/// Returns true if the process created a segment, or was the last to attach or detach it, and the
+/// segment is not among its mappings. The process may attach it again, and find pointers there.
+/// `directory` is the process's directory in /proc. Returns `false` if the answer is unknown, as in
+/// an IPC namespace that we may not enter.
 pub fn has_detached_segments(directory: &Path, pid: i32) -> bool {
     let Some(text) = listed(directory) else {
         return false;
@@ -28,7 +29,8 @@ pub fn has_detached_segments(directory: &Path, pid: i32) -> bool {
     segments.any(|segment| !attached.contains(&segment))
 }
 
-/// /proc/sysvipc/shm of the process's namespace: the file shows that of the thread that opens it.
+/// Reads /proc/sysvipc/shm in the process's namespace. The file shows the namespace of the thread
+/// that opens it.
 fn listed(directory: &Path) -> Option<String> {
     let read = || std::fs::read_to_string("/proc/sysvipc/shm").ok();
     let theirs = directory.join("ns/ipc");
@@ -36,7 +38,7 @@ fn listed(directory: &Path) -> Option<String> {
         return read();
     }
     let namespace = File::open(theirs).ok()?;
-    // A thread of its own, which ends in that namespace.
+    // A separate thread enters that namespace and ends there.
     let thread = std::thread::spawn(move || {
         setns(namespace, CloneFlags::CLONE_NEWIPC).ok()?;
         std::fs::read_to_string("/proc/sysvipc/shm").ok()
@@ -44,8 +46,8 @@ fn listed(directory: &Path) -> Option<String> {
     thread.join().ok()?
 }
 
-/// Numbers of the segments from lines of
-/// `key shmid perms size cpid lpid nattch uid gid cuid cgid atime dtime ctime rss swap`.
+/// Returns the numbers of the process's segments from lines of `key shmid perms size cpid lpid
+/// nattch uid gid cuid cgid atime dtime ctime rss swap`.
 fn of_process(text: &str, pid: i32) -> impl Iterator<Item = u64> + '_ {
     text.lines().skip(1).filter_map(move |line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

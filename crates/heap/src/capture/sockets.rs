@@ -1,5 +1,5 @@
-//! Data that waits in the local sockets of a process, including the loopback interface: threads may hand each other
-//! pointers that way.
+//! Data that waits in the local sockets of a process, including loopback connections: threads may
+//! pass pointers to each other through them.
 
 use crate::capture::kernel_words::is_closed;
 use crate::snapshot::addresses_anywhere;
@@ -12,26 +12,26 @@ use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// More than a socket's buffer holds where nobody has raised net.core.wmem_max.
+/// Size that exceeds any socket buffer, unless net.core.wmem_max was raised.
 const PEEK_BYTES: usize = 1 << 20;
 
 /// The local sockets of a process's network namespace, by inode.
 ///
-/// A list is read when the first socket is looked for in it. To list TCP connections, the kernel walks over a
-/// hash table that is sized by the memory of the machine, which takes milliseconds on a large one; most short
-/// programs have no socket at all.
+/// Each list is read when a socket is first looked up in it. To list TCP connections, the kernel
+/// walks a hash table that is sized by the memory of the machine, which takes milliseconds on a
+/// large one. Most short-lived programs have no socket.
 pub struct Sockets {
     /// The process's directory in /proc.
     directory: PathBuf,
-    /// `None` if the kernel does not list them.
+    /// Unix sockets; `None` if the kernel does not list them.
     unix: OnceCell<Option<BTreeSet<u64>>>,
-    /// TCP connections of this machine with itself in which something waits.
+    /// TCP connections of this machine with itself that have unread data.
     waiting_tcp: OnceCell<BTreeSet<u64>>,
     buffer: Vec<u8>,
 }
 
 impl Sockets {
-    /// Lists the sockets of the process that has this directory in /proc.
+    /// Prepares to list the sockets of the process with this directory in /proc.
     pub fn listed_in(directory: &Path) -> Sockets {
         Sockets {
             directory: directory.to_owned(),
@@ -41,8 +41,8 @@ impl Sockets {
         }
     }
 
-    /// Returns true if data that waits in this socket may be meant for the same process, which other sockets do not
-    /// carry as a rule. `None` if the kernel does not tell.
+    /// Returns true if unread data in this socket may come from the same process. Other sockets do
+    /// not normally carry such data. Returns `None` if the kernel does not say.
     fn is_local(&self, inode: u64) -> Option<bool> {
         let unix = self.unix.get_or_init(|| unix_sockets(&self.directory));
         if unix.as_ref()?.contains(&inode) {
@@ -54,13 +54,14 @@ impl Sockets {
         Some(tcp.contains(&inode))
     }
 
-    /// Returns true if no data that waits in this socket can come from the same process.
+    /// Returns true if no unread data in this socket can come from the same process.
     pub fn is_of_others(&self, inode: u64) -> bool {
         self.is_local(inode) == Some(false)
     }
 
-    /// Adds every word that may be a pointer, at any offset, from what waits in this socket, and leaves it there.
-    /// `false` if not all of it can be seen: only the first of several messages can.
+    /// Adds every word of the unread data in this socket that may be a pointer, at any offset. The
+    /// data stays in the socket. Returns `false` if not all of the data is visible, because only
+    /// the first of several messages can be peeked at.
     pub fn read(&mut self, pid: i32, number: u64, inode: u64, found: &mut Vec<u64>) -> bool {
         match self.is_local(inode) {
             None => return false,
@@ -73,13 +74,14 @@ impl Sockets {
         };
         self.buffer.resize(PEEK_BYTES, 0);
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
-        // Refused for a socket that listens or is not connected: nothing waits there.
+        // The call fails for a socket that listens or is not connected. Such a socket has no data.
         let mut buffers = [IoSliceMut::new(&mut self.buffer)];
         let Ok(message) = recvmsg::<()>(descriptor.as_raw_fd(), &mut buffers, None, flags) else {
             return true;
         };
-        // Without room for them, what comes with the bytes is only told of: descriptors, of pipes that nobody else has
-        // open (cmsg(3)), and a look does not get past them.
+        // Without a buffer for ancillary data, the call only reports its presence: file
+        // descriptors, perhaps of pipes that no other process has open (cmsg(3)). A peek does not
+        // get past them.
         let (bytes, carries_more) = (message.bytes, message.flags.contains(MsgFlags::MSG_CTRUNC));
         found.extend(addresses_anywhere(&self.buffer[..bytes]));
         let is_stream = getsockopt(&descriptor, sockopt::SockType) == Ok(SockType::Stream);
@@ -90,7 +92,7 @@ impl Sockets {
 fn unix_sockets(directory: &Path) -> Option<BTreeSet<u64>> {
     // Num RefCount Protocol Flags Type St Inode Path
     let inode = |line: &str| line.split_whitespace().nth(6)?.parse().ok();
-    // Names of sockets may be no text.
+    // Names of sockets need not be valid text.
     let listed = proc_text(directory.join("net/unix")).ok()?;
     Some(listed.lines().filter_map(inode).collect())
 }
@@ -104,9 +106,9 @@ fn waiting_connections(directory: &Path) -> BTreeSet<u64> {
     found
 }
 
-/// The inode of a TCP connection with this machine itself in which something waits, from lines like
-/// `0: 0100007F:8124 0100007F:0016 01 00000000:00000008 00:00000000 00000000 1000 0 61423 ...`
-/// (proc_pid_net(5)): addresses are 32-bit words as the processor has them.
+/// Returns the inode of a TCP connection of this machine with itself that has unread data, from
+/// lines like `0: 0100007F:8124 0100007F:0016 01 00000000:00000008 00:00000000 00000000 1000 0
+/// 61423 ...` (proc_pid_net(5)). Addresses are 32-bit words in the processor's byte order.
 fn waiting_loopback(line: &str) -> Option<u64> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (address, _) = fields.get(2)?.split_once(':')?;
@@ -122,7 +124,7 @@ fn waiting_loopback(line: &str) -> Option<u64> {
     (is_loopback && waits).then(|| fields.get(9)?.parse().ok())?
 }
 
-/// From the link of a descriptor in /proc, like `socket:[61423]`.
+/// Returns the inode in a descriptor's link in /proc, such as `socket:[61423]`.
 pub fn socket_inode(link: &Path) -> Option<u64> {
     let text = link.to_str()?.strip_prefix("socket:[")?;
     text.strip_suffix(']')?.parse().ok()
@@ -180,7 +182,7 @@ mod tests {
     fn connections_with_this_machine_itself() {
         let mut pairs = Vec::new();
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            // Not every machine has IPv6.
+            // The machine may have no IPv6.
             let Ok(listening) = TcpListener::bind(address) else {
                 continue;
             };
@@ -192,7 +194,7 @@ mod tests {
             assert_eq!(read(far.as_raw_fd()), (vec![], true));
             let word = 0x55d0_c0ff_ee00u64;
             near.write_all(&word.to_le_bytes()).unwrap();
-            // On the loopback interface it is there when the call returns, or shortly after.
+            // On the loopback interface, data arrives before the call returns, or shortly after.
             let mut waits = [0];
             assert_eq!(far.peek(&mut waits).unwrap(), 1);
             assert_eq!(read(far.as_raw_fd()), (vec![word], true));

@@ -1,4 +1,4 @@
-//! Copying a process with all its threads held throughout.
+//! Copies a process with all its threads held throughout.
 
 use crate::Error;
 use crate::capture::copy::{self, Patch};
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// Bytes that are copied to measure the speed.
 const SAMPLE_BYTES: u64 = 16 << 20;
 
-/// Copies the memory of a process that is stopped, all at once. `None` if it was not done `until` then.
+/// Copies all memory of a stopped process in one pass. Returns `None` if the time limit `until`
+/// passed first.
 pub(crate) fn copy_all(
     prepared: &mut Prepared,
     until: Option<Instant>,
@@ -40,7 +41,7 @@ pub(crate) fn copy_all(
     }))
 }
 
-/// Takes a snapshot this way.
+/// Takes a snapshot by this method.
 pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
     let needed = speed(prepared)?.time(prepared.populated_bytes);
     let reason = || format!("{} are to be copied", size_text(prepared.populated_bytes));
@@ -62,7 +63,7 @@ pub(crate) fn stop(prepared: &mut Prepared) -> Result<Shot, Error> {
     Err(prepared.too_long(prepared.held_in_vain, reason))
 }
 
-/// Measures how fast this process is copied, with a part of it.
+/// Measures the speed of copying on a part of this process.
 pub(crate) fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
     let areas = prepared.areas()?;
     let mut speed = Speed::default();
@@ -74,7 +75,7 @@ pub(crate) fn speed(prepared: &mut Prepared) -> Result<Speed, Error> {
             let run = run.start..run.end.min(run.start.saturating_add(left));
             let mut part = Patch::with_room(0);
             let begin = Instant::now();
-            // Into memory that is new, as that of the copy will be.
+            // The target of the copy is new memory, as in the real copy.
             if part.read(prepared.reader, from_ref(&run), &mut Runs::new(), None) {
                 speed.copied(run.end - run.start, begin);
             }

@@ -1,33 +1,35 @@
-//! Finding the arenas without debug symbols, and checking that they are what they seem.
+//! Finds the arenas without debug symbols, and verifies them.
 //!
-//! An empty bin of `malloc_state` points to itself (malloc.c, `malloc_init_state`), and most of the
-//! 127 bins of a living arena are empty: nothing else in libc's data looks like that.
+//! An empty bin of `malloc_state` points to itself (`malloc_init_state` of malloc.c), and most of
+//! the 127 bins of an arena in use are empty. Nothing else in libc's data has that pattern.
 
 use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, NEWEST, TCACHE_SMALL_BINS};
 use crate::live_memory::Memory;
 use crate::snapshot::{ModuleInfo, Snapshot};
 use std::ops::Range;
 
-/// Self-pointing bins that make an arena.
+/// Number of self-pointing bins that identify an arena.
 const ENOUGH_EMPTY_BINS: u64 = 16;
-/// Large bins of a thread cache, and the sizes in it (malloc.c, MAX_TCACHE_SIZE), since 2.42.
+/// Maximum number of large bins of a thread cache (since 2.42). MAX_TCACHE_SIZE of malloc.c limits
+/// the size of their chunks, below.
 const MOST_LARGE_BINS: u64 = 12;
 const MOST_CACHED_BYTES: u64 = (4 << 20) + 1;
-/// Before 2.43, the fast lists and their flag were before `top`.
+/// Largest distance of `top` from the start of the state. Before 2.43, the fast lists and their
+/// flag preceded it.
 const MOST_STATE_BYTES_BEFORE_TOP: u64 = 88;
-/// More arenas than that are a loop through garbage.
+/// Number of arenas above which the list is a loop through garbage.
 const MAX_ARENAS: usize = 65_536;
 
 /// One `malloc_state`.
 #[derive(Clone, Debug)]
 pub struct Arena {
-    /// Its address.
+    /// Address of the structure.
     pub address: u64,
-    /// Whether its lock is taken.
+    /// True if its lock is taken.
     pub locked: bool,
-    /// The chunk at its end.
+    /// The chunk at the end of the arena.
     pub top: u64,
-    /// Bytes it got from the system.
+    /// Bytes that the arena got from the system.
     pub system_bytes: u64,
     /// Heads of the fast lists.
     pub fastbins: Vec<u64>,
@@ -47,12 +49,13 @@ impl Arena {
         })
     }
 
-    /// Address of bin `i` taken as a chunk (malloc.c, `bin_at`).
+    /// Returns the address of bin `i` viewed as a chunk (`bin_at` of malloc.c).
     pub fn bin(&self, layout: &Layout, i: u64) -> u64 {
         bin(layout, self.address, i)
     }
 
-    /// Whether it has never given out memory: `top` is then the unsorted bin (`initial_top`).
+    /// Returns true if the arena has never allocated memory: `top` is then the unsorted bin
+    /// (`initial_top`).
     pub fn is_unused(&self, layout: &Layout) -> bool {
         self.top == 0 || self.top == self.bin(layout, 1)
     }
@@ -65,12 +68,12 @@ fn bin(layout: &Layout, arena: u64, i: u64) -> u64 {
         .wrapping_sub(HEADER_BYTES)
 }
 
-/// How many bins point to themselves; `None` if one holds what no bin may.
+/// Returns the number of bins that point to themselves; `None` if a bin holds an impossible value.
 fn empty_bins(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64> {
     let mut empty = 0;
     for i in 1..BINS {
         let at = bin(layout, address, i);
-        // An address that a program made up may be the last one of all.
+        // An address that a program made up may be at the very end of the address space.
         let word = |offset| memory.word(at.wrapping_add(offset));
         let (forward, back) = (word(16)?, word(24)?);
         if forward == at && back == at {
@@ -82,7 +85,7 @@ fn empty_bins(memory: &impl Memory, layout: &Layout, address: u64) -> Option<u64
     Some(empty)
 }
 
-/// The address at which most bins of a `malloc_state` would be empty, in the data of libc.
+/// Returns the address in libc's data at which most bins of a `malloc_state` would be empty.
 fn emptiest(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Option<u64> {
     let mut best = None;
     for &Range { start, end } in &libc.data {
@@ -101,8 +104,8 @@ fn emptiest(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Option<
     best.map(|(_, at)| at)
 }
 
-/// Where the bins of the main arena are, with its top before them and its sums behind, in a release whose
-/// `malloc_state` need not be known.
+/// Returns the address of the main arena's bins in a release whose `malloc_state` is unknown. The
+/// top is before the bins, and the sums are after them.
 pub fn find_bins(snapshot: &Snapshot, libc: &ModuleInfo) -> Option<Range<u64>> {
     let layout = Layout::candidates(NEWEST).next()?;
     let state = emptiest(snapshot, &layout, libc)?;
@@ -110,7 +113,7 @@ pub fn find_bins(snapshot: &Snapshot, libc: &ModuleInfo) -> Option<Range<u64>> {
     Some(state.saturating_sub(before)..state + layout.arena_bytes())
 }
 
-/// The main arena, in the data of libc.
+/// Finds the main arena in the data of libc.
 pub fn find_main(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Option<Arena> {
     let arena = Arena::read(memory, layout, emptiest(memory, layout, libc)?)?;
     let top_fits = arena.is_unused(layout)
@@ -123,8 +126,8 @@ pub fn find_main(memory: &impl Memory, layout: &Layout, libc: &ModuleInfo) -> Op
     (top_fits && next_fits).then_some(arena)
 }
 
-/// All arenas, the main one first; the list is a ring (`malloc_state.next`). The second value says
-/// where it is broken.
+/// Returns all arenas, the main one first. The list is a ring (`malloc_state.next`). The second
+/// value describes where the ring is broken.
 pub fn all(memory: &impl Memory, layout: &Layout, main: Arena) -> (Vec<Arena>, Option<String>) {
     let first = main.address;
     let mut at = first;
@@ -154,27 +157,28 @@ pub fn all(memory: &impl Memory, layout: &Layout, main: Arena) -> (Vec<Arena>, O
     }
 }
 
-/// What the allocator says of itself: `mp_` (struct malloc_par).
+/// The allocator's parameters and counters: `mp_` (struct malloc_par).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// Chunks that are mappings of their own.
+    /// Number of chunks that have their own mapping.
     pub mmapped_chunks: u64,
-    /// Their bytes.
+    /// Bytes of these mappings.
     pub mmapped_bytes: u64,
-    /// First address that brk gave.
+    /// First address that brk returned.
     pub brk_start: u64,
-    /// A top of at least this size is given back when large chunks are freed (M_TRIM_THRESHOLD).
+    /// Size of the top from which free returns it to the system when large chunks are freed
+    /// (M_TRIM_THRESHOLD).
     pub trim_threshold: u64,
-    /// What is kept of such a top (M_TOP_PAD).
+    /// Bytes of such a top that are kept (M_TOP_PAD).
     pub top_pad: u64,
-    /// What a thread's cache takes is smaller.
+    /// Exclusive upper bound on the size of chunks in a thread's cache.
     pub cache_bytes: u64,
-    /// Chunks of one size in a thread's cache, at most.
+    /// Maximum number of chunks of one size in a thread's cache.
     pub cache_count: u64,
 }
 
 impl Parameters {
-    /// Whether malloc counts as many mapped chunks and bytes as were found.
+    /// Returns true if malloc counts as many mapped chunks and bytes as were found.
     pub(crate) fn agree_with(&self, layout: &Layout, (chunks, bytes): (u64, u64)) -> bool {
         let surplus = self.mmapped_bytes.checked_sub(bytes);
         let is_explained = |surplus: u64| match layout.resize_surplus {
@@ -188,16 +192,17 @@ impl Parameters {
 /// DEFAULT_TRIM_THRESHOLD, and DEFAULT_TOP_PAD.
 pub const DEFAULT_TRIM_BYTES: u64 = 128 << 10;
 
-/// Where the areas of brk(2) begin.
+/// Returns the addresses at which the brk(2) areas begin.
 pub fn brk_starts(snapshot: &Snapshot) -> Vec<u64> {
     let areas = snapshot.meta.areas.iter();
     let areas = areas.filter(|area| area.kind == crate::AreaKind::Brk);
     areas.map(|area| area.start).collect()
 }
 
-/// Finds `mp_` in libc's data by its end: `mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins,
-/// tcache_max_bytes, tcache_count`. 2.42 names them `tcache_small_bins` and, one larger, `tcache_max_bytes`; a
-/// program's tunables set them to up to 4 MiB. `brk`: where the areas of brk(2) begin.
+/// Finds `mp_` in libc's data by its last fields: `mmapped_mem, max_mmapped_mem, sbrk_base,
+/// tcache_bins, tcache_max_bytes, tcache_count`. 2.42 calls them `tcache_small_bins` and
+/// `tcache_max_bytes`, which is larger by one. A program's tunables can raise them up to 4 MiB.
+/// `brk` has the addresses at which the brk(2) areas begin.
 pub fn find_parameters(
     memory: &impl Memory,
     layout: &Layout,

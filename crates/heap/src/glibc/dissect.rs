@@ -1,4 +1,4 @@
-//! From a snapshot to the blocks of glibc's heap.
+//! Finds the blocks of glibc's heap in a snapshot.
 
 use crate::allocators::dissector::{AllocatorHeap, HeapDissector, NotDissected};
 use crate::blocks::{Segment, SegmentKind};
@@ -19,21 +19,21 @@ use std::ops::Range;
 pub struct ArenaReport {
     /// Address of its `malloc_state`.
     pub address: u64,
-    /// Bytes it got from the system.
+    /// Bytes that the arena got from the system.
     pub system_bytes: u64,
     /// Ranges walked.
     pub heaps: u32,
-    /// What is in it.
+    /// Chunk counts of the arena.
     pub counts: Counts,
-    /// Free chunks in its bins, by following the lists.
+    /// Number of free chunks in the bins, counted along their lists.
     pub binned_chunks: u64,
-    /// Their bytes.
+    /// Bytes of these chunks.
     pub binned_bytes: u64,
-    /// A thread held its lock.
+    /// True if a thread held its lock.
     pub locked: bool,
 }
 
-/// What only glibc's heap has.
+/// Parts of a heap that only glibc's has.
 pub(crate) struct GlibcHeap {
     /// glibc 2.`minor`.
     pub minor: u32,
@@ -41,19 +41,19 @@ pub(crate) struct GlibcHeap {
     pub arenas: Vec<ArenaReport>,
     /// User addresses of the thread caches.
     pub caches: Vec<u64>,
-    /// What `mp_` says, if it was found.
+    /// The values of `mp_`, if it was found.
     pub parameters: Option<Parameters>,
-    /// Chunks that are mappings of their own: count and bytes of the mappings.
+    /// Number of chunks that have their own mapping, and the bytes of these mappings.
     pub mmapped: (u64, u64),
-    /// They are exactly those that `mp_` counts.
+    /// True if exactly the chunks were found that `mp_` counts.
     pub mmapped_exact: bool,
-    /// The chunks that are mappings of their own.
+    /// The chunks that have their own mapping.
     pub mapped: Vec<Mmapped>,
     /// The ranges of the arenas, in address order.
     pub pieces: Vec<Piece>,
     /// Chunks in thread caches and fast lists, sorted.
     pub kept: Vec<(u64, Kept)>,
-    /// What tells whether a block of the running process is in such a list.
+    /// Test of whether a block of the running process is in such a list.
     pub live: Live,
 }
 
@@ -65,8 +65,8 @@ impl HeapDissector for Glibc {
         "glibc's malloc"
     }
 
-    /// Finds and walks it. The heap of a version that is not known is believed only if everything in it fits one of
-    /// the known layouts.
+    /// Finds and walks the heap. The heap of an unknown version is accepted only if every part of
+    /// it fits one of the known layouts.
     fn dissect(&self, snapshot: &Snapshot) -> Option<Result<AllocatorHeap, NotDissected>> {
         let libc = snapshot.libc()?;
         let minor = libc.glibc_minor.unwrap_or(0);
@@ -85,12 +85,12 @@ impl HeapDissector for Glibc {
                 found = Some(bare);
                 break;
             }
-            // Without a thread cache, the layout of its own version is as good as any other.
+            // Without a thread cache, the layout of the version itself is as good as any other.
             found = found.filter(|first| first.broken.is_none()).or(Some(bare));
         }
         let unknown = NotDissected::NewerGlibc { minor };
         let Some(bare) = found else {
-            // Where another allocator serves the program, glibc's has nothing.
+            // If another allocator serves the program, glibc's has no blocks.
             let mut modules = snapshot.meta.modules.iter();
             let is_served = modules.any(|m| m.allocator.is_some());
             return (!is_served && !is_known).then_some(Err(unknown));
@@ -110,8 +110,8 @@ impl HeapDissector for Glibc {
     }
 }
 
-/// Finds heaps of other copies of glibc than the program's own, as libraries in other namespaces have (dlmopen(3)). None of
-/// them is walked: a copy's mapped blocks look like those of any other.
+/// Finds heaps of further copies of glibc, which libraries in other namespaces have (dlmopen(3)).
+/// They are not walked, because mapped blocks of two copies look the same.
 pub(crate) struct OtherGlibc;
 
 impl HeapDissector for OtherGlibc {
@@ -141,11 +141,11 @@ impl HeapDissector for OtherGlibc {
     }
 }
 
-/// A heap by the allocator's own lists, before it is walked.
+/// A heap as its allocator's lists describe it, before the walk.
 struct Bare {
     layout: Layout,
     arenas: Vec<Arena>,
-    /// Where the list of arenas is broken.
+    /// Place where the list of arenas is broken.
     broken: Option<String>,
     lists: FreeLists,
 }
@@ -163,7 +163,7 @@ impl Bare {
         })
     }
 
-    /// Whether it is laid out as expected: the arenas are a ring, and threads have caches.
+    /// Returns true if the layout is as expected: the arenas form a ring, and threads have caches.
     fn is_sound(&self) -> bool {
         self.broken.is_none() && !self.lists.caches.is_empty()
     }
@@ -186,7 +186,8 @@ impl Bare {
             ranges: Runs::new(),
             pieces: Vec::new(),
         };
-        // Its bins point to free chunks, whose first word is still of the block before: no roots.
+        // The bins point to free chunks, whose first word still belongs to the previous block. They
+        // are not roots.
         let state = arenas[0].address;
         add_run(&mut building.ranges, state..state + layout.arena_bytes());
         if let Some(what) = broken {
@@ -252,7 +253,8 @@ impl Bare {
 }
 
 impl AllocatorHeap {
-    /// Drops chunks that look like mappings of their own and lie in memory of other allocators; `claimed` is in order.
+    /// Drops chunks that look as if they had their own mapping but lie in memory of other
+    /// allocators. `claimed` is sorted.
     pub(crate) fn leave_to_others(&mut self, claimed: &[Range<u64>]) {
         let Some(parts) = &mut self.glibc else {
             return;
@@ -331,7 +333,8 @@ impl Building<'_> {
             add(&mut report.counts, &walked.counts);
         }
         let (has, says) = (walked_bytes, arena.system_bytes);
-        // The system's bytes of another arena include its headers (heap_info, malloc_state).
+        // The system bytes of an arena other than the main one include its headers (heap_info,
+        // malloc_state).
         let slack = if index == 0 {
             16
         } else {
@@ -344,7 +347,8 @@ impl Building<'_> {
         report
     }
 
-    /// The pieces of the main arena: what brk gave, and, if that failed, the mapping that holds its top.
+    /// Returns the pieces of the main arena: the memory from brk, and, if brk failed, the mapping
+    /// that holds its top.
     fn main_pieces(&mut self, arena: &Arena, parameters: Option<Parameters>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         if arena.is_unused(&self.layout) {
@@ -377,7 +381,8 @@ impl Building<'_> {
                 return pieces;
             }
         }
-        // malloc.c, sysmalloc: if brk fails, the arena goes on in mappings (MMAP_AS_MORECORE_SIZE).
+        // If brk fails, the arena continues in mappings (MMAP_AS_MORECORE_SIZE; `sysmalloc` of
+        // malloc.c).
         let start = snapshot
             .area(arena.top)
             .and_then(|area| find_start(snapshot, area.start, arena.top, 0));
@@ -396,13 +401,13 @@ impl Building<'_> {
         pieces
     }
 
-    /// The heaps of another arena, from the one with the top back to the first, which holds the
-    /// `malloc_state` (arena.c, `heap_info`: ar_ptr, prev, size).
+    /// Returns the heaps of another arena, from the heap with the top back to the first, which
+    /// holds the `malloc_state` (arena.c, `heap_info`: ar_ptr, prev, size).
     fn heap_pieces(&mut self, index: u32, arena: &Arena) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut seen = BTreeSet::new();
         let begins = |most: u64| arena.top & !(most - 1);
-        // An earlier heap of the same arena may lie where a larger one would begin.
+        // An earlier heap of the same arena may lie inside the range of a larger one.
         let is_its = |&most: &u64| {
             let size = self.snapshot.word(begins(most) + 16);
             self.snapshot.word(begins(most)) == Some(arena.address)
@@ -420,7 +425,7 @@ impl Building<'_> {
                 return pieces;
             };
             let sound = owner == arena.address && size <= most && size % 4096 == 0;
-            // A heap that is met again means that the list is a ring.
+            // A heap that appears twice means that the list is a ring.
             if !sound || !seen.insert(heap) {
                 let what = format!("no heap of the arena at {:#x}", arena.address);
                 self.find(heap, what);

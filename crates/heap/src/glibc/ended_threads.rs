@@ -1,23 +1,26 @@
-//! Stacks of threads that have ended: glibc keeps their mappings for the next thread (nptl, stack
+//! Stacks of threads that have ended. glibc keeps their mappings for the next thread (nptl, stack
 //! cache), full of stale pointers.
 //!
-//! Not those that the program has provided (pthread_attr_setstack(3)): when the thread has ended they
-//! are its own again, for anything, with the descriptor still at their end.
+//! Stacks that the program has provided (pthread_attr_setstack(3)) are not among them. When the
+//! thread has ended, the program may use that memory for anything, although the descriptor is still
+//! at its end.
 
 use crate::ranges::Runs;
 use crate::snapshot::{Area, AreaKind, Snapshot};
 use std::ops::Range;
 
-/// `struct pthread` is aligned to this (nptl/allocatestack.c).
+/// Alignment of `struct pthread` (nptl/allocatestack.c).
 const DESCRIPTOR_ALIGNMENT: u64 = 64;
-/// Enough for the part of it that states the stack's bounds; its size is 0x900 bytes in glibc 2.36.
+/// Bytes of a descriptor that are read. The stack's bounds are within them; the whole structure has
+/// 0x900 bytes in glibc 2.36.
 const DESCRIPTOR_BYTES: u64 = 4096;
-/// A descriptor lies this near the end of its stack.
+/// Largest distance of a descriptor from the end of its stack.
 const REACH_BYTES: u64 = 8192;
-/// Nothing is mapped below this (`vm.mmap_min_addr`), so a smaller number is not where a stack begins.
+/// Lowest address at which a stack can begin: the kernel maps nothing below it
+/// (`vm.mmap_min_addr`).
 const LOWEST_MAPPED: u64 = 0x1_0000;
 
-/// The ranges that are such stacks, TLS included.
+/// Returns the ranges of such stacks, TLS included.
 pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
     let mut found = Runs::new();
     let areas = snapshot.meta.areas.iter();
@@ -32,7 +35,7 @@ pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
             }
             let place = (from - region.start) as usize..(to - region.start) as usize;
             let bytes = region.bytes.get(place).unwrap_or_default();
-            // Runs are whole pages.
+            // Runs consist of whole pages.
             for (i, line) in bytes.chunks(DESCRIPTOR_ALIGNMENT as usize).enumerate() {
                 let at = from + i as u64 * DESCRIPTOR_ALIGNMENT;
                 if line.starts_with(&at.to_le_bytes()) {
@@ -44,8 +47,9 @@ pub fn ended_stacks(snapshot: &Snapshot) -> Runs {
     found
 }
 
-/// The stack of the `struct pthread` at this address, if it is one whose thread has ended. It begins
-/// with a `tcbhead_t`, whose words 0 and 2 are its own address (sysdeps/x86_64/nptl/tls.h).
+/// Returns the stack of the `struct pthread` at this address, if its thread has ended. The
+/// structure begins with a `tcbhead_t`, whose words 0 and 2 are its own address
+/// (sysdeps/x86_64/nptl/tls.h).
 fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> {
     if snapshot.word(at + 16) != Some(at) {
         return None;
@@ -55,12 +59,14 @@ fn ended_stack(snapshot: &Snapshot, area: &Area, at: u64) -> Option<Range<u64>> 
     let mut threads = snapshot.meta.threads.iter();
     let is_alive = threads.any(|t| t.fs_base == at || (start..end).contains(&t.rsp));
     let is_glibcs = is_listed(snapshot, at);
-    // The descriptor itself goes on pointing to the thread's vector of TLS blocks, for the next thread.
+    // The descriptor itself keeps pointing to the thread's vector of TLS blocks, which the next
+    // thread reuses.
     (!is_alive && is_glibcs && end <= area.end).then_some(start..at)
 }
 
-/// Returns true if the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`: the neighbours'
-/// links lead back to it). A thread with a stack of the program's is taken off its list when it ends.
+/// Returns true if the descriptor is in one of glibc's lists of stacks (`list` in `struct pthread`:
+/// the neighbours' links lead back to it). When a thread with a stack of the program's ends, glibc
+/// removes its descriptor from the list.
 fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
     (0..DESCRIPTOR_BYTES / 8).any(|i| {
         let node = descriptor + i * 8;
@@ -73,12 +79,12 @@ fn is_listed(snapshot: &Snapshot, descriptor: u64) -> bool {
     })
 }
 
-/// Returns the stack in the descriptor (`stackblock`, `stackblock_size`, whose place differs by version: any pair of
-/// words that encloses it closely).
+/// Returns the stack that the descriptor names (`stackblock`, `stackblock_size`). Their offset
+/// differs by version, so any pair of words counts that encloses the descriptor closely.
 ///
-/// The initial thread's descriptor states no stack, and what follows it belongs to the loader: a zero
-/// in front of the address of a module that begins right behind is not a stack of the whole address
-/// space below.
+/// The initial thread's descriptor names no stack, and the memory after it belongs to the loader. A
+/// zero followed by the address of a module that begins right after the descriptor is not a stack
+/// that covers the whole address space below.
 pub fn bounds(snapshot: &Snapshot, descriptor: u64) -> Option<Range<u64>> {
     (0..DESCRIPTOR_BYTES / 8).find_map(|i| {
         let word = |at: u64| snapshot.word(at);
@@ -110,7 +116,7 @@ mod tests {
         };
         put(descriptor, descriptor);
         put(descriptor + 16, descriptor);
-        // In a list with one other node.
+        // The node is in a list with one other node.
         let head = start + 0x100;
         put(descriptor + 0x2c0, head);
         put(descriptor + 0x2c8, head);
@@ -121,7 +127,7 @@ mod tests {
         (testing::snapshot(vec![(start, memory)]), descriptor)
     }
 
-    /// The loader keeps its list of modules right behind the initial thread's descriptor.
+    /// The loader keeps its list of modules right after the initial thread's descriptor.
     #[test]
     fn a_zero_and_the_address_behind_are_no_bounds() {
         let (mut snapshot, descriptor) = stack_snapshot();
@@ -157,7 +163,7 @@ mod tests {
     fn not_the_programs_own_memory() {
         let (mut snapshot, descriptor) = stack_snapshot();
         snapshot.meta.areas[0].kind = AreaKind::Anonymous;
-        // As a list leaves what is taken off it: its own links stay.
+        // A node that was removed from a list keeps its own links.
         snapshot.regions[0].bytes[0x100..0x110].fill(0);
         assert!(is_listed(&stack_snapshot().0, descriptor));
         assert_eq!(ended_stacks(&snapshot), []);

@@ -1,5 +1,5 @@
-//! Free chunks that look used by their headers, those of the thread caches and fast lists; and sums over the
-//! bins.
+//! Free chunks whose headers say used, which are those of thread caches and fast lists; also sums
+//! over the bins.
 
 use crate::glibc::arenas::Arena;
 use crate::glibc::layout::{BINS, FLAGS, HEADER_BYTES, Layout, MIN_CHUNK_BYTES};
@@ -7,10 +7,10 @@ use crate::live_memory::Memory;
 use crate::snapshot::Snapshot;
 use rustc_hash::FxHashMap;
 
-/// How far below a thread's TCB the static TLS of libc is looked for.
+/// Largest distance below a thread's TCB at which the static TLS of libc is searched for.
 const TLS_BYTES: u64 = 256 * 1024;
 
-/// Where a free chunk is kept.
+/// Kind of list that holds a free chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
     /// In the cache of a thread.
@@ -19,28 +19,29 @@ pub enum Kept {
     Fast,
 }
 
-/// Free chunks by address of their header.
+/// Free chunks by the address of their header.
 #[derive(Default, Debug)]
 pub struct FreeLists {
-    /// Sorted.
+    /// Chunks and their kinds of list, sorted.
     pub chunks: Vec<(u64, Kept)>,
     /// User addresses of the thread caches.
     pub caches: Vec<u64>,
-    /// How far below its TCB each thread has the pointer to its cache; `None` if no cache was found.
+    /// Distance below a thread's TCB at which the pointer to its cache is; `None` if no cache was
+    /// found.
     pub cache_distance: Option<u64>,
-    /// Lists that are damaged: where, and how.
+    /// Damaged lists: address, and description of the damage.
     pub damaged: Vec<(u64, String)>,
 }
 
 /// Reads the caches of all threads and the fast lists of all arenas.
 pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists {
     let mut lists = caches(snapshot, layout);
-    // Each chunk is in one list at most: a longer list is a ring.
+    // Each chunk is in at most one list, so a list with more chunks is a ring.
     let mut left = most_chunks(snapshot);
     for cache in lists.caches.clone() {
         for bin in 0..layout.tcache_bins {
             let (count, mut entry) = cache_bin(snapshot, layout, cache, bin).unwrap_or((0, 0));
-            // The last chunk of a list points to none.
+            // The last chunk of a list has a null link.
             let most = if layout.counts_slots { u64::MAX } else { count };
             for _ in 0..most {
                 if entry == 0 {
@@ -83,7 +84,7 @@ pub fn read(snapshot: &Snapshot, layout: &Layout, arenas: &[Arena]) -> FreeLists
     lists
 }
 
-/// More chunks than that do not fit into what was copied.
+/// Returns the number of chunks that fit into the copied memory at most.
 pub(super) fn most_chunks(snapshot: &Snapshot) -> u64 {
     snapshot.copied_bytes() / MIN_CHUNK_BYTES + 1
 }
@@ -99,7 +100,7 @@ fn is_of_bin(snapshot: &Snapshot, layout: &Layout, bin: u64, entry: u64) -> bool
     chunk_bytes(snapshot, entry).is_some_and(|bytes| layout.is_of_bin(bin, bytes))
 }
 
-/// Count and first entry of a bin of a thread cache.
+/// Returns the count and the first entry of a bin of a thread cache.
 fn cache_bin(snapshot: &Snapshot, layout: &Layout, cache: u64, bin: u64) -> Option<(u64, u64)> {
     let width = layout.tcache_count;
     let bytes = snapshot.bytes(cache + bin * width, width)?;
@@ -108,9 +109,10 @@ fn cache_bin(snapshot: &Snapshot, layout: &Layout, cache: u64, bin: u64) -> Opti
     Some((count, entry))
 }
 
-/// Whether there can be a `tcache_perthread_struct` here. One bin may be in the middle of a change.
+/// Returns true if a `tcache_perthread_struct` may be here. One bin may be in the middle of a
+/// change.
 fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
-    // A remainder of 16 bytes is too small for a chunk and stays with the one before it.
+    // A remainder of 16 bytes is too small for a chunk, and stays with the chunk before it.
     let chunk = layout.tcache_chunk();
     if chunk_bytes(snapshot, user).is_none_or(|size| size != chunk && size != chunk + 16) {
         return false;
@@ -123,7 +125,7 @@ fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
         .iter()
         .zip(0..)
         .all(|(&(_, entry), bin)| entry == 0 || is_of_bin(snapshot, layout, bin, entry));
-    // An empty bin has all its places free, as many as any other one has.
+    // In an empty bin, all places are free, and every bin has the same number of places.
     let empty = if layout.counts_slots {
         bins.iter().map(|bin| bin.0).max().unwrap_or(0)
     } else {
@@ -137,9 +139,9 @@ fn is_cache(snapshot: &Snapshot, layout: &Layout, user: u64) -> bool {
     has_sound_heads && (odd <= 1 || is_full)
 }
 
-/// The caches: each thread has the pointer to its own at the same distance from its TCB (a
-/// `__thread` variable of libc, in static TLS). A thread that has something else there has a cache
-/// that can't be read, so its free chunks would look used: that is reported.
+/// Finds the caches. Each thread has the pointer to its own cache at the same distance from its TCB
+/// (a `__thread` variable of libc, in static TLS). If a thread has another value there, its cache
+/// cannot be read and its free chunks would look used, so that is reported.
 fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
     let threads = &snapshot.meta.threads;
     let mut votes: FxHashMap<u64, usize> = FxHashMap::default();
@@ -157,7 +159,7 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
             }
         }
     }
-    // Nearest to the TCB among equals.
+    // Among equals, the distance nearest to the TCB wins.
     let best = votes
         .into_iter()
         .max_by_key(|&(distance, count)| (count, std::cmp::Reverse(distance)));
@@ -171,7 +173,7 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
         let at = thread.fs_base.wrapping_sub(distance);
         match snapshot.word(at) {
             Some(0) => {}
-            // A thread that has not freed anything yet (2.43, `__tcache_dummy`).
+            // The thread has not freed anything yet (2.43, `__tcache_dummy`).
             Some(word) if libc.is_some_and(|m| (m.start..m.end).contains(&word)) => {}
             Some(word) if is_cache(snapshot, layout, word) => lists.caches.push(word),
             _ => {
@@ -185,8 +187,8 @@ fn caches(snapshot: &Snapshot, layout: &Layout) -> FreeLists {
     lists
 }
 
-/// Chunks and bytes in the unsorted, small and large bins of an arena, which hold at most so many; the error is where a
-/// list is broken.
+/// Returns the chunks and bytes in the unsorted, small and large bins of an arena. `most` is the
+/// upper bound on the number of chunks. The error is the place where a list is broken.
 pub fn binned(
     memory: &impl Memory,
     layout: &Layout,

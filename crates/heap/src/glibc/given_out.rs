@@ -1,9 +1,10 @@
-//! How much glibc's malloc has given out, by its own sums, read from a process that runs on: nothing is held for it.
+//! Memory that glibc's malloc has handed out, by its own sums. They are read while the process
+//! runs, without a hold.
 //!
-//! What is in use is what the arenas got from the system less their top and the chunks of their lists, and the chunks
-//! that are mappings of their own (malloc.c, `int_mallinfo`). It is compared with what a trace knows to live. Whatever may
-//! make the two differ in a trace that misses nothing is part of a bound, so a difference beyond it is calls that the
-//! trace has not seen.
+//! Memory in use is the memory that the arenas got from the system, minus their top and the chunks
+//! of their lists, plus the chunks that have their own mapping (`int_mallinfo` of malloc.c). It is
+//! compared with the live blocks of a trace. A bound covers every difference that a complete trace
+//! can have, so a larger difference means that the trace has missed calls.
 
 use crate::capture::modules::module_info;
 use crate::glibc::arenas::{Arena, Parameters, all, find_main, find_parameters};
@@ -17,55 +18,57 @@ use memhook_process::{ModuleImage, living_thread, mappings, threads};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// One look takes no longer: a heap with more free chunks than can be followed in it is not compared.
+/// Time limit of one reading. A heap with more free chunks than can be followed in that time is not
+/// compared.
 const LONGEST_LOOK: Duration = Duration::from_millis(20);
-/// A list that changes under the look is followed again so often.
+/// Number of attempts to follow a list that changes while it is read.
 const TRIES: usize = 4;
-/// Free chunks that are followed at most.
+/// Maximum number of free chunks that are followed.
 const MOST_CHUNKS: u64 = 1 << 18;
 const PAGE_BYTES: u64 = 4096;
-/// A block of at least this size may have been mapped with an alignment, of which the whole mapping counts.
+/// Size from which a block may have been mapped with an alignment. The whole mapping then counts.
 const LARGE_BYTES: u64 = 32 << 10;
-/// `tcache_max_bytes`, one more since 2.42, unless a tunable changes it.
+/// `tcache_max_bytes`, which is larger by one since 2.42, unless a tunable changes it.
 const USUAL_CACHE_BYTES: u64 = 1041;
-/// `heap_info` and `malloc_state`, which lie in an arena's first heap, a fence at each end, and an alignment.
+/// Bytes of `heap_info` and `malloc_state` in an arena's first heap, of a fence at each end, and of
+/// an alignment.
 const ARENA_BYTES: u64 = PAGE_BYTES;
-/// What the C library allocates for a thread through no slot: the vector of its thread-local storage, and the
-/// `tcache_perthread_struct`.
+/// Bytes that the C library allocates for a thread without using a slot: the vector of its
+/// thread-local storage, and the `tcache_perthread_struct`.
 const THREAD_BYTES: u64 = 4096;
 
-/// What malloc has given out at a moment.
+/// Memory that malloc has handed out at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GivenOut {
-    /// Chunks in use with their headers, those in the caches of threads among them.
+    /// Bytes of the chunks in use with their headers, including chunks in the caches of threads.
     pub bytes: u64,
-    /// By how much two looks differed: the process ran on.
+    /// Difference between two readings of the running process.
     pub spread_bytes: u64,
-    /// The most that the caches of all threads may hold of it.
+    /// Upper bound on the part of `bytes` that the caches of all threads hold.
     pub cached_bytes: u64,
-    /// The most by which chunks that are mappings of their own are larger than their blocks.
+    /// Upper bound on the excess of mapped chunks over their blocks.
     pub mapped_surplus_bytes: u64,
-    /// What arenas and threads may take for themselves.
+    /// Bytes that arenas and threads may take for themselves.
     pub own_bytes: u64,
 }
 
-/// What blocks take of a heap of glibc's malloc.
+/// Memory that blocks occupy in a heap of glibc's malloc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// The smallest chunks that hold them.
+    /// Bytes of the smallest chunks that can hold the blocks.
     pub bytes: u64,
-    /// How much larger their chunks may be.
+    /// Upper bound on the excess of the real chunks.
     pub surplus_bytes: u64,
 }
 
 impl Footprint {
-    /// Adds a block of so many bytes.
+    /// Adds a block of this size.
     pub fn add(&mut self, address: u64, size: u64) {
-        // `request2size`: the size field alone is lost to the block.
+        // A block loses only the size field of its chunk (`request2size`).
         let chunk = size.saturating_add(8).max(MIN_CHUNK_BYTES);
         let chunk = chunk.checked_next_multiple_of(ALIGNMENT).unwrap_or(chunk);
         self.bytes = self.bytes.saturating_add(chunk);
-        // A remainder that is too small for a chunk stays with it.
+        // A remainder that is too small for a chunk stays with the block.
         let surplus = match size >= LARGE_BYTES {
             true => MIN_CHUNK_BYTES.max(1 << address.trailing_zeros().min(40)),
             false => MIN_CHUNK_BYTES - ALIGNMENT,
@@ -74,10 +77,10 @@ impl Footprint {
     }
 }
 
-/// Reads what malloc has given out. `None` if the process does not run on glibc, has another allocator in its place, or if
-/// its lists cannot be followed while they change.
+/// Reads the memory that malloc has handed out. Returns `None` if the process does not use glibc's
+/// malloc, or if its lists cannot be followed while they change.
 pub fn given_out(pid: i32, images: &[ModuleImage]) -> Option<GivenOut> {
-    // Another allocator, or a second C library, has blocks that are in no list of this one.
+    // Blocks of another allocator, or of a second C library, are in no list of this one.
     let has_malloc =
         |image: &&ModuleImage| !image.is_loader && image.facts.exported("malloc").is_some();
     let mut with_malloc = images.iter().filter(has_malloc);
@@ -111,12 +114,12 @@ fn two<T>(mut all: impl Iterator<Item = T>) -> Option<(T, T)> {
     Some((all.next()?, all.next()?))
 }
 
-/// What one look has found.
+/// Result of one reading.
 struct Look {
     bytes: u64,
     arenas: u64,
     mapped_chunks: u64,
-    /// The most that the cache of one thread may hold.
+    /// Upper bound on the contents of one thread's cache.
     cached_bytes: u64,
 }
 
@@ -143,7 +146,7 @@ fn look(memory: &LiveMemory<'_>, libc: &ModuleInfo, brk: &[u64]) -> Option<Look>
     })
 }
 
-/// `system_mem` less what is free.
+/// Returns `system_mem` minus the free memory.
 fn in_use(memory: &impl Memory, layout: &Layout, arena: &Arena) -> Option<u64> {
     if arena.is_unused(layout) {
         return Some(arena.system_bytes);
@@ -175,13 +178,14 @@ fn fast_bytes(memory: &impl Memory, layout: &Layout, arena: &Arena) -> Option<u6
     Some(bytes)
 }
 
-/// What the bins of a cache hold when all of them are full.
+/// Returns the bytes in a cache whose bins are all full.
 fn cached_bytes(parameters: &Parameters) -> u64 {
     let small = (0..TCACHE_SMALL_BINS).map(|bin| bin * ALIGNMENT + MIN_CHUNK_BYTES);
     let small: u64 = small
         .filter(|&chunk| chunk - 8 <= parameters.cache_bytes)
         .sum();
-    // Since 2.42 tunables may have larger blocks cached, in bins that each end at a power of two.
+    // Since 2.42, tunables can make the cache take larger blocks, in bins that each end at a power
+    // of two.
     let large: u64 = match parameters.cache_bytes > USUAL_CACHE_BYTES {
         true => (11..=22)
             .map(|power| 1 << power)
@@ -207,7 +211,7 @@ mod tests {
         assert_eq!(of(0x1010, 24), (32, 16));
         assert_eq!(of(0x1010, 25), (48, 16));
         assert_eq!(of(0x1010, 40_000), (40_016, 32));
-        // It may be in a mapping that is larger by its alignment.
+        // The block may be in a mapping that is larger by its alignment.
         assert_eq!(of(0x20_0000, 4 << 20), ((4 << 20) + 16, 2 << 20));
         assert_eq!(of(0, u64::MAX).0, u64::MAX);
     }

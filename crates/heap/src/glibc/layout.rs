@@ -1,5 +1,5 @@
-//! The structures of glibc's malloc/malloc.c by version, on x86-64. Read from the sources of the
-//! releases 2.26 to 2.44; offsets in bytes.
+//! The structures of glibc's malloc/malloc.c by version, on x86-64. They were read from the sources
+//! of the releases 2.26 to 2.44. Offsets are in bytes.
 
 /// Chunk header: `mchunk_prev_size`, `mchunk_size`.
 pub const HEADER_BYTES: u64 = 16;
@@ -9,30 +9,32 @@ pub const ALIGNMENT: u64 = 16;
 pub const MIN_CHUNK_BYTES: u64 = 32;
 /// The flag bits of `mchunk_size`.
 pub const PREV_INUSE: u64 = 1;
-/// The chunk is a mapping of its own.
+/// Flag of a chunk that has its own mapping.
 pub const IS_MMAPPED: u64 = 2;
-/// The chunk is not of the main arena.
+/// Flag of a chunk outside the main arena.
 pub const NON_MAIN_ARENA: u64 = 4;
 /// All flag bits.
 pub const FLAGS: u64 = 7;
-/// HEAP_MAX_SIZE: 2 * DEFAULT_MMAP_THRESHOLD_MAX; heaps of other arenas are aligned to it.
+/// HEAP_MAX_SIZE: 2 * DEFAULT_MMAP_THRESHOLD_MAX. Heaps of arenas other than the main one are
+/// aligned to it.
 pub const HEAP_MAX_BYTES: u64 = 64 << 20;
-/// Sizes of heaps where arenas ask for huge pages (glibc.malloc.hugetlb, `heap_max_size` of arena.c): four of 2 MiB, or
-/// of 1 GiB.
+/// Sizes of heaps if arenas use huge pages (glibc.malloc.hugetlb, `heap_max_size` of arena.c): four
+/// pages of 2 MiB, or of 1 GiB.
 const HUGE_HEAP_BYTES: [u64; 2] = [8 << 20, 4 << 30];
-/// Every heap of an arena is aligned to this, whatever its size.
+/// Alignment of every heap of an arena, whatever its size.
 pub const HEAP_ALIGNMENT: u64 = HUGE_HEAP_BYTES[0];
-/// All sizes that the heaps of a process may have; the usual one first.
+/// All sizes that the heaps of a process may have, the usual one first.
 pub const HEAP_SIZES: [u64; 3] = [HEAP_MAX_BYTES, HUGE_HEAP_BYTES[0], HUGE_HEAP_BYTES[1]];
 /// NFASTBINS.
 pub const FASTBINS: u64 = 10;
 /// NBINS; bin 0 does not exist, bin 1 is the unsorted one.
 pub const BINS: u64 = 128;
-/// TCACHE_SMALL_BINS: bins of one size each. Those behind them hold sizes up to the next power of two.
+/// TCACHE_SMALL_BINS: bins that hold one size each. Every later bin holds sizes up to the next
+/// power of two.
 pub const TCACHE_SMALL_BINS: u64 = 64;
 /// The largest chunk of the small bins (`tidx2csize (TCACHE_SMALL_BINS - 1)`).
 const TCACHE_SMALL_BYTES: u64 = (TCACHE_SMALL_BINS - 1) * ALIGNMENT + MIN_CHUNK_BYTES;
-/// The newest release whose sources have been read.
+/// The newest release whose sources were read.
 pub const NEWEST: u32 = 44;
 
 /// Differences between versions.
@@ -53,21 +55,22 @@ pub struct Layout {
     pub counts_slots: bool,
     /// Lists of fast and tcache chunks are mangled with their own address (PROTECT_PTR, 2.32).
     pub safe_linking: bool,
-    /// From `malloc_par.mmapped_mem` back to `n_mmaps`. 2.35 put `hp_flags` before it, and with
-    /// that padding behind the four counters.
+    /// Distance from `malloc_par.mmapped_mem` back to `n_mmaps`. 2.35 inserted `hp_flags` before
+    /// `mmapped_mem`, and with it padding after the four counters.
     pub n_mmaps_back: u64,
-    /// From `malloc_par.mmapped_mem` back to the first field, `trim_threshold`. 2.35 put `thp_pagesize`,
-    /// `hp_pagesize` and `hp_flags` in between.
+    /// Distance from `malloc_par.mmapped_mem` back to the first field, `trim_threshold`. 2.35
+    /// inserted `thp_pagesize`, `hp_pagesize` and `hp_flags` between them.
     pub parameters_back: u64,
-    /// Bytes between the end of a chunk that is a mapping of its own and the end of the mapping. 2.43 left
-    /// room for the next header there, as in an arena (`mmap_set_chunk`).
+    /// Bytes between the end of a chunk that has its own mapping and the end of that mapping. 2.43
+    /// leaves room for the next header there, as in an arena (`mmap_set_chunk`).
     pub mapped_foot: u64,
-    /// Bytes by which `mmapped_mem` becomes too large each time such a chunk is resized in place. `mremap_chunk` of
-    /// 2.43 adds the new size of the mapping less the old one of the chunk, which has no foot.
+    /// Bytes by which `mmapped_mem` becomes too large each time such a chunk is resized in place.
+    /// `mremap_chunk` of 2.43 adds the new size of the mapping minus the old size of the chunk,
+    /// which does not include the foot.
     pub resize_surplus: u64,
 }
 
-/// Each layout, and the first release that has it, newest first.
+/// Each layout with the first release that has it, newest first.
 const LAYOUTS: [(u32, Layout); 7] = {
     let first = Layout {
         top: 88,
@@ -121,8 +124,9 @@ const LAYOUTS: [(u32, Layout); 7] = {
 };
 
 impl Layout {
-    /// The layouts that a heap of glibc 2.`minor` may have, the likeliest first: that of its version, and of the
-    /// others those that a distribution may have taken over before their release.
+    /// Returns the layouts that a heap of glibc 2.`minor` may have, the most likely first. The
+    /// layout of the version itself is followed by newer ones, which a distribution may have
+    /// backported.
     pub fn candidates(minor: u32) -> impl Iterator<Item = Layout> {
         let own = LAYOUTS.iter().find(|(since, _)| *since <= minor);
         let others = LAYOUTS.iter().filter(move |(since, _)| *since > minor);
@@ -131,37 +135,38 @@ impl Layout {
             .map(|(_, layout)| *layout)
     }
 
-    /// `malloc_state.fastbinsY`.
+    /// Offset of `malloc_state.fastbinsY`.
     pub fn first_fastbin(&self) -> u64 {
         self.top - self.fastbins * 8
     }
 
-    /// `malloc_state.bins`, after `top` and `last_remainder`.
+    /// Offset of `malloc_state.bins`, after `top` and `last_remainder`.
     pub fn bins(&self) -> u64 {
         self.top + 16
     }
 
-    /// `malloc_state.next`, after the bins and their bit map.
+    /// Offset of `malloc_state.next`, after the bins and their bit map.
     pub fn next(&self) -> u64 {
         self.bins() + (BINS * 2 - 2) * 8 + BINS / 8
     }
 
-    /// `malloc_state.system_mem`, after `next`, `next_free`, `attached_threads`.
+    /// Offset of `malloc_state.system_mem`, after `next`, `next_free`, `attached_threads`.
     pub fn system_mem(&self) -> u64 {
         self.next() + 24
     }
 
-    /// `sizeof (struct malloc_state)`, after `max_system_mem`.
+    /// Value of `sizeof (struct malloc_state)`, which ends after `max_system_mem`.
     pub fn arena_bytes(&self) -> u64 {
         self.system_mem() + 16
     }
 
-    /// Chunk that holds a `tcache_perthread_struct`: counts, then entries.
+    /// Size of the chunk that holds a `tcache_perthread_struct`: counts, then entries.
     pub fn tcache_chunk(&self) -> u64 {
         (self.tcache_bins * (self.tcache_count + 8) + 8).next_multiple_of(ALIGNMENT)
     }
 
-    /// Returns true if a chunk of this size may be in a bin of a thread cache (`csize2tidx`, `large_csize2tidx`).
+    /// Returns true if a bin of a thread cache may hold a chunk of this size (`csize2tidx`,
+    /// `large_csize2tidx`).
     pub fn is_of_bin(&self, bin: u64, chunk_bytes: u64) -> bool {
         if bin < TCACHE_SMALL_BINS {
             return chunk_bytes == bin * ALIGNMENT + MIN_CHUNK_BYTES;
@@ -194,7 +199,8 @@ mod tests {
 
     #[test]
     fn known_offsets() {
-        // main_arena.top at 96 and a state of 2200 bytes since 2.27; 88 and 2192 in 2.26; 8 and 2112 since 2.43.
+        // `main_arena.top` is at 88 of 2192 bytes in 2.26, at 96 of 2200 bytes since 2.27, and at 8
+        // of 2112 bytes since 2.43.
         let states = [26, 36, 42, 43].map(|minor| (of(minor).top, of(minor).arena_bytes()));
         assert_eq!(states, [(88, 2192), (96, 2200), (96, 2200), (8, 2112)]);
         let caches = [26, 36, 42, 43].map(|minor| of(minor).tcache_chunk());

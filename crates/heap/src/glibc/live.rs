@@ -1,8 +1,10 @@
 //! Check whether blocks of glibc's malloc are live, by its lists of freed chunks.
 //!
-//! A chunk that is freed into the cache of a thread or into a fast list keeps its header, and so does the one behind it.
-//! What changes is its first word, the link to the next one, and in a cache since 2.29 the second (malloc.c, `tcache_put`,
-//! `_int_free`). One that was taken from such a list and never written to may be freed with the very link that it holds.
+//! A chunk that is freed into the cache of a thread or into a fast list keeps its header, and so
+//! does the next chunk. Only its first word changes, which becomes the link to the next chunk, and,
+//! in a cache since 2.29, its second word (`tcache_put`, `_int_free` of malloc.c). If a chunk was
+//! taken from such a list and never written to, a free may store the same link that the chunk
+//! already holds.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
 use crate::blocks::Block;
@@ -11,7 +13,7 @@ use crate::live_memory::Memory;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 
-/// A longer list is a ring.
+/// Maximum length of a list. A longer one is a ring.
 const MOST_CHUNKS: usize = 1 << 20;
 
 /// Facts that are needed to read the lists.
@@ -20,7 +22,8 @@ pub(crate) struct Live {
     pub layout: Layout,
     /// Addresses of all arenas.
     pub arenas: Vec<u64>,
-    /// Distance below its TCB at which each thread has the pointer to its cache; `None` if none was found.
+    /// Distance below its TCB at which each thread has the pointer to its cache; `None` if no cache
+    /// was found.
     pub cache_distance: Option<u64>,
 }
 
@@ -28,7 +31,7 @@ pub(crate) struct Live {
 type Lists = (Option<u64>, Option<u64>);
 
 impl Live {
-    /// Returns true if this block, which is in use, could look the same if it were freed.
+    /// Returns true if this block, which is in use, could have the same contents after a free.
     pub fn may_look_the_same(&self, memory: &impl Memory, block: &Block) -> bool {
         let header = block.address.checked_sub(8);
         let header = header.and_then(|at| memory.word(at));
@@ -69,15 +72,15 @@ impl Live {
         (0..self.layout.tcache_bins).find(|&bin| self.layout.is_of_bin(bin, chunk_bytes))
     }
 
-    /// The user addresses of the free chunks in these lists of all arenas and threads. `None` if one of them cannot be
-    /// followed.
+    /// Returns the user addresses of the free chunks in these lists of all arenas and threads;
+    /// `None` if a list cannot be followed.
     fn free(&self, still: &Standstill, (fast, bin): Lists) -> Option<FxHashSet<u64>> {
         let memory = &still.memory;
         let mut free = FxHashSet::default();
         if let Some(index) = fast {
             for arena in &self.arenas {
                 let head = arena.checked_add(self.layout.first_fastbin() + index * 8)?;
-                // Links are addresses of headers here.
+                // In fast lists, links are addresses of headers.
                 self.follow(memory, memory.word(head)?, HEADER_BYTES, &mut free)?;
             }
         }
@@ -94,7 +97,8 @@ impl Live {
         Some(free)
     }
 
-    /// Adds the user addresses of a list whose links point so many bytes before them.
+    /// Adds the user addresses of the chunks of a list. Its links point `before` bytes before the
+    /// user addresses.
     fn follow(
         &self,
         memory: &impl Memory,
@@ -149,7 +153,8 @@ mod tests {
         }
     }
 
-    /// Blocks of one size, with these first words. The heads of the fast list and of the bin are these blocks, or none.
+    /// Blocks of one size with these first words. Each head of the fast list and of the bin is one
+    /// of these blocks, or empty.
     struct Case {
         live: Live,
         words: Vec<u64>,
@@ -211,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Links as the version stores them at the blocks in turn.
+    /// Encodes links as the version stores them at each of the blocks.
     fn links(live: &Live, links: &[u64]) -> Vec<u64> {
         let place = |i: usize| block(i as u64).address;
         let stored = links.iter().enumerate();

@@ -1,12 +1,12 @@
-//! Chunks that are mappings of their own (malloc.c, `sysmalloc_mmap`).
+//! Chunks that have their own mapping (`sysmalloc_mmap` of malloc.c).
 
 use crate::glibc::layout::{FLAGS, IS_MMAPPED, Layout};
 use crate::snapshot::{AreaKind, Snapshot};
 use std::ops::Range;
 
 const PAGE_BYTES: u64 = 4096;
-/// memalign moves the header up within the mapping to 16 bytes before an aligned address, and
-/// writes how far into `mchunk_prev_size`.
+/// Offsets in a page at which a header can be. memalign moves the header up within the mapping to
+/// 16 bytes before an aligned address, and writes the distance into `mchunk_prev_size`.
 const HEADER_PLACES: [u64; 9] = [
     0,
     PAGE_BYTES - 16,
@@ -19,41 +19,41 @@ const HEADER_PLACES: [u64; 9] = [
     32 - 16,
 ];
 
-/// One such chunk.
+/// A chunk that has its own mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mmapped {
-    /// Its header.
+    /// Address of the header.
     pub address: u64,
-    /// Its size.
+    /// Size of the chunk.
     pub bytes: u64,
     /// Bytes of the mapping before the header.
     pub before: u64,
-    /// Bytes of the mapping behind the chunk.
+    /// Bytes of the mapping after the chunk.
     pub foot: u64,
 }
 
 impl Mmapped {
-    /// Where the mapping begins.
+    /// Returns the address at which the mapping begins.
     pub fn start(&self) -> u64 {
         self.address - self.before
     }
 
-    /// Where the mapping ends.
+    /// Returns the address at which the mapping ends.
     pub fn end(&self) -> u64 {
         self.address + self.bytes + self.foot
     }
 
-    /// Bytes of the mapping, as `mp_.mmapped_mem` counts them.
+    /// Returns the bytes of the mapping, as `mp_.mmapped_mem` counts them.
     pub fn mapped_bytes(&self) -> u64 {
         self.before + self.bytes + self.foot
     }
 }
 
-/// All of them, outside `known` ranges of the arenas.
+/// Returns all such chunks outside the `known` ranges of the arenas.
 pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<Mmapped> {
     let mut found: Vec<Mmapped> = Vec::new();
     for region in &snapshot.regions {
-        // Never touched pages hold no header.
+        // Pages that were never touched hold no header.
         for &Range { start, end } in &region.runs {
             let mut at = found.last().map_or(start, |m| start.max(m.end()));
             while at < end {
@@ -90,7 +90,8 @@ pub fn find(snapshot: &Snapshot, layout: &Layout, known: &[Range<u64>]) -> Vec<M
     found
 }
 
-/// `room`: where its mapping may lie. The program's own data may look like a header with any numbers in it.
+/// Returns the chunk whose header is in a page, if it is plausible. Its mapping must lie in `room`,
+/// because the program's own data may look like a header with any numbers in it.
 fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, room: Range<u64>) -> Option<Mmapped> {
     HEADER_PLACES.iter().find_map(|place| {
         let address = page + place;
@@ -114,11 +115,13 @@ fn chunk_at(snapshot: &Snapshot, foot: u64, page: u64, room: Range<u64>) -> Opti
     })
 }
 
-/// memalign leaves the first header behind: where it has moved the chunk to, if it has.
+/// Returns the chunk to which memalign has moved this one, if it has. memalign leaves the first
+/// header in place.
 fn moved(snapshot: &Snapshot, chunk: Mmapped) -> Option<Mmapped> {
     let end = chunk.address + chunk.bytes;
     let first = HEADER_PLACES.iter().skip(1).copied();
-    // Never touched pages hold no header: of a large block that may be nearly all.
+    // Pages that were never touched hold no header. In a large block, these may be nearly all
+    // pages.
     let runs = snapshot.region(chunk.address).map_or(&[][..], |r| &r.runs);
     let first_run = runs.partition_point(|r| r.end <= chunk.address);
     let touched = runs[first_run..].iter().take_while(|r| r.start < end);
@@ -180,10 +183,10 @@ mod tests {
         };
         let one_page = PAGE_BYTES | IS_MMAPPED;
         let none = [0; 2];
-        // Moved up by a page, which is free.
+        // The chunk was moved up by one page, which is free.
         let moved = [none, [PAGE_BYTES, one_page], none, none, none];
         assert_eq!(found(moved), [chunk(1, PAGE_BYTES, PAGE_BYTES)]);
-        // Before the memory, before address 0, and inside of the last chunk.
+        // The mapping would begin before the memory, before address 0, or inside the last chunk.
         for before in [2 * PAGE_BYTES, 1 << 50, u64::MAX << 12] {
             let words = [none, [before, one_page], [0, one_page], none, none];
             assert_eq!(found(words), [chunk(2, PAGE_BYTES, 0)], "{before:#x}");

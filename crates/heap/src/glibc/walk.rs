@@ -9,9 +9,9 @@ use crate::ranges::Runs;
 use crate::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
-/// Chunks in a row that must be sound where walking is taken up again.
+/// Number of consecutive sound chunks that are required before a walk resumes.
 const SOUND_CHUNKS: usize = 32;
-/// Findings kept of one range.
+/// Maximum number of findings kept for one range.
 const MAX_FINDINGS: usize = 20;
 
 /// A range of heap.
@@ -27,10 +27,10 @@ pub struct Piece {
     pub arena: u32,
 }
 
-/// Something about the heap that is not as it should be.
+/// An inconsistency of the heap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Where.
+    /// Address of the inconsistency.
     pub address: u64,
     /// Kind of damage.
     pub what: String,
@@ -41,7 +41,7 @@ pub struct Finding {
 pub struct Counts {
     /// Blocks of the program.
     pub used_chunks: u64,
-    /// Their chunks' bytes.
+    /// Bytes of their chunks.
     pub used_bytes: u64,
     /// Free chunks in the bins, by their headers.
     pub free_chunks: u64,
@@ -55,7 +55,7 @@ pub struct Counts {
     pub fast_chunks: u64,
     /// Their bytes.
     pub fast_bytes: u64,
-    /// The chunk at the end, never given out yet.
+    /// Bytes of the chunk at the end, which was never allocated.
     pub top_bytes: u64,
     /// The largest chunk in the bins.
     pub largest_free: u64,
@@ -85,7 +85,7 @@ impl View<'_> {
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// The chunk's size, or what is wrong with its header.
+    /// Returns the chunk's size, or a description of the error in its header.
     fn chunk(&self, at: u64) -> Result<u64, String> {
         let header = self
             .word(at.wrapping_add(8))
@@ -103,7 +103,8 @@ impl View<'_> {
                 "the size {size:#x} reaches past the end of the heap"
             ));
         }
-        // Free chunks of other arenas have the flag cleared; those of the main one never have it.
+        // Free chunks of other arenas have the flag cleared. Chunks of the main arena never have
+        // it.
         if header & IS_MMAPPED != 0 || (is_main && header & NON_MAIN_ARENA != 0) {
             return Err(format!(
                 "the flags {:#x} do not fit the arena",
@@ -113,7 +114,8 @@ impl View<'_> {
         Ok(size)
     }
 
-    /// The size of a chunk that ends before the next known one begins, or what is wrong with its header.
+    /// Returns the size of a chunk that ends before the next known block begins, or a description
+    /// of the error in its header.
     fn chunk_before(&self, at: u64, known: Option<u64>) -> Result<u64, String> {
         let size = self.chunk(at)?;
         match known.filter(|&known| known < at + size) {
@@ -125,7 +127,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns true if a number of sound chunks begins here, or fewer up to the end.
+    /// Returns true if enough sound chunks follow here, or only sound chunks up to the end.
     fn is_sound(&self, from: u64) -> bool {
         let mut at = from;
         for done in 0..SOUND_CHUNKS {
@@ -147,7 +149,8 @@ impl View<'_> {
     }
 }
 
-/// malloc.c, `sysmalloc`: a range that is given up ends in headers of 16 and of 0 bytes.
+/// Returns true for the size of a fence: an abandoned range ends in headers of 16 and of 0 bytes
+/// (`sysmalloc` of malloc.c).
 fn is_fence(size: u64) -> bool {
     size <= HEADER_BYTES
 }
@@ -159,9 +162,9 @@ pub enum ChunkKind {
     Used,
     /// In a bin.
     Free,
-    /// Free, and kept where its header does not show it.
+    /// Free, but in a list that its header does not show.
     Kept(Kept),
-    /// The end of an arena, of which nothing has been given out.
+    /// The unallocated end of an arena.
     Top,
 }
 
@@ -172,9 +175,10 @@ struct Damage {
     unparsed: Runs,
 }
 
-/// Walks a piece; `lists` are the chunks that are free although their headers say used, sorted. `known` are the user
-/// addresses of blocks that are in use for certain, sorted: a header by which a chunk would reach over the beginning of
-/// such a block is damaged, and the walk is taken up again there.
+/// Walks a piece. `lists` has the sorted chunks that are free although their headers say used.
+/// `known` has the sorted user addresses of blocks that are certainly in use. A header by which a
+/// chunk would overlap the beginning of such a block is damaged, and the walk resumes at that
+/// block.
 pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)], known: &[u64]) -> Walked {
     let mut segments = vec![Segment::new(
         piece.start,
@@ -222,7 +226,8 @@ pub fn walk(snapshot: &Snapshot, piece: Piece, lists: &[(u64, Kept)], known: &[u
     }
 }
 
-/// Calls `each` with the address, the size and the kind of every chunk of a piece that parses, in address order.
+/// Calls `each` with the address, the size and the kind of every chunk of a piece that parses, in
+/// address order.
 pub fn each_chunk(
     snapshot: &Snapshot,
     piece: Piece,
@@ -268,15 +273,15 @@ fn walk_chunks(
             Ok(size) => size,
             Err(what) => {
                 let header = view.word(at + 8).unwrap_or(0);
-                // The end of a range that is given up is freed, into a bin if it is large enough: the fence then
-                // says so of the chunk before it.
+                // The end of an abandoned range is freed, into a bin if it is large enough. The
+                // fence then marks the chunk before it as free.
                 let fence = is_fence(header & !FLAGS)
                     && (header & PREV_INUSE != 0 || header & !FLAGS == HEADER_BYTES && was_free);
                 let rest_is_fence = piece.end - at <= 2 * MIN_CHUNK_BYTES;
                 if fence && (rest_is_fence || piece.arena != 0) && next_known.is_none() {
                     break;
                 }
-                // Behind the fence of the main arena: memory that the program took with sbrk.
+                // Memory behind the fence of the main arena is the program's own sbrk memory.
                 let limit = next_known.unwrap_or(piece.end);
                 let resumed = (at + 16..limit).step_by(16).find(|&a| view.is_sound(a));
                 let end = resumed.unwrap_or(limit);
@@ -327,8 +332,9 @@ fn walk_chunks(
     damage
 }
 
-/// The chunks in use of a piece (user address and usable bytes), if all its chunks are sound, up to a fence or to
-/// the one that ends with the piece: that is the top, of which nothing has been given out.
+/// Returns the user addresses and usable bytes of the chunks in use of a piece, if all chunks are
+/// sound. The walk ends at a fence, or before the chunk that ends with the piece: that one is the
+/// top, which is unallocated.
 pub fn in_use(snapshot: &Snapshot, piece: Piece) -> Option<Vec<(u64, u64)>> {
     let bytes = snapshot.bytes(piece.start, piece.end.checked_sub(piece.start)?)?;
     let view = View { bytes, piece };
@@ -350,7 +356,7 @@ pub fn in_use(snapshot: &Snapshot, piece: Piece) -> Option<Vec<(u64, u64)>> {
     }
 }
 
-/// The first address from which walking leads to `top`, page by page from `low`.
+/// Returns the first address from which a walk leads to `top`, tried page by page from `low`.
 pub fn find_start(snapshot: &Snapshot, low: u64, top: u64, arena: u32) -> Option<u64> {
     let size = snapshot.word(top.checked_add(8)?)? & !FLAGS;
     let end = top.checked_add(size)?;
@@ -390,7 +396,7 @@ mod tests {
             .all(|block| found.blocks.find(block.address).is_some_and(|f| f.1 == 0))
     }
 
-    /// A header that is being written has any size, and leads over blocks that are in use.
+    /// A half-written header can have any size, and lead past blocks that are in use.
     #[test]
     fn known_blocks_are_found_behind_any_header() {
         let mut snapshot = shell_on(None);

@@ -1,5 +1,5 @@
-//! Adjacent memory is searched as one, wherever mappings, pages with contents and blocks begin and end: a pointer at
-//! any byte offset is found as a plain search over all bytes finds it.
+//! Adjacent memory is searched as one, wherever mappings, pages with contents and blocks begin and
+//! end. A plain search over all bytes must find the same pointers, at any byte offset.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 const START: u64 = 0x5555_0000_1000;
-/// Chunks of the heap, with the words at their ends that belong to their allocator.
+/// Number of chunks of the heap. Each has words at its ends that belong to the allocator.
 const CHUNKS: u64 = 6;
 const CHUNK_BYTES: u64 = 48;
 const USABLE_BYTES: u64 = CHUNK_BYTES - 8;
@@ -24,10 +24,10 @@ type Part = (usize, bool, bool);
 #[derive(Clone, Debug)]
 struct Memory {
     parts: Vec<Part>,
-    /// Behind how many parts the heap lies.
+    /// Number of parts before the heap.
     heap_at: usize,
-    /// Where pointers begin, as a fraction of all bytes; the block, the byte in it, what stands above the address, and how
-    /// many of the eight bytes are written.
+    /// Pointers: place as a fraction of all bytes, block, byte in the block, value of the bits
+    /// above the address, and how many of the eight bytes are written.
     pointers: Vec<(prop::sample::Index, u64, u64, u64, usize)>,
 }
 
@@ -55,7 +55,7 @@ fn memories() -> impl Strategy<Value = Memory> {
     )
 }
 
-/// Lays out a process of this memory, with its blocks.
+/// Lays out a process with this memory and its blocks.
 fn lay_out(memory: &Memory) -> (Snapshot, Heap, Vec<Range<u64>>) {
     let heap_bytes = (HEADER_BYTES + CHUNKS * CHUNK_BYTES) as usize;
     let mut parts = memory.parts.clone();
@@ -118,7 +118,7 @@ fn lay_out(memory: &Memory) -> (Snapshot, Heap, Vec<Range<u64>>) {
     (snapshot, heap, blocks)
 }
 
-/// The blocks that words point to which have a byte in this range.
+/// Returns the blocks that are the target of a word with a byte in this range.
 fn pointed_to(snapshot: &Snapshot, range: &Range<u64>, blocks: &[Range<u64>]) -> BTreeSet<usize> {
     let byte = |at: u64| {
         let region = snapshot.region(at)?;
@@ -126,7 +126,7 @@ fn pointed_to(snapshot: &Snapshot, range: &Range<u64>, blocks: &[Range<u64>]) ->
     };
     let mut found = BTreeSet::new();
     for start in range.start - 7..range.end {
-        // Lower bytes that nobody has copied are not known.
+        // The value is unknown if its lower bytes were not copied.
         if (start..range.start).any(|at| byte(at).is_none()) {
             continue;
         }

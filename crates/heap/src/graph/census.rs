@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 /// Blocks of one type or size.
 #[derive(Clone, Debug, Serialize)]
 pub struct CensusClass {
-    /// The type, or the size.
+    /// Name of the type, or the size.
     pub name: String,
     /// Number of blocks.
     pub blocks: u64,
@@ -24,7 +24,7 @@ pub struct CensusClass {
 /// Blocks of one type.
 #[derive(Clone, Debug, Serialize)]
 pub struct CensusType {
-    /// The type, and its blocks.
+    /// The type's name, with the number and bytes of its blocks.
     #[serde(flatten)]
     pub class: CensusClass,
     /// Evidence for the type.
@@ -38,17 +38,17 @@ pub struct Census {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// glibc's version; empty if nothing is of its malloc.
+    /// glibc's version; empty if its malloc has no blocks here.
     pub glibc: String,
-    /// Name and version of the other allocators.
+    /// Name and version of each other allocator.
     pub others: Vec<String>,
     /// Blocks in use.
     pub blocks: u64,
-    /// Their usable bytes.
+    /// Usable bytes of these blocks.
     pub bytes: u64,
     /// By type, the largest first.
     pub types: Vec<CensusType>,
-    /// Share of that with known types.
+    /// Share of the bytes whose type is known.
     pub types_told: TypesTold,
     /// By power of two of the usable bytes, ascending.
     pub sizes: Vec<CensusClass>,
@@ -56,11 +56,11 @@ pub struct Census {
     pub largest: Vec<(String, u64, String)>,
     /// The arenas.
     pub arenas: Vec<ArenaReport>,
-    /// Chunks that are mappings of their own, and their bytes.
+    /// Number of chunks that have their own mapping, and their bytes.
     pub mmapped: (u64, u64),
     /// Bytes that the allocator holds and nobody uses: bins, caches, fast lists, tops.
     pub free_bytes: u64,
-    /// The share of all bytes taken from the system that is free between blocks (not at the top).
+    /// Free share of all bytes taken from the system, without the free memory at the tops.
     pub fragmentation: f64,
     /// True if the whole heap could be parsed.
     pub whole: bool,

@@ -5,47 +5,52 @@ use crate::snapshot::{CopiedRegion, Snapshot, words};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Blocks from this size on are scanned only where they have pages.
+/// Blocks of at least this size are scanned only where they have pages.
 const LARGE_BYTES: u64 = 64 * 1024;
 const WORD_BYTES: usize = 8;
-/// The bits of an address in user space, but for programs that ask for more of them (Documentation/arch/x86/x86_64/5level-paging.rst).
+/// The bits of an address in user space, unless a program asks for more of them
+/// (Documentation/arch/x86/x86_64/5level-paging.rst).
 const ADDRESS_BITS: u64 = (1 << 48) - 1;
 /// Address bits of a pointer that fits into four bytes.
 const SHORT_ADDRESS_BITS: u64 = (1 << 32) - 1;
 
-/// Which addresses of a block keep it alive.
+/// Addresses of a block that keep it alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pointers {
-    /// Any inside it, and the one just past its end.
+    /// Any address inside the block, and the address just past its end.
     #[default]
     Interior,
-    /// Its start; also the first element of an array behind its cookie (8 or 16 bytes), and a
-    /// secondary base: a place that holds a vtable pointer as the start does.
+    /// The block's start. The first element of an array behind its cookie (8 or 16 bytes) counts
+    /// too, and so does a secondary base class: an offset that holds a vtable pointer, as the start
+    /// does.
     Start,
 }
 
 /// Options of marking.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MarkOptions {
-    /// Which addresses count.
+    /// Addresses that count as references.
     pub pointers: Pointers,
     /// Look at every byte offset, not only at multiples of eight.
     pub unaligned: bool,
-    /// Words with 32 zero bits at their end are no pointers into the middle of a block. They are rarely anything
-    /// but an old pointer into the same 4 GiB whose lower half has become an `int`, as in the frame of glibc 2.31's
-    /// `__libc_start_main`, and a block of 64 MiB is taken for held by one such word in 64 runs. Who frees what is
-    /// not reached counts them.
+    /// Do not count a word with 32 zero bits at its end as a pointer into the middle of a block.
+    /// Such a word is usually an old pointer into the same 4 GiB whose lower half has become an
+    /// `int`, as in the frame of glibc 2.31's `__libc_start_main`. With 4 GiB of possible values, a
+    /// single such word hits a block of 64 MiB in one run of 64. A search for blocks to release
+    /// does count these words.
     pub ignore_half_overwritten: bool,
-    /// The address just past the end of a region keeps it, even where the next one begins. Regions of a slab lie side by
-    /// side, so what points to one keeps the one before it, too: only who frees what is not reached is so careful.
+    /// Count the address just past the end of a block even where the next block begins. Regions of
+    /// a slab are adjacent, so a pointer to one region then also keeps the region before it. Only a
+    /// search for blocks to release is that careful.
     pub counts_ends: bool,
-    /// The upper 16 bits of an address may be anything: those of an address in user space are zero, and programs keep
-    /// counters and tags there, or pack addresses into six bytes. Where the heap lies below 4 GiB, the upper 32 bits.
+    /// Accept any value in the upper 16 bits of an address. They are zero in user-space addresses,
+    /// but programs keep counters and tags there, or pack addresses into six bytes. If the heap
+    /// lies below 4 GiB, the upper 32 bits may have any value.
     pub ignores_upper_bits: bool,
 }
 
 impl MarkOptions {
-    /// Options of a search for a report, unless somebody wants others.
+    /// Default options of a search for a report.
     pub fn to_report() -> MarkOptions {
         MarkOptions {
             ignore_half_overwritten: true,
@@ -53,8 +58,8 @@ impl MarkOptions {
         }
     }
 
-    /// Options of a search for blocks to release: whatever could be a pointer counts, even at odd offsets. Packed
-    /// structures (`struct epoll_event` is one) hold pointers there.
+    /// Options of a search for blocks to release. Every possible pointer counts, even at odd
+    /// offsets, because packed structures such as `struct epoll_event` hold pointers there.
     pub fn to_reclaim() -> MarkOptions {
         MarkOptions {
             pointers: Pointers::Interior,
@@ -68,24 +73,24 @@ impl MarkOptions {
 
 /// Word that may keep a block alive.
 pub(crate) enum Candidate {
-    /// A word near a block, if it is one of its addresses that count.
+    /// A word near a block. It counts if the address is one that keeps the block alive.
     Near(Near),
-    /// The block at this place: by what setjmp has made of its address, or by its end.
+    /// A word that certainly keeps this block alive: its address mangled by setjmp, or its end.
     Certain(BlockStart),
 }
 
-/// A part of the copied memory. What lies beside it, whatever that belongs to, is at hand: a pointer may begin in one
-/// part and end in the next.
+/// A part of the copied memory. The bytes around the part stay available, whatever they belong to,
+/// because a pointer may begin in one part and end in the next.
 #[derive(Clone, Copy)]
 pub struct Piece<'a> {
-    /// All that is adjacent.
+    /// The whole region that contains the part.
     region: &'a CopiedRegion,
     from: usize,
     to: usize,
 }
 
 impl<'a> Piece<'a> {
-    /// The part of a region at these addresses, if it has all of it.
+    /// Returns the part of a region at these addresses, if the region contains all of them.
     fn of(region: &'a CopiedRegion, range: Range<u64>) -> Option<Piece<'a>> {
         let from = usize::try_from(range.start.checked_sub(region.start)?).ok()?;
         let to = usize::try_from(range.end.checked_sub(region.start)?).ok()?;
@@ -93,28 +98,29 @@ impl<'a> Piece<'a> {
         Some(Piece { region, from, to })
     }
 
-    /// Its first address.
+    /// Returns the first address of the part.
     pub fn address(&self) -> u64 {
         self.region.start + self.from as u64
     }
 
-    /// Returns its bytes.
+    /// Returns the bytes of the part.
     pub fn bytes(&self) -> &'a [u8] {
         self.region.bytes.get(self.from..self.to).unwrap_or(&[])
     }
 
-    /// Returns the number of words that begin at multiples of eight from its first address on.
+    /// Returns the number of words that begin at multiples of eight from the first address on.
     pub fn words(&self) -> usize {
         (self.to - self.from) / WORD_BYTES
     }
 
-    /// Where the words begin that have bytes in it, as indexes into the region.
+    /// Returns the indexes into the region at which words begin that have at least one byte in the
+    /// part.
     fn starts(&self) -> Range<usize> {
         self.from.saturating_sub(WORD_BYTES - 1)..self.to
     }
 
-    /// The word that begins at an index of the region. Where nothing was copied there is nothing, as behind an address
-    /// of six bytes at the end of a mapping.
+    /// Returns the word that begins at an index of the region. Bytes past the end of the region
+    /// read as zeros, as after a six-byte address at the end of a mapping.
     fn word_at(&self, index: usize) -> u64 {
         let behind = self.region.bytes.get(index..).unwrap_or(&[]);
         match behind.first_chunk() {
@@ -134,17 +140,18 @@ pub struct Finder<'a> {
     options: MarkOptions,
     /// The region of each segment.
     regions: Vec<Option<&'a CopiedRegion>>,
-    /// Word with which setjmp mangles pointers; 0 if it is not known.
+    /// Word with which setjmp mangles pointers; 0 if unknown.
     guard: u64,
     /// True if addresses of blocks fit into four bytes.
     has_short_addresses: bool,
 }
 
-/// Where `tcbhead_t` has the pointer guard (sysdeps/x86_64/nptl/tls.h).
+/// Offset of the pointer guard in `tcbhead_t` (sysdeps/x86_64/nptl/tls.h).
 const GUARD_OFFSET: u64 = 0x30;
 
-/// The guard of all threads: glibc gives each new one that of its maker. One that has set its thread pointer
-/// to something of its own has another word there.
+/// Returns the pointer guard of the process. glibc copies the guard of the creating thread into
+/// each new thread. A thread that has set its thread pointer to memory of its own has another word
+/// there.
 fn guard(snapshot: &Snapshot) -> u64 {
     let mut counts = BTreeMap::new();
     for thread in &snapshot.meta.threads {
@@ -158,7 +165,7 @@ fn guard(snapshot: &Snapshot) -> u64 {
 }
 
 impl<'a> Finder<'a> {
-    /// Prepares for the blocks of a snapshot.
+    /// Prepares a search for pointers to the blocks of a snapshot.
     pub fn new(snapshot: &'a Snapshot, blocks: &'a BlockTable, options: MarkOptions) -> Self {
         let segments = blocks.segments().iter();
         Finder {
@@ -174,13 +181,13 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The number of the block that a word keeps alive.
+    /// Returns the number of the block that a word keeps alive.
     pub fn kept_by(&self, word: u64) -> Option<u32> {
         let place = self.target(word).or_else(|| self.mangled(word))?;
         Some(self.blocks.number(place))
     }
 
-    /// The block that a word points to.
+    /// Returns the block that a word points to.
     #[inline]
     fn target(&self, word: u64) -> Option<BlockStart> {
         self.target_near(self.blocks.near(word)?)
@@ -199,8 +206,8 @@ impl<'a> Finder<'a> {
         counts.then_some(place)
     }
 
-    /// The block that a word of a `jmp_buf` keeps alive: setjmp stores rbp, which may hold any
-    /// pointer, as rol(rbp ^ guard, 17) (PTR_MANGLE in sysdeps/unix/sysv/linux/x86_64).
+    /// Returns the block that a word of a `jmp_buf` keeps alive. setjmp stores rbp, which may hold
+    /// any pointer, as rol(rbp ^ guard, 17) (PTR_MANGLE in sysdeps/unix/sysv/linux/x86_64).
     #[inline]
     fn mangled(&self, word: u64) -> Option<BlockStart> {
         let plain = word.rotate_right(17) ^ self.guard;
@@ -210,7 +217,7 @@ impl<'a> Finder<'a> {
         self.blocks.place(plain).map(|(place, _)| place)
     }
 
-    /// Reads a byte at an address in a segment, so that it is in the cache later.
+    /// Reads a byte at an address in a segment, to bring it into the cache.
     #[inline]
     pub(crate) fn touch(&self, address: u64, segment: usize) -> u8 {
         let region = self.regions.get(segment).copied().flatten();
@@ -235,7 +242,7 @@ impl<'a> Finder<'a> {
         });
     }
 
-    /// The number of the block that a candidate keeps alive.
+    /// Returns the number of the block that a candidate keeps alive.
     fn number(&self, candidate: Candidate) -> Option<u32> {
         let place = match candidate {
             Candidate::Near(near) => self.target_near(near)?,
@@ -258,12 +265,12 @@ impl<'a> Finder<'a> {
             .windows(WORD_BYTES)
             .filter_map(|window| window.first_chunk());
         windows.for_each(|word| self.candidates_of_memory(u64::from_le_bytes(*word), &mut found));
-        // Behind the end of all that was copied.
+        // The words that begin here reach past the end of the copied memory.
         let cut = (behind + 1).saturating_sub(WORD_BYTES).max(starts.start)..starts.end;
         cut.for_each(|index| self.candidates_of_memory(piece.word_at(index), &mut found));
     }
 
-    /// Finds the addresses that a word in memory may stand for.
+    /// Finds the addresses that a word in memory may represent.
     #[inline]
     fn candidates_of_memory(&self, word: u64, found: &mut impl FnMut(Candidate)) {
         self.candidates_of(word, found);
@@ -272,7 +279,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Finds the addresses that a word anywhere may stand for.
+    /// Finds the addresses that a word in memory or in a register may represent.
     #[inline]
     pub(crate) fn candidates_of(&self, word: u64, found: &mut impl FnMut(Candidate)) {
         self.candidates_at(word, found);
@@ -298,8 +305,9 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Calls `found` with the number of each block that the word at this index of a piece points to; with odd offsets,
-    /// also those of words that begin in it, and for the first one, of those that end in it.
+    /// Calls `found` with the number of each block that the word at this index of a piece points
+    /// to. With odd offsets, it also reports words that begin inside that word, and for the first
+    /// index, words that end inside it.
     #[inline]
     pub(crate) fn at_word(&self, piece: &Piece, index: usize, mut found: impl FnMut(u32)) {
         let from = piece.from + index * WORD_BYTES;
@@ -314,13 +322,14 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The contents of a block; of a large one only the parts that have pages.
+    /// Returns the contents of a block. Of a large block, it returns only the parts that have
+    /// pages.
     pub fn contents(&self, block: u32) -> impl Iterator<Item = Piece<'a>> + use<'a> {
         let (block, segment) = self.block(block);
         self.pieces(block, segment)
     }
 
-    /// A block, and the index of its segment.
+    /// Returns a block and the index of its segment.
     pub(crate) fn block(&self, block: u32) -> (Block, usize) {
         let segments = self.blocks.segments();
         let index = segments
@@ -329,7 +338,7 @@ impl<'a> Finder<'a> {
         (self.blocks.get(block), index)
     }
 
-    /// As [`Finder::contents`].
+    /// Like [`Finder::contents`], for a block whose segment is known.
     pub(crate) fn pieces(
         &self,
         block: Block,

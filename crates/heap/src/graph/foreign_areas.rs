@@ -1,12 +1,13 @@
 //! Memory of allocators whose heap we cannot walk, recognized by the blocks in it.
 //!
-//! If every block was traced, whatever is in such memory outside of blocks belongs to the allocator: its
-//! free blocks, caches and descriptors. They are full of addresses of blocks that are free or once were:
-//! jemalloc's thread caches keep each address that they have handed out, and its extents know where they
-//! begin; tcmalloc's transfer caches are in its module's data. As roots these would hide most leaks.
+//! If every block was traced, all other contents of such memory belong to the allocator: free
+//! blocks, caches and descriptors. They are full of addresses of blocks that are free or once were.
+//! jemalloc's thread caches keep each address that they have handed out, and its extents know where
+//! they begin. tcmalloc's transfer caches are in its module's data. As roots, these would hide most
+//! leaks.
 //!
-//! The kernel joins mappings that touch, so memory that the program maps for itself may be in the same
-//! area. It is no root then. LeakSanitizer does not search it either.
+//! The kernel merges adjacent mappings, so memory that the program maps for itself may be in the
+//! same area. It is then not a root. LeakSanitizer does not search such memory either.
 
 use crate::dissect::Heap;
 use crate::glibc::ended_threads::bounds;
@@ -14,43 +15,46 @@ use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, MUSL, Snapshot, ThreadState};
 use std::ops::Range;
 
-/// Allocators that map memory for themselves, and keep nothing that belongs to the program in it or in their
-/// data.
+/// Allocators that map memory for themselves, and keep none of the program's data in that memory or
+/// in their module.
 const KNOWN_ALLOCATORS: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
 
 const PAGE_BYTES: u64 = 4096;
-/// A thread's vector of TLS blocks, in what the thread pointer points to: `dtv` of `tcbhead_t`
-/// (glibc, sysdeps/x86_64/nptl/tls.h) and of `struct pthread` (musl, src/internal/pthread_impl.h).
+/// Offset of a thread's vector of TLS blocks in its descriptor: `dtv` of `tcbhead_t` (glibc,
+/// sysdeps/x86_64/nptl/tls.h) and of `struct pthread` (musl, src/internal/pthread_impl.h).
 const DTV: u64 = 8;
-/// More modules with TLS than any program has.
+/// Upper bound on modules with TLS that no program reaches.
 const MOST_TLS_MODULES: u64 = 4096;
-/// More static TLS than any program on musl has.
+/// Upper bound on static TLS that no program on musl reaches.
 const MOST_STATIC_TLS_BYTES: u64 = 1 << 20;
 
 /// Layout of the vector of TLS blocks.
 #[derive(Clone, Copy)]
 struct VectorLayout {
-    /// Where the vector's length is, before the vector.
+    /// Distance of the vector's length before the vector.
     length_before: u64,
-    /// Distance of the entries of two modules; those of the first begin one after the vector.
+    /// Distance between the entries of two modules. The entry of the first module comes one such
+    /// distance after the vector.
     stride: u64,
 }
 
-/// `dtv_t`: a counter, then two words for each module. The word before the vector states its length.
+/// Layout of glibc's `dtv_t`: a counter, then two words for each module. The word before the vector
+/// holds its length.
 const GLIBCS: VectorLayout = VectorLayout {
     length_before: 16,
     stride: 16,
 };
-/// The length, then a word for each module.
+/// Layout of musl's vector: the length, then a word for each module.
 const MUSLS: VectorLayout = VectorLayout {
     length_before: 0,
     stride: 8,
 };
 
 impl Heap {
-    /// Takes the areas in which `blocks` (addresses) lie for memory of their allocator, except for stacks and TLS of
-    /// threads and, on musl, data of modules; also the data of its module, unless that is musl's C library. Returns
-    /// whether it could do so for all of them: it cannot if the bounds of a stack or the allocator are unknown.
+    /// Attributes the areas that contain `blocks` (addresses) to their allocator, except stacks and
+    /// TLS of threads and, on musl, data of modules. The data of the allocator's module is
+    /// included, unless that is musl's C library. Returns true if this worked for all areas; it
+    /// fails if the bounds of a stack or the allocator are unknown.
     ///
     /// Call it after [`Heap::add_foreign`], with blocks outside of glibc's heap.
     pub fn take_areas(&mut self, snapshot: &Snapshot, blocks: &[u64]) -> bool {
@@ -81,8 +85,9 @@ impl Heap {
             }
             let is_private = matches!(area.kind, AreaKind::Anonymous | AreaKind::Brk);
             if runs_on_musl && (!is_private || holds_data(snapshot, area)) {
-                // musl gives its allocator what the pages of a module's data have left. The rest of them belongs to
-                // the program, or to the C library: the descriptor of the initial thread does.
+                // musl gives its allocator the unused ends of the pages of a module's data. The
+                // rest of those pages belongs to the program or to the C library, which keeps the
+                // descriptor of the initial thread there.
                 continue;
             }
             let layout = if runs_on_musl { MUSLS } else { GLIBCS };
@@ -99,13 +104,13 @@ impl Heap {
     }
 }
 
-/// Returns true if an anonymous area holds data of a module: `.bss` is not in the file.
+/// Returns true if an anonymous area holds data of a module. `.bss` is not in the file.
 fn holds_data(snapshot: &Snapshot, area: &Area) -> bool {
     let mut data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     data.any(|data| data.start < area.end && area.start < data.end)
 }
 
-/// The parts of an area that belong to threads; `None` if they are not known.
+/// Returns the parts of an area that belong to threads; `None` if they are unknown.
 fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Option<Runs> {
     let inside = |address: u64| (area.start..area.end).contains(&address);
     let mut found = Runs::new();
@@ -118,15 +123,16 @@ fn threads_part(snapshot: &Snapshot, area: &Area, layout: VectorLayout) -> Optio
             }
             found.push(bounds);
         }
-        // The loader takes the TLS of modules that were opened later from malloc, not through a slot.
+        // For modules that are opened later, the loader allocates TLS with malloc, and not through
+        // a slot.
         let of_modules = tls_blocks(snapshot, thread, layout);
         found.extend(of_modules.filter(|run| inside(run.start)));
     }
     Some(found)
 }
 
-/// The descriptor of the initial thread and the static TLS below it. If they are too large for the place that musl's
-/// loader has for them in its data, it allocates them, and no stack goes with them.
+/// Returns the descriptor of the initial thread and the static TLS below it. musl's loader has room
+/// for both in its data. If they are larger, it allocates them, without a stack beside them.
 fn static_tls_on_musl(
     snapshot: &Snapshot,
     thread: &ThreadState,
@@ -141,7 +147,7 @@ fn static_tls_on_musl(
     Some(first..descriptor + PAGE_BYTES)
 }
 
-/// The first page of each of a thread's TLS blocks, from its vector of them.
+/// Returns the first page of each TLS block of a thread, as listed in its vector.
 fn tls_blocks<'a>(
     snapshot: &'a Snapshot,
     thread: &ThreadState,
@@ -170,7 +176,7 @@ mod tests {
         memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// Its own data at `data`.
+    /// Describes an allocator's module with its data at `data`.
     fn allocator(name: &str, data: u64) -> ModuleInfo {
         ModuleInfo {
             allocator: Some(name.to_owned()),
@@ -179,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Which of the blocks are reached.
+    /// Returns true for each block that is reached.
     fn reached(snapshot: &Snapshot, blocks: &[u64]) -> (bool, Vec<bool>) {
         let mut heap = Heap::empty();
         let mut known: Vec<_> = blocks.iter().map(|&b| (b, 64)).collect();
@@ -223,7 +229,7 @@ mod tests {
         put(&mut memory, descriptor + 0x690, stack);
         put(&mut memory, descriptor + 0x698, end - stack);
         put(&mut memory, end - 0x1000, a);
-        // Its first module's TLS comes from the allocator.
+        // The TLS of the first module comes from the allocator.
         put(&mut memory, descriptor + DTV, vector);
         put(&mut memory, vector - 16, 1);
         put(&mut memory, vector + 16, START + 0x2000);
@@ -241,7 +247,7 @@ mod tests {
             reached(&snapshot, &[a, b, c]),
             (true, vec![true, true, false])
         );
-        // On a stack that is not the one of its descriptor.
+        // The thread runs on a stack other than the one that its descriptor names.
         snapshot.meta.threads[0].rsp = START + 0xa000;
         assert_eq!(
             reached(&snapshot, &[a, b, c]),

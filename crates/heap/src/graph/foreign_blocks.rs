@@ -1,7 +1,8 @@
 //! Blocks of allocators whose heap we cannot walk, as far as a ledger knows them.
 //!
-//! All other memory of these allocators counts as roots: blocks from before the trace, free ones, and their
-//! own data. So a leaked block may look reachable, but never the other way round.
+//! All other memory of these allocators counts as roots: blocks from before the trace, free blocks,
+//! and the allocators' own data. So a leaked block may look reachable, but a reachable block never
+//! looks leaked.
 
 use crate::blocks::{Segment, SegmentKind};
 use crate::dissect::Heap;
@@ -9,11 +10,12 @@ use crate::ranges::{Runs, add_run};
 use crate::snapshot::Snapshot;
 use std::ops::Range;
 
-/// Blocks further apart than this are in different segments.
+/// Distance from which two blocks are put into different segments.
 const GAP_BYTES: u64 = 1 << 20;
 const WORD_BYTES: u64 = 8;
 
-/// Adds a block to the last segment, if that is near, or to a new one; false if it fits nowhere.
+/// Adds a block to the last segment if that is near, or else to a new one. Returns false if the
+/// block fits nowhere.
 pub(super) fn add_block(
     segments: &mut Vec<Segment>,
     block: Range<u64>,
@@ -35,8 +37,9 @@ pub(super) fn add_block(
 }
 
 impl Heap {
-    /// Adds blocks (address, bytes) in any order, if they are outside of glibc's heap, were copied whole and
-    /// overlap no other. They must have been live when the snapshot was taken. Returns how many were added.
+    /// Adds blocks (address, bytes) in any order, if they are outside of glibc's heap, were copied
+    /// whole and do not overlap. They must have been live when the snapshot was taken. Returns how
+    /// many were added.
     pub fn add_foreign(&mut self, snapshot: &Snapshot, known: &mut [(u64, u64)]) -> u64 {
         known.sort_unstable();
         self.ranges.sort_unstable_by_key(|r| (r.start, r.end));
@@ -56,7 +59,7 @@ impl Heap {
             let Some(region) = snapshot.region(address).filter(|r| end <= r.end()) else {
                 continue;
             };
-            // One segment lies in one region, and nothing of malloc's in it.
+            // A segment lies in one region, without any memory of malloc's in it.
             let is_near = |last: &Segment| last.start >= region.start && behind == last_behind;
             if add_block(&mut segments, address..end, SegmentKind::Foreign, is_near) {
                 (last_end, last_behind) = (end, behind);
@@ -86,7 +89,8 @@ mod tests {
         memory[..8].copy_from_slice(&after.to_le_bytes());
         let snapshot = testing::snapshot(vec![(start, memory)]);
         let mut heap = Heap::empty();
-        // A chunk that is a mapping of its own, in the middle of another allocator's memory.
+        // In the middle of another allocator's memory is a chunk that looks as if it had its own
+        // mapping.
         let (low, high) = (start + 0x4000, start + 0x8000);
         let mut mapped = Segment::new(low, high, SegmentKind::Mapped { tight: true });
         assert!(mapped.push(low + 16, high - low));
@@ -108,7 +112,8 @@ mod tests {
             let at = (at - start) as usize;
             memory[at..at + 8].copy_from_slice(&word.to_le_bytes());
         };
-        // Four blocks are known, the last of them far away. The word at +0x1000 is in no known block.
+        // Four blocks are known, the last of them far away. The word at +0x1000 is in no known
+        // block.
         let [a, b, c, d] = [
             start + 0x100,
             start + 0x108,

@@ -1,4 +1,4 @@
-//! Blocks that nothing reaches, and which of them hold the others.
+//! Unreachable blocks, and which of them hold the others.
 
 use crate::blocks::{BlockSet, BlockTable};
 use crate::graph::finder::{Finder, MarkOptions};
@@ -8,14 +8,14 @@ use crate::snapshot::Snapshot;
 /// One leaked block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak {
-    /// Its number.
+    /// Number of the block.
     pub block: u32,
-    /// The direct leak that it hangs on; itself if it is one.
+    /// The direct leak that the block hangs on. A direct leak names itself.
     pub owner: u32,
 }
 
 impl Leak {
-    /// Returns true if no other leaked block outside its own cycle points to it.
+    /// Returns true if no other leaked block outside its own cycle points to this one.
     pub fn is_direct(&self) -> bool {
         self.block == self.owner
     }
@@ -23,11 +23,12 @@ impl Leak {
 
 const NONE: u32 = u32::MAX;
 
-/// All leaked blocks in address order.
+/// Returns all leaked blocks in address order.
 ///
-/// A block is direct if no other leaked block points to it. Blocks that no such block reaches hang on
-/// cycles: one block represents each cycle that nothing else points to. It is found as in Kosaraju's
-/// algorithm: the block that a depth-first search finishes last is in such a cycle.
+/// A block is direct if no other leaked block points to it. The remaining blocks that no direct
+/// block reaches hang on cycles. If nothing outside a cycle points to it, one of its blocks
+/// represents it. That block is found as in Kosaraju's algorithm: the block that a depth-first
+/// search finishes last is in such a cycle.
 pub fn leaks(
     snapshot: &Snapshot,
     blocks: &BlockTable,
@@ -90,7 +91,7 @@ pub fn leaks(
         .collect()
 }
 
-/// The blocks in the order in which a depth-first search among them leaves them.
+/// Returns the blocks in the order in which a depth-first search among them finishes them.
 fn finish_order(finder: &Finder, rest: &[u32], count: u32) -> Vec<u32> {
     let mut order = Vec::with_capacity(rest.len());
     if rest.is_empty() {

@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 pub struct Marked {
     /// Reachable blocks.
     pub reached: BlockSet,
-    /// Bytes looked at.
+    /// Bytes searched.
     pub scanned_bytes: u64,
-    /// Time it took.
+    /// Duration of the marking.
     pub took: Duration,
 }
 
-/// So many blocks are looked at side by side: their first bytes are asked for before the first of them
-/// is searched, so that the memory delivers them all at once.
+/// Number of blocks that are processed together. Their first bytes are prefetched before the first
+/// block is searched, so that the accesses overlap.
 const ABREAST: usize = 16;
-/// Likewise so many pointers, before it is looked up what they point to.
+/// Number of pointers that are prefetched together before they are looked up.
 const POINTERS_ABREAST: usize = 32;
 const WORD_BYTES: usize = 8;
 
-/// Blocks found, and those of them that are still to be searched.
+/// Blocks found so far, and those of them that have yet to be searched.
 struct Search<'a> {
     finder: &'a Finder<'a>,
     reached: BlockStartSet,
     waiting: Vec<BlockStart>,
-    /// Pointers that are still to be looked up: the first `count`.
+    /// Pointers that have yet to be looked up; the first `count` are valid.
     pointers: [Near; POINTERS_ABREAST],
     count: usize,
     scanned_bytes: u64,
@@ -56,7 +56,7 @@ impl Search<'_> {
         let finder = self.finder;
         let pointers = self.pointers;
         let pointers = &pointers[..std::mem::take(&mut self.count)];
-        // What a pointer points to is most likely searched next.
+        // The target of a pointer is most likely searched next.
         let asked = pointers.iter().map(|&near| {
             let blocks = finder.blocks;
             blocks.touch(near)
@@ -71,7 +71,7 @@ impl Search<'_> {
         }
     }
 
-    /// Searches memory that is no block.
+    /// Searches memory outside of blocks.
     fn piece(&mut self, piece: &Piece) {
         let finder = self.finder;
         self.scanned_bytes += piece.bytes().len() as u64;
@@ -81,7 +81,7 @@ impl Search<'_> {
         });
     }
 
-    /// Searches all that was found, and what is found in that.
+    /// Searches all found blocks, and the blocks found in them.
     fn drain(&mut self) {
         loop {
             while !self.waiting.is_empty() {
@@ -116,19 +116,19 @@ impl Search<'_> {
     }
 }
 
-/// Marks everything that can be reached from the roots.
+/// Marks all blocks that can be reached from the roots.
 pub fn mark(snapshot: &Snapshot, heap: &Heap, options: MarkOptions) -> Marked {
     mark_also(snapshot, heap, options, &[])
 }
 
-/// Marks everything that can be reached from the roots and from some more addresses.
+/// Marks all blocks that can be reached from the roots and from some additional addresses.
 pub fn mark_also(snapshot: &Snapshot, heap: &Heap, options: MarkOptions, also: &[u64]) -> Marked {
     // A register may hold any address of a block, whatever counts in memory.
     mark_from(snapshot, heap, options, Pointers::Interior, also)
 }
 
-/// Reachable blocks to which no chain of pointers leads that all point to the start of a block: a program that keeps
-/// no other pointers has lost them. valgrind's memcheck calls them "possibly lost".
+/// Returns the reachable blocks that are not reached by pointers to block starts alone. A program
+/// that keeps no other pointers has lost them. valgrind's memcheck calls them "possibly lost".
 pub fn possibly_lost(
     snapshot: &Snapshot,
     heap: &Heap,
@@ -145,8 +145,9 @@ pub fn possibly_lost(
     marked.reached.without(&kept.reached)
 }
 
-/// Starts of the blocks into which variables of glibc's loader point. It aligns what it keeps for `_dl_find_object` within
-/// its block (elf/dl-find_object.c), so whether it points to the start is chance.
+/// Returns the starts of the blocks into which variables of glibc's loader point. The loader aligns
+/// the data for `_dl_find_object` within its block (elf/dl-find_object.c), so its pointer may or
+/// may not be the block's start.
 fn held_by_loader(snapshot: &Snapshot, heap: &Heap) -> Vec<u64> {
     let modules = snapshot.meta.modules.iter();
     let loaders = modules.filter(|module| module.name().starts_with("ld-linux"));
@@ -160,7 +161,7 @@ fn held_by_loader(snapshot: &Snapshot, heap: &Heap) -> Vec<u64> {
     pointed.collect()
 }
 
-/// As [`mark`]; `registers` says which addresses count in registers and in what the kernel holds.
+/// Like [`mark`]. `registers` says which addresses count in registers and in kernel words.
 fn mark_from(
     snapshot: &Snapshot,
     heap: &Heap,
@@ -199,7 +200,8 @@ fn mark_from(
         search.drain();
     }
     if !heap.mmapped_exact {
-        // What looks like a mapped chunk may be the program's own memory: it keeps all it holds.
+        // A chunk that looks mapped may be the program's own memory, so all blocks that it points
+        // to are kept.
         for (index, segment) in heap.blocks.segments().iter().enumerate() {
             if matches!(segment.kind, SegmentKind::Mapped { .. }) {
                 heap.blocks

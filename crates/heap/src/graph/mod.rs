@@ -1,4 +1,4 @@
-//! Pointers to blocks of a heap: marking, leaks, what keeps a block alive, and what blocks are.
+//! Pointers to blocks of a heap: marking, leaks, reasons why a block is alive, and types of blocks.
 
 #[cfg(test)]
 mod adjacency_tests;

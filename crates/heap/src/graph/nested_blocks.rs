@@ -1,10 +1,10 @@
-//! Blocks that an allocator of the program's own has cut out of larger ones.
+//! Blocks that the program's own allocator has cut out of larger blocks.
 //!
-//! A pool takes its slabs from malloc, or maps them, and hands out pieces. Who asks which of the pieces are leaked
-//! must not search a slab as one block: a pointer to one piece would keep all of them. So the pieces are blocks, and
-//! the rest of a slab, where the pool keeps headers, lists and what it has not handed out yet, counts as roots. So do
-//! pieces from before the trace. A leaked piece may look reachable by what is left over there, but never the other way
-//! round.
+//! A pool takes slabs from malloc, or maps them, and hands out pieces. A search for leaked pieces
+//! must not treat a slab as one block, because a pointer to one piece would keep all of them. So
+//! each piece is a block, and the rest of a slab counts as roots. The pool keeps headers, lists and
+//! unused memory there. Pieces from before the trace count as roots, too. A leaked piece may
+//! therefore look reachable, but a reachable piece never looks leaked.
 
 use crate::blocks::{BlockTable, Segment, SegmentKind};
 use crate::dissect::Heap;
@@ -16,7 +16,7 @@ use std::ops::Range;
 
 const WORD_BYTES: u64 = 8;
 
-/// A block that is to be in the table: where it is, and what it is.
+/// A block for the table: start, bytes, kind of segment.
 type Placed = (u64, u64, SegmentKind);
 
 fn end_of(&(address, bytes): &(u64, u64)) -> u64 {
@@ -24,9 +24,10 @@ fn end_of(&(address, bytes): &(u64, u64)) -> u64 {
 }
 
 impl Heap {
-    /// The heap with `pieces` (address, bytes) as blocks. Of pieces within others, the innermost are blocks. Left out
-    /// are those that cannot be blocks, as they are not aligned, overlap another one in part or were not copied; and
-    /// those that have gone with their slab, which is free. `released`: memory of pieces that were given back.
+    /// Returns the heap with `pieces` (address, bytes) as blocks. Of nested pieces, the innermost
+    /// are blocks. Pieces are left out if they are not aligned, partly overlap another one, were
+    /// not copied, or are gone because their slab is free. `released` is the memory of pieces that
+    /// were given back.
     pub fn cut(
         &self,
         snapshot: &Snapshot,
@@ -73,7 +74,7 @@ impl Heap {
         }
     }
 
-    /// The blocks out of which pieces are cut, in order and apart from each other.
+    /// Returns the blocks out of which pieces are cut, sorted and disjoint.
     fn slabs(&self, pieces: &[(u64, u64)]) -> Runs {
         let blocks = self.blocks.iter().map(|(_, block)| block);
         let slabs = blocks.filter_map(|block| {
@@ -92,7 +93,7 @@ impl Heap {
     }
 }
 
-/// Returns true if one of the ranges, which are in order, contains this one.
+/// Returns true if one of the sorted ranges contains this one.
 fn within_one(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
     let at = ranges.partition_point(|range| range.end <= start);
     let found = ranges.get(at);
@@ -104,7 +105,7 @@ fn is_apart(ranges: &[Range<u64>], start: u64, end: u64) -> bool {
     ranges.get(at).is_none_or(|range| range.start >= end)
 }
 
-/// Returns the pieces in which no other one lies or begins.
+/// Returns the pieces in which no other piece lies or begins.
 fn innermost(pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut next = u64::MAX;
     let from_the_end = pieces.iter().rev().filter(|piece| {
@@ -119,7 +120,7 @@ fn innermost(pieces: &[(u64, u64)]) -> Vec<(u64, u64)> {
     found
 }
 
-/// Returns what released pieces have left behind where no other piece is.
+/// Returns the parts of released pieces that no other piece covers.
 fn left_over(released: &[(u64, u64)], pieces: &[(u64, u64)]) -> Runs {
     let live = joined(pieces.iter().map(|p| p.0..end_of(p)).collect());
     let released = released.iter().map(|piece| piece.0..end_of(piece));
@@ -127,7 +128,7 @@ fn left_over(released: &[(u64, u64)], pieces: &[(u64, u64)]) -> Runs {
     apart.collect()
 }
 
-/// Segments for blocks in order, and where those lie that are in them.
+/// Returns segments for sorted blocks, and the ranges of the blocks in them.
 fn segments(snapshot: &Snapshot, placed: &[Placed]) -> (Vec<Segment>, Runs) {
     let mut segments: Vec<Segment> = Vec::new();
     let mut places = Runs::new();
@@ -168,7 +169,7 @@ mod tests {
         testing::snapshot(vec![(START, memory)])
     }
 
-    /// malloc's memory from +0x1000 on: a block, a slab, and a free chunk behind it.
+    /// Lays out malloc's memory from +0x1000 on: a block, a slab, and a free chunk after it.
     fn heap() -> Heap {
         let mut arena = Segment::new(START + 0x1010, START + 0x8000, SegmentKind::Arena(0));
         assert!(arena.push(START + 0x1010, 0x40));
@@ -212,7 +213,7 @@ mod tests {
         };
         assert_eq!(of(&[]), Some(true), "it may be a header");
         assert_eq!(of(&[(b, 64)]), Some(false));
-        // The memory has been cut anew.
+        // The memory has been cut into other pieces.
         assert_eq!(of(&[(a + 32, 64)]), Some(true));
     }
 

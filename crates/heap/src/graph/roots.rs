@@ -1,4 +1,4 @@
-//! Where a program may keep pointers outside the heap.
+//! Memory outside the heap in which a program may keep pointers.
 
 use crate::dissect::Heap;
 use crate::glibc::ended_threads::{bounds, ended_stacks};
@@ -6,7 +6,8 @@ use crate::ranges::{Runs, joined, without};
 use crate::snapshot::{Area, AreaKind, Snapshot, ThreadState};
 use std::ops::Range;
 
-/// Leaf functions may use this much below the stack pointer (psABI 3.2.2). A thread that exits returns to none.
+/// Bytes below the stack pointer that leaf functions may use (psABI 3.2.2). A thread that exits
+/// returns to no function.
 const RED_ZONE_BYTES: u64 = 128;
 
 /// Kind of a root.
@@ -14,7 +15,7 @@ const RED_ZONE_BYTES: u64 = 128;
 pub enum RootKind {
     /// A register of a thread.
     Register(i32),
-    /// The kernel: user data of epoll entries and timers, what is in pipes.
+    /// The kernel: user data of epoll entries and timers, contents of pipes.
     Kernel,
     /// The stack of a thread, its TLS included.
     Stack(i32),
@@ -49,8 +50,9 @@ pub struct RootRange {
     pub kind: RootKind,
 }
 
-/// All root memory: everything that was copied, without the allocator's memory, the parts of stacks below the
-/// stack pointers, and the stacks of ended threads. Parts of the heap that could not be walked count as roots.
+/// Returns all root memory: everything that was copied, except the allocator's memory, the parts of
+/// stacks below the stack pointers, and the stacks of ended threads. Parts of the heap that could
+/// not be walked count as roots.
 pub fn root_ranges(snapshot: &Snapshot, heap: &Heap) -> Vec<RootRange> {
     let mut holes: Runs = heap.ranges.clone();
     holes.extend(dead_stacks(snapshot));
@@ -100,7 +102,7 @@ fn kind(snapshot: &Snapshot, area: &Area) -> RootKind {
     RootKind::Memory(format!("{name} memory at {:#x}", area.start))
 }
 
-/// The parts of stacks below the stack pointers, and the stacks of ended threads.
+/// Returns the parts of stacks below the stack pointers, and the stacks of ended threads.
 pub(crate) fn dead_stacks(snapshot: &Snapshot) -> Runs {
     let threads = snapshot.meta.threads.iter();
     let mut found: Runs = threads.filter_map(|t| dead_stack(snapshot, t)).collect();
@@ -108,13 +110,14 @@ pub(crate) fn dead_stacks(snapshot: &Snapshot) -> Runs {
     joined(found)
 }
 
-/// The part of a thread's stack that it has not reached or has left.
+/// Returns the part of a thread's stack that the thread has not reached or has left.
 ///
-/// It is known only if the stack's bounds are certain: those of the initial thread, and those that `struct
-/// pthread` states. A thread that runs on a stack of another kind (coroutine, sigaltstack) hides nothing, even
-/// where that lies within its own: its frames show whether it does.
-/// Another thread may use a piece of the initial thread's stack (pthread_attr_setstack(3)): below it are
-/// frames that the initial thread is still in.
+/// The part is known only if the stack's bounds are certain, which means the stack of the initial
+/// thread, or bounds from `struct pthread`. A thread that runs on another kind of stack (coroutine,
+/// sigaltstack) hides nothing, even where that stack lies within the thread's own. Its frames show
+/// which kind it is. Another thread may use a piece of the initial thread's stack
+/// (pthread_attr_setstack(3)). Below that piece are frames to which the initial thread will still
+/// return.
 fn dead_stack(snapshot: &Snapshot, thread: &ThreadState) -> Option<Range<u64>> {
     let red_zone = if thread.is_exiting { 0 } else { RED_ZONE_BYTES };
     let alive = thread.lowest_frame?.checked_sub(red_zone)? & !7;

@@ -18,9 +18,10 @@ const ROOT_WORDS: usize = 512;
 
 #[derive(Clone, Debug)]
 pub(super) struct Graph {
-    /// Words of each block.
+    /// Number of words in each block.
     pub(super) sizes: Vec<usize>,
-    /// From block, word in it, to block, byte offset in that, as fractions of what is there.
+    /// Edges: a block and a word in it, the target block and a byte offset in it. All are reduced
+    /// modulo the existing range.
     edges: Vec<(usize, usize, usize, u64)>,
     roots: Vec<(usize, usize, u64)>,
     pub(super) registers: Vec<usize>,
@@ -43,7 +44,7 @@ pub(super) fn graphs() -> impl Strategy<Value = Graph> {
     })
 }
 
-/// Lays the graph out as memory. Also returns the edges that are there in the end: a later one may overwrite
+/// Lays the graph out as memory. Also returns the final edges, because a later edge may overwrite
 /// an earlier one.
 pub(super) fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, BTreeSet<usize>) {
     let mut addresses = Vec::new();
@@ -59,7 +60,7 @@ pub(super) fn lay_out(graph: &Graph) -> (Snapshot, Heap, Vec<BTreeSet<usize>>, B
     let mut heap_bytes = vec![0u8; (at + 4096 - HEAP) as usize];
     let mut root_bytes = vec![0u8; ROOT_WORDS * 8];
     let place = |bytes: &mut Vec<u8>, offset: usize, to: usize, inside: u64| {
-        // Interior, just past the end included.
+        // The target may be inside the block, or just past its end.
         let target = addresses[to].0 + inside % (addresses[to].1 + 1);
         bytes[offset..offset + 8].copy_from_slice(&target.to_le_bytes());
     };
@@ -121,7 +122,7 @@ fn a_half_overwritten_pointer_counts_only_for_who_frees() {
         ignore_half_overwritten: true,
         ..MarkOptions::default()
     };
-    // The block around the boundary, and one that starts at it.
+    // One block spans the boundary, and one starts at it.
     for (start, counts) in [(boundary - 0x1000, false), (boundary, true)] {
         let block = vec![0u8; 0x2000];
         let snapshot = testing::snapshot(vec![(start, block), (ROOTS, root.clone())]);

@@ -7,7 +7,8 @@ use crate::snapshot::Snapshot;
 use ring::digest::{Context, SHA256};
 use rustc_hash::FxHashMap;
 
-/// Identity of a block's contents. Verdicts carry it from one machine to another, so it is the same everywhere.
+/// Identity of a block's contents. Verdicts carry it from one machine to another, so its definition
+/// is the same everywhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Usable bytes.
@@ -26,7 +27,7 @@ impl FromIterator<(u64, Fingerprint)> for Fingerprints {
 }
 
 impl Fingerprints {
-    /// All of them, in no order.
+    /// Returns all fingerprints, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Fingerprint)> {
         self.0
             .iter()
@@ -39,7 +40,7 @@ impl Fingerprints {
     }
 }
 
-/// Remembers leaked blocks.
+/// Computes the fingerprints of leaked blocks.
 pub fn fingerprints(snapshot: &Snapshot, blocks: &BlockTable, leaks: &[Leak]) -> Fingerprints {
     let finder = Finder::new(snapshot, blocks, MarkOptions::default());
     let all = leaks.iter().map(|leak| {
@@ -59,8 +60,8 @@ pub fn fingerprints(snapshot: &Snapshot, blocks: &BlockTable, leaks: &[Leak]) ->
     all.collect()
 }
 
-/// Keeps the leaks that were there before with the same contents. A block whose owner is not among them
-/// becomes a direct leak.
+/// Keeps the leaks that existed before with the same contents. A block whose owner is not among
+/// them becomes a direct leak.
 pub fn still_leaked(
     before: &Fingerprints,
     snapshot: &Snapshot,

@@ -12,11 +12,13 @@ use memhook_symbols::DeclaredFiles;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// No part of an object is further from its start (Itanium C++ ABI 2.5.2, "offset to top").
+/// Largest distance of a base class from the start of its object (Itanium C++ ABI 2.5.2, "offset to
+/// top").
 const MAX_OFFSET_TO_TOP: i64 = 1 << 20;
-/// So many printable bytes at the start are taken for text.
+/// Number of printable bytes at the start that identify a text.
 const TEXT_BYTES: usize = 8;
-/// The beginning of a large block shows what it is; the rest may be memory that nobody has touched.
+/// Maximum number of bytes that are read to describe a block. The beginning of a large block shows
+/// its kind; the rest may be memory that was never touched.
 const MOST_DESCRIBED: u64 = 1 << 20;
 
 /// Names of C++ classes by vtable address point.
@@ -24,7 +26,7 @@ pub struct Types<'a> {
     snapshot: &'a Snapshot,
     images: &'a [ModuleImage],
     known: FxHashMap<u64, Option<String>>,
-    /// The data of modules, joined and in address order.
+    /// The data of modules, merged and in address order.
     data: Runs,
     numbered: TypeNumbers,
     declared: DeclaredBlocks,
@@ -34,11 +36,11 @@ pub struct Types<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
-    /// It begins with a vtable pointer of that class.
+    /// The block begins with a vtable pointer of the class.
     Vtable,
-    /// The program declares that what points to it points to that.
+    /// The program declares a pointer to this type, and that pointer points to the block.
     Declared,
-    /// Nothing: this is only what its bytes look like.
+    /// No evidence: the name only describes the block's bytes.
     Contents,
 }
 
@@ -51,7 +53,7 @@ pub struct TypesTold {
     pub vtable_bytes: u64,
     /// Bytes among them whose type the program declares.
     pub declared_bytes: u64,
-    /// Debug information that was not used, and why.
+    /// Debug information that was not used, with the reasons.
     pub notes: Vec<String>,
 }
 
@@ -67,7 +69,7 @@ impl TypesTold {
     }
 }
 
-/// Types by number, so that those of millions of blocks can be compared.
+/// Types by number, so that the types of millions of blocks can be compared.
 #[derive(Default)]
 struct TypeNumbers {
     names: Vec<String>,
@@ -92,7 +94,8 @@ impl TypeNumbers {
 }
 
 impl<'a> Types<'a> {
-    /// Looks in the names that the snapshot has, then in RTTI, for which the files of the modules are needed.
+    /// Prepares to look up names, first in the snapshot, then in RTTI, which needs the files of the
+    /// modules.
     pub fn new(snapshot: &'a Snapshot, images: &'a [ModuleImage]) -> Self {
         let modules = snapshot.meta.modules.iter();
         Types {
@@ -105,22 +108,22 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// Also tells types by what the program declares, where there is debug information.
+    /// Adds the types that the program declares, where there is debug information.
     pub fn declare(&mut self, heap: &Heap, files: &DeclaredFiles, limits: DeclaredLimits) {
         self.declared = DeclaredBlocks::find(self.snapshot, heap, self, files, limits);
     }
 
-    /// Returns what was left out of debug information, with the reasons.
+    /// Returns the parts of the debug information that were left out, with the reasons.
     pub(crate) fn notes(&self) -> &[String] {
         &self.declared.notes
     }
 
-    /// The files of the modules.
+    /// Returns the files of the modules.
     pub(crate) fn images(&self) -> &'a [ModuleImage] {
         self.images
     }
 
-    /// The number of what [`Types::describe`] calls a block.
+    /// Returns the number of the name that [`Types::describe`] gives to a block.
     pub fn number(&mut self, blocks: &BlockTable, at: u32, block: Block) -> u32 {
         if let Some((number, name)) = self.declared.numbered(at) {
             if let Some(&known) = self.numbered.by_declared.get(&number) {
@@ -147,24 +150,24 @@ impl<'a> Types<'a> {
         self.numbered.of(content, Evidence::Contents)
     }
 
-    /// The number of a type that is called so.
+    /// Returns the number of the type with this name.
     pub fn number_of(&mut self, name: &str) -> u32 {
         self.numbered.of(name, Evidence::Contents)
     }
 
-    /// Returns the evidence for the type of a number.
+    /// Returns the evidence for the type with this number.
     pub fn evidence(&self, number: u32) -> Evidence {
         let evidence = self.numbered.evidence.get(number as usize);
         evidence.copied().unwrap_or(Evidence::Contents)
     }
 
-    /// The name of a type by its number.
+    /// Returns the name of the type with this number.
     pub fn name(&self, number: u32) -> &str {
         let name = self.numbered.names.get(number as usize);
         name.map_or("", String::as_str)
     }
 
-    /// The names of all types that have a number, by that.
+    /// Returns the names of all numbered types, by number.
     pub(crate) fn names(&self) -> &[String] {
         &self.numbered.names
     }
@@ -195,7 +198,7 @@ impl<'a> Types<'a> {
         self.content_of(blocks, block).to_owned()
     }
 
-    /// The class whose objects begin with this word.
+    /// Returns the class whose objects begin with this word.
     pub fn class(&mut self, first_word: u64) -> Option<String> {
         if !first_word.is_multiple_of(8) || !self.is_data(first_word) {
             return None;
@@ -211,8 +214,9 @@ impl<'a> Types<'a> {
         class
     }
 
-    /// The words before an address point are the offset to top and the address of the type's
-    /// `std::type_info`, which begins with its own vtable pointer and the name (Itanium C++ ABI 2.5.2, 2.9.5).
+    /// Looks up a class in RTTI. The words before an address point are the offset to top and the
+    /// address of the type's `std::type_info`, which begins with its own vtable pointer and the
+    /// name (Itanium C++ ABI 2.5.2, 2.9.5).
     fn by_rtti(&self, point: u64) -> Option<String> {
         let offset = self.snapshot.word(point.checked_sub(16)?)? as i64;
         if !(-MAX_OFFSET_TO_TOP..=0).contains(&offset) {
@@ -236,7 +240,7 @@ impl<'a> Types<'a> {
         looks.then_some(class)
     }
 
-    /// The names that were found, to be saved with the snapshot.
+    /// Returns the names that were found, to save them with the snapshot.
     pub fn learnt(self) -> impl Iterator<Item = (u64, String)> {
         self.known
             .into_iter()
@@ -244,7 +248,7 @@ impl<'a> Types<'a> {
     }
 }
 
-/// Returns what the bytes of a block look like if their class is not known.
+/// Returns a description of a block's bytes, for a block without a known class.
 fn content(bytes: &[u8], is_pointer: impl Fn(u64) -> bool) -> &'static str {
     if bytes.iter().take(4096).all(|&b| b == 0) {
         return "zeros";
@@ -263,7 +267,7 @@ fn content(bytes: &[u8], is_pointer: impl Fn(u64) -> bool) -> &'static str {
     "data"
 }
 
-/// A zero-terminated string of a module's file by its address in the process.
+/// Returns a zero-terminated string of a module's file by its address in the process.
 fn string_at(image: &ModuleImage, address: u64) -> Option<String> {
     let elf = Elf::parse(&image.bytes).ok()?;
     let svma = address.wrapping_sub(image.base);

@@ -1,9 +1,10 @@
-//! Memory of glibc's malloc, where its heap is laid out in a way that is not known.
+//! Memory of glibc's malloc whose heap layout is unknown.
 //!
-//! Less is needed than for a dissection, and that has been the same for many releases: headers of chunks
-//! (malloc.c, `mchunk_size`), links of cached chunks (PROTECT_PTR), `heap_info` at the start of an arena's heap
-//! (arena.c), and bins that point to themselves. So it is known which chunks are free. Of those in use, the ones
-//! that a ledger knows are blocks; the others are roots, whatever they are.
+//! This needs less than a dissection, and only structures that have been the same for many
+//! releases: headers of chunks (malloc.c, `mchunk_size`), links of cached chunks (PROTECT_PTR),
+//! `heap_info` at the start of an arena's heap (arena.c), and bins that point to themselves. They
+//! show which chunks are free. Of the chunks in use, those that a ledger knows are blocks. The
+//! others are roots, whatever they contain.
 
 use crate::dissect::Heap;
 use crate::glibc::arenas::find_bins;
@@ -17,16 +18,18 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 
 const PAGE_BYTES: u64 = 4096;
-/// `heap_info` and `malloc_state` take less than this.
+/// Upper bound on the size of `heap_info` and `malloc_state`.
 const MOST_HEADERS_BYTES: u64 = 8192;
 
 impl Heap {
-    /// Takes all memory of glibc's malloc that is not in one of `blocks` (addresses) for the allocator's own if it
-    /// is free, for roots if it is in use. Returns whether the heap could be walked, and all of them are in it.
+    /// Classifies all memory of glibc's malloc outside `blocks` (addresses): free memory belongs to
+    /// the allocator, and memory in use is a root. Returns true if the heap could be walked and
+    /// contains all of the blocks.
     ///
     /// Call it after [`Heap::add_foreign`], for a process whose only allocator is glibc's.
     pub fn take_undissected(&mut self, snapshot: &Snapshot, blocks: &[u64]) -> bool {
-        // Bins point to free chunks, whose first word is still of the block before: no roots.
+        // Bins point to free chunks, whose first word still belongs to the previous block. They are
+        // not roots.
         let bins = snapshot.libc().and_then(|libc| find_bins(snapshot, libc));
         let Some((bins, pieces)) = bins.zip(pieces(snapshot)) else {
             return false;
@@ -57,7 +60,8 @@ impl Heap {
         let addresses: FxHashSet<u64> = others.iter().map(|chunk| chunk.0).collect();
         for (address, bytes) in others {
             let next = snapshot.word(address).unwrap_or(0) ^ (address >> 12);
-            // In the cache of a thread, or in a fast list, whose links lead to the headers.
+            // The chunk may be in the cache of a thread, or in a fast list, whose links point to
+            // headers.
             let is_cached = next == 0
                 || addresses.contains(&next)
                 || addresses.contains(&next.wrapping_add(HEADER_BYTES));
@@ -69,10 +73,11 @@ impl Heap {
     }
 }
 
-/// A range of heap, with its chunks in use, cached ones among them: user address and usable bytes.
+/// A range of heap, with the user addresses and usable bytes of its chunks in use, including cached
+/// ones.
 type InUse = (Range<u64>, Vec<(u64, u64)>);
 
-/// The heaps of all arenas; `None` if one cannot be walked.
+/// Returns the heaps of all arenas; `None` if one cannot be walked.
 fn pieces(snapshot: &Snapshot) -> Option<Vec<InUse>> {
     let mut ranges = Runs::new();
     for area in &snapshot.meta.areas {
@@ -107,11 +112,12 @@ fn pieces(snapshot: &Snapshot) -> Option<Vec<InUse>> {
     walked.collect()
 }
 
-/// The heap of an arena other than the main one, if there is one at this address (`ar_ptr`, `prev`, `size`).
+/// Returns the heap of an arena other than the main one at this address, if there is one (`ar_ptr`,
+/// `prev`, `size`).
 fn arena_heap(snapshot: &Snapshot, start: u64) -> Option<Range<u64>> {
     let arena = snapshot.word(start)?;
     let size = snapshot.word(start + 16)?;
-    // The arena is behind the header of its first heap.
+    // The arena follows the header of its first heap.
     let first = arena & !(PAGE_BYTES - 1);
     let fits = arena != first
         && snapshot.word(first) == Some(arena)

@@ -1,12 +1,13 @@
-//! Memory of a process that is in no heap: what an allocator that is not known has, or the program itself.
+//! Memory of a process outside of all heaps: it belongs to an unknown allocator, or to the program
+//! itself.
 
 use super::roots::dead_stacks;
 use crate::dissect::Heap;
 use crate::ranges::{Runs, intersection, joined, run_bytes};
 use crate::snapshot::{Area, AreaKind, Snapshot};
 
-/// Bytes of anonymous memory, as far as it was written to, in no heap and no stack. What is in there is searched for
-/// pointers, and whatever it consists of is in no report.
+/// Returns the bytes of written anonymous memory outside of heaps and stacks. This memory is
+/// searched for pointers, but no report includes its contents.
 pub fn unknown_memory(snapshot: &Snapshot, heap: &Heap) -> u64 {
     let threads = &snapshot.meta.threads;
     let is_stack = |area: &&Area| {

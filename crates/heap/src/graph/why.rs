@@ -10,32 +10,32 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::collections::VecDeque;
 
-/// One block on the way.
+/// One block on the path.
 #[derive(Clone, Debug, Serialize)]
 pub struct WhyStep {
-    /// Its address.
+    /// Address of the block.
     pub address: String,
-    /// Its usable bytes.
+    /// Usable bytes of the block.
     pub bytes: u64,
-    /// Its class or content.
+    /// Class of the block, or a description of its contents.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where in this block the address of the next one is.
+    /// Offset in this block at which the address of the next one is.
     pub offset: Option<u64>,
 }
 
-/// The way from a root to a block.
+/// The path from a root to a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
-    /// The root, and where in it the address is; `None` if nothing reaches the block.
+    /// The root, and the place of the address in it; `None` if nothing reaches the block.
     pub root: Option<String>,
-    /// The blocks from the root on; the last one is the block asked for.
+    /// The blocks on the path, beginning at the root. The last one is the block in question.
     pub path: Vec<WhyStep>,
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Finds out what keeps the block at (or around) `address` alive.
+/// Returns the path that keeps the block alive that is at `address` or contains it.
 pub fn why(
     snapshot: &Snapshot,
     heap: &Heap,
@@ -98,7 +98,8 @@ pub fn why(
 }
 
 struct Search {
-    /// The block from which each block was reached; itself if it was a root.
+    /// The block from which each block was reached. A block that was reached from a root names
+    /// itself.
     parents: Vec<u32>,
     roots: FxHashMap<u32, (u64, RootKind)>,
 }

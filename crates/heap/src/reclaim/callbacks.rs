@@ -1,18 +1,19 @@
 //! Code of the program that an allocator's `free` would call.
 //!
-//! An allocator that lets a program set hooks calls them from `free`, and they may wait for a lock that some thread keeps
-//! while it sleeps: the thread that was made to release a block would then never come back. So the absence of hooks is
-//! proved from outside, or nothing is released. Where a hook lies in memory that is not known, nobody can have set it if
-//! no other module has the name of what sets it.
+//! Some allocators let a program set hooks, and call them from `free`. A hook may wait for a lock
+//! that a sleeping thread keeps, and the thread that was made to release a block would then never
+//! return. So either the absence of hooks is proved from outside, or nothing is released. If the
+//! place of a hook is unknown, no code can have set the hook if no other module contains the name
+//! that is needed to set it.
 
 use memhook_process::{Mapping, ModuleImage, RemoteAddress, has_changed_code, read_memory};
 use std::ops::Range;
 
-/// Text without which a module of the program cannot set a hook.
+/// Text that a module of the program must contain to set a hook.
 const NAMES: [(&str, &[&str]); 3] = [
-    // mallctl(3): `arena.<i>.extent_hooks`; `experimental.hooks.*` since 5.2.
+    // In jemalloc, mallctl(3) sets `arena.<i>.extent_hooks`, and `experimental.hooks.*` since 5.2.
     ("jemalloc", &["extent_hooks", "experimental.hooks"]),
-    // mimalloc.h.
+    // The names are from mimalloc.h.
     (
         "mimalloc",
         &[
@@ -21,15 +22,15 @@ const NAMES: [(&str, &[&str]); 3] = [
             "mi_register_error",
         ],
     ),
-    // gperftools/malloc_extension.h.
+    // The names are from gperftools/malloc_extension.h.
     (
         "tcmalloc",
         &["SetSystemAllocator", "MallocExtension8Register"],
     ),
 ];
 
-/// The functions of gperftools that add a hook to each list that `free` may come to, as it maps memory for itself at times,
-/// and those that call the hooks of the list.
+/// For each hook list of gperftools that `free` may reach, since it sometimes maps memory for
+/// itself: the function that adds a hook, and the function that calls the hooks.
 const LISTS: [(&str, &str); 5] = [
     (
         "MallocHook_AddDeleteHook",
@@ -52,11 +53,12 @@ const LISTS: [(&str, &str); 5] = [
         "_ZN10MallocHook21InvokePreSbrkHookSlowEl",
     ),
 ];
-/// `HookList` of gperftools' src/malloc_hook-inl.h: the number of places in use, and eight places.
+/// Size of `HookList` of gperftools' src/malloc_hook-inl.h: the number of places in use, and eight
+/// places.
 const LIST_BYTES: usize = 9 * 8;
 
-/// Returns why `free` of this allocator, in this library, may call code of the program; `None` if it is proved that it
-/// does not.
+/// Returns why `free` of this allocator, in this library, may call code of the program; `None` if
+/// it provably does not.
 pub(super) fn callback(
     pid: i32,
     maps: &[Mapping],
@@ -84,7 +86,7 @@ pub(super) fn callback(
     }
 }
 
-/// A list of hooks that is not empty, or that cannot be found.
+/// Returns the name of a hook list that is not empty, or that cannot be found.
 fn hook_of_gperftools(pid: i32, maps: &[Mapping], library: &ModuleImage) -> Option<String> {
     let is_writable = |address: u64| {
         let mapping = maps.iter().find(|m| m.contains(address));
@@ -113,7 +115,7 @@ fn hook_of_gperftools(pid: i32, maps: &[Mapping], library: &ModuleImage) -> Opti
     })
 }
 
-/// Where the code of an exported function is (avma).
+/// Returns the code range of an exported function (avma).
 fn code_of(library: &ModuleImage, name: &str) -> Option<Range<u64>> {
     let elf = memhook_process::ElfView::parse(&library.bytes).ok()?;
     let function = elf.exported(name).filter(|e| !e.is_ifunc && e.size > 0)?;
@@ -121,8 +123,8 @@ fn code_of(library: &ModuleImage, name: &str) -> Option<Range<u64>> {
     Some(start..start.checked_add(function.size)?)
 }
 
-/// The addresses that code takes by `lea disp32(%rip), %r64` (Intel SDM, volume 2, "LEA"). What only looks like one is among
-/// them.
+/// Returns the addresses that code loads with `lea disp32(%rip), %r64` (Intel SDM, volume 2,
+/// "LEA"). Bytes that merely look like this instruction are included.
 fn addresses(pid: i32, code: &Range<u64>) -> Vec<u64> {
     const MOST_BYTES: u64 = 1 << 16;
     let mut bytes = vec![0; (code.end - code.start).min(MOST_BYTES) as usize];

@@ -1,4 +1,4 @@
-//! Scans of one process again and again, each of which says what may be released by now.
+//! Repeated scans of one process. Each scan returns the blocks that may be released by now.
 
 use super::choose::{reclaimable, refusal};
 use super::refusal::Refusal;
@@ -14,39 +14,40 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::time::Duration;
 
-/// A process in which blocks are released that two scans find leaked with the same contents.
+/// Releases blocks of a process that two scans find leaked with the same contents.
 pub struct Reclaimer {
     pid: i32,
     request: Request,
-    /// /proc/PID/stat, which is bound to the process, not to its number.
+    /// The process's /proc/PID/stat. The open file refers to this process even if its id is reused.
     stat: File,
     /// Blocks that were leaked at the last scan.
     before: Option<Fingerprints>,
-    /// The verdict that `before` is of. Nothing else is released then, however often the process is scanned.
+    /// The verdict from which `before` comes. With a verdict, no other blocks are released, however
+    /// often the process is scanned.
     verdict: Option<Verdict>,
 }
 
-/// A scan, and what of it may be released.
+/// A scan, and the blocks that it allows to release.
 pub struct Candidates {
     /// The snapshot.
     pub captured: Captured,
-    /// The process's memory, opened before it was copied: it ends with an execve.
+    /// The process's memory, opened before the copy. An execve invalidates it.
     pub(super) memory: File,
-    /// For how long one thread was held at most to ask what the kernel uses for it.
+    /// Longest time for which one thread was held to ask what memory the kernel uses for it.
     pub asked: Duration,
     /// Scan of the snapshot.
     pub scan: Scan,
     /// Blocks that may be released.
     pub chosen: Vec<u32>,
-    /// Reason why nothing is chosen.
+    /// Reason why no block was chosen.
     pub refused: Option<Refusal>,
     /// Number of blocks in the verdict, if there is one.
     pub verdict_blocks: Option<usize>,
 }
 
 impl Reclaimer {
-    /// For a process that nobody else reclaims or traces: two reclaimers would release the same blocks, and a
-    /// tracer would not see the releases.
+    /// Prepares for a process that nobody else reclaims or traces. Two reclaimers would release the
+    /// same blocks twice, and a tracer would not see the releases.
     pub fn new(pid: i32, request: Request) -> Result<Reclaimer, Error> {
         let path = format!("/proc/{pid}/stat");
         let stat = File::open(&path);
@@ -59,9 +60,9 @@ impl Reclaimer {
         })
     }
 
-    /// Starts with a verdict in place of the first scan.
+    /// Prepares with a verdict in place of the first scan.
     pub fn with_verdict(pid: i32, request: Request, verdict: Verdict) -> Result<Reclaimer, Error> {
-        // First: the file that is opened now stays bound to this process.
+        // The file is opened before anything else, because it then stays bound to this process.
         let reclaimer = Reclaimer::new(pid, request)?;
         if let Some(reason) = verdict.foreign_to(pid) {
             return Err(Error::OtherVerdict { pid, reason });
@@ -73,20 +74,20 @@ impl Reclaimer {
         })
     }
 
-    /// Returns true if the process lives.
+    /// Returns true if the process is alive.
     pub fn is_alive(&mut self) -> bool {
         let mut bytes = Vec::new();
         let read = self.stat.rewind();
         let read = read.and_then(|()| self.stat.read_to_end(&mut bytes));
-        // The name in it may be no text.
+        // The process name in the file need not be valid text.
         let text = String::from_utf8_lossy(&bytes);
         let state = text.rsplit(')').next().unwrap_or("").trim_start();
-        // One whose initial thread has ended runs on as long as it has others.
+        // A process whose initial thread has ended lives on while it has other threads.
         read.is_ok() && (!state.starts_with(['Z', 'X']) || !has_ended(self.pid))
     }
 
-    /// Scans the process, and chooses of what is leaked that which was leaked with the same contents at the
-    /// scan before. The first scan chooses nothing.
+    /// Scans the process. Chooses the leaked blocks that were leaked with the same contents at the
+    /// previous scan. The first scan chooses none.
     pub fn scan(&mut self) -> Result<Candidates, Error> {
         let path = proc_path(self.pid, "mem");
         let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
@@ -107,8 +108,9 @@ impl Reclaimer {
         let mut chosen = Vec::new();
         if let (Some(before), None) = (&self.before, &refused)
             && !scan.leaks.is_empty()
-            // After the scan: memory that is given to the kernel later was reachable until then, because the
-            // program had its address. If the kernel's memory is not known, nothing is chosen.
+            // The kernel is asked after the scan. Memory that the program passes to the kernel
+            // later was reachable until then, because the program had its address. If the kernel's
+            // memory is unknown, no block is chosen.
             && let Ok((places, longest)) = kernel_places(self.pid)
         {
             asked = longest;
@@ -116,7 +118,7 @@ impl Reclaimer {
             chosen = reclaimable(snapshot, heap, options, leaks, before, &places);
         }
         let mut refused = refused;
-        // A process may have several.
+        // A process may have several allocators.
         for name in owners(&scan.heap, &chosen).into_iter().flatten() {
             let others = scan.heap.others.iter();
             let mut heaps = others.filter(|other| other.allocator == name);
@@ -160,7 +162,7 @@ impl Reclaimer {
     /// Releases the chosen blocks of the last scan.
     pub fn release(&mut self, candidates: &Candidates, hold: &mut HoldAtSafePoint) -> Released {
         let done = candidates.release(hold);
-        // The same addresses may be given out and leaked again before the next scan.
+        // The program may allocate the same addresses, and leak them again, before the next scan.
         for address in done.released.iter().map(|&b| candidates.address(b)) {
             self.before.iter_mut().for_each(|b| b.remove(address));
         }
@@ -173,7 +175,7 @@ impl Candidates {
         self.scan.heap.blocks.get(block).address
     }
 
-    /// Usable bytes of some of its blocks.
+    /// Returns the usable bytes of some of the blocks.
     pub fn bytes(&self, blocks: &[u32]) -> u64 {
         let blocks = blocks.iter().map(|&b| self.scan.heap.blocks.get(b));
         blocks.map(|block| block.bytes).sum()

@@ -1,5 +1,5 @@
-//! Which leaked blocks may be given back to the allocator. Releasing a block that the program still uses
-//! would corrupt its memory, so everything here errs on the side of keeping blocks.
+//! Chooses the leaked blocks that may be given back to the allocator. Releasing a block that the
+//! program still uses would corrupt its memory, so every doubt keeps the block.
 
 use super::refusal::Refusal;
 use crate::blocks::{BlockSet, BlockTable};
@@ -10,14 +10,16 @@ use crate::graph::twice::{Fingerprints, still_leaked};
 use crate::snapshot::{Snapshot, ThreadState};
 use std::ops::Range;
 
-/// `dtv_t` has two words; `dtv[-1].counter` is the number of entries (sysdeps/generic/dl-dtv.h).
+/// Bytes of a `dtv_t`, which has two words. `dtv[-1].counter` is the number of entries
+/// (sysdeps/generic/dl-dtv.h).
 const DTV_ENTRY_BYTES: u64 = 16;
 const MAX_DTV_ENTRIES: u64 = 1 << 16;
 
-/// Returns why nothing of this heap may be released; `None` if blocks may be.
+/// Returns why no block of this heap may be released; `None` if blocks may be.
 pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     let meta = &snapshot.meta;
-    // What another look would not change comes first: the reason that is shown is one to act on.
+    // Refusals that another scan would not change come first, so that the user can act on the
+    // reason shown.
     let undissected = heap.undissected.first().map(|other| other.allocator);
     if let Some(allocator) = heap.unknown_allocator(&meta.modules).or(undissected) {
         return Some(Refusal::OtherAllocator(allocator.to_owned()));
@@ -31,7 +33,7 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
             what: finding.what.clone(),
         });
     }
-    // Where another allocator serves the program, glibc's has nothing.
+    // If another allocator serves the program, glibc's has no blocks.
     let is_served = heap.glibc_minor == 0 && !heap.others.is_empty();
     if heap.caches.is_empty() && !is_served {
         return Some(Refusal::NoCaches);
@@ -43,10 +45,10 @@ pub fn refusal(snapshot: &Snapshot, heap: &Heap) -> Option<Refusal> {
     unsearched.map(|what| Refusal::Unsearched(what.clone()))
 }
 
-/// The blocks that were leaked at both moments with the same contents, are nothing of libc's own,
-/// no memory that the kernel uses for a thread (`kernel_places`), and to which no leaked block points that
-/// is not among them: one that has just been leaked, or was written to meanwhile, may be
-/// in use after all, and what it points to with it.
+/// Returns the blocks that were leaked at both moments with the same contents and that pass three
+/// tests. They do not belong to libc, the kernel does not use them for a thread (`kernel_places`),
+/// and no leaked block outside the result points to them. A block that has just been leaked, or was
+/// written to meanwhile, may still be in use, and so may the blocks that it points to.
 pub fn reclaimable(
     snapshot: &Snapshot,
     heap: &Heap,
@@ -82,7 +84,7 @@ pub fn reclaimable(
     may_go.filter(|&b| !kept.contains(b)).collect()
 }
 
-/// The leaked blocks that the ranges touch.
+/// Returns the leaked blocks that the ranges touch.
 fn within(ranges: &[Range<u64>], blocks: &BlockTable, leaks: &[Leak]) -> impl Iterator<Item = u32> {
     let leaked = leaks.iter().map(|l| l.block);
     leaked.filter(|&b| {
@@ -93,8 +95,8 @@ fn within(ranges: &[Range<u64>], blocks: &BlockTable, leaks: &[Leak]) -> impl It
     })
 }
 
-/// Blocks that libc keeps for threads: caches, stacks, thread control blocks, thread-local storage. Marking
-/// finds them too, but this does not rely on it.
+/// Returns the blocks that libc keeps for threads: caches, stacks, thread control blocks,
+/// thread-local storage. Marking finds them too, but the choice does not rely on it.
 fn of_libc(snapshot: &Snapshot, heap: &Heap) -> Vec<u32> {
     let threads = &snapshot.meta.threads;
     let of_thread = threads.iter().flat_map(|t| {
@@ -107,7 +109,8 @@ fn of_libc(snapshot: &Snapshot, heap: &Heap) -> Vec<u32> {
         .collect()
 }
 
-/// The address of a thread's dtv and those in it (`tcbhead_t.dtv` is the second word).
+/// Returns the address of a thread's dtv and the addresses in it (`tcbhead_t.dtv` is the second
+/// word).
 fn dtv(snapshot: &Snapshot, thread: &ThreadState) -> Vec<u64> {
     let word = |at: u64| snapshot.word(at).unwrap_or(0);
     let dtv = word(thread.fs_base.wrapping_add(8));
@@ -179,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Three leaked blocks, of which the first points to the second.
+    /// There are three leaked blocks, of which the first points to the second.
     #[test]
     fn what_the_kernel_uses_is_kept_with_all_that_it_reaches() {
         let start = 0x1000u64;

@@ -1,33 +1,35 @@
-//! Amount of work that fits into one hold, from the holds before.
+//! Amount of work that fits into one hold, estimated from previous holds.
 
 use std::time::{Duration, Instant};
 
-/// One thread is to be held no longer than this.
+/// Maximum time of a hold of one thread.
 const HOLD: Duration = Duration::from_micros(1500);
-/// Holds that last longer than this on average are those of a process, or by one, that gets next to no processor time.
+/// Average length of holds above which the process, or memhook-rs, is taken to get too little
+/// processor time.
 const MOST_ON_AVERAGE: Duration = Duration::from_millis(15);
-/// Less time in all proves nothing, and neither does one that was long.
+/// Total hold time below which the average proves nothing. A single long hold proves nothing
+/// either.
 const TELLING: Duration = Duration::from_millis(500);
 const FEW_HOLDS: u32 = 3;
-/// A thread is left alone after a hold for as long as that has lasted, and for no longer than this.
+/// Maximum rest after a hold. The rest is as long as the hold was, up to this limit.
 const MOST_REST: Duration = Duration::from_millis(100);
-/// Guesses before anything was measured.
+/// Estimates that are used before anything was measured.
 const FIRST_FINISH: Duration = Duration::from_micros(400);
 const FIRST_CALLS: usize = 32;
 
-/// The time of one hold, and what can be done in it.
+/// Time of one hold, and the work that can be done in it.
 pub struct HoldTime {
     /// Time to restore a thread and release it.
     finish: Duration,
     /// Time to check and release a block; `None` if it is not yet known.
     call: Option<Duration>,
-    /// All holds so far, and how many.
+    /// Total time and number of all holds so far.
     held: Duration,
     holds: u32,
 }
 
 impl HoldTime {
-    /// Before the first hold.
+    /// Returns the estimates before the first hold.
     pub fn new() -> HoldTime {
         HoldTime {
             finish: FIRST_FINISH,
@@ -37,14 +39,15 @@ impl HoldTime {
         }
     }
 
-    /// When no more calls are to be made in a hold that has lasted so long at `now`.
+    /// Returns the time after which a hold that has lasted `held` at `now` must not make further
+    /// calls.
     pub fn end(&self, now: Instant, held: Duration) -> Instant {
         let time = HOLD.saturating_sub(self.finish);
         now + time.saturating_sub(held)
     }
 
-    /// Returns how many blocks to check at once with this much time left: checking blocks that are then not released
-    /// wastes time.
+    /// Returns how many blocks to check in one step with this much time left. Checking blocks that
+    /// are then not released wastes time.
     pub fn fitting(&self, left: Duration, most: usize) -> usize {
         let count = match self.call {
             None => FIRST_CALLS,
@@ -53,7 +56,7 @@ impl HoldTime {
         count.clamp(1, most)
     }
 
-    /// So many blocks took this time.
+    /// Records that `count` blocks took this time.
     pub fn called(&mut self, count: usize, took: Duration) {
         let call = took / count.max(1) as u32;
         self.call = Some(match self.call {
@@ -62,7 +65,7 @@ impl HoldTime {
         });
     }
 
-    /// A hold lasted so long. Returns for how long to leave the threads alone.
+    /// Records the length of a hold. Returns the time for which the threads must be left alone.
     pub fn held(&mut self, lasted: Duration) -> Duration {
         self.held += lasted;
         self.holds += 1;
@@ -79,8 +82,8 @@ impl HoldTime {
         (is_telling && average > MOST_ON_AVERAGE).then_some(average)
     }
 
-    /// From the last call until the thread was let go. What takes very long was waiting for a processor,
-    /// which says nothing of the next time.
+    /// Records the time from the last call to the release of the thread. A very long time was spent
+    /// waiting for a processor, and does not predict the next one.
     pub fn finished(&mut self, took: Duration) {
         self.finish = (self.finish + took.min(HOLD / 2)) / 2;
     }
@@ -127,7 +130,7 @@ mod tests {
         assert_eq!(time.end(now, 100 * MICROSECOND) - now, 1000 * MICROSECOND);
         time.finished(600 * MICROSECOND);
         assert_eq!(time.end(now, 100 * MICROSECOND) - now, 900 * MICROSECOND);
-        // However slow it was, half of the time is for calls.
+        // However slow the finish was, half of the time remains for calls.
         (0..40).for_each(|_| time.finished(90_000 * MICROSECOND));
         assert!(time.end(now, Duration::ZERO) - now >= HOLD / 2);
         assert_eq!(time.end(now, HOLD), now);

@@ -1,10 +1,11 @@
-//! The last look at blocks before a thread is made to release them.
+//! The last check of blocks before a thread is made to release them.
 //!
-//! The blocks are leaked, so nobody should be able to free them. But a program may have hidden their addresses, and have
-//! freed some since the search. Where an allocator leaves what is freed as it is, its structures say so, at a moment at
-//! which all other threads stand still outside of it. They run again before the first block is released: a thread
-//! that then frees one of them by a hidden address, within the millisecond that the calls take, frees it for the second
-//! time. Nobody can tell that such a thread exists.
+//! The blocks are leaked, so nobody should be able to free them. But a program may have hidden
+//! their addresses, and may have freed some since the search. An allocator may leave a freed block
+//! unchanged. Then only its structures show the release, and only while all other threads stand
+//! still outside of the allocator. The threads run again before the first block is released. A
+//! thread that then frees one of the blocks by a hidden address, within the millisecond that the
+//! calls take, frees it for the second time. Such a thread cannot be detected.
 
 use crate::allocators::live_check::{LiveCheck, Standstill};
 use crate::blocks::Block;
@@ -18,15 +19,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// All threads stand still for no longer than this for one look.
+/// Maximum time for which all threads stand still for one check.
 const LOOK: Duration = Duration::from_millis(8);
 
-/// Time for which a thread inside an allocator is let run: a first step, the longest step, and the sum.
+/// Time for which a thread inside an allocator may run on: a first step, the longest step, and the
+/// sum.
 const STEP: Duration = Duration::from_micros(30);
 const MOST_STEP: Duration = Duration::from_micros(200);
 const SETTLE: Duration = Duration::from_millis(4);
 
-/// Way to check blocks of one allocator.
+/// Method to check blocks of one allocator.
 pub(super) struct Look {
     check: Arc<dyn LiveCheck>,
     malloc: MallocPlaces,
@@ -34,16 +36,16 @@ pub(super) struct Look {
     program: Vec<Range<u64>>,
 }
 
-/// A look that showed nothing.
+/// Reason why a check had no result.
 pub(super) enum InVain {
-    /// Another one may.
+    /// A thread was inside the allocator. Another check may succeed.
     Inside(&'static str),
-    /// The process has gone, for example.
+    /// The check is impossible, for example because the process is gone.
     Failed(Error),
 }
 
 impl Look {
-    /// In the process of a snapshot.
+    /// Prepares a check in the process of a snapshot.
     pub fn new(check: Arc<dyn LiveCheck>, snapshot: &Snapshot) -> Look {
         let modules = &snapshot.meta.modules;
         let is_called = |name: &str| name.starts_with("libpthread") || name.starts_with("ld-");
@@ -57,12 +59,13 @@ impl Look {
         }
     }
 
-    /// Returns true if the other threads have to stand still for it.
+    /// Returns true if the check requires that the other threads stand still.
     pub fn needs_standstill(&self) -> bool {
         self.check.needs_standstill()
     }
 
-    /// Which of the blocks are live. The other threads stand still afterwards, if they have to.
+    /// Returns true for each block that is live. If the check requires it, the other threads stand
+    /// still afterwards.
     pub fn at(
         &self,
         held: &mut Held,
@@ -92,7 +95,8 @@ impl Look {
         Ok(live)
     }
 
-    /// Stops all other threads, none of them inside the allocator: one that is there runs on until it has left.
+    /// Stops all other threads outside the allocator. A thread that is inside runs on until it has
+    /// left.
     fn stop_outside(&self, held: &mut Held, others: &Others, memory: &File) -> Result<(), InVain> {
         let begin = Instant::now();
         if !held.stop_others(others).map_err(InVain::Failed)? {
@@ -122,7 +126,7 @@ impl Look {
         if self.program.iter().any(is_program) {
             return is_inside_by(registers, &self.malloc, read);
         }
-        // In the kernel's part of the process, for example, where clocks are read.
+        // The thread may be in code that the kernel maps, for example where clocks are read.
         is_inside_by(registers, &self.malloc.called_at(registers.rip), read)
     }
 }

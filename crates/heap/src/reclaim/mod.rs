@@ -1,4 +1,4 @@
-//! Giving leaked blocks of a live process back to its allocator.
+//! Gives leaked blocks of a live process back to its allocator.
 
 mod callbacks;
 mod candidates;

@@ -1,17 +1,17 @@
-//! Reasons why nothing of a heap may be released.
+//! Reasons why no block of a heap may be released.
 
-/// A doubt about a heap, for which all of its blocks are kept; one line.
+/// Doubt about a heap, because of which all of its blocks are kept. Its text is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Blocks of the C library's may be parts of what another allocator manages.
+    /// Blocks of the C library may contain memory that another allocator manages.
     #[error("another allocator is loaded ({0}): glibc's blocks may be parts of its own")]
     OtherAllocator(String),
-    /// The leaked blocks are of an allocator whose `free` no thread can be made to call.
+    /// The leaked blocks belong to an allocator whose `free` cannot be called safely.
     #[error(
         "{0} is part of the program: no thread can be kept out of its code, so its free() is not called"
     )]
     LinkedIn(String),
-    /// `free` may call something of the program's.
+    /// `free` may call a function of the program.
     #[error("free() could call the program's own code, which could wait for a lock: {0}")]
     CallsBack(String),
     /// The allocator does not show whether a block was freed since the search.
@@ -20,21 +20,21 @@ pub enum Refusal {
     /// The heap was copied in the middle of a change.
     #[error("a thread stayed inside malloc, so the heap was in the middle of a change")]
     InMalloc,
-    /// Part of the heap makes no sense.
+    /// A part of the heap could not be parsed.
     #[error("part of the heap could not be parsed: at {address:#x}, {what}")]
     Unparsed {
-        /// Where.
+        /// Address of the part.
         address: u64,
-        /// Contents at that place.
+        /// Description of the damage.
         what: String,
     },
-    /// Free blocks in the caches would look used, and leaked.
+    /// The thread caches were not found, so their free blocks would look used, and leaked.
     #[error("no thread's malloc cache was found")]
     NoCaches,
-    /// Blocks are missing, or were found that malloc does not know.
+    /// The number of blocks differs from malloc's own count.
     #[error("the large blocks found are not those that malloc counts")]
     OtherCount,
-    /// Pointers may be where nobody has looked.
+    /// Pointers may be in memory that was not searched.
     #[error("{0} may hold pointers, and could not be searched")]
     Unsearched(String),
 }

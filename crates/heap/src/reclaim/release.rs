@@ -1,4 +1,4 @@
-//! Releasing blocks of a running process by calls of its own `free`.
+//! Releases blocks of a running process by calls of its own `free`.
 
 use super::callbacks::callback;
 use super::candidates::Candidates;
@@ -16,21 +16,23 @@ use memhook_process::{
 };
 use std::time::{Duration, Instant};
 
-/// Bytes of each block that are compared while a thread is held for it; all of it was compared just before.
+/// Bytes of each block that are compared while a thread is held to release it. The whole block was
+/// compared shortly before.
 const HEAD_BYTES: u64 = 64;
-/// The version of glibc (2.34) since which `__free_hook` is not called.
+/// The first version of glibc (2.34) that does not call `__free_hook`.
 const NO_HOOKS_SINCE: u32 = 34;
 
-/// Blocks looked at in one hold. Those whose turn does not come are looked at again in the next one.
+/// Number of blocks examined in one hold. The next hold examines blocks that this one did not
+/// reach.
 const LOOKED_AT: usize = 128;
-/// For how long a thread calls the `free` of an allocator whose blocks were looked at once more.
+/// Time for which a thread calls `free` of an allocator whose blocks need a second check.
 const CALLS: Duration = Duration::from_millis(1);
-/// Longest wait for the last of these calls before it is left to the thread: it may wait for a lock while it has
-/// another one.
+/// Longest wait for the last of these calls. After that, the thread finishes the call alone,
+/// because it may hold one lock while it waits for another.
 const CALL_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a thread that did not stop in time.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
-/// Time limit for finding all threads outside an allocator.
+/// Time limit for a moment when all threads are outside an allocator.
 const STILL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Result of a release.
@@ -40,22 +42,22 @@ pub struct Released {
     pub released: Vec<u32>,
     /// Number of holds of a thread.
     pub holds: u64,
-    /// For how long in all.
+    /// Total time of these holds.
     pub held: Duration,
-    /// For how long at most.
+    /// Length of the longest hold.
     pub longest: Duration,
-    /// Reason why it ended early.
+    /// Reason for an early end.
     pub failed: Option<Error>,
 }
 
-/// Holds one thread where it may be made to call `free`.
+/// Function that holds one thread at a point where the thread may be made to call `free`.
 pub type HoldAtSafePoint<'a> = dyn FnMut() -> Result<Held, memhook_inject::Error> + 'a;
 
 impl Candidates {
-    /// Releases of the chosen blocks those that are still what they were in the snapshot.
+    /// Releases those of the chosen blocks that have not changed since the snapshot.
     ///
-    /// After a failure it is not known which blocks of the last batch were released: they count as kept,
-    /// and only another scan can tell.
+    /// After a failure, nobody knows which blocks of the last batch were released. They count as
+    /// kept, and only another scan can tell.
     pub(super) fn release(&self, hold: &mut HoldAtSafePoint) -> Released {
         let mut done = Released::default();
         if !self.chosen.is_empty() {
@@ -78,7 +80,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// Releases blocks of one allocator; `None` is glibc's.
+    /// Releases blocks of one allocator; `None` stands for glibc's.
     fn release_of(
         &self,
         allocator: Option<&str>,
@@ -103,7 +105,7 @@ impl Candidates {
             let unsure = self.take_unsure(&mut same);
             self.release_by(None, free, same, hold, done)?;
             let live = self.scan.heap.live.clone();
-            // Nothing is unsure without it.
+            // Without that test, no block is in doubt.
             let look = live.map(|live| Look::new(live, &self.captured.snapshot));
             return self.release_by(look.as_ref(), free, unsure, hold, done);
         };
@@ -111,7 +113,7 @@ impl Candidates {
         self.release_by(Some(&look), free, same, hold, done)
     }
 
-    /// Takes out those blocks of glibc's that would look the same if they had been freed.
+    /// Removes those glibc blocks that would look the same if they had been freed.
     fn take_unsure(&self, blocks: &mut Vec<u32>) -> Vec<u32> {
         let heap = &self.scan.heap;
         let Some(live) = &heap.live else {
@@ -123,7 +125,7 @@ impl Candidates {
         blocks.extract_if(.., is_unsure).collect()
     }
 
-    /// Releases blocks of one allocator, after such a look at them, if there has to be one.
+    /// Releases blocks of one allocator, after a second check if the allocator needs one.
     fn release_by(
         &self,
         look: Option<&Look>,
@@ -133,7 +135,7 @@ impl Candidates {
         done: &mut Released,
     ) -> Result<(), Error> {
         let pid = self.captured.snapshot.meta.pid;
-        // From the end, because the last ones are taken off.
+        // Reversed, because blocks are taken from the end.
         left.reverse();
         let mut time = HoldTime::new();
         let mut progress = Instant::now();
@@ -167,7 +169,7 @@ impl Candidates {
             let lasted = *held.as_ref().unwrap_or(&Duration::ZERO);
             done.held += lasted;
             done.longest = done.longest.max(lasted);
-            // One that stopped too late is still ours, and could not be held again.
+            // A thread that stopped too late still belongs to us, and could not be held again.
             wait_for_late_threads(LATE_PATIENCE);
             released?;
             held?;
@@ -199,7 +201,7 @@ impl Candidates {
             .collect()
     }
 
-    /// Releases as many as fit into one hold.
+    /// Releases as many blocks as fit into one hold.
     fn release_some(
         &self,
         held: &mut Held,
@@ -212,7 +214,7 @@ impl Candidates {
         let mut begin = Instant::now();
         let until = time.end(begin, held.held_for());
         let mut is_first = true;
-        // However slow the machine, each hold gets somewhere.
+        // Every hold releases at least one block, however slow the machine is.
         while !left.is_empty() && (is_first || begin < until) {
             is_first = false;
             let count = time.fitting(until.saturating_duration_since(begin), Held::MAX_CALLS);
@@ -233,14 +235,14 @@ impl Candidates {
         Ok(())
     }
 
-    /// Returns how to check blocks of an allocator once more.
+    /// Returns the second check for blocks of an allocator.
     fn look_of(&self, allocator: &str) -> Option<Look> {
         let mut others = self.scan.heap.others.iter();
         let heap = others.find(|other| other.allocator == allocator)?;
         Some(Look::new(heap.live_check.clone()?, &self.captured.snapshot))
     }
 
-    /// Takes some of the blocks, and returns those of them that are live.
+    /// Takes some of the blocks from the list, and returns those that are live.
     fn live_of(
         &self,
         held: &mut Held,
@@ -268,7 +270,7 @@ impl Candidates {
         }
     }
 
-    /// Releases blocks that are live.
+    /// Releases blocks that are known to be live.
     fn release_live(
         &self,
         held: &mut Held,
@@ -288,7 +290,7 @@ impl Candidates {
         Ok(())
     }
 
-    /// The address of `free` in the C library whose heap this is.
+    /// Returns the address of `free` in the C library that owns this heap.
     fn find_free(&self) -> Result<u64, Error> {
         let snapshot = &self.captured.snapshot;
         let pid = snapshot.meta.pid;
@@ -321,7 +323,7 @@ fn no_check(pid: i32, allocator: &str) -> Error {
     Error::NoHeap { pid, reason }
 }
 
-/// The allocator of a block; `None` is glibc's.
+/// Returns the allocator of a block; `None` stands for glibc's.
 pub(super) fn allocator_of(heap: &Heap, block: u32) -> Option<&'static str> {
     match heap.blocks.segment_of(block).kind {
         SegmentKind::Sized(index) => heap.others.get(index as usize).map(|other| other.allocator),
@@ -329,7 +331,7 @@ pub(super) fn allocator_of(heap: &Heap, block: u32) -> Option<&'static str> {
     }
 }
 
-/// Returns the allocators of blocks, each once.
+/// Returns the allocators of some blocks, without duplicates.
 pub(super) fn owners(heap: &Heap, blocks: &[u32]) -> Vec<Option<&'static str>> {
     let mut found: Vec<_> = blocks
         .iter()
@@ -340,18 +342,20 @@ pub(super) fn owners(heap: &Heap, blocks: &[u32]) -> Vec<Option<&'static str>> {
     found
 }
 
-/// Allocators other than glibc's whose blocks are released: no others have been tested.
+/// Allocators other than glibc's whose blocks may be released. Others were not tested.
 pub(super) const RELEASED: [&str; 4] = ["jemalloc", "mimalloc", "tcmalloc", MUSL];
-/// Part of the names of libraries whose blocks are not what the allocator in them calls blocks (gperftools').
+/// Part of the names of gperftools' debugging libraries. The blocks that they return are not blocks
+/// of the allocator inside them.
 const DEBUGGING: &str = "_debug";
 
-/// The address of `free` in the library of an allocator. What is part of the program has none that may be called: no
-/// thread could be kept out of its code.
+/// Returns the address of `free` in the library of an allocator. An allocator that is linked into
+/// the program has no `free` that may be called, because threads could not be kept out of its code.
 pub(super) fn find_free_of(images: &[ModuleImage], allocator: &str) -> Option<u64> {
     exported(library_of(images, allocator)?, "free")
 }
 
-/// Returns why the functions of an allocator may call code of the program, if they may; `None` stands for glibc's.
+/// Returns why the functions of an allocator may call code of the program, if they may. `None`
+/// stands for glibc's.
 pub fn foreign_callback(
     pid: i32,
     images: &[ModuleImage],
@@ -387,12 +391,12 @@ fn library_of<'a>(images: &'a [ModuleImage], allocator: &str) -> Option<&'a Modu
         !image.is_main && name == Some(allocator)
     };
     let mut libraries = images.iter().filter(is_its);
-    // If there are two, it is not known which of them has the block.
+    // If there are two libraries, it is unknown which of them owns the block.
     let library = libraries.next().filter(|_| libraries.next().is_none())?;
     (!library.name().contains(DEBUGGING)).then_some(library)
 }
 
-/// The address of a function or a variable that a module exports.
+/// Returns the address of a function or a variable that a module exports.
 pub(crate) fn exported(image: &ModuleImage, name: &str) -> Option<u64> {
     let elf = ElfView::parse(&image.bytes).ok()?;
     let found = elf.exported(name).filter(|e| !e.is_ifunc)?;

@@ -1,4 +1,4 @@
-//! Check whether blocks of a running process are still what they were in a snapshot of it.
+//! Check whether blocks of a running process are unchanged since a snapshot of it.
 
 use crate::dissect::Heap;
 use crate::glibc::layout::{FLAGS, IS_MMAPPED, PREV_INUSE};
@@ -9,12 +9,12 @@ use std::io::IoSliceMut;
 
 /// Pieces in one process_vm_readv (UIO_MAXIOV).
 const PIECES: usize = 1024;
-/// Read of the process at a time, and of one block.
+/// Bytes that are read from the process at a time, and from one block.
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// Which of the blocks are still what they were in the snapshot: in use by their headers, of the same size,
-/// and with the same first `most` bytes. A block that was released meanwhile has a link of a list in its
-/// first word.
+/// Returns the blocks that are unchanged since the snapshot: in use by their headers, of the same
+/// size, and with the same first `most` bytes. A block that was released meanwhile has a list link
+/// in its first word.
 pub fn unchanged(
     pid: i32,
     snapshot: &Snapshot,
@@ -23,8 +23,8 @@ pub fn unchanged(
     most: u64,
 ) -> Vec<bool> {
     let mut result = Vec::with_capacity(blocks.len());
-    // Only the beginning of a very large block is compared: most of it may never have been touched, and reading
-    // it would give it pages.
+    // Only the beginning of a very large block is compared. Most of the block may never have been
+    // touched, and reading it would allocate pages for it.
     let compared = |number: u32| heap.blocks.get(number).bytes.min(most).min(BATCH_BYTES);
     let mut left = blocks;
     let is_apart = |pieces: &[(u64, u64)], now: &[u8]| is_apart(pid, pieces[0].0, now);
@@ -36,7 +36,8 @@ pub fn unchanged(
         });
         let (batch, later) = left.split_at(fitting.count().max(1));
         left = later;
-        // Header and contents, and the header after them, which says whether the block is in use.
+        // The header and the contents are read, and the header after them, which has the in-use
+        // flag of this block.
         let pieces: Vec<(u64, u64)> = batch
             .iter()
             .flat_map(|&number| {
@@ -59,7 +60,7 @@ pub fn unchanged(
                     at = end;
                 }
             }
-            // One of them is gone, so they are read one by one.
+            // One of the blocks is unmapped, so they are read one by one.
             None => result.extend(pieces.chunks(2).map(|pair| {
                 let is_mapped = last_of_mapping(snapshot, pair[0].0);
                 let pair = if is_mapped { &pair[..1] } else { pair };
@@ -71,8 +72,8 @@ pub fn unchanged(
     result
 }
 
-/// Like the function above, for blocks without headers: those of regions of one size. Their allocator writes nothing
-/// into what is freed, so it has to be asked in another way whether they still live.
+/// Like the function above, for blocks without headers in regions of one size. Their allocator
+/// writes nothing into a freed block, so whether they still live must be determined in another way.
 pub fn unchanged_contents(
     pid: i32,
     snapshot: &Snapshot,
@@ -89,7 +90,7 @@ pub fn unchanged_contents(
     blocks.iter().map(is_same).collect()
 }
 
-/// Returns true if the chunk with this size word is a mapping of its own, which no chunk follows.
+/// Returns true if the chunk with this size word has its own mapping, which no other chunk follows.
 fn last_of_mapping(snapshot: &Snapshot, header: u64) -> bool {
     snapshot.word(header).is_some_and(|w| w & IS_MMAPPED != 0)
 }
@@ -100,16 +101,16 @@ fn is_same(snapshot: &Snapshot, pieces: &[(u64, u64)], now: &[u8]) -> bool {
         return false;
     };
     let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |w| u64::from_le_bytes(*w));
-    // Whether the chunk before is in use may have changed.
+    // The flag of the previous chunk may have changed.
     let same_size = (word(then) ^ word(now)) & !PREV_INUSE == 0 && word(now) & !FLAGS != 0;
     let in_use = last_of_mapping(snapshot, header)
         || word(now.get(bytes as usize..).unwrap_or(&[])) & PREV_INUSE != 0;
     same_size && in_use && then.get(8..) == now.get(8..bytes as usize)
 }
 
-/// Returns true if the chunk with this header, which now begins so, is not part of the one before it. One that is freed
-/// between two free ones becomes part of the first of them: then nothing in it or behind it is changed, and only that
-/// one is larger than it was.
+/// Returns true if the chunk whose current header is `now` has not been merged into the previous
+/// chunk. A chunk that is freed between two free chunks becomes part of the first of them. Then
+/// neither the chunk nor the memory after it changes, and only the first chunk grows.
 fn is_apart(pid: i32, header: u64, now: &[u8]) -> bool {
     let size = now.first_chunk().map_or(0, |w| u64::from_le_bytes(*w));
     if size & (PREV_INUSE | IS_MMAPPED) != 0 {
@@ -129,7 +130,7 @@ fn is_apart(pid: i32, header: u64, now: &[u8]) -> bool {
     })
 }
 
-/// Reads all pieces one behind the other, or nothing.
+/// Reads all pieces, one after the other, or returns `None`.
 fn read(pid: i32, pieces: &[(u64, u64)]) -> Option<Vec<u8>> {
     let bytes: u64 = pieces.iter().map(|p| p.1).sum();
     let mut now = vec![0; bytes as usize];
@@ -152,7 +153,7 @@ fn read(pid: i32, pieces: &[(u64, u64)]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A header, contents and the header behind, as they were and as they are now.
+    /// Compares a header, contents and the next header, as they were and as they are now.
     fn compare(then: [u64; 4], now: [u64; 4]) -> bool {
         let bytes = |words: [u64; 4]| {
             words
@@ -168,9 +169,10 @@ mod tests {
     fn a_block_that_was_released_is_told() {
         let then = [0x21, 7, 8, 0x21];
         assert!(compare(then, then));
-        // Its neighbours may come and go, and the chunk behind may become another.
+        // The neighbours may come and go, and the next chunk may be replaced.
         assert!(compare(then, [0x20, 7, 8, 0x1001]));
-        // In a cache or a bin; merged with a neighbour; of another size; written to.
+        // The block is in a cache or a bin, merged with a neighbour, of another size, or written
+        // to.
         assert!(!compare(then, [0x21, 0x5555, 8, 0x21]));
         assert!(!compare(then, [0x21, 7, 8, 0x20]));
         assert!(!compare(then, [0x31, 7, 8, 0x21]));

@@ -1,8 +1,10 @@
-//! Verdict on what a snapshot shows to be leaked, in a file, so that the search can be made elsewhere.
+//! Verdict that lists the leaked blocks of a snapshot, in a file, so that the search can run on
+//! another machine.
 //!
-//! A verdict takes the place of the first of the two scans that reclaiming makes. The second one is always made of the
-//! process itself: a block is released only if it is leaked then, too, at the same address, with the same size and
-//! contents. So a verdict that is wrong, old or forged releases nothing that reclaiming would not release by itself.
+//! A verdict replaces the first of the two scans that reclaiming makes. The second scan always
+//! examines the process itself: a block is released only if it is still leaked then, at the same
+//! address, with the same size and contents. So a verdict that is wrong, old or forged releases
+//! nothing that reclaiming would not release by itself.
 
 use super::choose::refusal;
 use crate::graph::twice::{Fingerprint, Fingerprints};
@@ -13,7 +15,7 @@ use std::io::{self, Read, Write};
 
 /// Name of the schema.
 const SCHEMA: &str = "memhook-rs/verdict/1";
-/// No verdict is longer: a block takes about 90 bytes of it.
+/// Maximum length of a verdict. A block takes about 90 bytes.
 const MOST_BYTES: u64 = 4 << 30;
 
 /// Leaked blocks of one process.
@@ -26,7 +28,8 @@ pub struct Verdict {
     leaked: Vec<LeakedBlock>,
 }
 
-/// The program that it executes, and where: another one, or the same again, has it elsewhere.
+/// The program that the process executes, and its addresses. They change with every execve, even of
+/// the same program.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Program {
@@ -51,12 +54,13 @@ struct LeakedBlock {
     address: u64,
     /// Usable bytes.
     bytes: u64,
-    /// The first half of the SHA-256 of its contents, in hexadecimal digits.
+    /// The first half of the SHA-256 of the contents, in hexadecimal digits.
     contents: String,
 }
 
 impl Verdict {
-    /// Verdict of a scan, with the blocks that `--reclaim` might release. `file` names the snapshot in errors.
+    /// Creates the verdict of a scan, with the blocks that `--reclaim` might release. `file` names
+    /// the snapshot in errors.
     pub fn of(file: &str, snapshot: &Snapshot, scan: &Scan) -> Result<Verdict, Error> {
         let none = |reason: String| Error::NoVerdict {
             file: file.to_owned(),
@@ -89,12 +93,13 @@ impl Verdict {
         })
     }
 
-    /// Blocks in it.
+    /// Returns the number of blocks in the verdict.
     pub fn blocks(&self) -> usize {
         self.leaked.len()
     }
 
-    /// Writes it as JSON, a block a line, so that people can read it and take blocks out.
+    /// Writes the verdict as JSON, one block on each line, so that people can read it and remove
+    /// blocks.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         let (schema, process) = (&self.schema, serde_json::to_string(&self.process)?);
         let program = serde_json::to_string(&self.program)?;
@@ -110,7 +115,7 @@ impl Verdict {
         to.flush()
     }
 
-    /// Reads one. It may come from anybody.
+    /// Reads a verdict, which may come from an untrusted source.
     pub fn read(file: &str, from: impl Read) -> Result<Verdict, Error> {
         let bad = |reason: String| Error::Saved {
             file: file.to_owned(),
@@ -124,7 +129,7 @@ impl Verdict {
         Ok(verdict)
     }
 
-    /// Returns why it is not a verdict on this process; `None` if it is one.
+    /// Returns why the verdict does not belong to this process; `None` if it does.
     pub(crate) fn foreign_to(&self, pid: i32) -> Option<String> {
         let Some(now) = ProcessIdentity::of(pid) else {
             return Some("it has ended".into());
@@ -140,13 +145,13 @@ impl Verdict {
         })
     }
 
-    /// Like [`Self::foreign_to`], for the program that a snapshot of the process shows.
+    /// Returns true if the verdict belongs to the program that a snapshot of the process shows.
     pub(super) fn is_of_program(&self, meta: &Meta) -> bool {
         Program::of(meta).as_ref() == Some(&self.program)
     }
 
-    /// Returns the fingerprints with which reclaiming compares. Entries that are none are left out: what is not
-    /// compared is not released.
+    /// Returns the fingerprints with which reclaiming compares. Malformed entries are left out: a
+    /// block that is not compared is not released.
     pub(crate) fn fingerprints(&self) -> Fingerprints {
         let known = self.leaked.iter().filter_map(|block| {
             let contents = u128::from_str_radix(&block.contents, 16).ok()?;

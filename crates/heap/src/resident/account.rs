@@ -29,22 +29,23 @@ use std::ops::Range;
 pub enum Part {
     /// Live blocks of malloc.
     LiveHeap,
-    /// Live blocks from before the attach, by the allocator's own sums, beside the live heap of a trace.
+    /// Live blocks from before the attach, by the allocator's own sums, next to the live heap of a
+    /// trace.
     EarlierHeap,
-    /// What an allocator holds besides the live blocks of a trace: headers, free memory, blocks from before the attach.
-    /// Only where the heap is not dissected.
+    /// Memory of an allocator beyond the live blocks of a trace: headers, free memory, blocks from
+    /// before the attach. Used only where the heap is not dissected.
     RestOfAllocator,
-    /// Headers of blocks, and what else the allocator needs for itself.
+    /// Headers of blocks, and other memory that the allocator needs for itself.
     AllocatorOverhead,
     /// Free memory of the allocator on pages without a live block.
     FreeInAllocator,
-    /// Free memory of the allocator on pages that a live block holds.
+    /// Free memory of the allocator on pages that also hold a live block.
     Fragmentation,
     /// Stacks of threads, with their thread-local storage.
     Stacks,
     /// Private memory without a file.
     Mappings,
-    /// The same where another allocator than glibc's has its heap in it.
+    /// Private memory without a file that contains the heap of an allocator other than glibc's.
     ForeignHeap,
     /// Pages of files.
     Files,
@@ -52,12 +53,12 @@ pub enum Part {
     Shared,
     /// Memory of memhook-rs in the process.
     Ourselves,
-    /// What none of these explains.
+    /// Memory that none of the other parts explains.
     Unknown,
 }
 
 impl Part {
-    /// Its name in reports.
+    /// Returns the part's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Part::LiveHeap => "live heap",
@@ -77,23 +78,24 @@ impl Part {
     }
 }
 
-/// Resident bytes with a name: a mapping, or the stack of a thread.
+/// Resident bytes with a name, such as a mapping or the stack of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// The part that they belong to.
+    /// The part that the bytes belong to.
     pub part: Part,
     /// The thread, the file, the name of the mapping.
     pub name: String,
-    /// How many bytes.
+    /// Number of resident bytes.
     pub bytes: u64,
 }
 
-/// The account of one moment.
+/// Resident memory of a process at one moment, divided into parts.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    /// What the kernel counts.
+    /// Memory counters of the kernel.
     pub memory: MemoryUse,
-    /// `memory` says what was written, and what other processes map, too.
+    /// True if `memory` includes the bytes that were written, and those that other processes map
+    /// too.
     pub has_shares: bool,
     /// Bytes by part; they add up to `memory.rss`.
     pub parts: BTreeMap<Part, u64>,
@@ -101,31 +103,34 @@ pub struct Account {
     pub holdings: Vec<Holding>,
     /// The arenas of malloc, the main one first.
     pub arenas: Vec<ArenaUse>,
-    /// Live chunks that are mappings of their own: resident bytes.
+    /// Resident bytes of live chunks that have their own mapping.
     pub mapped_bytes: u64,
-    /// What malloc_trim would give back.
+    /// Bytes that malloc_trim would return.
     pub trim_bytes: u64,
-    /// How much of that is not malloc_trim's, but of other allocators whose heap was dissected.
+    /// Part of `trim_bytes` that only other allocators could return, whose heaps were dissected.
     pub(crate) purgeable_bytes: u64,
-    /// Some of it is the heap of another allocator.
+    /// True if some of the trimmable memory is the heap of another allocator.
     pub has_other_allocator: bool,
-    /// Pages of zeros in huge pages, which the process has most likely never written: without huge pages they would not
-    /// be there. `None` if the memory was not copied.
+    /// Bytes of zero pages inside huge pages. The process has most likely never written these
+    /// pages, and without huge pages they would not be resident. `None` if the memory was not
+    /// copied.
     pub huge_zero_bytes: Option<u64>,
-    /// What each class of blocks holds, the one that holds most first; empty unless that was asked for.
+    /// Memory that each class of blocks pins, largest first. Empty unless the caller asked for
+    /// pins.
     pub pins: Vec<(ClassName, Pinned)>,
     /// Allocators other than glibc's whose heap was dissected.
     pub other_allocators: Vec<&'static str>,
     /// The live blocks by size; `None` if no heap was dissected.
     pub live_sizes: Option<LiveSizes>,
-    /// What another allocator says of itself, if it could be asked.
+    /// Statistics of another allocator, if it could be asked.
     pub allocator: Option<AllocatorStatistics>,
-    /// What to know about these figures.
+    /// Notes that qualify these figures.
     pub notes: Vec<String>,
 }
 
-/// The account of a process. `heap`: its glibc heap, if it was dissected; `pins`: names of
-/// types, if it is also asked which blocks hold what; `traced`: blocks with known call stacks, by address.
+/// Computes the account of a process. `heap` is the glibc heap, if it was dissected. `pins` has the
+/// names of types, if the caller wants to know which blocks pin which pages. `traced` has the
+/// blocks with known call stacks, by address.
 pub fn account<'a>(
     snapshot: Option<&'a Snapshot>,
     heap: Option<&Heap>,
@@ -164,7 +169,8 @@ pub fn account<'a>(
     account
 }
 
-/// The pages that a piece of an arena is on. The headers before its first chunk are on the first one.
+/// Returns the pages of a piece of an arena. The headers before its first chunk are on the first
+/// page.
 fn pages_of(piece: &Piece) -> Range<u64> {
     piece.start & !(PAGE_BYTES - 1)..piece.end.next_multiple_of(PAGE_BYTES)
 }
@@ -253,8 +259,8 @@ impl Account {
         }
     }
 
-    /// Asks the kernel what of the memory was written and what other processes map, if that is not known yet. It looks at
-    /// each page for that.
+    /// Asks the kernel which bytes the process wrote and which other processes map, if that is not
+    /// known yet. For the answer, the kernel inspects each page.
     pub(crate) fn ask_for_shares(&mut self, pid: i32) {
         if self.has_shares {
             return;
@@ -271,7 +277,8 @@ impl Account {
         self.has_shares = residency.has_shares;
         self.has_other_allocator |= self.parts.contains_key(&Part::ForeignHeap);
         let known: u64 = self.parts.values().sum();
-        // The pages of a process that runs on are counted a moment after the kernel's sum.
+        // The process keeps running, so its pages are counted a moment after the kernel's sum was
+        // read.
         self.memory.rss = self.memory.rss.max(known);
         self.add(Part::Unknown, self.memory.rss.saturating_sub(known));
         self.holdings

@@ -1,44 +1,46 @@
-//! The heaps of glibc's arenas, found by their headers alone, in a process that nobody holds.
+//! The heaps of glibc's arenas in a process that is not held, found by their headers alone.
 
 use crate::glibc::layout::{HEAP_ALIGNMENT, HEAP_MAX_BYTES};
 use crate::ranges::Runs;
 use memhook_process::MappingUse;
 use std::collections::BTreeMap;
 
-/// Every heap of an arena but those of the main one begins with it (arena.c, `heap_info`), at a multiple of
-/// HEAP_MAX_SIZE, which is [`HEAP_ALIGNMENT`] at least.
+/// Header at the start of every heap of an arena, except in the main arena (arena.c, `heap_info`).
+/// A heap starts at a multiple of HEAP_MAX_SIZE, which is at least [`HEAP_ALIGNMENT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HeapHeader {
-    /// Its arena: behind the header of the first heap.
+    /// Address of the arena, which follows the header of its first heap.
     arena: u64,
-    /// The heap that this arena had before.
+    /// Address of the previous heap of the arena.
     before: u64,
     bytes: u64,
 }
 
-/// The first words of a heap.
+/// Number of words at the start of a heap that are read.
 const HEADER_WORDS: usize = 3;
-/// More than `sizeof (heap_info)` of any version.
+/// Upper bound on `sizeof (heap_info)` in any version.
 const MOST_HEADER_BYTES: u64 = 128;
-/// Greatest number of mappings that get a name: each of them takes a system call.
+/// Maximum number of mappings that get a name: each of them takes a system call.
 const MOST_CANDIDATES: usize = 1 << 14;
 const PAGE_BYTES: u64 = 4096;
 
-/// The ranges that arenas have for chunks, in order. `resident`: the pages in memory of private mappings without a file.
-/// Only those are read, so the process pays for nothing that it did not have before. `words` reads from an address.
+/// Returns the ranges that arenas have for chunks, in order. `resident` has the resident pages of
+/// private mappings without a file. Only these pages are read, so the process gets no additional
+/// pages. `words` reads from an address.
 pub fn arena_heaps(
     mappings: &[MappingUse],
     resident: &Runs,
     mut words: impl FnMut(u64) -> Option<[u64; HEADER_WORDS]>,
 ) -> Runs {
-    // Not by mapping: a program may have reserved terabytes.
+    // Pages are enumerated rather than mappings, because a program may have reserved terabytes.
     let places = resident.iter().flat_map(|run| {
         let first = run.start.next_multiple_of(HEAP_ALIGNMENT);
         (first..run.end).step_by(HEAP_ALIGNMENT as usize)
     });
     let candidates = places.filter_map(|place| {
         let at = mappings.partition_point(|used| used.mapping.end <= place);
-        // A heap may be several mappings: parts of it were advised, locked or watched at some time.
+        // A heap may consist of several mappings, if parts of it were once advised, locked or
+        // watched.
         let is_own = |used: &&MappingUse| used.mapping.path.is_empty() && !used.mapping.shared;
         let mut end = place;
         let parts = mappings[at..].iter().take_while(is_own);
@@ -65,7 +67,7 @@ pub fn arena_heaps(
             heaps.insert(place, header);
         }
     }
-    // Each is the first one of its arena, or leads to another heap of it.
+    // Every heap is either the first of its arena, or leads to another heap of it.
     let is_first = |place: u64, heap: &HeapHeader| {
         heap.before == 0 && heap.arena > place && heap.arena - place <= MOST_HEADER_BYTES
     };
@@ -112,7 +114,7 @@ mod tests {
     fn an_arena_has_several_heaps() {
         let (one, two, other) = (4 * HEAP, 5 * HEAP, 9 * HEAP);
         let arena = one + 48;
-        // The kernel shows the first two as one mapping.
+        // The kernel shows the first two heaps as one mapping.
         let maps = format!(
             "{one:x}-{:x} rw-p 0 00:00 0\n{other:x}-{:x} rw-p 0 00:00 0\n",
             two + 0x20_0000,
@@ -126,7 +128,7 @@ mod tests {
         ];
         let heaps = [one..two, two..two + 0x1f_f000, other..other + 0x2000];
         assert_eq!(found(&maps, &resident, &memory), heaps);
-        // What the kernel would have to bring first is not read.
+        // Pages that the kernel would first have to load are not read.
         let less = vec![one..one + 0x3000, other + 0x1000..other + 0x2000];
         assert_eq!(found(&maps, &less, &memory), heaps[..1]);
     }
@@ -160,10 +162,10 @@ mod tests {
         let resident = vec![at..at + 0x1000, at + HEAP..at + HEAP + 0x1000];
         for words in [
             [0, 0, 0],
-            // Its arena is elsewhere, and nothing leads there.
+            // The header names an arena elsewhere, and no heap leads there.
             [at - HEAP + 48, 0, HEAP],
             [at - HEAP + 48, at - HEAP, HEAP],
-            // Sizes that no heap has.
+            // These are sizes that no heap has.
             [at + 48, 0, 0],
             [at + 48, 0, HEAP + 0x1000],
             [at + 48, 0, 0x1800],
@@ -173,11 +175,11 @@ mod tests {
         ] {
             let memory = [(at, words)];
             assert_eq!(found(&maps, &resident, &memory), [], "{words:x?}");
-            // A second one that says it belongs to the first.
+            // Another heap claims to belong to the first one's arena.
             let memory = [(at, words), (at + HEAP, [words[0], at, HEAP])];
             assert_eq!(found(&maps, &resident, &memory), [], "{words:x?}");
         }
-        // Behind the end of its mapping.
+        // The heap reaches past the end of its mapping.
         let maps = format!("{at:x}-{:x} rw-p 0 00:00 0\n", at + 0x2000);
         let memory = [(at, [at + 48, 0, 0x3000])];
         assert_eq!(found(&maps, &resident, &memory), []);

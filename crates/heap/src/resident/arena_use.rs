@@ -7,25 +7,25 @@ use crate::resident::trim;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The resident bytes of one arena. Each byte is counted once, but for `trim_bytes`, which says what malloc_trim
-/// would give back of the free ones.
+/// The resident bytes of one arena. Each byte is counted once. In addition, `trim_bytes` is the
+/// part of the free bytes that malloc_trim would return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaUse {
     /// Address of its `malloc_state`.
     pub address: u64,
-    /// All of them.
+    /// All resident bytes of the arena.
     pub resident_bytes: u64,
     /// Bytes of live blocks.
     pub live_bytes: u64,
     /// Bytes of headers, and of other data of the allocator.
     pub overhead_bytes: u64,
-    /// Free, at the end of the arena.
+    /// Free bytes at the end of the arena.
     pub top_bytes: u64,
-    /// Free, in bins and fast lists.
+    /// Free bytes in bins and fast lists.
     pub bins_bytes: u64,
-    /// Free, in the caches of threads.
+    /// Free bytes in the caches of threads.
     pub tcache_bytes: u64,
-    /// Bytes of the three kinds of free memory that are on pages with a live block.
+    /// Part of these three kinds of free bytes that is on pages with a live block.
     pub fragmentation_bytes: u64,
     /// Bytes that malloc_trim would return.
     pub trim_bytes: u64,
@@ -34,7 +34,7 @@ pub struct ArenaUse {
 }
 
 impl ArenaUse {
-    /// Counts of an arena, all zero.
+    /// Returns the counts of an arena, all zero.
     pub fn of(address: u64) -> ArenaUse {
         ArenaUse {
             address,
@@ -42,7 +42,7 @@ impl ArenaUse {
         }
     }
 
-    /// All free bytes.
+    /// Returns all free bytes.
     pub fn free_bytes(&self) -> u64 {
         self.top_bytes + self.bins_bytes + self.tcache_bytes
     }
@@ -56,7 +56,8 @@ impl ArenaUse {
         self.tcache_bytes += cached;
         self.unknown_bytes += unknown;
         let free = top + bins + cached;
-        // What no chunk covers is the arena's own: `heap_info`, `malloc_state`, fences.
+        // Bytes that no chunk covers belong to the arena itself: `heap_info`, `malloc_state`,
+        // fences.
         self.overhead_bytes += PAGE_BYTES.saturating_sub(live + free + unknown);
         if live + header > 0 {
             self.fragmentation_bytes += free;
@@ -102,7 +103,8 @@ impl PageTable {
     }
 }
 
-/// Counts the resident pages of `range`, which holds the chunks of the list; it begins and ends with a page.
+/// Counts the resident pages of `range`, which contains the chunks of the list, and begins and ends
+/// at page boundaries.
 pub fn count(
     into: &mut ArenaUse,
     heap: &Heap,
@@ -117,8 +119,8 @@ pub fn count(
     let is_main = list.piece.arena == 0;
     for index in 0..list.len() {
         let chunk = list.range(index);
-        // The first word of a chunk is the last one of the block before it, and the first one of the chunk behind
-        // it is its own.
+        // The block before a chunk owns the chunk's first word. In the same way, this block owns
+        // the first word of the next chunk.
         let own = chunk.start + 8..chunk.end + 8;
         match list.owner(index) {
             Owner::Class(_) => {

@@ -1,4 +1,4 @@
-//! All chunks of one range of an arena, with what holds each of them.
+//! All chunks of one range of an arena, each with its owner.
 
 use crate::dissect::Heap;
 use crate::glibc::free_lists::Kept;
@@ -10,13 +10,13 @@ use std::ops::Range;
 /// Role of a chunk for malloc_trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A block of the program, of the class with this number.
+    /// A block of the program, in the class with this number.
     Class(u32),
     /// In a bin, or in a fast list, which malloc_trim empties into the bins.
     Free,
     /// In the cache of a thread, which malloc_trim leaves alone.
     Cached,
-    /// The allocator's own, or unknown.
+    /// Memory of the allocator itself, or unknown.
     Allocator,
     /// The end of the arena.
     Top,
@@ -26,10 +26,10 @@ const FREE: u32 = u32::MAX;
 const CACHED: u32 = u32::MAX - 1;
 const ALLOCATOR: u32 = u32::MAX - 2;
 const TOP: u32 = u32::MAX - 3;
-/// No class has this number or a higher one.
+/// Exclusive upper bound on class numbers.
 const MAX_CLASSES: u32 = TOP;
 
-/// The chunks of one piece in address order, without gaps; free neighbours are one.
+/// The chunks of one piece in address order, without gaps. Adjacent free chunks are merged.
 pub struct ChunkList {
     /// The piece.
     pub piece: Piece,
@@ -39,7 +39,8 @@ pub struct ChunkList {
 }
 
 impl ChunkList {
-    /// Walks a piece; `class` gives the number of a block's class by its address and its usable bytes.
+    /// Walks a piece. `class` returns the number of a block's class by its address and its usable
+    /// bytes.
     pub fn of(
         snapshot: &Snapshot,
         heap: &Heap,
@@ -83,7 +84,7 @@ impl ChunkList {
         self.end = end;
     }
 
-    /// One more than the highest number of a class.
+    /// Returns the highest class number plus one.
     pub fn classes(&self) -> usize {
         let classes = self.owners.iter().filter(|&&owner| owner < MAX_CLASSES);
         classes.max().map_or(0, |&highest| highest as usize + 1)
@@ -94,7 +95,7 @@ impl ChunkList {
         self.starts.len()
     }
 
-    /// The addresses of a chunk.
+    /// Returns the addresses of a chunk.
     pub fn range(&self, index: usize) -> Range<u64> {
         let end = self.starts.get(index + 1).copied().unwrap_or(self.end);
         self.starts[index]..end

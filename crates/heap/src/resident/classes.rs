@@ -1,4 +1,5 @@
-//! Blocks sorted into classes by what they are: traced ones by call stack, C++ objects by type, all others by size.
+//! Blocks sorted into classes: traced blocks by call stack, C++ objects by type, all others by
+//! size.
 
 use crate::glibc::layout::ALIGNMENT;
 use crate::graph::types::Types;
@@ -7,39 +8,40 @@ use crate::snapshot::Snapshot;
 use memhook_foreign::size_text;
 use rustc_hash::FxHashMap;
 
-/// The largest usable size that malloc keeps a list of its own for (the last small bin of the thread cache).
+/// The largest usable size for which malloc has a separate list (the last small bin of the thread
+/// cache).
 const MAX_EXACT_BYTES: u64 = 1032;
 
 /// A live block whose allocation was traced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TracedBlock {
-    /// Its address.
+    /// Address of the block.
     pub address: u64,
     /// The id of the call stack that allocated it.
     pub stack: u32,
-    /// When, in nanoseconds since the attach.
+    /// Time of the allocation, in nanoseconds since the attach.
     pub time_ns: u64,
-    /// How many blocks it stands for: more than one where allocations were sampled.
+    /// Number of blocks that this one represents; more than one if allocations were sampled.
     pub stands_for: f64,
 }
 
-/// What the blocks of a class have in common.
+/// Common property of the blocks of a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassName {
-    /// Their type or their size; empty if it is a call stack.
+    /// Type or size of the blocks; empty for a call stack.
     pub name: String,
-    /// The call stack that allocated them, and the time of the first of these allocations.
+    /// The call stack that allocated the blocks, and the time of its first allocation.
     pub traced: Option<(u32, u64)>,
 }
 
-/// The classes that were met so far.
+/// The classes that were found so far.
 pub struct Classes<'a, 'b> {
-    /// By address.
+    /// Traced blocks by address.
     traced: &'b [TracedBlock],
     by_stack: FxHashMap<u32, u32>,
     snapshot: &'a Snapshot,
     types: &'b mut Types<'a>,
-    /// Where vtables can be.
+    /// Memory in which vtables may be.
     data: Runs,
     by_word: FxHashMap<u64, Option<u32>>,
     by_name: FxHashMap<String, u32>,
@@ -48,7 +50,7 @@ pub struct Classes<'a, 'b> {
 }
 
 impl<'a, 'b> Classes<'a, 'b> {
-    /// None yet. `traced` is in the order of addresses.
+    /// Returns an empty set of classes. `traced` is sorted by address.
     pub fn new(
         snapshot: &'a Snapshot,
         types: &'b mut Types<'a>,
@@ -68,7 +70,7 @@ impl<'a, 'b> Classes<'a, 'b> {
         }
     }
 
-    /// The number of a block's class.
+    /// Returns the number of a block's class.
     pub fn of(&mut self, address: u64, usable: u64) -> u32 {
         if let Ok(index) = self
             .traced
@@ -102,7 +104,7 @@ impl<'a, 'b> Classes<'a, 'b> {
         class
     }
 
-    /// The class of objects that begin with this word.
+    /// Returns the class of objects that begin with this word.
     fn of_word(&mut self, word: u64) -> Option<u32> {
         let near = self.data.partition_point(|data| data.end <= word);
         if !word.is_multiple_of(8) || self.data.get(near).is_none_or(|data| word < data.start) {
@@ -131,14 +133,14 @@ impl<'a, 'b> Classes<'a, 'b> {
         self.names.len() as u32 - 1
     }
 
-    /// Their names, by number.
+    /// Returns the names of the classes, by number.
     pub fn names(self) -> Vec<ClassName> {
         self.names
     }
 }
 
-/// The first usable size of the class that a size belongs to: those of malloc's large bins (malloc.c,
-/// `largebin_index_64`) beyond the sizes that have lists of their own.
+/// Returns the first usable size of the class that a size belongs to. Above the sizes with separate
+/// lists, these are the classes of malloc's large bins (`largebin_index_64` of malloc.c).
 fn size_class(usable: u64) -> u64 {
     if usable <= MAX_EXACT_BYTES {
         return usable;
@@ -153,7 +155,7 @@ fn step(usable: u64) -> u64 {
         3073..=10_752 => 512,
         10_753..=45_056 => 4096,
         45_057..=163_840 => 32_768,
-        // Each power of two in eight parts, so that the number of classes stays small.
+        // Each power of two is divided into eight classes, so that their number stays small.
         _ => (1 << usable.ilog2()) / 8,
     }
 }

@@ -1,15 +1,16 @@
-//! Live blocks by size at two moments: whether the new blocks of a call stack are more than there were, or take the
-//! place of others.
+//! Live blocks by size at two moments, to see if a call stack's new blocks are additional or
+//! replace others.
 //!
-//! A trace knows the sizes of blocks that it saw allocated, and of older ones only that some were released. Two walks of
-//! the heap know how many blocks of each size there are. What a call stack has allocated in between is growth only as far
-//! as there are more blocks of its sizes than before.
+//! A trace knows the sizes of blocks whose allocation it saw. Of older blocks, it knows only that
+//! some were released. Two walks of the heap show how many blocks of each size exist. The
+//! allocations of a call stack in between are growth only to the extent that more blocks of their
+//! sizes exist than before.
 
 use crate::dissect::Heap;
 use crate::resident::classes::TracedBlock;
 use rustc_hash::FxHashMap;
 
-/// Blocks and their usable bytes.
+/// Number of blocks and their usable bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sum {
     blocks: f64,
@@ -23,28 +24,28 @@ impl Sum {
     }
 }
 
-/// The live blocks of a moment, by class of size.
+/// The live blocks at one moment, by size class.
 #[derive(Clone, Debug, Default)]
 pub struct LiveSizes {
     all: FxHashMap<u64, Sum>,
     traced: FxHashMap<(u32, u64), Sum>,
 }
 
-/// How much more of the sizes of a call stack's live blocks there is than at an earlier moment.
+/// Growth of the sizes of a call stack's live blocks since an earlier moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetGrowth {
     /// The id of the call stack.
     pub stack: u32,
-    /// Usable bytes of its live blocks.
+    /// Usable bytes of the call stack's live blocks.
     pub live_bytes: u64,
-    /// Growth that cannot be another call stack's.
+    /// Growth that no other call stack can account for.
     pub at_least_bytes: u64,
-    /// Growth if as much of it as possible is this call stack's.
+    /// Growth if as much of it as possible comes from this call stack.
     pub at_most_bytes: u64,
 }
 
 impl LiveSizes {
-    /// Counts the blocks of a heap. `traced` is in the order of addresses.
+    /// Counts the blocks of a heap. `traced` is sorted by address.
     pub(crate) fn of(heap: &Heap, traced: &[TracedBlock]) -> LiveSizes {
         let mut sizes = LiveSizes::default();
         for (_, block) in heap.blocks.iter() {
@@ -63,12 +64,12 @@ impl LiveSizes {
         }
     }
 
-    /// Usable bytes of all live blocks.
+    /// Returns the usable bytes of all live blocks.
     pub fn bytes(&self) -> u64 {
         self.all.values().map(|sum| sum.bytes as u64).sum()
     }
 
-    /// What each call stack has more than there was at an earlier moment, ordered by its id.
+    /// Returns the growth of each call stack since an earlier moment, ordered by its id.
     pub fn grown_since(&self, before: &LiveSizes) -> Vec<NetGrowth> {
         let mut new: FxHashMap<u64, f64> = FxHashMap::default();
         for ((_, class), sum) in &self.traced {
@@ -99,8 +100,8 @@ impl LiveSizes {
     }
 }
 
-/// The first usable size of a class: four for each power of two, so that a few more of one size and fewer of the next
-/// make no growth.
+/// Returns the first usable size of a class. There are four classes for each power of two, so that
+/// a few more blocks of one size and fewer of the next are not growth.
 fn class_of(usable: u64) -> u64 {
     let step = ((1u64 << usable.max(64).ilog2()) / 4).max(16);
     usable / step * step
@@ -110,7 +111,7 @@ fn class_of(usable: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Blocks of a stack, of a size; stack 0: older than the trace.
+    /// Counts blocks given as (stack, size, number). Stack 0 means older than the trace.
     fn sizes(blocks: &[(u32, u64, u64)]) -> LiveSizes {
         let mut sizes = LiveSizes::default();
         let mut address = 0x1000;
@@ -148,7 +149,7 @@ mod tests {
         let before = sizes(&[(0, 4000, 100)]);
         let replaced = sizes(&[(0, 4000, 40), (1, 4000, 60)]);
         assert_eq!(grown(&replaced, &before), [(1, 240_000, 0, 0)]);
-        // Blocks of another size are more, whatever those do.
+        // Additional blocks of another size do not change the result.
         let with_leak = sizes(&[(0, 4000, 40), (1, 4000, 60), (2, 1000, 10)]);
         assert_eq!(
             grown(&with_leak, &before),
@@ -177,7 +178,7 @@ mod tests {
             stands_for: 30.0,
         };
         now.count(8, 4000, &[sample]);
-        // 30 of them were released: nothing is more than before, but for the one that was added.
+        // 30 of these blocks were released. Except for the added one, no block is additional.
         let before = sizes(&[(0, 4000, 101)]);
         assert_eq!(grown(&now, &before), [(1, 120_000, 0, 0)]);
     }

@@ -1,4 +1,4 @@
-//! From a running process to its account.
+//! Computes the account of a running process.
 
 use crate::capture::limits::Limits;
 use crate::capture::{Captured, Request, capture};
@@ -9,24 +9,25 @@ use memhook_process::living_thread;
 
 /// Observations of a process.
 pub struct Looked {
-    /// Account of its memory.
+    /// Account of the process's memory.
     pub account: Account,
-    /// Way in which its memory was copied, if it could be.
+    /// Facts about the copy of the memory, if it could be copied.
     pub meta: Option<Meta>,
 }
 
-/// Copies the memory of a process and accounts for what is resident; `pins`: also for which blocks hold what.
-/// What can't be copied, or has no heap that is known, is accounted for by its mappings alone, with a note.
+/// Copies the memory of a process and accounts for its resident bytes. With `pins`, the account
+/// includes the pages that blocks pin. A process that cannot be copied, or has no known heap, is
+/// accounted for by its mappings alone, with a note.
 pub fn look_at_memory(pid: i32, limits: Limits, pins: bool) -> Result<Looked, Error> {
     MemoryCopy::take(pid, limits)?.account(pins, Vec::new())
 }
 
-/// The memory of a process at a moment, and which of its pages were resident.
+/// Copy of a process's memory, and its resident pages at that moment.
 pub struct MemoryCopy(Copied);
 
 enum Copied {
     Whole(Box<Captured>),
-    /// Account from what was known without it.
+    /// The account without a copy.
     Not(Box<Account>),
 }
 
@@ -59,8 +60,8 @@ impl MemoryCopy {
         Ok(MemoryCopy(Copied::Whole(Box::new(captured))))
     }
 
-    /// Accounts for its resident memory; with `pins`, also which blocks hold what, those of `traced` by their call
-    /// stacks.
+    /// Accounts for the resident memory. With `pins`, it includes the pages that blocks pin; the
+    /// blocks in `traced` are grouped by call stack.
     pub fn account(self, pins: bool, mut traced: Vec<TracedBlock>) -> Result<Looked, Error> {
         let captured = match self.0 {
             Copied::Whole(captured) => captured,
@@ -77,7 +78,7 @@ impl MemoryCopy {
         };
         traced.sort_unstable_by_key(|block| block.address);
         let mut account = account_with(&captured, heap.as_ref(), pins, &traced)?;
-        // Of another allocator the account has said so.
+        // For another allocator, the account already has such a note.
         let is_foreign = account.parts.contains_key(&Part::ForeignHeap);
         let why = why.filter(|_| !is_foreign);
         account
@@ -90,13 +91,13 @@ impl MemoryCopy {
     }
 }
 
-/// The account of a process by its mappings alone, which needs no hold.
+/// Returns the account of a process by its mappings alone, which needs no hold.
 pub fn account_of_mappings(pid: i32) -> Result<Account, Error> {
     let residency = Residency::read(living_thread(pid))?;
     Ok(account(None, None, &residency, None, &[]))
 }
 
-/// The account of a process whose pages were looked at with its snapshot.
+/// Returns the account of a process whose pages were read with its snapshot.
 pub fn account_of(captured: &Captured, heap: Option<&Heap>, pins: bool) -> Result<Account, Error> {
     account_with(captured, heap, pins, &[])
 }

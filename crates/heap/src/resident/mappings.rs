@@ -1,4 +1,4 @@
-//! What of the resident memory is outside the heap: stacks, mappings, files, shared memory.
+//! Resident memory outside the heap: stacks, mappings, files, shared memory.
 
 use crate::dissect::Heap;
 use crate::ranges::{Runs, intersection, run_bytes, without};
@@ -9,22 +9,22 @@ use memhook_process::{Mapping, MappingUse, is_ours, thread_name};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A smaller mapping without a name is listed with others.
+/// Size below which a mapping without a name is grouped with others.
 const LISTED_BYTES: u64 = 1 << 20;
 
-/// What is known of the mappings.
+/// Known facts about the mappings.
 pub struct Mappings<'a> {
     /// The resident pages of private memory without a file, in order.
     pub resident: &'a Runs,
-    /// Ranges of the heap, which the account has already.
+    /// Ranges of the heap, which the account already includes.
     pub heap: Runs,
-    /// Stacks, in order and apart from each other.
+    /// Stacks, sorted and disjoint.
     pub stacks: Vec<(Range<u64>, StackOwner)>,
-    /// Whose threads these are.
+    /// Id of the process.
     pub pid: i32,
     /// The modules.
     pub modules: &'a [ModuleInfo],
-    /// The heap, with those of other allocators that the account has already.
+    /// The heap, with the heaps of other allocators that the account already includes.
     pub dissected: Option<&'a Heap>,
 }
 
@@ -32,7 +32,7 @@ pub struct Mappings<'a> {
 type Found = BTreeMap<(Part, String), u64>;
 
 impl Mappings<'_> {
-    /// Adds what is outside the heap.
+    /// Adds the memory outside the heap.
     pub fn add_to(&self, account: &mut Account, mappings: &[MappingUse]) {
         let mut found = Found::new();
         for used in mappings.iter().filter(|used| used.memory.rss > 0) {
@@ -69,14 +69,14 @@ impl Mappings<'_> {
         }
     }
 
-    /// The allocator that a module is, if its heap was not dissected.
+    /// Returns the allocator that a module is, if its heap was not dissected.
     fn undissected<'a>(&self, module: &'a ModuleInfo) -> Option<&'a str> {
         let allocator = module.allocator.as_deref()?;
         let is_dissected = |heap: &Heap| heap.allocator_of(module).is_some();
         (!self.dissected.is_some_and(is_dissected)).then_some(allocator)
     }
 
-    /// Private memory without a file: stacks, and what nobody knows.
+    /// Adds private memory without a file: stacks, and memory of unknown purpose.
     fn add_private(&self, mapping: &Mapping, add: &mut impl FnMut(Part, String, u64)) {
         let outside = without(mapping.start, mapping.end, &self.heap);
         let outside = intersection(&outside, self.resident);
@@ -136,7 +136,8 @@ impl Mappings<'_> {
     }
 }
 
-/// What the pages of a mapping are if they are not private memory without a file.
+/// Returns the part of the account that a mapping belongs to; `None` for private memory without a
+/// file.
 pub(super) fn part_of_file(mapping: &Mapping) -> Option<Part> {
     let path = &mapping.path;
     if is_ours(mapping) {
@@ -156,7 +157,7 @@ pub(super) fn part_of_file(mapping: &Mapping) -> Option<Part> {
     if path == "/dev/zero" {
         return None;
     }
-    // The kernel's own, such as [vdso].
+    // Mappings such as [vdso] belong to the kernel.
     let is_file = mapping.file_id.2 != 0 || mapping.shared || path.starts_with("[v");
     is_file.then_some(Part::Files)
 }

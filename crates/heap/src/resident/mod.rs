@@ -1,4 +1,4 @@
-//! What the resident memory of a process consists of, and which blocks of the heap hold it.
+//! Parts of the resident memory of a process, and the heap blocks that pin it.
 
 mod account;
 mod arena_heaps;

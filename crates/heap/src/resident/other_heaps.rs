@@ -1,5 +1,5 @@
-//! Contents of the resident pages of other allocators' heaps: live blocks, free regions beside them, free pages, and
-//! the allocator's own data.
+//! Contents of the resident pages of other allocators' heaps: live blocks, free regions next to
+//! them, free pages, and the allocator's own data.
 
 use crate::allocators::dissector::ExtentKind;
 use crate::blocks::BlockTable;
@@ -15,17 +15,18 @@ pub struct OtherUse {
     pub live_bytes: u64,
     /// Bytes of the allocator's own data.
     pub overhead_bytes: u64,
-    /// Free, in slabs and in threads' caches.
+    /// Free bytes in slabs and in threads' caches.
     pub fragmentation_bytes: u64,
-    /// Free pages.
+    /// Bytes of free pages.
     pub free_bytes: u64,
-    /// Bytes among those that a purge would return.
+    /// Part of these bytes that a purge would return.
     pub purgeable_bytes: u64,
 }
 
-/// Counts a heap. `class` gives the number of a block's class by its address and its usable bytes; what each class holds
-/// is added to `pinned`: a slab comes back when its last block is freed, so only a class that has all live blocks of a
-/// slab holds it. Blocks in threads' caches are taken as free.
+/// Counts a heap. `class` returns the number of a block's class by its address and its usable
+/// bytes. The memory that each class pins is added to `pinned`. A slab is returned when its last
+/// block is freed, so a class pins a slab only if it has all of the slab's live blocks. Blocks in
+/// threads' caches count as free.
 pub fn count(
     heap: &OtherHeap,
     blocks: &BlockTable,
@@ -79,7 +80,7 @@ pub fn count(
             found.fragmentation_bytes += pages - live;
         }
     }
-    // What no extent has: the roots of its structures.
+    // Memory outside of extents holds the roots of the allocator's structures.
     let in_extents: Vec<_> = heap.extents.iter().map(|extent| extent.range()).collect();
     let known = run_bytes(&intersection(&resident.within(&heap.ranges), &in_extents));
     let all = run_bytes(&resident.within(&heap.ranges));

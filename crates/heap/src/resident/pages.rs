@@ -1,4 +1,4 @@
-//! Which pages are in memory, and how many bytes of a range that is.
+//! Pages that are in memory, and the resident bytes of a range.
 
 use crate::ranges::{Runs, intersection, joined};
 use std::ops::Range;
@@ -9,12 +9,12 @@ pub const PAGE_BYTES: u64 = 4096;
 /// The resident pages of a process's private memory.
 pub struct ResidentPages {
     runs: Runs,
-    /// Bytes of all runs before each one.
+    /// Bytes of all runs before each run.
     before: Vec<u64>,
 }
 
 impl ResidentPages {
-    /// From page ranges in any order.
+    /// Builds the set from page ranges in any order.
     pub fn new(runs: Runs) -> ResidentPages {
         let runs = joined(runs);
         let before = runs.iter().scan(0, |sum, run| {
@@ -28,7 +28,7 @@ impl ResidentPages {
         }
     }
 
-    /// The bytes of a range that are in memory.
+    /// Returns the bytes of a range that are in memory.
     pub fn bytes(&self, range: &Range<u64>) -> u64 {
         if range.start >= range.end {
             return 0;
@@ -36,12 +36,12 @@ impl ResidentPages {
         self.below(range.end) - self.below(range.start)
     }
 
-    /// The resident parts of ranges, which are in order.
+    /// Returns the resident parts of sorted ranges.
     pub fn within(&self, ranges: &[Range<u64>]) -> Runs {
         intersection(ranges, &self.runs)
     }
 
-    /// The bytes in memory below an address.
+    /// Returns the resident bytes below an address.
     fn below(&self, address: u64) -> u64 {
         let after = self.runs.partition_point(|run| run.start < address);
         let Some(last) = after.checked_sub(1) else {
@@ -51,7 +51,8 @@ impl ResidentPages {
         self.before[last] + (address.min(run.end) - run.start)
     }
 
-    /// The addresses of the resident pages of a range that begins and ends with a page.
+    /// Returns the addresses of the resident pages of a range, which begins and ends at page
+    /// boundaries.
     pub fn pages(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         let end = range.end;

@@ -1,29 +1,32 @@
-//! Which blocks hold resident pages that the allocator cannot give back while they live.
+//! Blocks that keep resident pages in the allocator: it cannot return these pages while the blocks
+//! live.
 //!
-//! For each class of blocks, all its blocks are taken as freed. Runs of chunks that are then free become one chunk
-//! each, as `free` makes them, and of those chunks come back what malloc_trim gives back. Blocks that thread caches
-//! would keep (seven of a size and thread) are taken as free too.
+//! For each class of blocks, all its blocks are treated as freed. Neighbouring chunks that are then
+//! free are merged, as `free` does, and the result is what malloc_trim would return of the merged
+//! chunks. Blocks that thread caches would keep (seven of each size in each thread) are treated as
+//! free, too.
 
 use crate::resident::chunk_list::{ChunkList, Owner};
 use crate::resident::pages::ResidentPages;
 use crate::resident::trim::{self, TopLimits};
 use std::ops::Range;
 
-/// Memory that one class of blocks holds.
+/// Memory that one class of blocks pins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pinned {
-    /// Its blocks.
+    /// Number of blocks in the class.
     pub blocks: u64,
-    /// Their usable bytes.
+    /// Usable bytes of these blocks.
     pub own_bytes: u64,
-    /// Resident bytes that would come back if they were freed and the heap trimmed.
+    /// Resident bytes that the allocator would return if the blocks were freed and the heap
+    /// trimmed.
     pub pinned_bytes: u64,
-    /// Bytes among those that malloc_trim alone returns.
+    /// Part of these bytes that malloc_trim alone returns.
     pub trimmable_bytes: u64,
 }
 
 impl Pinned {
-    /// Adds a block in a chunk that is a mapping of its own: it comes back with the block.
+    /// Adds a block whose chunk has its own mapping, which is unmapped when the block is freed.
     pub fn add_mapped(&mut self, usable: u64, resident: u64) {
         self.blocks += 1;
         self.own_bytes += usable;
@@ -31,17 +34,17 @@ impl Pinned {
     }
 }
 
-/// Adds up what each class holds; `found` has one entry for each class.
+/// Adds up the memory that each class pins. `found` has one entry for each class.
 pub struct PinCount<'a> {
     resident: &'a ResidentPages,
     limits: TopLimits,
     found: &'a mut [Pinned],
-    /// For each class, the index behind the last run of its chunks.
+    /// For each class, the index after the last run of its chunks.
     done: Vec<usize>,
 }
 
 impl<'a> PinCount<'a> {
-    /// Pins of one piece; begins with what is in `found`.
+    /// Counts the pins of one piece, and adds them to `found`.
     pub fn new(
         resident: &'a ResidentPages,
         limits: TopLimits,
@@ -73,7 +76,8 @@ impl<'a> PinCount<'a> {
         }
     }
 
-    /// Adds the run of chunks that would be free without this class, by the first chunk of the class in it.
+    /// Adds the run of chunks that would be free without this class. `first` is the first chunk of
+    /// the class in the run.
     fn add_run(&mut self, list: &ChunkList, first: usize, class: u32) {
         let is_free = |&index: &usize| match list.owner(index) {
             Owner::Free => true,
@@ -87,7 +91,7 @@ impl<'a> PinCount<'a> {
         self.done[class as usize] = to;
         let top = (to < list.len() && list.owner(to) == Owner::Top).then(|| list.range(to));
         let run = list.range(from).start..list.range(to - 1).end;
-        // Most runs are far too short to have a page of their own.
+        // Most runs are far too short to contain a whole page.
         if top.is_none() && trim::of_chunk(&run).is_empty() {
             return;
         }
@@ -125,7 +129,8 @@ mod tests {
 
     const START: u64 = 0x10_0000;
 
-    /// The chunks of a main arena: sizes, and whether they are in use; the last one is the top.
+    /// Lays out a main arena from chunk sizes, with true for chunks in use. The last chunk is the
+    /// top.
     fn arena(chunks: &[(u64, bool)]) -> (crate::Snapshot, Piece) {
         let bytes: u64 = chunks.iter().map(|chunk| chunk.0).sum();
         let mut memory = vec![0u8; bytes as usize];
@@ -153,14 +158,15 @@ mod tests {
         (snapshot(vec![(START, memory)]), piece)
     }
 
-    /// Class 0 are the blocks of 64 bytes, class 1 all others.
+    /// Class 0 has the blocks of 64 bytes, class 1 all others.
     fn class(_: u64, usable: u64) -> u32 {
         u32::from(usable != 56)
     }
 
     #[test]
     fn a_small_block_between_free_chunks() {
-        // Three pages and a bit, free; the pin; five pages, free; a block of another class; the top.
+        // In order: three free pages and a bit, the pin, five free pages, a block of another class,
+        // and the top.
         let chunks = [
             (0x3100, false),
             (0x40, true),
@@ -175,7 +181,8 @@ mod tests {
         let all = ResidentPages::new(vec![piece.start..piece.end]);
         let mut found = [Pinned::default(); 2];
         PinCount::new(&all, TopLimits::of(None), &mut found).add(&list);
-        // [0x30, 0x8140) rounded inwards; without the pin 2 and 4 pages of it come back.
+        // The range is [0x30, 0x8140) rounded inwards. 2 and 4 pages of it are returned without the
+        // pin.
         let pin = Pinned {
             blocks: 1,
             own_bytes: 56,
@@ -183,7 +190,7 @@ mod tests {
             trimmable_bytes: 0x2000 + 0x4000,
         };
         assert_eq!(found[0], pin);
-        // The other one is free up to the top then.
+        // Without the other block, memory is free up to the top.
         assert_eq!(found[1].pinned_bytes, (0xd000 - 0x3140 - 33) & !0xfff);
 
         let mut used = ArenaUse::of(piece.start);
@@ -195,7 +202,7 @@ mod tests {
         assert_eq!(sum, used.resident_bytes);
         assert_eq!(used.trim_bytes, 0x6000 + 0x2000);
 
-        // What is not in memory does not come back.
+        // Pages that are not in memory cannot be returned.
         let some = ResidentPages::new(vec![piece.start + 0x3000..piece.start + 0x4000]);
         let mut found = [Pinned::default(); 2];
         PinCount::new(&some, TopLimits::of(None), &mut found).add(&list);

@@ -1,5 +1,6 @@
-//! The account of a traced process without a copy of its memory: what its mappings hold by the kernel's sums, and what
-//! lives by the trace. It holds nobody and reads nothing but headers of heaps, so it can be made again and again.
+//! The account of a traced process without a copy of its memory: mappings by the kernel's sums, and
+//! live blocks by the trace. It holds no thread and reads only headers of heaps, so it can be
+//! repeated often.
 
 use crate::capture::residency::Residency;
 use crate::ranges::intersection;
@@ -9,26 +10,27 @@ use crate::resident::mappings::{file_name, part_of_file};
 use memhook_process::{Mapping, MappingUse, RemoteAddress, blocked_at, read_memory, threads};
 use std::collections::BTreeMap;
 
-/// What a trace knows of the heap.
+/// A trace's knowledge of the heap.
 pub struct TracedHeap<'a> {
     /// Requested bytes of live blocks that were allocated since the attach.
     pub live_bytes: u64,
-    /// Bytes of live blocks that were allocated before it, where the allocator's own sums say so.
+    /// Bytes of live blocks that were allocated before the attach, if the allocator's own sums show
+    /// them.
     pub earlier_bytes: Option<u64>,
-    /// Whether a live block is in a mapping.
+    /// Returns true if a live block is in a mapping.
     pub has_block: &'a dyn Fn(&Mapping) -> bool,
-    /// Whether a mapping was made by calls that were traced.
+    /// Returns true if a mapping was made by traced calls.
     pub is_traced: &'a dyn Fn(&Mapping) -> bool,
 }
 
-/// The account of a process of which this is in memory.
+/// Returns the account of a process whose resident pages are given.
 pub fn account_of_trace(pid: i32, residency: &Residency, heap: &TracedHeap) -> Account {
     let threads = threads(pid).unwrap_or_default();
     let stacks: Vec<(u64, String)> = threads
         .into_iter()
         .filter_map(|thread| Some((blocked_at(pid, thread.tid)?.1, thread.name)))
         .collect();
-    // A service that was traced late has most of its blocks in heaps where no traced one is.
+    // A service that was attached to late has most of its blocks in heaps without a traced block.
     let heaps = arena_heaps(&residency.mappings, &residency.pages, |place| {
         words_at(pid, place)
     });
@@ -84,7 +86,7 @@ pub fn account_of_trace(pid: i32, residency: &Residency, heap: &TracedHeap) -> A
     account
 }
 
-/// The first words at an address.
+/// Returns the first words at an address.
 fn words_at<const N: usize>(pid: i32, address: u64) -> Option<[u64; N]> {
     let mut words = [[0; 8]; N];
     read_memory(pid, RemoteAddress(address), words.as_flattened_mut()).ok()?;

@@ -1,37 +1,39 @@
-//! Which pages malloc_trim(3) gives back: the rules of `mtrim`, `systrim` (malloc/malloc.c) and `heap_trim`
-//! (malloc/arena.c), the same in glibc 2.26 to 2.44.
+//! Pages that malloc_trim(3) returns, by the rules of `mtrim`, `systrim` (malloc/malloc.c) and
+//! `heap_trim` (malloc/arena.c), which are the same in glibc 2.26 to 2.44.
 
 use crate::glibc::arenas::{DEFAULT_TRIM_BYTES, Parameters};
 use crate::glibc::layout::MIN_CHUNK_BYTES;
 use crate::resident::pages::PAGE_BYTES;
 use std::ops::Range;
 
-/// `sizeof (struct malloc_chunk)`: what a free chunk in a bin may hold at its beginning.
+/// `sizeof (struct malloc_chunk)`, which is the part of a free chunk that may hold list links.
 const CHUNK_STRUCT_BYTES: u64 = 48;
-/// A freed chunk of this size, with its free neighbours, has the top of its arena trimmed
-/// (FASTBIN_CONSOLIDATION_THRESHOLD).
+/// Size of a freed chunk, merged with its free neighbours, from which free trims the top of the
+/// arena (FASTBIN_CONSOLIDATION_THRESHOLD).
 const TRIMMING_CHUNK_BYTES: u64 = 64 << 10;
 
-/// The pages of a free chunk in a bin that `mtrim` gives back.
+/// Returns the pages of a free chunk in a bin that `mtrim` returns to the system.
 pub fn of_chunk(chunk: &Range<u64>) -> Range<u64> {
     let first = (chunk.start + CHUNK_STRUCT_BYTES).next_multiple_of(PAGE_BYTES);
     let bytes = chunk.end.saturating_sub(first) & !(PAGE_BYTES - 1);
     first..first + bytes
 }
 
-/// The pages at the end of the main arena's top that `systrim` gives back.
+/// Returns the pages at the end of the main arena's top that `systrim` returns to the system.
 pub fn of_main_top(top: &Range<u64>) -> Range<u64> {
     end_of_top(top, 0)
 }
 
-/// Returns the part of a top that is lost if it keeps `pad` bytes and room for the smallest chunk.
+/// Returns the part of a top that is returned if the top keeps `pad` bytes and room for the
+/// smallest chunk.
 fn end_of_top(top: &Range<u64>, pad: u64) -> Range<u64> {
     let bytes = (top.end - top.start).saturating_sub(MIN_CHUNK_BYTES + 1);
     let bytes = bytes.saturating_sub(pad) & !(PAGE_BYTES - 1);
     top.end - bytes..top.end
 }
 
-/// Limits at which the tops of other arenas shrink: not by malloc_trim, but when a large chunk is freed.
+/// Limits at which the tops of arenas other than the main one shrink. They shrink when a large
+/// chunk is freed, not by malloc_trim.
 #[derive(Clone, Copy, Debug)]
 pub struct TopLimits {
     threshold: u64,
@@ -39,7 +41,7 @@ pub struct TopLimits {
 }
 
 impl TopLimits {
-    /// As the allocator has them.
+    /// Returns the limits that the allocator uses.
     pub fn of(parameters: Option<Parameters>) -> TopLimits {
         let (threshold, pad) = parameters.map_or((DEFAULT_TRIM_BYTES, DEFAULT_TRIM_BYTES), |p| {
             (p.trim_threshold, p.top_pad)
@@ -47,7 +49,8 @@ impl TopLimits {
         TopLimits { threshold, pad }
     }
 
-    /// The pages that go when a chunk is freed that becomes one with the top; `top` includes it.
+    /// Returns the pages that are returned when a chunk is freed that merges with the top. `top`
+    /// includes the chunk.
     pub fn of_top(&self, top: &Range<u64>) -> Range<u64> {
         let bytes = top.end - top.start;
         if bytes < TRIMMING_CHUNK_BYTES || bytes < self.threshold {
@@ -72,7 +75,7 @@ mod tests {
 
     #[test]
     fn tops() {
-        // 33 bytes are kept, and what is left of a page.
+        // The top keeps 33 bytes, and the rest of that page.
         assert_eq!(of_main_top(&(0x1000..0x5000)), 0x2000..0x5000);
         assert_eq!(of_main_top(&(0x1fdf..0x5000)), 0x2000..0x5000);
         assert_eq!(of_main_top(&(0x1fe0..0x5000)), 0x3000..0x5000);

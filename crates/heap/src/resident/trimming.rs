@@ -1,4 +1,4 @@
-//! Having a running process call malloc_trim(3).
+//! Makes a running process call malloc_trim(3).
 //!
 //! One of its threads makes the call at a safe point, as it calls `free` for `scan --reclaim`. While it does, threads
 //! that need the arena that is being trimmed wait. The call cannot be ended half-way, so what it will take is
@@ -20,41 +20,43 @@ use memmap2::MmapMut;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// Number of further copies of the heap if a part could not be parsed because threads were changing it.
+/// Number of further copies of the heap if a part could not be parsed because threads were changing
+/// it.
 const TRIES: usize = 3;
-/// Pages that are given back here to find out how long that takes.
+/// Pages that are returned in this process to measure the time.
 const SAMPLE_PAGES: u32 = 512;
-/// Factor by which the call may take longer than the same work here: another processor, cold caches.
+/// Factor by which the call may take longer than the same work in this process, because of another
+/// processor and cold caches.
 const CAUTION: u32 = 2;
 
 /// A process whose heap may be trimmed.
 pub struct Trimmer {
     captured: Captured,
-    /// The process's memory, opened before it was copied: it ends with an execve.
+    /// The process's memory, opened before the copy. An execve invalidates it.
     memory: File,
-    /// Account of resident memory, with what a trim would return.
+    /// Account of resident memory, with the bytes that a trim would return.
     pub account: Account,
-    /// Estimated time of the call on a processor of its own; it takes longer where threads wait for processors or for
-    /// each other.
+    /// Estimated time of the call on an otherwise idle processor. It takes longer if threads
+    /// compete for processors or for locks.
     pub estimate: Duration,
 }
 
 /// Result of a trim.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Trimmed {
-    /// Resident bytes right before the call, and right after it.
+    /// Resident bytes just before and just after the call.
     pub rss: (u64, u64),
-    /// Time for which the thread was held for it.
+    /// Time for which the thread was held.
     pub held: Duration,
     /// Time that the call took.
     pub call: Duration,
 }
 
 impl Trimmer {
-    /// Looks at a process.
+    /// Examines a process.
     ///
     /// # Errors
-    /// When its heap cannot be copied, or is none of glibc's, or is damaged.
+    /// Fails if the heap cannot be copied, is not glibc's, or is damaged.
     pub fn new(pid: i32, limits: Limits) -> Result<Trimmer, Error> {
         let path = proc_path(pid, "mem");
         let memory = File::open(&path).map_err(|error| Error::Unread { path, error })?;
@@ -91,7 +93,7 @@ impl Trimmer {
         })
     }
 
-    /// The modules of the process.
+    /// Returns the modules of the process.
     pub fn images(&self) -> &[ModuleImage] {
         &self.captured.images
     }
@@ -101,7 +103,7 @@ impl Trimmer {
         &self.captured.snapshot.meta
     }
 
-    /// Fails if a trim would not be bounded by this time.
+    /// Fails if a trim would exceed this time.
     ///
     /// # Errors
     /// [`Error::LongCall`]
@@ -109,7 +111,8 @@ impl Trimmer {
         check_call(self.meta().pid, "malloc_trim", self.estimate, most)
     }
 
-    /// Has the heap trimmed by a thread that `hold` holds; the call is abandoned if it waits for a lock for `patience`.
+    /// Trims the heap with a thread that `hold` holds. The call is abandoned if it waits for a lock
+    /// longer than `patience`.
     pub fn trim(&self, hold: &mut HoldAtSafePoint, patience: Duration) -> Result<Trimmed, Error> {
         let pid = self.meta().pid;
         let libc = self.captured.snapshot.libc();
@@ -148,7 +151,7 @@ impl Trimmer {
     }
 }
 
-/// Fails if a call is estimated to take longer than it may.
+/// Fails if the estimate of a call exceeds its limit.
 ///
 /// # Errors
 /// [`Error::LongCall`]
@@ -170,8 +173,8 @@ pub fn check_call(
     })
 }
 
-/// Estimates the time of the call: it visits all chunks in bins, makes a system call for each that has a page to
-/// return, and returns the pages.
+/// Estimates the time of the call: it visits all chunks in bins, makes a system call for each chunk
+/// that has a page to return, and returns the pages.
 fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
     let snapshot = &captured.snapshot;
     let begin = Instant::now();
@@ -182,7 +185,7 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
             calls += u32::from(is_free && !trim::of_chunk(&(at..at + size)).is_empty());
         });
     }
-    // All chunks were looked at here, in the order of their addresses; malloc_trim looks at the free ones, in any
+    // All chunks were visited here, in address order. malloc_trim visits only the free ones, in any
     // order.
     let looking = begin.elapsed();
     let (page, call) = (
@@ -194,8 +197,8 @@ fn estimate(captured: &Captured, heap: &Heap, bytes: u64) -> Duration {
     work.saturating_mul(CAUTION)
 }
 
-/// Estimates the time to return this many bytes: a system call for each few pages, because free ones lie between
-/// others.
+/// Estimates the time to return this many bytes. Each system call returns only a few pages, because
+/// the free ones are scattered.
 pub fn time_to_give_back(bytes: u64) -> Duration {
     const PAGES_A_CALL: u32 = 4;
     let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX);
@@ -207,7 +210,7 @@ pub fn time_to_give_back(bytes: u64) -> Duration {
     work.saturating_mul(CAUTION)
 }
 
-/// Measures the time to return this many pages to the system here in one call.
+/// Measures the time that one call takes to return this many pages here.
 fn time_to_discard(pages: u32) -> Duration {
     let bytes = pages as usize * PAGE_BYTES as usize;
     let Ok(mut memory) = MmapMut::map_anon(bytes) else {

@@ -1,10 +1,11 @@
-//! Pages that are in memory and hold nothing but zeros.
+//! Resident pages that contain only zeros.
 
 use crate::resident::pages::PAGE_BYTES;
 use crate::snapshot::Snapshot;
 use std::ops::Range;
 
-/// Bytes of the pages of zeros in these ranges of pages. What was not copied is not among them.
+/// Returns the bytes of zero pages in these ranges of pages. Memory that was not copied does not
+/// count.
 pub fn zero_bytes(snapshot: &Snapshot, ranges: &[Range<u64>]) -> u64 {
     let pages = ranges
         .iter()
@@ -29,7 +30,7 @@ mod tests {
         let snapshot = snapshot(vec![(0x10_0000, bytes)]);
         let (start, end) = (0x10_0000, 0x10_0000 + 4 * PAGE_BYTES);
         assert_eq!(zero_bytes(&snapshot, &[start..end]), 2 * PAGE_BYTES);
-        // What lies beyond the copy is not known.
+        // Memory beyond the copy is unknown.
         let beyond = [end - PAGE_BYTES..end + PAGE_BYTES];
         assert_eq!(zero_bytes(&snapshot, &beyond), PAGE_BYTES);
     }

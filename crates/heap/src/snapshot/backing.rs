@@ -1,23 +1,23 @@
-//! Memory for copies of a process's memory. A program may reserve hundreds of gigabytes and use little of them,
-//! so only the parts that are written take room.
+//! Memory for copies of a process's memory. A program may reserve hundreds of gigabytes and use
+//! little of them, so only the written parts take room.
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 use std::ops::{Deref, DerefMut};
 
-/// From this size on, it is a mapping of its own.
+/// Length from which a backing has its own mapping.
 const MAPPED_BYTES: usize = 1 << 20;
-/// Address space behind a mapping for what the copied mapping may grow by.
+/// Address space after a mapping, for growth of the copied mapping.
 const SPARE_BYTES: usize = 64 << 20;
 
-/// Zeroed bytes, of which only those that are written to take room.
+/// Zeroed bytes. Only written pages take room.
 ///
-/// Nothing of a mapping is accounted beforehand (MAP_NORESERVE, mmap(2)), and it may fail, which
-/// `vec!` answers by ending the process.
+/// The kernel does not account for the mapping in advance (MAP_NORESERVE, mmap(2)), and the mapping
+/// may fail, where `vec!` would abort.
 #[derive(Debug)]
 pub struct Backing {
     memory: Memory,
     length: usize,
-    /// The greatest length that it ever had.
+    /// The greatest length so far.
     longest: usize,
 }
 
@@ -28,7 +28,7 @@ enum Memory {
 }
 
 impl Backing {
-    /// So many zeros; `None` if there is not even address space for them.
+    /// Returns this many zeros; `None` if there is no address space for them.
     pub fn zeroed(length: usize) -> Option<Backing> {
         if length < MAPPED_BYTES {
             let mut bytes = Vec::new();
@@ -40,7 +40,7 @@ impl Backing {
         let mut options = MmapOptions::new();
         let map = |bytes| options.len(bytes).no_reserve_swap().map_anon().ok();
         let map = [reserved, length].into_iter().find_map(map)?;
-        // Where huge pages are the rule, one page written would take 512.
+        // If huge pages are always used, each written page would take the room of 512.
         let _ = map.advise(Advice::NoHugePage);
         Some(Backing {
             memory: Memory::Mapped(map),
@@ -49,8 +49,8 @@ impl Backing {
         })
     }
 
-    /// Makes it longer or shorter in place. `false` if there is no room for that, or if it was longer before, so
-    /// that the bytes after its end are not zero.
+    /// Changes the length in place. Returns `false` if there is no room, or if the backing was
+    /// longer before, so that the bytes after its end are not zero.
     #[must_use]
     pub fn resize(&mut self, length: usize) -> bool {
         match &mut self.memory {

@@ -1,5 +1,5 @@
-//! Snapshots from files that somebody else has made: whatever is in one, reading and searching it ends with a
-//! result or an error, and takes no more memory than there is.
+//! Snapshots from untrusted files. Whatever such a file contains, reading and searching it ends
+//! with a result or an error, and uses no more than the available memory.
 
 use crate::graph::census::census;
 use crate::graph::finder::{MarkOptions, Pointers};
@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 
 const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
 
-/// A snapshot of a small program of this system: its header, and what follows.
+/// Returns a snapshot of a small program of this system: its header, and the rest of the file.
 fn real() -> &'static (Value, Vec<u8>) {
     static REAL: OnceLock<(Value, Vec<u8>)> = OnceLock::new();
     REAL.get_or_init(|| {
@@ -31,7 +31,7 @@ fn real() -> &'static (Value, Vec<u8>) {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // It answers, so it is past its start.
+        // The program answers, so its start is over.
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         let mut answer = [0];
         child
@@ -74,7 +74,7 @@ fn file(header: &Value, memory: &[u8]) -> Vec<u8> {
     frame.finish().unwrap()
 }
 
-/// All that a command may do with a snapshot.
+/// Performs everything that a command may do with a snapshot.
 fn use_it(snapshot: &Snapshot) {
     let Ok(heap) = dissect(snapshot) else {
         return;
@@ -100,7 +100,7 @@ fn use_it(snapshot: &Snapshot) {
     census(snapshot, &heap, &mut types, 5);
 }
 
-/// Everything in a JSON value that is a number, in one order.
+/// Returns all numbers in a JSON value, always in the same order.
 fn numbers<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(|v| numbers(v, found)),
@@ -110,7 +110,7 @@ fn numbers<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
     }
 }
 
-/// A number in place of another one.
+/// Returns a number to replace another one.
 fn other(was: u64, choice: u64, random: u64) -> u64 {
     match choice {
         0 => 0,
@@ -136,7 +136,7 @@ fn the_real_one_is_read() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Sizes, addresses, counts and orders of the header, all of them foreign.
+    /// Corrupts sizes, addresses, counts and orders of the header.
     #[test]
     fn headers_that_lie(
         changes in prop::collection::vec((any::<prop::sample::Index>(), 0u64..9, any::<u64>()), 1..4),
@@ -144,7 +144,7 @@ proptest! {
     ) {
         let (header, memory) = real();
         let mut header = header.clone();
-        // Names of classes are most of it, and harmless.
+        // Class names make up most of the header, and are harmless.
         let classes = header["meta"]["classes"].take();
         for (index, choice, random) in changes {
             let mut all = Vec::new();
@@ -165,24 +165,24 @@ proptest! {
         }
     }
 
-    /// Words of its memory: of the arenas, the caches, the chunks, whatever they hit.
+    /// Corrupts words of the memory, in arenas, caches or chunks.
     #[test]
     fn memory_that_lies(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0u64..10), 1..60),
     ) {
         let (header, memory) = real();
         let mut memory = memory.clone();
-        // Most of it is zero and says nothing.
+        // Most of the memory is zero, so changes there test nothing.
         let words = memory.as_chunks::<8>().0.iter().enumerate();
         let used: Vec<usize> = words.filter(|(_, w)| **w != [0; 8]).map(|(at, _)| at).collect();
         for (to, from, choice) in changes {
-            // What points somewhere else is worse than rubbish.
+            // A pointer to another valid place does more harm than a random value.
             let word = |at: usize| u64::from_le_bytes(*memory[at * 8..].first_chunk().unwrap());
             let (to, from) = (*to.get(&used), *from.get(&used));
             let new = if choice == 9 { word(from) } else { other(word(to), choice, word(from)) };
             memory[to * 8..to * 8 + 8].copy_from_slice(&new.to_le_bytes());
         }
-        // The last line must be whole.
+        // The last line must stay intact.
         let end = b"end of snapshot\n";
         let at = memory.len() - end.len();
         memory[at..].copy_from_slice(end);
@@ -195,7 +195,8 @@ fn refused(header: &Value, memory: &[u8], limit: Option<u64>) -> String {
     loaded.err().map_or(String::new(), |e| e.to_string())
 }
 
-/// A file of some kilobytes that becomes gigabytes is refused by what it says, before it is unpacked.
+/// A file of some kilobytes that expands to gigabytes is refused by its declared sizes, before it
+/// is unpacked.
 #[test]
 fn what_would_not_fit() {
     let (header, memory) = real();
@@ -207,7 +208,7 @@ fn what_would_not_fit() {
         json!([{"start": start, "bytes": 1u64 << 39, "runs": [[start, start + (1u64 << 39)]]}]);
     let why = refused(&bomb, &[0; 4096], Some(1 << 30));
     assert!(why.contains("it would take about 640.0 GiB"), "{why}");
-    // What follows the end.
+    // Data follows the end.
     let long = [memory.as_slice(), &vec![0; 64 << 20]].concat();
     let why = refused(header, &long, None);
     assert!(why.contains("truncated"), "{why}");

@@ -3,19 +3,19 @@
 use memhook_process::{proc_text, thread_start_time};
 use serde::{Deserialize, Serialize};
 
-/// Which process it was. It keeps all of this when it executes another program.
+/// Identity of a process. It does not change when the process executes another program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// Process id.
     pub pid: i32,
-    /// When it started, in clock ticks since boot (proc_pid_stat(5), field 22).
+    /// Start time, in clock ticks since boot (proc_pid_stat(5), field 22).
     pub started: u64,
     /// The machine's boot: `/proc/sys/kernel/random/boot_id` (random(4)).
     pub boot: String,
 }
 
 impl ProcessIdentity {
-    /// Identity of a process; `None` if it is gone.
+    /// Returns the identity of a process; `None` if it is gone.
     pub fn of(pid: i32) -> Option<ProcessIdentity> {
         let boot = proc_text("/proc/sys/kernel/random/boot_id").ok()?;
         Some(ProcessIdentity {

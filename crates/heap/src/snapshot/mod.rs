@@ -18,21 +18,22 @@ pub use store::{load, save};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
-    /// Copied while the process ran, with the pages written meanwhile copied again; held only for
-    /// the last round.
+    /// Copied while the process ran. Pages that were written meanwhile were copied again, and the
+    /// threads were held only for the last round.
     Precopy,
-    /// A child that the process forked for us, with all threads held, and that never ran.
+    /// Copied from a forked child that never ran. The fork was made with all threads held.
     Fork,
     /// All threads held throughout.
     Stop,
-    /// Copied while at least one thread may have run, by a command that may only look: it changed while it was read.
+    /// Copied without stopping the process, because the command may only read it. The contents may
+    /// have changed during the copy.
     Running,
     /// Read from a core dump.
     Core,
 }
 
 impl Method {
-    /// Its name on the command line.
+    /// Returns the method's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Method::Precopy => "precopy",
@@ -44,7 +45,7 @@ impl Method {
     }
 }
 
-/// What a mapping is to the scan.
+/// Role of a mapping in the search for pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AreaKind {
     /// `[heap]`, where brk(2) ends.
@@ -68,9 +69,9 @@ pub struct Area {
     pub start: u64,
     /// Past the last address.
     pub end: u64,
-    /// What it is.
+    /// Kind of the mapping.
     pub kind: AreaKind,
-    /// Path or name.
+    /// Path of the file, or the kernel's name for the mapping.
     pub name: String,
 }
 
@@ -85,25 +86,26 @@ pub struct ThreadState {
     pub rip: u64,
     /// Thread pointer: address of the TCB.
     pub fs_base: u64,
-    /// It is in the system call by which a thread or a process ends, so the function that made the call
-    /// needs nothing any more.
+    /// True if the thread is in the system call by which a thread or a process ends. The function
+    /// that made the call will not use its data again.
     #[serde(default)]
     pub is_exiting: bool,
     /// All register words that may be pointers, vector registers included.
     pub words: Vec<u64>,
-    /// All registers, by DWARF number, while the snapshot is taken.
+    /// All registers, by DWARF number. They are present only while the snapshot is taken.
     #[serde(skip)]
     pub registers: Option<[u64; 17]>,
-    /// Lowest stack pointer of all frames that the thread will return to. `None` where they could not be followed to
-    /// its start: it may run on a coroutine's stack, which may lie anywhere, even in a frame of the thread's own.
+    /// Lowest stack pointer of all frames that the thread will return to. `None` if the stack could
+    /// not be unwound to its start. The thread may then run on a coroutine's stack, which can lie
+    /// anywhere, even in a frame of the thread's own stack.
     #[serde(default)]
     pub lowest_frame: Option<u64>,
 }
 
-/// What the allocator of musl is called.
+/// Name of musl's allocator.
 pub const MUSL: &str = "musl's malloc";
 
-/// A module, as far as the scan needs it.
+/// Facts about a module that the scan needs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ModuleInfo {
     /// Path as the target sees it.
@@ -119,15 +121,16 @@ pub struct ModuleInfo {
     pub data: Vec<Range<u64>>,
     /// `2.N` if this is glibc.
     pub glibc_minor: Option<u32>,
-    /// It is the C library of the program itself, not one of another namespace (dlmopen(3)).
+    /// True if the module is the C library of the program itself, not one of another namespace
+    /// (dlmopen(3)).
     #[serde(default)]
     pub is_programs_libc: bool,
-    /// Where `malloc` and what it consists of lie, if this is glibc.
+    /// Address range of `malloc` and its internal functions, if the module is glibc.
     #[serde(with = "pair")]
     pub malloc_code: Range<u64>,
-    /// Another allocator's name, if the module is one.
+    /// Name of the allocator other than glibc's that the module contains, if any.
     pub allocator: Option<String>,
-    /// Where the code of another allocator in the module lies, as far as that is known.
+    /// Known address ranges of that allocator's code in the module.
     #[serde(default, with = "pairs")]
     pub allocator_code: Vec<Range<u64>>,
     /// GNU build-id.
@@ -136,52 +139,52 @@ pub struct ModuleInfo {
 }
 
 impl ModuleInfo {
-    /// The file name.
+    /// Returns the file name of the module.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 }
 
-/// Everything of a snapshot but the memory.
+/// All parts of a snapshot except the memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Meta {
     /// Process id.
     pub pid: i32,
-    /// Which process it was; not known of a core dump's.
+    /// Identity of the process; `None` if the snapshot comes from a core dump.
     #[serde(default)]
     pub identity: Option<ProcessIdentity>,
-    /// How it was taken.
+    /// Method of the copy.
     pub method: Method,
-    /// How long all threads were held, in ms.
+    /// Milliseconds for which all threads were held.
     pub held_ms: f64,
-    /// How long one thread was held before that, to set up the copying, in ms.
+    /// Milliseconds for which one thread was held before that, to set up the copy.
     pub prepare_held_ms: f64,
-    /// How long the whole snapshot took, in ms.
+    /// Milliseconds that the whole snapshot took.
     pub taken_ms: f64,
     /// Bytes copied while the threads were held.
     pub held_bytes: u64,
     /// Threads that were inside malloc.
     pub in_malloc: u32,
-    /// What was not as it should be.
+    /// Problems that the snapshot met.
     pub notes: Vec<String>,
     /// The threads.
     pub threads: Vec<ThreadState>,
-    /// The mappings copied.
+    /// The copied mappings.
     pub areas: Vec<Area>,
     /// The modules.
     pub modules: Vec<ModuleInfo>,
     /// Pointers that the kernel holds for the process (epoll, timers, pipes).
     #[serde(default)]
     pub kernel_words: Vec<u64>,
-    /// What could hold pointers and was not searched.
+    /// Memory that could hold pointers and was not searched.
     #[serde(default)]
     pub unsearched: Vec<String>,
     /// Class names of vtables, by address point.
     pub classes: std::collections::BTreeMap<u64, String>,
-    /// Variables that hold addresses of blocks, as far as they are known.
+    /// Known variables that hold addresses of blocks.
     #[serde(default)]
     pub variables: Vec<Variable>,
-    /// What did not parse in the snapshot before this one, if there was one.
+    /// Parse errors of the previous snapshot, if there was one.
     #[serde(default)]
     pub earlier_findings: Option<Vec<Finding>>,
 }
@@ -197,14 +200,14 @@ pub struct Variable {
     pub name: String,
 }
 
-/// Copied memory without a gap in its addresses.
+/// Copied memory with contiguous addresses.
 #[derive(Debug, Default)]
 pub struct CopiedRegion {
     /// Address of the first byte.
     pub start: u64,
-    /// The bytes; zero where there was no page.
+    /// The bytes. Pages that did not exist read as zeros.
     pub bytes: Backing,
-    /// Pages that were there, as ascending address ranges.
+    /// Address ranges of the pages that existed, in ascending order.
     pub runs: Runs,
 }
 
@@ -218,21 +221,21 @@ impl CopiedRegion {
 /// A process at one moment.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Everything but the memory.
+    /// All facts except the memory.
     pub meta: Meta,
-    /// The memory, in address order. No two of them are adjacent.
+    /// The memory, in address order. No two regions are adjacent.
     pub regions: Vec<CopiedRegion>,
 }
 
 impl Snapshot {
-    /// The region that holds an address.
+    /// Returns the region that holds an address.
     pub fn region(&self, address: u64) -> Option<&CopiedRegion> {
         let after = self.regions.partition_point(|r| r.start <= address);
         let region = self.regions.get(after.checked_sub(1)?)?;
         (address < region.end()).then_some(region)
     }
 
-    /// The bytes of [start, start + bytes), if all of it was copied.
+    /// Returns the bytes of [start, start + bytes), if the whole range was copied.
     pub fn bytes(&self, start: u64, bytes: u64) -> Option<&[u8]> {
         let region = self.region(start)?;
         let from = (start - region.start) as usize;
@@ -240,24 +243,25 @@ impl Snapshot {
         region.bytes.get(from..to)
     }
 
-    /// The word at an address.
+    /// Returns the 64-bit word at an address.
     pub fn word(&self, address: u64) -> Option<u64> {
         let bytes = self.bytes(address, 8)?;
         Some(u64::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// The 32-bit word at an address.
+    /// Returns the 32-bit word at an address.
     pub fn half(&self, address: u64) -> Option<u32> {
         let bytes = self.bytes(address, 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// Bytes copied.
+    /// Returns the number of copied bytes.
     pub fn copied_bytes(&self) -> u64 {
         self.regions.iter().map(|r| run_bytes(&r.runs)).sum()
     }
 
-    /// Whether both are of one run of one program; what tells it if they are not.
+    /// Succeeds if both snapshots belong to the same run of the same program. The error names the
+    /// fact that differs.
     pub fn same_program(&self, other: &Snapshot) -> Result<(), &'static str> {
         let (Some(own), Some(others)) = (&self.meta.identity, &other.meta.identity) else {
             return Err("a snapshot does not say which process it is of");
@@ -268,7 +272,8 @@ impl Snapshot {
         if own != others {
             return Err("they are of different processes");
         }
-        // Where its C library lies is chosen anew for each program that a process executes.
+        // The kernel chooses a new address for the C library each time a process executes a
+        // program.
         let library = |snapshot: &Snapshot| {
             let libc = snapshot.libc();
             libc.map(|libc| (libc.path.clone(), libc.base))
@@ -279,7 +284,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The mapping that holds an address.
+    /// Returns the mapping that holds an address.
     pub fn area(&self, address: u64) -> Option<&Area> {
         let areas = &self.meta.areas;
         let after = areas.partition_point(|a| a.start <= address);
@@ -287,20 +292,20 @@ impl Snapshot {
         (address < area.end).then_some(area)
     }
 
-    /// The C library of the program itself, if that is glibc.
+    /// Returns the C library of the program itself, if it is glibc.
     pub fn libc(&self) -> Option<&ModuleInfo> {
         let programs = self.libcs().find(|libc| libc.is_programs_libc);
         programs.or_else(|| self.libcs().next())
     }
 
-    /// Every glibc of the process.
+    /// Returns every copy of glibc in the process.
     pub(crate) fn libcs(&self) -> impl Iterator<Item = &ModuleInfo> {
         let modules = self.meta.modules.iter();
         modules.filter(|module| module.glibc_minor.is_some())
     }
 }
 
-/// The words of a run of bytes, at 8-byte steps.
+/// Iterates over the 64-bit words of some bytes, in steps of 8 bytes.
 pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().map(|word| u64::from_le_bytes(*word))
@@ -309,14 +314,14 @@ pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 /// Addresses of user space, without the first page.
 const USER_ADDRESSES: Range<u64> = 4096..1 << 47;
 
-/// The words at any offset of these bytes that may be addresses.
+/// Returns the words at every byte offset that may be addresses.
 pub(crate) fn addresses_anywhere(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let words = bytes.windows(8).filter_map(|window| window.first_chunk());
     let words = words.map(|word| u64::from_le_bytes(*word));
     words.filter(|word| USER_ADDRESSES.contains(word))
 }
 
-/// What a snapshot says of threads that were inside malloc.
+/// Returns the note about threads that were inside malloc when the snapshot was taken.
 pub fn inside_malloc_note(threads: u32) -> String {
     let were = if threads == 1 {
         "1 thread was".to_owned()

@@ -1,6 +1,6 @@
-//! A snapshot as a file or a stream: one LZ4 frame with checksums, in it a line that names the
-//! format, the length of a JSON header, the header, and the bytes of all runs in
-//! order, and a last line.
+//! A snapshot as a file or a stream. It is one LZ4 frame with checksums, and contains a line that
+//! names the format, the length of a JSON header, the header, the bytes of all runs in order, and a
+//! last line.
 
 use crate::Error;
 use crate::ranges::{Runs, pairs, run_bytes};
@@ -15,19 +15,21 @@ use std::ops::Range;
 
 const FORMAT: &[u8] = b"memhook-rs snapshot 1\n";
 const END: &[u8] = b"end of snapshot\n";
-/// No header is longer.
+/// Maximum length of a header.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
-/// Factor by which a header may be larger in memory: an empty string is 3 bytes in the file, and 24 in memory.
+/// Factor by which a header may be larger in memory: an empty string is 3 bytes in the file, and 24
+/// in memory.
 const HEADER_GROWTH: u64 = 10;
-/// No region is longer.
+/// Maximum length of a region.
 const MAX_REGION_BYTES: u64 = 1 << 40;
-/// The most data segments of a module, and the most bytes of one: the largest programs have some hundred
-/// megabytes.
+/// Maximum number of data segments of a module, and maximum bytes of a segment. The largest
+/// programs have some hundred megabytes.
 const MAX_DATA: usize = 64;
 const MAX_DATA_BYTES: u64 = 4 << 30;
-/// Far more threads than a process has, and few enough to look at each.
+/// Maximum number of threads: far more than a process has, and few enough to visit each.
 const MAX_THREADS: usize = 1 << 16;
-/// Addresses of user space have 56 bits at most (5-level paging, Documentation/arch/x86/x86_64/5level-paging.rst).
+/// End of user space, whose addresses have at most 56 bits (5-level paging,
+/// Documentation/arch/x86/x86_64/5level-paging.rst).
 const END_OF_ADDRESSES: u64 = 1 << 56;
 
 #[derive(Serialize, Deserialize)]
@@ -83,10 +85,11 @@ pub fn save(snapshot: &Snapshot, to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Reads a snapshot; `file` names it in errors, `memory` is what it may take (`None`: what is available).
+/// Reads a snapshot. `file` names it in errors. `memory` limits the memory that it may use; `None`
+/// allows all that is available.
 ///
-/// The file may come from anybody: every size is checked against the room that there is, and every address and
-/// order against what the search relies on.
+/// The file may come from an untrusted source. Every size is checked against the available room,
+/// and every address and order against the assumptions of the search.
 pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot, Error> {
     let bad = |reason: String| Error::Saved {
         file: file.to_owned(),
@@ -175,10 +178,11 @@ pub fn load(file: &str, from: impl Read, memory: Option<u64>) -> Result<Snapshot
     })
 }
 
-/// Checks what the search relies on: addresses of user space, in order, none twice, and no module with more data
-/// than one can have, because data is searched word by word. The error says what is wrong.
+/// Checks the assumptions of the search: addresses of user space, sorted, no overlaps, and no
+/// module with more data than a module can have, because data is searched word by word. The error
+/// describes the violation.
 fn check(header: &Header) -> Result<(), &'static str> {
-    // What is adjacent is one region: a pointer may lie across any border.
+    // Adjacent memory is one region, because a pointer may cross any border.
     let mut last = None;
     for region in &header.regions {
         let end = region.start.checked_add(region.bytes);
@@ -275,7 +279,7 @@ mod tests {
             let mut bytes = Vec::new();
             save(&small(), &mut bytes).unwrap();
             let cut = cut % bytes.len();
-            // Without the frame's last checksum it may still be whole.
+            // A file that lacks only the frame's last checksum may still be complete.
             let of_cut = load("x", &bytes[..cut], None);
             prop_assert!(of_cut.is_err() || cut + 8 >= bytes.len());
             let at = at % bytes.len();

@@ -1,53 +1,56 @@
 //! Memory layout of the containers of the C++ libraries, as a table.
 //!
-//! Their nodes are held by pointers to base classes that say nothing of what is in them (`_Rb_tree_node_base*`), so what a
-//! node is follows from the container that it hangs on: from the shape of that, and from the type of its elements, which
-//! is one of its template arguments. Offsets are those of the two libraries' stable ABIs for 64-bit processors; a
-//! container whose size is another one than this is not believed.
+//! Pointers to container nodes have the types of base classes that do not name the contents
+//! (`_Rb_tree_node_base*`). So the contents of a node follow from the container that it belongs to:
+//! from the container's shape, and from its element type, which is a template argument. Offsets are
+//! those of the two libraries' stable ABIs for 64-bit processors. A class whose size differs from
+//! the table is not treated as a container.
 
 /// One container.
 pub(super) struct Shape {
     /// The class that has the pointers, without template arguments.
     pub family: &'static str,
-    /// Which template argument is the type of the elements.
+    /// Index of the template argument that is the type of the elements.
     pub element: usize,
     /// Bytes of the class; 0 if they depend on the element.
     pub bytes: u64,
-    /// Where what is.
+    /// Places of the container's blocks.
     pub walk: Walk,
 }
 
-/// Where a container has its blocks; all numbers are bytes from the start of the container or of the block.
+/// Places of a container's blocks. All numbers are bytes from the start of the container or of the
+/// block.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Walk {
-    /// Elements in one block, from one pointer to another.
+    /// Elements in one block, between two pointers.
     Row { begin: u64, end: u64 },
     /// Bits in one block.
     Bits { begin: u64 },
-    /// Letters in one block; if there is a flag, only while that bit of the first byte is set.
+    /// Characters in one block. With a flag, the block exists only while that bit of the first byte
+    /// is set.
     Text { begin: u64, flag: u8 },
-    /// Nodes that point to two others; the element is behind a header.
+    /// Nodes that point to two others. The element follows a header.
     Tree {
         root: u64,
         left: u64,
         right: u64,
         header: u64,
     },
-    /// Nodes in a row.
+    /// Nodes that form a chain.
     List { first: u64, next: u64, header: u64 },
-    /// Nodes in a row, and a block of pointers to some of them.
+    /// Nodes that form a chain, and a block of pointers to some of them.
     Hash {
         buckets: u64,
         first: u64,
         next: u64,
         header: u64,
     },
-    /// Chunks of elements, and a block of pointers to them, which are valid from one place in it to another, both
-    /// included.
+    /// Chunks of elements, and a block of pointers to them. The pointers are valid from `first` to
+    /// `last`, both included.
     Chunks { map: u64, first: u64, last: u64 },
-    /// Chunks up to a place that is not included.
+    /// Chunks like these, whose pointers are valid up to `end`, which is excluded.
     ChunksBefore { map: u64, first: u64, end: u64 },
-    /// The element itself, behind a header.
+    /// The element itself, after a header.
     InPlace { header: u64 },
 }
 
@@ -60,7 +63,7 @@ const fn shape(family: &'static str, element: usize, bytes: u64, walk: Walk) -> 
     }
 }
 
-/// All that are known: first those of libstdc++, then those of libc++.
+/// All known containers, first those of libstdc++, then those of libc++.
 pub(super) const SHAPES: &[Shape] = &[
     shape("std::_Vector_base", 0, 24, Walk::Row { begin: 0, end: 8 }),
     shape("std::_Bvector_base", 0, 40, Walk::Bits { begin: 0 }),
@@ -143,12 +146,12 @@ pub(super) const SHAPES: &[Shape] = &[
             root: 8,
             left: 0,
             right: 8,
-            // The flag of the last member takes one byte, and the element may follow it at once.
+            // The flag of the last member takes one byte, and the element may follow immediately.
             header: 25,
         },
     ),
     shape("std::__1::__list_imp", 0, 24, LIST_OF_LIBCXX),
-    // Newer ones have no base class.
+    // Newer versions have no base class.
     shape("std::__1::list", 0, 24, LIST_OF_LIBCXX),
     shape("std::__1::__forward_list_base", 0, 8, CHAIN_OF_LIBCXX),
     shape("std::__1::forward_list", 0, 8, CHAIN_OF_LIBCXX),
@@ -192,7 +195,7 @@ const CHAIN_OF_LIBCXX: Walk = Walk::List {
     header: 8,
 };
 
-/// Classes that programs use as containers; the classes above are parts of these.
+/// Classes that programs use as containers. The classes above are parts of them.
 const CONTAINERS: &[&str] = &[
     "vector",
     "basic_string",
@@ -212,7 +215,7 @@ const CONTAINERS: &[&str] = &[
     "priority_queue",
 ];
 
-/// Classes of nodes: a pointer to one says less of a block than the container does.
+/// Classes of nodes. A pointer to one of them says less about a block than the container does.
 const NODES: &[&str] = &[
     "_Rb_tree_node_base",
     "_Rb_tree_node",
@@ -234,29 +237,29 @@ const NODES: &[&str] = &[
     "__hash_node",
 ];
 
-/// A name without template arguments.
+/// Returns a name without template arguments.
 pub(super) fn family(name: &str) -> &str {
     name.split_once('<').map_or(name, |(family, _)| family)
 }
 
-/// The last part of the name of something in `std`.
+/// Returns the last part of a name in `std`.
 fn of_library(name: &str) -> Option<&str> {
     let family = family(name);
     let inside = family.strip_prefix("std::")?;
     Some(inside.rsplit("::").next().unwrap_or(inside))
 }
 
-/// Returns true if programs use this as a container.
+/// Returns true if programs use this class as a container.
 pub(super) fn is_container(name: &str) -> bool {
     of_library(name).is_some_and(|last| CONTAINERS.contains(&last))
 }
 
-/// Returns true if this is a node of a container.
+/// Returns true if this class is a node of a container.
 pub(super) fn is_node(name: &str) -> bool {
     of_library(name).is_some_and(|last| NODES.contains(&last))
 }
 
-/// The shape of a class.
+/// Returns the shape of a class.
 pub(super) fn shape_of(name: &str, bytes: u64) -> Option<&'static Shape> {
     let family = family(name);
     let fits =

@@ -1,33 +1,33 @@
-//! Where in an object of a type there are pointers and containers.
+//! Places of pointers and containers in an object of a type.
 
 use super::containers::{Shape, Walk, is_container, shape_of};
 use memhook_symbols::{DeclaredKind, DeclaredTypes, TypeId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// Most pointers of one type that are followed.
+/// Maximum number of pointers of one type that are followed.
 const MOST_SLOTS: usize = 4096;
-/// Deepest member of members that is looked into.
+/// Maximum nesting depth of members.
 const DEEPEST: usize = 32;
-/// Longer arrays are not written out element by element.
+/// Maximum length of an array that is expanded element by element.
 const SHORT_ARRAY: u64 = 8;
 
-/// Parts of an object that lead on.
+/// Pointers and containers of an object.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     pub pointers: Vec<(u64, TypeId)>,
     pub containers: Vec<(u64, Contained)>,
     pub arrays: Vec<(u64, Elements)>,
-    /// Its last member is an array without a length of its own.
+    /// True if the last member is an array without a length of its own.
     pub is_open_ended: bool,
-    /// Alignment of its addresses.
+    /// Alignment of the addresses of such objects.
     pub alignment: u64,
-    /// The structures that it begins with: base classes, and first members.
+    /// The structures at offset 0: base classes, and first members.
     pub beginnings: Vec<TypeId>,
 }
 
 impl Layout {
-    /// Returns true if nothing of it leads on.
+    /// Returns true if the object has no pointers or containers.
     pub fn is_leaf(&self) -> bool {
         self.pointers.is_empty() && self.containers.is_empty() && self.arrays.is_empty()
     }
@@ -38,7 +38,7 @@ impl Layout {
 pub(super) struct Contained {
     pub shape: &'static Shape,
     pub element: Option<TypeId>,
-    /// Type in the program.
+    /// The container's type in the program.
     pub of: TypeId,
 }
 
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Contained {
     }
 }
 
-/// Objects in a row.
+/// Consecutive objects of one type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Elements {
     pub of: TypeId,
@@ -56,7 +56,7 @@ pub(super) struct Elements {
     pub count: u64,
 }
 
-/// Layouts, made when they are asked for.
+/// Layouts, computed on demand.
 #[derive(Default)]
 pub(super) struct Layouts {
     known: FxHashMap<TypeId, Rc<Layout>>,
@@ -95,7 +95,8 @@ struct At {
     depth: usize,
 }
 
-/// Adds what of a type at an offset leads on. `container` is what programs call the one that it is part of.
+/// Adds the pointers and containers of a type at an offset. `container` is the program's name of
+/// the container that the type is part of.
 fn add(
     layout: &mut Layout,
     types: &mut DeclaredTypes,
@@ -142,7 +143,7 @@ fn add(
                 let contained = Contained { shape, element, of };
                 layout.alignment = layout.alignment.max(8);
                 layout.containers.push((at.offset, contained));
-                // What is around the element is there as well.
+                // The memory around the element counts, too.
                 if !matches!(shape.walk, Walk::InPlace { .. }) {
                     return;
                 }
@@ -165,7 +166,7 @@ fn add_array(
     of: TypeId,
     count: Option<u64>,
 ) {
-    // `[]`, `[0]`, and `[1]` as it was written before C99.
+    // An open-ended array is written `[]`, `[0]`, or, before C99, `[1]`.
     layout.is_open_ended |= at.depth == 2 && count.is_none_or(|count| count <= 1);
     let bytes = types.get(of).bytes;
     let count = count.unwrap_or(0);
@@ -179,7 +180,7 @@ fn add_array(
         }
         return;
     }
-    // Only what leads on is worth an entry.
+    // Only members with pointers or containers are worth an entry.
     let mut inner = Layout::default();
     let inside = At { offset: 0, ..at };
     add(&mut inner, types, inside, of, None);

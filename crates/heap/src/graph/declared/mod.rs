@@ -1,9 +1,10 @@
-//! Types of blocks by what the program declares: a variable of a known type points to a block, a member of what is there
-//! points to the next one, and so on.
+//! Types of blocks, from the declarations of the program. A variable of a known type points to a
+//! block, a member of that block points to the next one, and so on.
 //!
-//! What is declared is less certain than what is in a block: a pointer may be old, or one to the beginning of something
-//! larger. So a block gets a name only if it is large enough for the type and has pointers where the type has them; if
-//! several types hold it, and none of them begins with the others, it gets all their names.
+//! A declaration is less certain evidence than the contents of a block: a pointer may be stale, or
+//! may point to the beginning of something larger. So a block gets a type only if it is large
+//! enough for that type and has pointers where the type has them. If several types fit, and none of
+//! them begins with the others, the block gets all their names.
 
 mod containers;
 mod layout;
@@ -26,9 +27,9 @@ use std::time::{Duration, Instant};
 /// Limits of the search for types.
 #[derive(Clone, Copy, Debug)]
 pub struct DeclaredLimits {
-    /// Bytes of debug information that are read.
+    /// Maximum bytes of debug information to read.
     pub bytes: u64,
-    /// Time for all of it.
+    /// Time limit of the whole search.
     pub time: Duration,
 }
 
@@ -45,22 +46,23 @@ impl Default for DeclaredLimits {
 #[derive(Debug, Default)]
 pub struct DeclaredBlocks {
     names: Vec<String>,
-    /// By block.
+    /// Index of the name, by block.
     of: Vec<u32>,
     /// Parts that were left out, with the reasons.
     pub notes: Vec<String>,
 }
 
 const NONE: u32 = u32::MAX;
-/// Steps between two looks at the time.
+/// Number of steps between two checks of the time.
 const STEPS_A_LOOK: u32 = 1 << 14;
-/// A block may be so much larger than what was asked for: malloc rounds up, and keeps a rest that is too small.
+/// Largest difference between the size of a block and the requested size. malloc rounds up, and
+/// keeps a remainder that is too small for a chunk.
 const MOST_ROUNDING: u64 = 31;
-/// Elements of a row that have to look right before it is called one.
+/// Number of elements that have to fit before a block is called an array.
 const ELEMENTS_CHECKED: u64 = 1024;
-/// Addresses below this are numbers; no program has memory there.
+/// Lowest address that programs use. Smaller words are numbers.
 const LOWEST_ADDRESS: u64 = 1 << 16;
-/// Whatever is so near to known memory may be an address.
+/// Distance from known memory within which a word may be an address.
 const NEAR: u64 = 1 << 30;
 
 impl DeclaredBlocks {
@@ -99,12 +101,12 @@ impl DeclaredBlocks {
         found
     }
 
-    /// The name of a block's type.
+    /// Returns the name of a block's type.
     pub fn name(&self, block: u32) -> Option<&str> {
         self.numbered(block).map(|(_, name)| name)
     }
 
-    /// The name of a block's type, with its number.
+    /// Returns the name of a block's type, with its number.
     pub fn numbered(&self, block: u32) -> Option<(u32, &str)> {
         let number = *self.of.get(block as usize)?;
         Some((number, self.names.get(number as usize)?))
@@ -116,11 +118,11 @@ impl DeclaredBlocks {
 enum What {
     /// One object.
     One(TypeId),
-    /// Something that begins with such an object.
+    /// A larger object that begins with this type.
     Beginning(TypeId),
-    /// Objects in a row.
+    /// An array of objects.
     Row(TypeId),
-    /// Part of a container; and the type of its elements.
+    /// Part of a container, with the container's type and the type of its elements.
     Part(Part, TypeId, Option<TypeId>),
 }
 
@@ -136,7 +138,7 @@ enum Part {
     Chunks,
 }
 
-/// Claims so far.
+/// Claims that the search has made.
 struct Claims<'a, 's> {
     snapshot: &'a Snapshot,
     blocks: &'a BlockTable,
@@ -144,11 +146,11 @@ struct Claims<'a, 's> {
     layouts: Layouts,
     known: Vec<What>,
     numbers: FxHashMap<What, u32>,
-    /// By block: the first claim.
+    /// First claim of each block.
     first: Vec<u32>,
-    /// The others.
+    /// Further claims of each block.
     more: FxHashMap<u32, Vec<u32>>,
-    /// Objects that are to be looked at.
+    /// Objects that have yet to be followed.
     waiting: Vec<(u64, Elements)>,
     /// Memory to which pointers may lead.
     memory: Runs,
@@ -181,7 +183,7 @@ impl<'a, 's> Claims<'a, 's> {
             more: FxHashMap::default(),
             waiting: Vec::new(),
             memory: joined(around.collect()),
-            // Size classes of other allocators are up to a quarter apart; theirs are not known here.
+            // Size classes of other allocators can be a quarter apart, and are not known here.
             most_rounding: match heap.others.is_empty() {
                 true => MOST_ROUNDING,
                 false => MOST_ROUNDING * 2,
@@ -192,7 +194,7 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Begins with the variables that hold addresses of blocks.
+    /// Starts with the variables that hold addresses of blocks.
     fn add_variables(&mut self, snapshot: &Snapshot, heap: &Heap) {
         let variables = self.declared.variables();
         let mut holding: Vec<usize> = Vec::new();
@@ -212,7 +214,7 @@ impl<'a, 's> Claims<'a, 's> {
                 let Some(last) = after.checked_sub(1) else {
                     continue;
                 };
-                // Each unit that knows a variable has an entry for it.
+                // Each compilation unit that knows a variable has an entry for it.
                 let address = variables[last].address;
                 let first = variables.partition_point(|v| v.address < address);
                 if holding.last() != Some(&(after - 1)) {
@@ -234,7 +236,7 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Begins with the blocks whose classes are known by what is in them.
+    /// Starts with the blocks whose contents reveal their class.
     fn add_classes(&mut self, types: &mut Types) {
         let mut by_word: FxHashMap<u64, Option<TypeId>> = FxHashMap::default();
         for (_, block) in self.blocks.iter() {
@@ -260,7 +262,7 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Returns true if the time is over.
+    /// Returns true if the time limit is exceeded.
     fn has_no_time(&mut self) -> bool {
         self.steps = self.steps.wrapping_add(1);
         if self.steps.is_multiple_of(STEPS_A_LOOK) {
@@ -269,7 +271,7 @@ impl<'a, 's> Claims<'a, 's> {
         self.is_late
     }
 
-    /// Has so many objects looked at later.
+    /// Queues this many objects for a later step.
     fn wait(&mut self, address: u64, of: TypeId, count: u64) {
         let bytes = self.declared.get(of).bytes;
         if bytes > 0 && !self.layouts.of(&mut self.declared, of).is_leaf() {
@@ -298,7 +300,7 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Follows what of an object leads on.
+    /// Follows the pointers of an object.
     fn object(&mut self, address: u64, layout: &Layout) {
         let at = |offset: u64| address.wrapping_add(offset);
         for &(offset, to) in &layout.pointers {
@@ -314,7 +316,7 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Says what a block is taken for, and returns whether that is new.
+    /// Records the interpretation of a block. Returns true if it is new.
     fn claim(&mut self, block: u32, what: What) -> bool {
         let next = self.known.len() as u32;
         let number = *self.numbers.entry(what).or_insert(next);
@@ -337,13 +339,13 @@ impl<'a, 's> Claims<'a, 's> {
         is_new
     }
 
-    /// The block that begins at an address.
+    /// Returns the block that begins at an address.
     fn starting_at(&self, address: u64) -> Option<(u32, Block)> {
         let (number, offset) = self.blocks.find(address)?;
         (offset == 0).then(|| (number, self.blocks.get(number)))
     }
 
-    /// Follows a pointer to something of a type.
+    /// Follows a pointer to an object of a type.
     fn point(&mut self, word: u64, to: TypeId) {
         if word < LOWEST_ADDRESS {
             return;
@@ -362,7 +364,7 @@ impl<'a, 's> Claims<'a, 's> {
                     return;
                 }
             }
-            // A pointer to bytes may be one to anything.
+            // A pointer to bytes may point to any object.
             DeclaredKind::Plain if bytes > 1 && offset == 0 => {
                 self.claim(number, What::Row(to));
                 return;
@@ -404,7 +406,8 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// `new T[n]` writes n before the elements if they have a destructor (Itanium C++ ABI 2.7).
+    /// Follows a pointer to an array that has its length in front of it: `new T[n]` writes n before
+    /// the elements if they have a destructor (Itanium C++ ABI 2.7).
     fn point_behind_count(
         &mut self,
         number: u32,
@@ -431,13 +434,14 @@ impl<'a, 's> Claims<'a, 's> {
         }
     }
 
-    /// Returns true if objects of a type point to more of them, as linked ones do: a larger block that one points to is
-    /// then rather something that can be linked than several of them.
+    /// Returns true if objects of a type point to further objects of it, as list nodes do. A larger
+    /// block behind such a pointer is then more likely one derived object than an array.
     fn links_itself(&self, layout: &Layout, of: TypeId) -> bool {
         layout.pointers.iter().any(|&(_, to)| to == of)
     }
 
-    /// Returns true if an object is possible here: where it has pointers, the words are addresses of something.
+    /// Returns true if an object of this type is possible here: the words at its pointer members
+    /// are addresses.
     fn looks_right(&self, address: u64, layout: &Layout) -> bool {
         let pointers = layout.pointers.iter().map(|&(offset, _)| offset);
         let containers = layout.containers.iter().map(|&(offset, _)| offset);
@@ -447,7 +451,7 @@ impl<'a, 's> Claims<'a, 's> {
         })
     }
 
-    /// Like [`Self::looks_right`], for objects in a row.
+    /// Like [`Self::looks_right`], for an array of objects.
     fn look_right(&self, address: u64, of: TypeId, count: u64, layout: &Layout) -> bool {
         let bytes = self.declared.get(of).bytes;
         let mut all = 0..count.min(ELEMENTS_CHECKED);
@@ -455,7 +459,7 @@ impl<'a, 's> Claims<'a, 's> {
     }
 
     fn may_be_address(&self, word: u64) -> bool {
-        // Many programs mark what is not set with -1, or with a small number.
+        // Many programs mark unset pointers with -1, or with a small number.
         if word < LOWEST_ADDRESS || word == u64::MAX {
             return true;
         }

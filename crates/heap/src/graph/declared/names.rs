@@ -1,6 +1,6 @@
 //! Names of types as programs write them.
 
-/// Template arguments that programs leave out, for containers of the library.
+/// Template arguments that programs leave out for containers of the library.
 const LEFT_OUT: &[&str] = &[
     "std::allocator<",
     "std::less<",
@@ -9,12 +9,13 @@ const LEFT_OUT: &[&str] = &[
     "std::char_traits<",
     "std::default_delete<",
 ];
-/// Namespaces that the libraries put between `std` and a name.
+/// Inline namespaces of the libraries between `std` and a name.
 const INLINE: &[&str] = &["std::__cxx11::", "std::__1::"];
-/// Deepest template that is written anew.
+/// Maximum depth of templates that are shortened.
 const DEEPEST: usize = 24;
 
-/// A name without what programs do not write: arguments that are the library's own, and its inline namespaces.
+/// Returns a name as programs write it: without default template arguments of the library, and
+/// without its inline namespaces.
 pub(super) fn short(name: &str) -> String {
     shortened(name, 0)
 }
@@ -51,7 +52,7 @@ fn shortened(name: &str, depth: usize) -> String {
     }
 }
 
-/// The template arguments that begin at a bracket, and where they end.
+/// Returns the template arguments that begin at a bracket, and the place where they end.
 fn arguments(name: &str, open: usize) -> Option<(Vec<&str>, usize)> {
     let (mut depth, mut begin) = (0u32, open + 1);
     let mut found = Vec::new();

@@ -7,13 +7,13 @@ use crate::graph::types::Types;
 use memhook_symbols::{DeclaredKind, TypeId};
 use rustc_hash::FxHashMap;
 
-/// A block with more names than this has none.
+/// Maximum number of names of a block. A block with more gets none.
 const MOST_NAMES: usize = 3;
-/// Deepest pointer to pointers that is named.
+/// Maximum depth of pointers to pointers that are named.
 const DEEPEST: usize = 4;
 
 impl Claims<'_, '_> {
-    /// The names of all blocks.
+    /// Returns the names of all blocks.
     pub(super) fn settle(mut self, types: &mut Types) -> DeclaredBlocks {
         let mut found = DeclaredBlocks::default();
         let mut numbers: FxHashMap<(Vec<u32>, Option<String>), u32> = FxHashMap::default();
@@ -69,7 +69,8 @@ impl Claims<'_, '_> {
         let mut whats: Vec<What> = claims.iter().map(|&c| self.known[c as usize]).collect();
         let of_class = class.map(|class| (class, self.declared.by_name(class)));
         if let Some((_, Some(id))) = of_class {
-            // What it derives from says no more; one that it is the beginning of does.
+            // A base class of the block's class adds nothing. A type that begins with that class
+            // does.
             whats.push(What::One(id));
         }
         let all = whats.clone();

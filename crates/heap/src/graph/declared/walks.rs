@@ -5,16 +5,16 @@ use super::layout::Contained;
 use super::{Claims, Part, What};
 use memhook_symbols::TypeId;
 
-/// Most words of a map of chunks.
+/// Maximum number of words in a map of chunks.
 const MOST_CHUNKS: u64 = 1 << 24;
 
 /// The nodes of a container.
 struct Nodes {
     what: What,
     element: Option<TypeId>,
-    /// Where in a node the element is.
+    /// Offset of the element in a node.
     offset: u64,
-    /// Bytes that a node has at the least.
+    /// Minimum size of a node in bytes.
     bytes: u64,
 }
 
@@ -97,14 +97,14 @@ impl Claims<'_, '_> {
         }
     }
 
-    /// A block that something begins with, whatever follows.
+    /// Claims a block that begins with an object, whatever follows the object.
     fn whole(&mut self, begin: u64, least: u64, what: What) -> bool {
         let block = self.starting_at(begin);
         let block = block.filter(|(_, block)| block.bytes >= least);
         block.is_some_and(|(number, _)| self.claim(number, what))
     }
 
-    /// Elements in one block, and whether they fit.
+    /// Claims the elements in one block. Returns true if they fit.
     fn elements(&mut self, begin: u64, end: u64, what: What, element: Option<TypeId>) {
         let Some((_, block)) = self.starting_at(begin) else {
             return;
@@ -140,7 +140,7 @@ impl Claims<'_, '_> {
             let Some(chunk) = self.snapshot.word(at) else {
                 return;
             };
-            // Whatever of a chunk is not used holds what was there before: only the claims of what looks right count.
+            // The unused part of a chunk holds old contents, so only plausible objects are claimed.
             if bytes > 0 && self.whole(chunk, bytes, part(Part::Chunk)) {
                 let block = self.starting_at(chunk).map_or(0, |(_, block)| block.bytes);
                 let layout = self.layouts.of(&mut self.declared, element);
@@ -170,7 +170,7 @@ impl Claims<'_, '_> {
         }
     }
 
-    /// Says that there is a node, and returns whether that is new.
+    /// Records a node. Returns true if it is new.
     fn node(&mut self, address: u64, nodes: &Nodes) -> bool {
         let is_new = !self.has_no_time() && self.whole(address, nodes.bytes, nodes.what);
         if let (true, Some(element)) = (is_new, nodes.element) {

@@ -1,4 +1,4 @@
-//! Two snapshots of a process compared: which blocks are new, of which types, and what retains them.
+//! Comparison of two snapshots of a process: the new blocks, their types, and their holders.
 
 use super::kinds::HOLDER;
 use super::rows::Sum;
@@ -13,10 +13,10 @@ use std::cmp::Reverse;
 /// Holder of blocks that no single holder retains.
 const TOGETHER: &str = "several holders together";
 
-/// The blocks of a heap, each with what retains it and its type.
+/// The blocks of a heap, each with its holder and its type.
 pub struct Attributed {
     blocks: BlockTable,
-    /// By block: holder, and type.
+    /// Holder and type of each block.
     of: Vec<(u32, u32)>,
     holders: Vec<String>,
     types: Vec<String>,
@@ -27,19 +27,19 @@ pub struct Attributed {
 pub struct HeapGrowth {
     /// All blocks of the older snapshot.
     pub old: Sum,
-    /// All blocks of the newer one.
+    /// All blocks of the newer snapshot.
     pub new: Sum,
-    /// Blocks that only the newer one has, at their address and with their size.
+    /// Blocks that only the newer snapshot has, compared by address and size.
     pub added: Sum,
-    /// Blocks that only the older one has.
+    /// Blocks that only the older snapshot has.
     pub gone: Sum,
-    /// By what retains them, the largest growth first.
+    /// Changes by holder, the largest growth first.
     pub holders: Vec<HolderGrowth>,
-    /// Holders that changed and are not listed.
+    /// Number of holders that changed and are not listed.
     pub more_holders: u64,
-    /// By type, the largest growth first.
+    /// Changes by type, the largest growth first.
     pub types: Vec<TypeGrowth>,
-    /// Types that changed and are not listed.
+    /// Number of types that changed and are not listed.
     pub more_types: u64,
 }
 
@@ -48,10 +48,10 @@ pub struct HeapGrowth {
 pub struct HolderGrowth {
     /// The holder.
     pub name: String,
-    /// Change of its blocks.
+    /// Change of the holder's blocks.
     #[serde(flatten)]
     pub change: Change,
-    /// Types among them that grew most.
+    /// Types of the holder's blocks that grew most.
     pub types: Vec<TypeGrowth>,
 }
 
@@ -60,21 +60,21 @@ pub struct HolderGrowth {
 pub struct TypeGrowth {
     /// The type.
     pub name: String,
-    /// Change of its blocks.
+    /// Change of the type's blocks.
     #[serde(flatten)]
     pub change: Change,
 }
 
-/// Blocks before and after.
+/// Difference between the older and the newer snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Usable bytes after, less those before.
+    /// Usable bytes in the newer snapshot minus those in the older one.
     pub change_bytes: i64,
-    /// Blocks after, less those before.
+    /// Number of blocks in the newer snapshot minus that in the older one.
     pub change_blocks: i64,
     /// Blocks that are only in the newer snapshot.
     pub added: Sum,
-    /// Blocks that are only in the older one.
+    /// Blocks that are only in the older snapshot.
     pub gone: Sum,
 }
 
@@ -100,10 +100,10 @@ impl Change {
 }
 
 impl Retained {
-    /// Each block with the innermost holder that retains it, and its type.
+    /// Returns each block with the innermost holder that retains it, and its type.
     pub fn attributed(self, heap: Heap, types: &Types) -> Attributed {
         let mut of = vec![(0, 0); heap.blocks.len() as usize];
-        // The holders that what comes next is in, with their ends.
+        // Holders that retain the current position, with the end of the part that each retains.
         let mut open: Vec<(u32, u32)> = Vec::new();
         for position in 0..self.tree.len() {
             while open.pop_if(|&mut (end, _)| end <= position).is_some() {}
@@ -129,7 +129,7 @@ impl Retained {
     }
 }
 
-/// Holder, and type, by numbers that both snapshots share.
+/// Holder and type, by numbers that both snapshots share.
 type Key = (u32, u32);
 
 /// Names of two snapshots by number.
@@ -151,7 +151,7 @@ impl Names {
 }
 
 impl Attributed {
-    /// Returns what became of these blocks in a newer snapshot, with the `top` rows of each kind.
+    /// Compares these blocks with a newer snapshot. Returns the `top` rows of each kind.
     pub fn growth(&self, newer: &Attributed, top: usize) -> HeapGrowth {
         let (mut holders, mut types) = (Names::default(), Names::default());
         let mut keys = |of: &Attributed| -> (Vec<u32>, Vec<u32>) {
@@ -193,7 +193,7 @@ fn add(sum: &mut Change, change: &Change) {
     sum.gone.add(change.gone.bytes, change.gone.blocks);
 }
 
-/// Returns the rows that changed, the largest growth first: at most `top`, and the number of the others.
+/// Returns the `top` rows that changed, the largest growth first, and the number of the others.
 fn type_rows(sums: FxHashMap<u32, Change>, names: &[String], top: usize) -> (Vec<TypeGrowth>, u64) {
     let changed = sums.into_iter().filter(|(_, change)| !change.is_none());
     let mut rows: Vec<TypeGrowth> = changed

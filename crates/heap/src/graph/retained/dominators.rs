@@ -6,36 +6,38 @@
 //! collected for as many nodes at a time as there is room for, by reading the blocks in address order, which is far
 //! faster than in that of the search. Twenty bytes a node are taken, and four for edges.
 //!
-//! Iterating to a fixed point over the edges as they lie (Cooper, Harvey, Kennedy) takes fewer arrays, but walks up the
-//! tree for each edge: a list of a million nodes that a table points to as well takes it a million times a million
-//! steps. The last step of semi-NCA walks up likewise, once for each node, and has shortcuts for that ([`Ways`]).
+//! Iterating to a fixed point over the edges as they lie (Cooper, Harvey, Kennedy) takes fewer
+//! arrays, but walks up the tree for each edge. For a list of a million nodes that a table also
+//! points to, that is a million walks of up to a million steps. The last step of semi-NCA walks up
+//! once for each node as well, and takes shortcuts ([`Ways`]).
 
 use super::search::{Edges, NONE, Numbered};
 use crate::large_lists::{filled, with_room};
 use memhook_abi::prefetch;
 use std::ops::{ControlFlow, Range};
 
-/// Number of edges ahead of a look-up for which memory is prefetched.
+/// Number of edges ahead of a lookup for which memory is prefetched.
 const AHEAD: usize = 16;
 
-/// The dominator tree by the numbers of the search.
+/// The dominator tree, by the numbers of the search.
 pub(crate) struct Dominators {
-    /// The node of each number.
+    /// The node with each number.
     pub node: Vec<u32>,
-    /// The number of each one's immediate dominator, which is lower; the first node's is 0.
+    /// The number of each node's immediate dominator, which is lower than the node's; 0 for the
+    /// first node.
     pub dominator: Vec<u32>,
 }
 
-/// Facts about paths up from a node.
+/// Compressed path from a node towards the top.
 #[derive(Clone, Copy)]
 struct Link {
     /// A node further up.
     above: u32,
-    /// The lowest semidominator from the node on up to below that one.
+    /// The lowest semidominator on the path from the node up to, but without, `above`.
     lowest: u32,
 }
 
-/// Computes the tree. `edges` is how many edges are held at a time, unless those of one bucket are more.
+/// Computes the tree. At most `edges` edges are held at a time, unless one bucket has more.
 pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> Dominators {
     let mut numbered = numbered;
     let count = numbered.len();
@@ -86,18 +88,19 @@ pub(crate) fn dominators(graph: &impl Edges, numbered: Numbered, edges: u64) -> 
     Dominators { node, dominator }
 }
 
-/// Ways up a tree that grows at its leaves, long ones too: each node has a shortcut to one further up, such that any of
-/// its ancestors is found in a logarithmic number of steps (Myers: "An applicative random-access stack", 1983). Without
-/// them, a long list to whose end much is tied takes a square of its length.
+/// Paths up a tree that grows at its leaves. Each node has a shortcut to a node further up, such
+/// that any ancestor is found in a logarithmic number of steps (Myers: "An applicative
+/// random-access stack", 1983). Without shortcuts, a long list with many references to its end
+/// takes time that is quadratic in its length.
 struct Ways {
     /// Distance of each node from the top.
     depth: Vec<u32>,
-    /// A node further up; the top's is itself.
+    /// The target of each node's shortcut; the top's is the top itself.
     shortcut: Vec<u32>,
 }
 
 impl Ways {
-    /// The ways of a tree that consists of its top, and will have so many nodes.
+    /// Prepares a tree that consists of its top and will have this many nodes.
     fn new(count: u32) -> Ways {
         Ways {
             depth: filled(count as usize, 0),
@@ -105,12 +108,12 @@ impl Ways {
         }
     }
 
-    /// Adds a node below one that is there.
+    /// Adds a node below an existing one.
     fn add(&mut self, node: u32, above: u32) {
         let depth = |at: u32| self.depth[at as usize];
         let one = self.shortcut[above as usize];
         let two = self.shortcut[one as usize];
-        // Two shortcuts of the same length become one.
+        // Two shortcuts of the same length are merged into one.
         let is_twice = depth(above) - depth(one) == depth(one) - depth(two);
         let shortcut = if is_twice { two } else { above };
         let depth = depth(above) + 1;
@@ -118,7 +121,8 @@ impl Ways {
         self.shortcut[node as usize] = shortcut;
     }
 
-    /// The first number on the way up that is at most this one. Numbers become lower on the way.
+    /// Returns the first number on the path up that is at most `most`. Numbers decrease on the way
+    /// up.
     fn first_at_most(&self, above: &[u32], from: u32, most: u32) -> u32 {
         let mut at = from;
         while at > most {
@@ -132,12 +136,12 @@ impl Ways {
     }
 }
 
-/// The numbers below `high` whose edges are collected together.
+/// Returns the numbers below `high` whose edges are collected together.
 fn window(numbered: &Numbered, nodes: u32, high: u32, edges: u64) -> Range<u32> {
     let mut low = high - 1;
     let mut bucket = Numbered::bucket(nodes, low);
     let mut sum = numbered.returning[bucket];
-    // At least one bucket is taken, whatever it holds.
+    // At least one bucket is taken, however many edges it holds.
     loop {
         while low > 1 && Numbered::bucket(nodes, low - 1) == bucket {
             low -= 1;
@@ -153,8 +157,8 @@ fn window(numbered: &Numbered, nodes: u32, high: u32, edges: u64) -> Range<u32> 
     }
 }
 
-/// The edges from higher numbers to those of the window, in a list for each thread that looks for them: both numbers in
-/// one word, the lower one first; ascending.
+/// Returns the edges from higher numbers to numbers of the window, in one list for each searching
+/// thread. Each edge is one word with the lower number in the upper half, and the lists are sorted.
 fn returning(graph: &impl Edges, numbered: &Numbered, window: &Range<u32>) -> Vec<Vec<u64>> {
     let nodes = graph.nodes();
     let buckets =
@@ -184,14 +188,14 @@ fn edges_of(
     nodes: Range<u32>,
 ) -> Vec<u64> {
     let mut edges = Vec::new();
-    // Numbers are asked for well before they are looked at.
+    // Numbers are prefetched well before they are used.
     let mut asked = [(0, 0); AHEAD];
     let mut next = 0;
     let mut look = |(from, to): (u32, u32)| {
         let to = numbered.number[to as usize];
         if from > window.start && window.contains(&to) && numbered.returns(from, to) {
             let edge = u64::from(to) << 32 | u64::from(from);
-            // An array often points to one thing many times.
+            // An array often points to one block many times.
             if edges.last() != Some(&edge) {
                 edges.push(edge);
             }
@@ -199,7 +203,7 @@ fn edges_of(
     };
     for node in nodes {
         let from = numbered.number[node as usize];
-        // Only edges to lower numbers are wanted.
+        // Only edges to lower numbers matter.
         if from == NONE || from <= window.start {
             continue;
         }
@@ -217,7 +221,8 @@ fn edges_of(
     edges
 }
 
-/// Asks for the first two links of the ways from edges that are looked at soon, which wait for the memory at random places.
+/// Prefetches the first two links for edges that come up soon. The lookups would otherwise wait for
+/// memory at random places.
 fn ask_ahead(links: &[Link], edges: &[u64]) {
     let from = |before: usize| Some(edges[edges.len().checked_sub(before)?] as u32);
     if let Some(from) = from(2 * AHEAD) {
@@ -228,8 +233,8 @@ fn ask_ahead(links: &[Link], edges: &[u64]) {
     }
 }
 
-/// The lowest semidominator on the way up from a node to those below `end` or at it, which are left out. Halves the way
-/// for the next time.
+/// Returns the lowest semidominator on the path up from a node, without the nodes whose numbers are
+/// `end` or lower. Halves the path for the next call.
 fn lowest_above(links: &mut [Link], node: u32, end: u32) -> u32 {
     let mut lowest = NONE;
     let mut at = node as usize;

@@ -1,5 +1,5 @@
-//! Holders of blocks outside the heap, in the words of somebody who knows the program: variables of modules, threads,
-//! the kernel, other memory.
+//! Holders of blocks outside the heap, named as a developer of the program would name them:
+//! variables of modules, threads, the kernel, other memory.
 
 use super::variables::Variables;
 use crate::blocks::SegmentKind;
@@ -11,17 +11,17 @@ use memhook_process::ModuleImage;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// Memory of this size or less that has a thread's control block is the thread's: the loader makes that of the initial
-/// thread.
+/// Largest mapping with a thread's control block that counts as the thread's memory. The loader
+/// makes such a mapping for the initial thread.
 const THREAD_BYTES: u64 = 64 << 10;
-/// So many words in a row that all hold pointers are one variable.
+/// Number of consecutive words with pointers that count as one array variable.
 const ARRAY_WORDS: usize = 64;
 
 /// Kind of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HolderKind {
-    /// All of it: the top of the tree.
+    /// The whole process, which is the top of the tree.
     Process,
     /// The data of a module.
     Module,
@@ -29,16 +29,17 @@ pub enum HolderKind {
     Variable,
     /// A thread: its stack, registers and thread-local variables.
     Thread,
-    /// The kernel: user data of epoll and of timers, what is in pipes.
+    /// The kernel: user data of epoll and of timers, contents of pipes.
     Kernel,
-    /// Memory that is neither a heap that is known, nor a module's, nor a thread's.
+    /// Memory that belongs to no known heap, module or thread.
     Memory,
-    /// Nothing.
+    /// No holder: the block is leaked.
     Leaked,
 }
 
 impl HolderKind {
-    /// Returns true if it counts only for blocks that no other kind holds, or is the top, which nothing holds.
+    /// Returns true if the holder counts only for blocks that no other kind holds. The process, as
+    /// the top, counts for all that nothing holds.
     fn is_searched_later(self) -> bool {
         use HolderKind::*;
         matches!(self, Process | Thread | Kernel | Leaked)
@@ -50,29 +51,29 @@ impl HolderKind {
 pub struct Holder {
     /// Kind of the holder.
     pub kind: HolderKind,
-    /// Its name: of a variable without its module.
+    /// Name of the holder. For a variable, it does not include the module.
     pub name: String,
-    /// The address of a variable; else 0.
+    /// Address of a variable; 0 for other holders.
     pub address: u64,
-    /// The module of a variable.
+    /// Number of the module that a variable belongs to.
     pub of: Option<u32>,
 }
 
-/// All holders, with what each points to.
+/// All holders, and the blocks that each one points to.
 pub(crate) struct Holders {
-    /// The process first, what is leaked last.
+    /// The holders. The process comes first and the leaked blocks last.
     pub all: Vec<Holder>,
-    /// Where the targets of each begin, and where those of the last one end.
+    /// Index in `targets` where the targets of each holder begin, plus the end of the last one.
     starts: Vec<u32>,
     /// Nodes: blocks by their number, then holders.
     targets: Vec<u32>,
 }
 
-/// Number of the process.
+/// Number of the process holder.
 pub(crate) const PROCESS: u32 = 0;
 
 impl Holders {
-    /// Holders in a snapshot. What is leaked has no targets yet.
+    /// Collects the holders of a snapshot. The holder of leaked blocks has no targets yet.
     pub fn of(
         snapshot: &Snapshot,
         heap: &Heap,
@@ -123,7 +124,7 @@ impl Holders {
         self.all.len() as u32
     }
 
-    /// Returns the holders that hold blocks only for a while.
+    /// Returns the holders that hold blocks only briefly.
     pub fn passing(&self) -> impl Iterator<Item = u32> + '_ {
         let is_passing =
             |holder: &Holder| matches!(holder.kind, HolderKind::Thread | HolderKind::Kernel);
@@ -132,7 +133,7 @@ impl Holders {
             .map(|(number, _)| number)
     }
 
-    /// Number of what is leaked.
+    /// Returns the number of the holder of leaked blocks.
     pub fn leaked(&self) -> u32 {
         self.len() - 1
     }
@@ -143,7 +144,7 @@ impl Holders {
         &self.targets[self.starts[holder] as usize..self.starts[holder + 1] as usize]
     }
 
-    /// Which holders point to each of these blocks; modules do so by their variables.
+    /// Returns the holders that point to each of these blocks. A module appears as its variables.
     pub fn pointing_to(&self, blocks: &[u32]) -> FxHashMap<u32, Vec<u32>> {
         let mut found: FxHashMap<u32, Vec<u32>> =
             blocks.iter().map(|&block| (block, Vec::new())).collect();
@@ -157,7 +158,7 @@ impl Holders {
         found
     }
 
-    /// Sets what is leaked.
+    /// Sets the leaked blocks.
     pub fn set_leaked(&mut self, blocks: impl Iterator<Item = u32>) {
         self.targets.extend(blocks);
         if let Some(end) = self.starts.last_mut() {
@@ -171,7 +172,7 @@ struct Found<'a> {
     variables: Variables,
     all: Vec<Holder>,
     by_name: FxHashMap<(HolderKind, String, u64), u32>,
-    /// From holder, to block.
+    /// Pairs of a holder and a block that it points to.
     edges: Vec<(u32, u32)>,
 }
 
@@ -206,7 +207,7 @@ impl Found<'_> {
         self.edges.extend(block.map(|block| (holder, block)));
     }
 
-    /// Adds what a range of memory points to.
+    /// Adds the pointers of a range of memory.
     fn range(&mut self, snapshot: &Snapshot, root: &RootRange) {
         let area = root.start..root.end;
         let own = |fs_base: u64| area.contains(&fs_base) && root.end - root.start <= THREAD_BYTES;
@@ -229,13 +230,13 @@ impl Found<'_> {
         finder.root_pieces(root.start, root.end, |piece| {
             finder.in_piece(&piece, |block| found.push((holder, block)));
         });
-        // Other allocators' memory may be large, and point to the same blocks often.
+        // Memory of other allocators may be large, and may point to the same blocks many times.
         found.sort_unstable();
         found.dedup();
         self.edges.extend(found);
     }
 
-    /// Adds what the data of a module points to, by variable.
+    /// Adds the pointers in the data of a module, by variable.
     fn module(&mut self, snapshot: &Snapshot, root: &RootRange, module: u32) {
         let mut pointers: Vec<(u64, u32)> = Vec::new();
         let finder = self.finder;
@@ -257,7 +258,7 @@ impl Found<'_> {
             }
         }
         let base = base_of(snapshot, &self.all[module as usize].name);
-        // A word each, but for arrays.
+        // Each word is a variable by itself, unless it is part of an array.
         let is_next = |a: &(u64, u32), b: &(u64, u32)| b.0 - a.0 <= 8;
         for row in nameless.chunk_by(is_next) {
             let is_array = row.len() >= ARRAY_WORDS;
@@ -281,10 +282,10 @@ impl Found<'_> {
     }
 
     fn finish(mut self, blocks: u32) -> Holders {
-        // The process holds all that nothing else does, modules hold their variables.
+        // The process holds all that no other holder does, and modules hold their variables.
         for (number, holder) in self.all.iter().enumerate() {
             let by = match (holder.kind, holder.of) {
-                // They are searched when all else has been.
+                // These holders are searched after all others.
                 (kind, _) if kind.is_searched_later() => continue,
                 (_, Some(module)) => module,
                 _ => PROCESS,

@@ -6,24 +6,24 @@ use crate::graph::types::Types;
 use crate::large_lists::with_room;
 use rustc_hash::FxHashMap;
 
-/// Kinds of blocks; blocks of one type and size are of one kind.
+/// Kinds of blocks. Blocks of one type and size are of one kind.
 pub(super) struct Kinds {
     /// The kind at each position. Holders are of kind 0.
     at: Vec<u32>,
-    /// Type by number, and usable bytes, of each kind.
+    /// Type number and usable bytes of each kind.
     kinds: Vec<(u32, u64)>,
 }
 
-/// Kind of everything that is not a block.
+/// Kind of all nodes that are not blocks.
 pub(super) const HOLDER: u32 = 0;
 
 impl Kinds {
-    /// Kinds of a heap's blocks.
+    /// Computes the kinds of a heap's blocks.
     pub fn of(heap: &Heap, types: &mut Types, tree: &Tree) -> Kinds {
         let mut kinds = vec![(types.number_of("smaller holders"), 0)];
         let cache = types.number_of("malloc's cache of a thread");
         let mut numbers: FxHashMap<(u32, u64), u32> = FxHashMap::default();
-        // In address order, in which memory is read far faster.
+        // Blocks are visited in address order, in which reading memory is far faster.
         let mut by_block = with_room(heap.blocks.len() as usize);
         for (number, block) in heap.blocks.iter() {
             let number = match heap.caches.contains(&block.address) {
@@ -42,12 +42,12 @@ impl Kinds {
         Kinds { at, kinds }
     }
 
-    /// The kind at a position.
+    /// Returns the kind at a position.
     pub fn at(&self, position: u32) -> u32 {
         self.at[position as usize]
     }
 
-    /// The number of the type at a position.
+    /// Returns the number of the type at a position.
     pub fn type_at(&self, position: u32) -> u32 {
         self.kinds[self.at(position) as usize].0
     }

@@ -1,8 +1,9 @@
-//! Memory retained by each block, variable and thread: what would become unreachable without it.
+//! Memory retained by each block, variable and thread: the blocks that would become unreachable
+//! without it.
 //!
-//! It is all that it dominates: every way from outside the heap leads through it. Only ways that begin in a variable or in
-//! other memory count for what such a way leads to; those from a thread's stack and registers, and from the kernel, count
-//! for the rest.
+//! A node retains what it dominates: every path from outside the heap leads through the node. Paths
+//! that begin in a variable or in other memory take precedence. Paths that begin in a thread's
+//! stack and registers, or in the kernel, count only for blocks that no such path reaches.
 
 mod attributed;
 mod dominators;
@@ -40,22 +41,22 @@ use crate::{Block, Error};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// Bytes that the search takes for each block.
+/// Memory that the search needs for each block.
 const BYTES_PER_BLOCK: u64 = 24;
-/// Edges collected at a time, at the least.
+/// Minimum number of edges collected at a time.
 const FEWEST_EDGES: u64 = 1 << 16;
 
 /// Relation of holders and blocks in a heap.
 pub struct Retained {
     tree: Tree,
     holders: Holders,
-    /// Number of blocks; nodes from there on are holders.
+    /// Number of blocks. Nodes from this number on are holders.
     blocks: u32,
-    /// Where in the tree the holders are, in order.
+    /// Positions of the holders in the tree, in order.
     holder_positions: Vec<u32>,
     /// Kind of the block at each position of the tree.
     kinds: Kinds,
-    /// Time that it took to find out.
+    /// Time of the computation.
     pub took: Duration,
 }
 
@@ -68,14 +69,15 @@ pub(crate) enum Node {
     Holder(u32),
 }
 
-/// The edges of a heap and of what holds it.
+/// The edges of a heap and of its holders.
 struct HeapEdges<'a> {
     finder: &'a Finder<'a>,
     holders: &'a Holders,
     blocks: u32,
 }
 
-/// Bytes of a block that one step passes, as a power of two, so that the steps of any block can be counted in 32 bits.
+/// Returns the number of block bytes that one step covers, as a power of two. It is chosen such
+/// that the steps of any block can be counted in 32 bits.
 fn step_bits(block: Block) -> u32 {
     3 + (block.bytes >> 35)
         .checked_ilog2()
@@ -120,7 +122,8 @@ impl Edges for HeapEdges<'_> {
 }
 
 impl Retained {
-    /// Finds out what holds what; `memory` is what it may take (`None`: what is available).
+    /// Computes the holders of all blocks. `memory` limits the memory that this may use; `None`
+    /// allows all that is available.
     pub fn of(
         snapshot: &Snapshot,
         heap: &Heap,
@@ -142,8 +145,8 @@ impl Retained {
         let top = blocks + PROCESS;
         numbered.search(&edges, top, 0);
         numbered.begin();
-        // Stacks and registers hold old and passing pointers to what belongs to others, and one of them to any node of a
-        // map leads to all of it.
+        // Stacks and registers hold stale and temporary pointers to blocks that belong to other
+        // holders, and a single pointer to any node of a map leads to the whole map.
         for holder in holders.passing() {
             numbered.search(&edges, blocks + holder, 0);
         }
@@ -180,10 +183,10 @@ impl Retained {
     }
 }
 
-/// Refuses a heap whose tree would not fit.
+/// Fails for a heap whose tree would not fit into memory.
 fn check_room(snapshot: &Snapshot, blocks: u32, memory: Option<u64>) -> Result<(), Error> {
     let needed = u64::from(blocks) * BYTES_PER_BLOCK;
-    // What was allowed is for the copy, too.
+    // The copy counts towards the user's limit.
     let room = match memory {
         Some(most) => Some(Room::of(most.saturating_sub(snapshot.copied_bytes()))),
         None => Room::for_copy(None),

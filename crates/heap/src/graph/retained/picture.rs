@@ -1,7 +1,8 @@
-//! The dominator tree as a picture shows it: bounded, and with blocks that belong together as one node.
+//! The dominator tree as a picture shows it: bounded, with related blocks merged into one node.
 //!
-//! A map of a million nodes is a million blocks that hold each other. Blocks of the same type and size that retain one
-//! another without others in between are one structure, and what hangs on any of them hangs on it.
+//! In memory, a map of a million nodes is a million blocks that hold each other. Blocks of the same
+//! type and size that retain one another directly form one structure, and a block that hangs on any
+//! of them hangs on the structure.
 
 use super::kinds::HOLDER;
 use super::rows::Sum;
@@ -13,22 +14,22 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Nodes of a picture, at most so many and those that a last node is split into.
+/// Number of nodes at which splitting stops. The children of the last split node may exceed it.
 const NODES: usize = 2000;
-/// Children that a node is split into, besides those that are summed up.
+/// Children into which a node is split, in addition to the summed-up ones.
 const CHILDREN: usize = 60;
-/// Levels of a picture: readers of JSON and people give up further down.
+/// Maximum depth of a picture. JSON parsers limit nesting, and people do not read further down.
 const LEVELS: u32 = 40;
 
 /// Meaning of a node of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PictureKind {
-    /// Blocks of one type and size, each of which but the first is retained by another one of them.
+    /// Blocks of one type and size. Every block but the first is retained by another one of them.
     Structure,
-    /// Blocks of one type that the parent holds side by side, with all that they retain.
+    /// Blocks of one type that the parent retains side by side, with all that they retain.
     Group,
-    /// Smaller ones of any type, with all that they retain.
+    /// Smaller blocks of any type, with all that they retain.
     Others,
     /// A holder of blocks.
     #[serde(untagged)]
@@ -38,31 +39,31 @@ pub enum PictureKind {
 /// A node of a picture.
 #[derive(Clone, Debug, Serialize)]
 pub struct PictureNode {
-    /// The node that retains it, by its index; `None` for the first.
+    /// Index of the node that retains this one; `None` for the first node.
     pub parent: Option<u32>,
     /// Meaning of the node.
     pub kind: PictureKind,
     /// The holder's name, or the type of the blocks.
     pub name: String,
-    /// Address: of a structure's first block, of a group's largest one, of a variable itself.
+    /// Address of a structure's first block, of a group's largest block, or of a variable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Blocks that it consists of, without those that they retain beside.
+    /// Number of blocks in the node, without other blocks that they retain.
     pub blocks: u64,
-    /// Their usable bytes.
+    /// Usable bytes of these blocks.
     pub bytes: u64,
-    /// Usable bytes of all that it retains, its own included.
+    /// Usable bytes of all blocks that the node retains, its own included.
     pub retained_bytes: u64,
-    /// Number of those blocks.
+    /// Number of blocks that the node retains.
     pub retained_blocks: u64,
 }
 
-/// Something that hangs on a structure or a holder.
+/// A block or a structure that hangs on a structure or a holder.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Child {
     retained: u64,
     position: Reverse<u32>,
-    /// Its type by number.
+    /// Number of the type.
     kind: u32,
 }
 
@@ -70,7 +71,7 @@ struct Child {
 #[derive(Default)]
 struct Hanging {
     own: Sum,
-    /// The largest.
+    /// The largest blocks.
     largest: BinaryHeap<Reverse<Child>>,
     /// The rest by type.
     rest: FxHashMap<u32, Small>,
@@ -81,7 +82,7 @@ struct Hanging {
 struct Small {
     own: Sum,
     all: Sum,
-    /// The largest one, and where it is.
+    /// Bytes of the largest child, and its position.
     largest: (u64, u32),
 }
 
@@ -114,14 +115,14 @@ struct Drawing<'a, 'b> {
     types: &'a Types<'b>,
     heap: &'a Heap,
     nodes: Vec<PictureNode>,
-    /// Nodes to be split: what each retains, its index, its position, its level.
+    /// Nodes that wait to be split: retained bytes, index, position and level of each.
     waiting: BinaryHeap<(u64, Reverse<u32>, u32, u32)>,
     /// Limit below which retained memory is summed up.
     smallest: u64,
 }
 
 impl Retained {
-    /// The picture; each node is behind its parent.
+    /// Returns the picture. Each node comes after its parent.
     pub fn picture(&self, heap: &Heap, types: &Types) -> Vec<PictureNode> {
         let mut drawing = Drawing {
             retained: self,
@@ -141,7 +142,8 @@ impl Retained {
         drawing.nodes
     }
 
-    /// The largest blocks that only holders hold, each with the structures that most of what it retains is in.
+    /// Returns the largest blocks that only holders hold. Each comes with the chain of structures
+    /// that contain most of what it retains.
     pub fn largest_blocks(&self, heap: &Heap, types: &Types, top: usize) -> Vec<LargestBlock> {
         let positions = self.largest(top);
         let nodes: Vec<u32> = positions.iter().map(|&at| self.tree.node(at)).collect();
@@ -169,8 +171,8 @@ impl Retained {
         rows.collect()
     }
 
-    /// The structure at a position, and from there on always the largest that hangs on it, as long as that has half of
-    /// what the one before retains.
+    /// Returns the structure at a position, then repeatedly the largest structure that hangs on the
+    /// last one, as long as it has half of the bytes that its predecessor retains.
     fn way_down(&self, heap: &Heap, types: &Types, position: u32) -> Vec<StructureStep> {
         let mut steps: Vec<StructureStep> = Vec::new();
         let mut at = position;
@@ -201,8 +203,8 @@ impl Retained {
         steps
     }
 
-    /// Calls `found` with the position of each block that hangs on the structure that begins at this position. Returns
-    /// the sum of the structure itself.
+    /// Calls `found` with the position of each block that hangs on the structure that begins at
+    /// this position. Returns the sum of the structure itself.
     fn hanging_on(&self, position: u32, mut found: impl FnMut(u32)) -> Sum {
         let mut own = Sum::default();
         let range = self.tree.dominated(position);
@@ -213,7 +215,8 @@ impl Retained {
                 own.add(self.tree.own(at), 1);
                 at += 1;
             } else {
-                // A member retains it itself, as all that others retain is passed over.
+                // The structure retains this block directly. Blocks that other blocks retain were
+                // skipped.
                 found(at);
                 at = self.tree.dominated(at).end;
             }
@@ -221,7 +224,7 @@ impl Retained {
         own
     }
 
-    /// The name of a holder, with its module if it is a variable.
+    /// Returns the name of a holder, preceded by its module if the holder is a variable.
     pub(super) fn full_name(&self, holder: u32) -> String {
         let found = &self.holders.all[holder as usize];
         match found.of.map(|module| &self.holders.all[module as usize]) {
@@ -237,33 +240,34 @@ impl Retained {
 /// A block that no other block retains.
 #[derive(Clone, Debug, Serialize)]
 pub struct LargestBlock {
-    /// Its holder; `None` if there are several.
+    /// The holder of the block; `None` if there are several.
     pub held_by: Option<String>,
-    /// If several do, or several variables of a module: those that point to it. None does if all of them point to other
-    /// blocks, which lead to it.
+    /// If there are several holders, or several variables of one module: those that point to the
+    /// block. The list is empty if all of them point to other blocks, which lead to this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pointed_to_by: Vec<String>,
-    /// Usable bytes that it retains.
+    /// Usable bytes that the block retains.
     pub retained_bytes: u64,
-    /// Number of those blocks.
+    /// Number of blocks that it retains.
     pub retained_blocks: u64,
-    /// The structure that begins with it, and where most of what it retains is.
+    /// The structure that begins with the block, then the structures that contain most of the
+    /// retained bytes.
     pub path: Vec<StructureStep>,
 }
 
 /// Blocks of one type and size that hold each other.
 #[derive(Clone, Debug, Serialize)]
 pub struct StructureStep {
-    /// Address of the first one.
+    /// Address of the first block.
     pub address: String,
-    /// Their type.
+    /// Type of the blocks.
     #[serde(rename = "type")]
     pub name: String,
-    /// Usable bytes of each.
+    /// Usable bytes of each block.
     pub block_bytes: u64,
-    /// Number of them.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Usable bytes that the first one retains.
+    /// Usable bytes that the first block retains.
     pub retained_bytes: u64,
 }
 
@@ -296,7 +300,7 @@ impl Drawing<'_, '_> {
             kind,
             name,
             address: address.map(|address| format!("{address:#x}")),
-            // Of a structure that is not split, the first block stands for all.
+            // In a structure that is not split, the first block stands for all blocks.
             blocks: u64::from(is_block),
             bytes: if is_block {
                 self.retained.tree.own(position)
@@ -309,7 +313,7 @@ impl Drawing<'_, '_> {
         self.waiting.push((bytes, Reverse(index), position, level));
     }
 
-    /// Splits a node into what hangs on it.
+    /// Splits a node into the children that hang on it.
     fn split(&mut self, index: u32, position: u32, level: u32) {
         let hanging = self.hanging(position);
         if let Node::Block(_) = self.retained.at(position) {

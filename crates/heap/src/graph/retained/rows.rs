@@ -12,18 +12,18 @@ use std::collections::BinaryHeap;
 pub struct HolderRow {
     /// Kind of the holder.
     pub kind: HolderKind,
-    /// Its name.
+    /// Name of the holder.
     pub name: String,
-    /// Usable bytes that nothing would reach any more without it.
+    /// Usable bytes that would become unreachable without the holder.
     pub retained_bytes: u64,
-    /// Number of those blocks.
+    /// Number of these blocks.
     pub retained_blocks: u64,
-    /// Its variables, the largest first.
+    /// Variables of the holder, the largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<VariableRow>,
-    /// Variables that hold something and are not listed.
+    /// Number of variables that retain blocks and are not listed.
     pub more_variables: u64,
-    /// For a module: blocks that several of its variables reach, and none retains.
+    /// For a module: blocks that several of its variables reach and no single variable retains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub together: Option<Sum>,
 }
@@ -31,13 +31,13 @@ pub struct HolderRow {
 /// Memory that one variable retains.
 #[derive(Clone, Debug, Serialize)]
 pub struct VariableRow {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
-    /// Its address.
+    /// Address of the variable.
     pub address: String,
-    /// Usable bytes that nothing would reach any more without it.
+    /// Usable bytes that would become unreachable without the variable.
     pub retained_bytes: u64,
-    /// Number of those blocks.
+    /// Number of these blocks.
     pub retained_blocks: u64,
 }
 
@@ -48,17 +48,18 @@ pub struct TypeRow {
     pub name: String,
     /// Evidence for the type.
     pub evidence: Evidence,
-    /// Usable bytes of its blocks.
+    /// Usable bytes of the blocks.
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Usable bytes that each of them retains, counted once where one retains another.
+    /// Usable bytes that these blocks retain. Bytes are counted once where one block of the type
+    /// retains another.
     pub retained_bytes: u64,
-    /// Number of those blocks.
+    /// Number of retained blocks.
     pub retained_blocks: u64,
 }
 
-/// Bytes and blocks.
+/// Number of bytes and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     /// Usable bytes.
@@ -75,7 +76,7 @@ impl Sum {
 }
 
 impl Retained {
-    /// The node at a position of the tree.
+    /// Returns the node at a position of the tree.
     pub(super) fn at(&self, position: u32) -> Node {
         let node = self.tree.node(position);
         match node.checked_sub(self.blocks) {
@@ -96,17 +97,18 @@ impl Retained {
         }
     }
 
-    /// All blocks.
+    /// Returns the sum of all blocks.
     pub fn all(&self) -> Sum {
         self.sum(0)
     }
 
-    /// Returns the sum that several holders reach, and none of them retains.
+    /// Returns the sum of the blocks that several holders reach and none of them retains.
     pub fn shared(&self) -> Sum {
         self.held_together(0)
     }
 
-    /// Returns the sum that the holder at a position retains, and no part of it alone.
+    /// Returns the sum of the blocks that the holder at a position retains and none of its
+    /// variables does.
     fn held_together(&self, position: u32) -> Sum {
         let mut sum = Sum::default();
         for child in self.tree.children(position) {
@@ -118,7 +120,7 @@ impl Retained {
         sum
     }
 
-    /// Returns what holders retain, the largest sums first: at most `top`, and the number of the others.
+    /// Returns the `top` holders that retain most, the largest first, and the number of the others.
     pub fn holders(&self, top: usize) -> (Vec<HolderRow>, u64) {
         let mut rows = Vec::new();
         for child in self.tree.children(0) {
@@ -174,11 +176,12 @@ impl Retained {
         rows
     }
 
-    /// Returns what the blocks of each type retain: at most `top`, and the number of the others.
+    /// Returns the `top` types whose blocks retain most, and the number of the others.
     pub fn types(&self, types: &Types, top: usize) -> (Vec<TypeRow>, u64) {
         let mut rows: Vec<(Sum, Sum)> = Vec::new();
-        // Those types of whose blocks one retains what comes next, and where that ends. Blocks of the same type
-        // further down count already, so that there are never more of them than types.
+        // Types of the blocks that retain the current position, with the end of the part that each
+        // block retains. A block of the same type further down is already counted, so there are
+        // never more entries than types.
         let mut open: Vec<(u32, u32)> = Vec::new();
         for position in 0..self.tree.len() {
             while open.pop_if(|&mut (end, _)| end <= position).is_some() {}
@@ -230,7 +233,8 @@ impl Retained {
         told
     }
 
-    /// The positions of those blocks that retain most among those that no other block retains.
+    /// Returns the positions of the blocks that retain most, among those that no other block
+    /// retains.
     pub(super) fn largest(&self, top: usize) -> Vec<u32> {
         let mut largest = BinaryHeap::new();
         let mut look = |holder: u32| {

@@ -1,4 +1,4 @@
-//! A depth-first search that numbers what it reaches.
+//! A depth-first search that numbers the nodes that it reaches.
 //!
 //! It reads a node once, when it gets there, and looks at all of its edges side by side: one at a time, each would wait
 //! for the memory anew, and once more on the way back, when nothing of the node is in the cache any more. Targets that
@@ -15,53 +15,56 @@ pub(crate) trait Edges: Sync {
     /// Number of nodes.
     fn nodes(&self) -> u32;
 
-    /// Calls `found` with the step and the target of each edge of a node, from this step on. A node's steps are in
-    /// ascending order, and several edges may share one.
+    /// Calls `found` with the step and the target of each edge of a node, beginning with this step.
+    /// A node's steps are in ascending order, and several edges may share a step.
     fn each(&self, node: u32, from: u32, found: impl FnMut(u32, u32) -> ControlFlow<()>);
 }
 
-/// No node, no number.
+/// Marks a missing node or number.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Number of buckets in which the numbers are counted.
+/// Number of buckets that count the returning edges.
 const BUCKETS: usize = 1 << 14;
 /// Bits of [`Numbered::left`] for the number of waiting targets of the node.
 const WAITING: u8 = 0x7f;
-/// Bit of [`Numbered::left`] that is set if the node has more edges behind those.
+/// Bit of [`Numbered::left`] that is set if the node has more edges than the waiting ones.
 const MORE: u8 = 0x80;
 
-/// Nodes in the order in which they were reached.
+/// Nodes in the order of the search.
 pub(crate) struct Numbered {
-    /// The number of each node. Before it is reached: that of the first node with an edge to it, or [`NONE`].
+    /// The number of each node. Before the node is reached, this is the number of the first node
+    /// with an edge to it, or [`NONE`].
     pub number: Vec<u32>,
-    /// Which nodes were reached.
+    /// The reached nodes.
     pub reached: BlockSet,
-    /// The number of the node from which each one was reached; the first node's is 0.
+    /// For each node, the number of the node from which it was reached; 0 for the first node.
     pub parent: Vec<u32>,
-    /// The lowest number of a node with an edge to it, among those with a lower number than its own.
+    /// For each node, the lowest number of a node with an edge to it, among the numbers lower than
+    /// its own.
     pub lowest: Vec<u32>,
-    /// Number of edges that lead to lower numbers, by the number that they lead to.
+    /// Number of edges that lead to lower numbers, in buckets by target number.
     pub returning: Vec<u64>,
-    /// Where the numbers of each search begin. Its edges to what earlier ones have reached do not count.
+    /// First number of each search. Edges from a search to nodes of earlier searches do not count.
     searches: Vec<u32>,
     waiting: Waiting,
 }
 
-/// Targets that a search has seen, and goes on with later.
+/// Targets that a search has seen and has yet to visit.
 #[derive(Default)]
 struct Waiting {
-    /// Targets of the nodes on the path to the current one, those of a node behind those of the nodes before it.
+    /// Targets of the nodes on the current path. The targets of a node come after those of its
+    /// ancestors.
     targets: Vec<u32>,
     /// Remaining targets of each node, by its number.
     left: Vec<u8>,
-    /// Nodes that have more edges than wait, and the step to go on with.
+    /// Nodes with more edges than `targets` holds, and the step at which to resume.
     more: Vec<(u32, u32)>,
-    /// Greatest number of waiting targets, unless a node is the only one.
+    /// Maximum number of waiting targets, unless there is only one node.
     most: usize,
 }
 
 impl Numbered {
-    /// For so many nodes, with none reached. `most` is how many of them may wait.
+    /// Prepares for this many nodes, none of them reached. At most `most` targets may wait.
     pub fn new(nodes: u32, most: usize) -> Numbered {
         let count = nodes as usize;
         Numbered {
@@ -80,29 +83,29 @@ impl Numbered {
         }
     }
 
-    /// Nodes reached.
+    /// Returns the number of reached nodes.
     pub fn len(&self) -> u32 {
         self.parent.len() as u32
     }
 
-    /// The bucket of [`Numbered::returning`] that counts edges to this number.
+    /// Returns the bucket of [`Numbered::returning`] that counts edges to this number.
     pub fn bucket(nodes: u32, number: u32) -> usize {
         (u64::from(number) * BUCKETS as u64 / u64::from(nodes).max(1)) as usize
     }
 
-    /// Returns true if an edge from a node to one with a lower number counts.
+    /// Returns true if an edge counts that leads from a node to one with a lower number.
     #[inline]
     pub fn returns(&self, from: u32, to: u32) -> bool {
-        // There are very few of them.
+        // The number of searches is very small.
         returns(&self.searches, from, to)
     }
 
-    /// Begins a search, whose edges to what has been reached so far do not count.
+    /// Begins a search. Its edges to nodes that were reached before do not count.
     pub fn begin(&mut self) {
         self.searches.push(self.len());
     }
 
-    /// Gives back what only a search needs.
+    /// Frees memory that only the search needs.
     pub fn end(&mut self) {
         self.reached = BlockSet::default();
         self.waiting = Waiting::default();
@@ -112,7 +115,7 @@ impl Numbered {
         let at = self.len();
         self.reached.insert(node);
         let number = &mut self.number[node as usize];
-        // The first one that has seen it has the lowest number of all that could.
+        // The first parent that has seen the node has the lowest number of all candidates.
         self.lowest.push(parent.min(*number));
         *number = at;
         self.parent.push(parent);
@@ -120,7 +123,8 @@ impl Numbered {
         at
     }
 
-    /// Numbers all that can be reached from a node and was not yet; `parent` is that of the node.
+    /// Numbers all nodes that can be reached from a start node and have no number yet. `parent` is
+    /// the start node's parent.
     pub fn search(&mut self, graph: &impl Edges, start: u32, parent: u32) {
         if self.reached.contains(start) {
             return;
@@ -140,7 +144,7 @@ impl Numbered {
         }
     }
 
-    /// Looks at the edges of a node from this step on.
+    /// Visits the edges of a node, beginning with this step.
     fn look(&mut self, graph: &impl Edges, node: u32, from: u32, at: u32) {
         let nodes = graph.nodes();
         let waiting = &mut self.waiting.targets;
@@ -155,7 +159,7 @@ impl Numbered {
             if !self.reached.contains(to) {
                 let is_repeated = waiting.len() > before && waiting.last() == Some(&to);
                 if !is_repeated && waiting.len() - before == most {
-                    // The step is looked at once more: it may have more edges.
+                    // The step is repeated later, because it may have more edges.
                     more = Some((node, step));
                     return ControlFlow::Break(());
                 }
@@ -166,7 +170,7 @@ impl Numbered {
                     self.number[to as usize] = at;
                 }
             } else if number > at {
-                // Reached by way of an edge before this one.
+                // An earlier edge has already reached the node.
                 let lowest = &mut self.lowest[number as usize];
                 *lowest = at.min(*lowest);
             } else if returns(&self.searches, at, number) {
@@ -182,7 +186,8 @@ impl Numbered {
         }
     }
 
-    /// The next target of a node that nothing has reached; all nodes behind it are done.
+    /// Returns the next target of a node that nothing has reached. All nodes behind it on the path
+    /// are done.
     fn next(&mut self, graph: &impl Edges, at: u32) -> Option<u32> {
         loop {
             let left = &mut self.waiting.left[at as usize];
@@ -202,9 +207,10 @@ impl Numbered {
     }
 }
 
-/// Returns true if an edge from a node to one with a lower number counts, with searches that begin at these numbers.
+/// Returns true if an edge counts that leads from a node to one with a lower number, given the
+/// first numbers of all searches.
 #[inline]
 fn returns(searches: &[u32], from: u32, to: u32) -> bool {
-    // There are very few of them.
+    // The number of searches is very small.
     to < from && !searches.iter().any(|&first| to < first && from >= first)
 }

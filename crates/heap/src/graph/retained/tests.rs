@@ -1,4 +1,4 @@
-//! Random graphs: what a node retains is what vanishes when it is taken out.
+//! Random graphs: a node retains the nodes that become unreachable when it is removed.
 
 use super::dominators::dominators;
 use super::search::{Edges, NONE, Numbered};
@@ -22,7 +22,7 @@ impl Edges for Listed {
     }
 
     fn each(&self, node: u32, from: u32, mut found: impl FnMut(u32, u32) -> ControlFlow<()>) {
-        // Two edges a step.
+        // Every two edges share a step.
         let edges = self.0[node as usize].iter().enumerate();
         for (i, &to) in edges.skip(from as usize * 2) {
             if found(i as u32 / 2, to).is_break() {
@@ -32,7 +32,7 @@ impl Edges for Listed {
     }
 }
 
-/// Returns what can be reached from a node without another one.
+/// Returns the nodes that can be reached from a node without passing another one.
 fn reachable(edges: &[Vec<u32>], from: u32, without: u32) -> BTreeSet<u32> {
     let mut seen = BTreeSet::new();
     let mut waiting = vec![from];
@@ -68,7 +68,8 @@ fn check(edges: Vec<Vec<u32>>, window: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// More targets than may wait at a time, which are connected among each other.
+/// The node has more targets than may wait at a time, and the targets are connected among each
+/// other.
 #[test]
 fn a_node_with_many_targets_is_read_in_parts() {
     let count = 400;
@@ -82,8 +83,8 @@ fn a_node_with_many_targets_is_read_in_parts() {
     }
 }
 
-/// A long list, to whose last node many are tied that its first one points to as well: each of them is dominated by the
-/// first, to which the way up from the last is long.
+/// A long list whose last node has many children, to which the first node points as well. The first
+/// node dominates each of these children, and the path up to it from the last node is long.
 struct Ladder {
     length: u32,
 }
@@ -96,7 +97,7 @@ impl Edges for Ladder {
     fn each(&self, node: u32, from: u32, mut found: impl FnMut(u32, u32) -> ControlFlow<()>) {
         let rungs = self.length..self.length * 2;
         let targets = match node {
-            // The first one's next comes first.
+            // The next node of the first one comes first.
             0 => (1..2).chain(rungs),
             _ if node + 1 < self.length => (node + 1..node + 2).chain(0..0),
             _ if node + 1 == self.length => (0..0).chain(rungs),
@@ -141,8 +142,9 @@ proptest! {
         check(listed.clone(), u64::MAX)?;
         check(listed, 1)?;
     }
-    /// A block retains what could not be reached without it from where the first of these reach it: memory, registers,
-    /// leaked blocks that nothing points to.
+    /// A block retains the blocks that become unreachable without it. Reachable means from
+    /// variables and memory first, then from stacks and registers, then from leaked blocks that
+    /// nothing points to.
     #[test]
     fn what_a_block_retains_vanishes_with_it(graph in graphs()) {
         let (snapshot, heap, edges, _) = lay_out(&graph);

@@ -1,21 +1,22 @@
-//! The dominator tree, laid out so that what a node retains lies behind it without a gap.
+//! The dominator tree, laid out such that a node is directly followed by the nodes that it retains.
 
 use super::dominators::Dominators;
 use crate::large_lists::{filled, with_room};
 use std::ops::Range;
 
-/// A dominator tree in preorder: each node is followed by all that it dominates. Positions are those of this order.
+/// A dominator tree in preorder: each node is followed by all nodes that it dominates. Positions
+/// are indexes in this order.
 pub(crate) struct Tree {
     /// The node at each position.
     nodes: Vec<u32>,
-    /// Past the last position of what the node at each one dominates.
+    /// For each position, the end of the range that its node dominates.
     ends: Vec<u32>,
-    /// Bytes of all nodes before each position, and of all at the end.
+    /// Bytes of all nodes before each position, plus the total at the end.
     bytes: Vec<u64>,
 }
 
 impl Tree {
-    /// Lays out a tree; `bytes` are those of a node itself.
+    /// Lays out a tree. `bytes` returns the bytes of a node itself.
     pub fn new(dominators: Dominators, bytes: impl Fn(u32) -> u64) -> Tree {
         let Dominators { node, dominator } = dominators;
         let count = node.len();
@@ -23,7 +24,7 @@ impl Tree {
         for at in (1..count).rev() {
             sizes[dominator[at] as usize] += sizes[at];
         }
-        // The position of each number takes the place of its dominator, which is needed no more then.
+        // The position of each number overwrites the dominator, which is no longer needed.
         let mut positions = dominator;
         let mut free = filled(count, 0u32);
         for at in 0..count {
@@ -63,32 +64,32 @@ impl Tree {
         }
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn len(&self) -> u32 {
         self.nodes.len() as u32
     }
 
-    /// The node at a position.
+    /// Returns the node at a position.
     pub fn node(&self, at: u32) -> u32 {
         self.nodes[at as usize]
     }
 
-    /// Returns what the node at a position dominates, including itself.
+    /// Returns the positions of the nodes that the node at a position dominates, including itself.
     pub fn dominated(&self, at: u32) -> Range<u32> {
         at..self.ends[at as usize]
     }
 
-    /// Bytes of what the node at a position dominates, itself included.
+    /// Returns the bytes of the nodes that the node at a position dominates, including itself.
     pub fn retained(&self, at: u32) -> u64 {
         self.bytes[self.ends[at as usize] as usize] - self.bytes[at as usize]
     }
 
-    /// Bytes of the node at a position itself.
+    /// Returns the bytes of the node at a position itself.
     pub fn own(&self, at: u32) -> u64 {
         self.bytes[at as usize + 1] - self.bytes[at as usize]
     }
 
-    /// The positions of those that the node at a position dominates immediately.
+    /// Returns the positions of the nodes that the node at a position dominates immediately.
     pub fn children(&self, at: u32) -> impl Iterator<Item = u32> + '_ {
         let Range { start, end } = self.dominated(at);
         let mut next = start + 1;
@@ -101,7 +102,7 @@ impl Tree {
         })
     }
 
-    /// The positions on the way from the top to this one, both included.
+    /// Returns the positions on the path from the top to this one, both included.
     pub fn path(&self, to: u32) -> Vec<u32> {
         let mut path = vec![0];
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! Which variable of a module an address belongs to, by the symbols of the module.
+//! Variables of modules by address, from the modules' symbols.
 
 use crate::dissect::Heap;
 use crate::graph::finder::{Finder, MarkOptions};
@@ -15,19 +15,20 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    /// Variables that the snapshot names, and those of the modules' symbols.
+    /// Collects the variables that the snapshot names, and those of the modules' symbols.
     pub fn of(snapshot: &Snapshot, images: &[ModuleImage]) -> Variables {
         let mut all = snapshot.meta.variables.clone();
         for image in images {
             add_symbols(image, &mut all);
         }
-        // Of several names of one variable, the shortest: the others are the library's own.
+        // If a variable has several names, the shortest one is used. The others are internal to the
+        // library.
         all.sort_by_key(|v| (v.start, Reverse(v.end), v.name.len()));
         all.dedup_by_key(|v| v.start);
         Variables { all }
     }
 
-    /// The variable that holds an address.
+    /// Returns the variable that holds an address.
     pub fn find(&self, address: u64) -> Option<&Variable> {
         let after = self.all.partition_point(|v| v.start <= address);
         let variable = self.all.get(after.checked_sub(1)?)?;
@@ -35,7 +36,7 @@ impl Variables {
     }
 }
 
-/// The variables that hold addresses of blocks, to be saved with the snapshot.
+/// Returns the variables that hold addresses of blocks, to save them with the snapshot.
 pub(crate) fn holding_blocks(
     snapshot: &Snapshot,
     heap: &Heap,
