@@ -21,7 +21,7 @@ fn main() {
         "MEMHOOK_EMITTER_OBJECT",
         "memhook-emitter.so",
     );
-    // What pads of probes call.
+    // Object that the pads of probes call.
     build(
         &hook.join("probe.cc"),
         &[],
@@ -31,8 +31,8 @@ fn main() {
     build_access_runtime(&hook);
 }
 
-/// Builds the object that programs are linked with which tell of their reads and writes. It becomes part of the
-/// program, so it is compiled as any code of a program is.
+/// Builds the runtime that programs link to report their reads and writes. It becomes part of the program, so it is
+/// compiled like ordinary code.
 fn build_access_runtime(hook: &Path) {
     let object = PathBuf::from(env::var("OUT_DIR").unwrap()).join("memhook_access.o");
     let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
@@ -47,7 +47,7 @@ fn build_access_runtime(hook: &Path) {
             "-fno-rtti",
             "-fno-stack-protector",
             "-fvisibility=hidden",
-            // The callbacks are called where the program's code expects only its own registers to change.
+            // The program's code expects the callbacks to change only their own registers.
             "-mgeneral-regs-only",
             "-Wall",
             "-Wextra",
@@ -69,13 +69,13 @@ fn build_access_runtime(hook: &Path) {
     );
 }
 
-/// Builds one object, and says where it is in a variable of the compiler's environment.
+/// Builds one object and sets a compiler environment variable to its path.
 fn build(source: &Path, options: &[&str], variable: &str, file: &str) {
     let directory = env::var("OUT_DIR").unwrap();
     let object = Path::new(&directory).join(file);
-    // `cc` only finds the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
+    // `cc` only locates the compiler (CXX, CXX_<target>); the flags below are the whole recipe.
     let compiler = cc::Build::new().cpp(true).opt_level(2).get_compiler();
-    // Who calls whom, and how much stack each function takes, for the test of that; clang does not tell.
+    // Call graph and stack sizes, for the test of the hook's stack use; clang cannot write them.
     let mut calls = Vec::new();
     if compiler.is_like_gnu() {
         let directory = format!("{directory}/");
@@ -97,7 +97,7 @@ fn build(source: &Path, options: &[&str], variable: &str, file: &str) {
             "-O2",
             "-fPIC",
             "-shared",
-            // It runs inside foreign processes, below their allocator: nothing may be imported.
+            // The hook runs inside foreign processes, below their allocator, so it must not import anything.
             "-ffreestanding",
             "-nostdlib",
             "-fno-exceptions",
@@ -115,7 +115,7 @@ fn build(source: &Path, options: &[&str], variable: &str, file: &str) {
             "-Wextra",
             "-Werror",
             "-Wl,-z,now",
-            // Protecting relocated data takes mprotect(2), which a sandbox may refuse: dlopen would fail.
+            // RELRO needs mprotect(2), which a sandbox may refuse; dlopen would then fail.
             "-Wl,-z,norelro",
             // A thread may still return through a wrapper long after the detach.
             "-Wl,-z,nodelete",
@@ -139,7 +139,7 @@ fn build(source: &Path, options: &[&str], variable: &str, file: &str) {
     println!("cargo:rustc-env={variable}={}", object.display());
 }
 
-/// Ends the build with one line.
+/// Prints one line and exits.
 fn no_compiler(path: &Path, error: &std::io::Error) -> ! {
     println!(
         "cargo::error=the C++ compiler {} cannot be run ({error}): install g++ 12 or newer, or name one in CXX",

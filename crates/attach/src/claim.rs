@@ -1,29 +1,30 @@
-//! One attacher a process at a time.
+//! Lock that allows one attacher per process.
 
 use crate::{error::Error, leave::probe_areas, leave::residue::residue};
 use memhook_process::{Chosen, Kept, mappings, proc_path, still_chosen};
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Longest time for which a lock may outlive the attacher that is named in the process. One that was killed has
-/// watchdogs, and one that had just been started has a copy of its descriptors for a moment, until it is killed too.
+/// Longest time that a lock may outlive the attacher that the process names. The watchdogs of a killed attacher hold a
+/// copy of the lock's descriptor, and so does a watchdog that had just started, until it is killed too.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The right to attach to a process or to detach from it, until dropped; a killed attacher loses it.
+/// Right to attach to a process or to detach from it. Dropping it releases the right, and so does the attacher's death.
 pub struct Claim {
     _locks: Vec<File>,
     _chosen: Kept,
 }
 
-/// Takes it: a flock(2) that ends with its holder, goes with the process, and leaves no file behind. On
-/// the process's memory in /proc, because only those can open that who may trace the process
-/// (PTRACE_MODE_ATTACH, proc(5)): a lock on a file that everybody may read could be held by anybody.
+/// Locks the process with flock(2). The kernel releases the lock when its holder or the process ends, and no file stays
+/// behind. The locked file is the process's memory in /proc, which only a process that may trace it can open
+/// (PTRACE_MODE_ATTACH, proc(5)). Anybody could lock a file that everybody may read.
 ///
-/// When the initial thread ends before the others, the memory can only be opened by one of these, where nobody else
-/// may have locked it. So a file of the process that stays, and that only its owner can open, is locked too.
+/// If the initial thread has ended, the memory can be opened only through another thread, and another attacher may have
+/// locked it through a third one. So a second file, which belongs to the process and which only its owner can open, is
+/// locked too.
 ///
-/// A process that has got the id since the choice is none of ours to take.
+/// If the pid was reused after the user chose the process, this function fails.
 pub fn claim(pid: i32) -> Result<Claim, Error> {
     let chosen = Chosen::now(pid).keep()?;
     let path = proc_path(pid, "mem");
@@ -37,7 +38,7 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
     for lock in [Some(memory), stays].into_iter().flatten() {
         loop {
             match lock.try_lock() {
-                // A /proc that has no locks: the control block still names the attacher.
+                // This /proc does not support locks. The control block still names the attacher.
                 Ok(()) | Err(TryLockError::Error(_)) => break,
                 Err(TryLockError::WouldBlock) => still_chosen(pid)?,
             }
@@ -51,7 +52,7 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
         }
         locks.push(lock);
     }
-    // What was opened was opened after the choice, so it is this process's for as long as its id is.
+    // The file was opened after the choice, so it belongs to this process as long as the pid does.
     still_chosen(pid)?;
     Ok(Claim {
         _locks: locks,
@@ -59,7 +60,7 @@ pub fn claim(pid: i32) -> Result<Claim, Error> {
     })
 }
 
-/// Looks whether a running attacher uses a process, as a claim would find out. Nothing is claimed.
+/// Returns the error that a claim would give if an attacher uses the process. Takes no lock.
 pub fn already_traced(pid: i32) -> Result<Option<Error>, Error> {
     let maps = mappings(pid)?;
     let attacher = residue(pid, &maps).attacher(pid);

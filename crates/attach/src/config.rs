@@ -12,25 +12,25 @@ use memhook_probe::{Allocator, check_allocators};
 use memhook_stream::{Config, Plan};
 use std::{collections::HashSet, ops::RangeInclusive};
 
-/// Bytes that a ring can grow to.
+/// Size range of a full-grown ring, in bytes.
 const RING_BYTES: RangeInclusive<u64> = 64 << 10..=memhook_abi::MOST_RING_BYTES as u64;
-/// Mean bytes between samples.
+/// Range of the mean distance between samples, in bytes.
 const SAMPLE_BYTES: RangeInclusive<u64> = 1..=1 << 30;
-/// Mean bytes between the samples of a thread whose ring is nearly full. So far apart that a few
-/// threads that do nothing but allocate cannot keep their rings full with samples, and near enough that
-/// ten megabytes are known to within a twelfth.
+/// Mean bytes between samples of a thread whose ring is nearly full. The distance is large enough that a few threads
+/// that only allocate cannot fill their rings with samples, and small enough that ten megabytes are known to within a
+/// twelfth.
 const FULL_RING_SAMPLE_BYTES: u64 = 64 << 10;
-/// Bytes that a ring can grow to, unless others are asked for.
+/// Default size of a full-grown ring, in bytes.
 pub const USUAL_RING_BYTES: u64 = 1 << 20;
-/// Bytes that a ring should be able to grow to with [`OnFull::Adapt`]: more room would only be filled, too, and
-/// emptied at the program's cost.
+/// Size of a full-grown ring with [`OnFull::Adapt`], in bytes. A larger ring would fill up too, and emptying it would
+/// cost the program more.
 pub const ADAPTING_RING_BYTES: u64 = 256 << 10;
-/// Share of a process's time that tracing may be allowed to take.
+/// Largest allowed share of a process's time for tracing.
 const MOST_OVERHEAD: f64 = 0.5;
-/// Frames of a backtrace.
+/// Range of the number of frames in a backtrace.
 const DEPTHS: RangeInclusive<u32> = 1..=128;
 
-/// Where time stamps come from.
+/// Source of time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// A word that the attacher advances about every millisecond.
@@ -44,7 +44,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The value of [`memhook_abi::Control::clock_mode`].
+    /// Returns the value for [`memhook_abi::Control::clock_mode`].
     fn mode(self) -> u32 {
         match self {
             Clock::Coarse => clock_mode::COARSE,
@@ -54,7 +54,7 @@ impl Clock {
         }
     }
 
-    /// The clock with this value of [`memhook_abi::Control::clock_mode`].
+    /// Returns the clock with this value of [`memhook_abi::Control::clock_mode`].
     pub(crate) fn of_mode(mode: u32) -> Option<Clock> {
         [Clock::Coarse, Clock::Tsc, Clock::Monotonic, Clock::Attacher]
             .into_iter()
@@ -62,16 +62,16 @@ impl Clock {
     }
 }
 
-/// Way in which call stacks are found.
+/// Method of unwinding call stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwinding {
-    /// By tables compiled from `.eh_frame`: exact without frame pointers.
+    /// By tables compiled from `.eh_frame`, which are exact without frame pointers.
     Tables,
     /// Along frame pointers.
     FramePointers,
 }
 
-/// Whose call stacks are recorded.
+/// Operations whose call stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stacks {
     /// Call stacks of allocations.
@@ -85,31 +85,30 @@ pub enum Stacks {
 pub enum OnFull {
     /// It waits for room.
     Wait,
-    /// It drops the event, which is counted as lost.
+    /// It drops the event, which counts as lost.
     Drop,
-    /// It waits for a short while. Once it has done so too often, it records samples of its allocations
-    /// before its ring is full; reports say what is estimated. Beyond that it waits only where releases
-    /// alone fill the ring.
+    /// It waits for a short time. If that happens too often, it samples its allocations before its ring is full, and
+    /// reports mark the numbers as estimates. After that it waits only if releases alone fill the ring.
     Adapt,
 }
 
 /// Counting of reads and writes of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accesses {
-    /// They are not.
+    /// Off.
     Off,
-    /// Where the program tells of them: it was compiled for that, and is linked with the access runtime.
+    /// Counted if the program reports them: it was compiled for that and links the access runtime.
     IfTold,
-    /// The trace fails if the program does not tell of them.
+    /// Counted; the trace fails if the program does not report them.
     Needed,
-    /// Watches a sample of the blocks with watchpoints; the program reports nothing.
+    /// Estimated by watchpoints on a sample of the blocks; the program reports nothing.
     Sampled,
 }
 
-/// The resolved configuration of a trace.
+/// Resolved configuration of a trace.
 #[derive(Clone, Debug)]
 pub struct TraceConfig {
-    /// Frames to collect of each call stack (1 to 128).
+    /// Frames to collect per call stack (1 to 128).
     pub depth: u32,
     /// Functions to hook, by name or kind (`malloc`, `new`); empty: all.
     pub functions: Vec<String>,
@@ -117,46 +116,46 @@ pub struct TraceConfig {
     pub min_size: Option<u64>,
     /// Record only blocks of at most this size.
     pub max_size: Option<u64>,
-    /// Record only blocks of these sizes; empty: of all.
+    /// Record only blocks of exactly these sizes; empty: all sizes.
     pub sizes: Vec<u64>,
     /// Mean bytes between samples; `None`: every allocation is recorded.
     pub sample_bytes: Option<u64>,
-    /// Share of the process's time that tracing may take; `None`: whatever it takes. Beyond it, allocations are
-    /// sampled.
+    /// Share of the process's time that tracing may take. If tracing would exceed it, allocations are sampled. `None`:
+    /// no limit.
     pub overhead: Option<f64>,
-    /// Whose call stacks are recorded.
+    /// Operations whose call stacks are recorded.
     pub stacks: Stacks,
-    /// Way in which call stacks are found.
+    /// Method of unwinding call stacks.
     pub unwinding: Unwinding,
     /// Unwind each remembered backtrace again and compare.
     pub check_memo: bool,
-    /// Where time stamps come from.
+    /// Source of time stamps.
     pub clock: Clock,
-    /// Bytes that a thread's ring can grow to: a power of two from 64 KiB to 64 MiB.
+    /// Size of a full-grown ring in bytes: a power of two from 64 KiB to 64 MiB.
     pub ring_bytes: u64,
     /// Reaction of a thread to a full ring.
     pub on_full: OnFull,
-    /// Threads that may empty the rings, at most [`memhook_ledger::MOST_SHARDS`]; more than one do where one does not
-    /// keep up. `None`: as many as the processors suggest.
+    /// Largest number of threads that empty the rings, at most [`memhook_ledger::MOST_SHARDS`]. More than one thread
+    /// works only if one cannot keep up. `None`: depends on the number of processors.
     pub drains: Option<usize>,
-    /// Bytes for live blocks and call stacks; `None`: a quarter of what is free for this process, at
-    /// most 1 GiB.
+    /// Bytes for live blocks and call stacks; `None`: a quarter of the free memory of this process, at most 1 GiB.
     pub max_memory: Option<u64>,
-    /// True to record calls of `mmap` and its kin as well.
+    /// True to record calls of `mmap` and related functions as well.
     pub mappings: bool,
-    /// True to reuse unwind tables of earlier runs, and to keep new ones in the user's cache directory.
+    /// True to reuse cached unwind tables, and to save new tables in the user's cache directory.
     pub keep_tables: bool,
-    /// Counting of reads and writes of blocks. Times are then more exact than those of [`Clock::Coarse`].
+    /// Counting of reads and writes of blocks. If they are counted, time stamps are finer than those of
+    /// [`Clock::Coarse`].
     pub accesses: Accesses,
-    /// True to time the allocator in a sample of the calls. Not with [`Accesses::Sampled`].
+    /// True to time the allocator in a sample of the calls. Excludes [`Accesses::Sampled`].
     pub call_times: bool,
-    /// Allocators beside malloc and its like. Each is a heap of its own.
+    /// Further allocators, described by the user. Each has its own heap.
     pub allocators: Vec<Allocator>,
-    /// True to remember where released blocks of [`TraceConfig::allocators`] were, so that a search for pointers can
-    /// leave out their remains.
+    /// True to remember the addresses of released blocks of [`TraceConfig::allocators`], so that a search for pointers
+    /// can skip stale contents.
     pub keeps_released: bool,
-    /// Nothing is recorded: listeners are told by probes of the hook. With [`TraceConfig::sample_bytes`] of a sample of
-    /// the allocations, else of all.
+    /// If set, the trace records nothing, and the hook's probes report allocations to listeners: a sample of them with
+    /// [`TraceConfig::sample_bytes`], otherwise all.
     pub emits: Option<Emission>,
 }
 
@@ -189,19 +188,19 @@ impl Default for TraceConfig {
     }
 }
 
-/// Reason why a configuration cannot be used.
+/// Reason why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// Too few or too many frames.
     #[error("a depth of {0} frames: from 1 to 128 are possible")]
     Depth(u32),
-    /// No block has such a size.
+    /// Minimum size above the maximum size.
     #[error("the smallest size {min} is above the largest {max}: no block can pass; swap them")]
     CrossedSizes {
-        /// The smallest size to be recorded.
+        /// Minimum size.
         min: u64,
-        /// The largest one.
+        /// Maximum size.
         max: u64,
     },
     /// Too many exact sizes.
@@ -209,36 +208,36 @@ pub enum ConfigError {
         "at most {MAX_EXACT_SIZES} exact sizes are possible, {0} were given: use a smallest and a largest size"
     )]
     TooManySizes(usize),
-    /// A size that rings cannot have.
+    /// Ring size out of range.
     #[error("a ring size of {0} bytes: a power of two from 64K to 64M is needed")]
     RingBytes(u64),
-    /// Two reasons to take samples.
+    /// Two settings that both sample.
     #[error("samples do not fill a ring, so nothing has to adapt to full ones")]
     AdaptedSamples,
-    /// Reads and writes of some of the blocks only, or without times.
+    /// Counted accesses together with a setting that skips blocks or time stamps.
     #[error("accesses are counted where every block is traced, with exact times")]
     PartialAccesses,
-    /// Blocks drawn from some of the allocations only, or without times.
+    /// Sampled accesses together with a setting that skips allocations or time stamps.
     #[error("blocks are drawn from all allocations, with exact times")]
     PartialLooks,
-    /// Two reasons to look at random allocations.
+    /// Two settings that both choose random allocations.
     #[error(
         "the allocator is not timed where accesses are sampled: both choose allocations at random"
     )]
     TimedLooks,
-    /// A budget, and another reason to take samples.
+    /// A budget together with another setting that samples.
     #[error("a budget decides on samples by itself")]
     OtherSamples,
-    /// A budget for tracing that is none.
+    /// Budget out of range.
     #[error("an overhead of {}%: above 0% and up to 50% is possible; try 2%", .0 * 100.0)]
     Overhead(f64),
-    /// Samples too close or too far apart.
+    /// Distance between samples out of range.
     #[error("a sample every {0} bytes: from 1 byte to 1G between samples is possible; try 512K")]
     SampleBytes(u64),
-    /// Allocators that cannot be told apart, or are too many.
+    /// Described allocators that are ambiguous or too many.
     #[error("{0}")]
     Allocators(String),
-    /// No hooked function has this name or kind.
+    /// Unknown name or kind of a hooked function.
     #[error(
         "no such function to hook: {0}; known are malloc, free, calloc, realloc, new, delete, ..."
     )]
@@ -251,7 +250,7 @@ fn is_named(function: &Function, name: &str) -> bool {
 }
 
 impl TraceConfig {
-    /// Checks that the settings are within their ranges and fit together.
+    /// Checks that each setting is within its range and that all settings fit together.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !DEPTHS.contains(&self.depth) {
             return Err(ConfigError::Depth(self.depth));
@@ -316,8 +315,8 @@ impl TraceConfig {
         }
     }
 
-    /// Mean bytes between samples of level 1 ([`memhook_ledger::SampledAllocations`]), taken always, while a ring
-    /// is nearly full, or when the budget asks for them.
+    /// Mean bytes between samples of level 1 ([`memhook_ledger::SampledAllocations`]). Depending on the configuration,
+    /// the samples are taken always, while a ring is nearly full, or when the budget requires them.
     pub(crate) fn possible_sample_bytes(&self) -> Option<u64> {
         let when_full = (self.on_full == OnFull::Adapt).then_some(FULL_RING_SAMPLE_BYTES);
         let in_budget = self.overhead.map(|_| LEAST_SAMPLE_BYTES);
@@ -329,13 +328,13 @@ impl TraceConfig {
         SampledAllocations::new(self.possible_sample_bytes(), self.sample_bytes.is_some())
     }
 
-    /// Mean bytes between samples for which the hook is given intervals.
+    /// Mean distance of the sample intervals that the hook receives, in bytes.
     fn hook_sample_bytes(&self) -> Option<u64> {
         let in_budget = self.overhead.map(|_| MOST_SAMPLE_BYTES);
         in_budget.or(self.possible_sample_bytes())
     }
 
-    /// Returns the level of sampling for allocations that the process samples at this mean distance.
+    /// Returns the sampling level of allocations that the process samples at this mean distance.
     pub(crate) fn sampling_level(&self, mean_bytes: u64) -> u8 {
         if self.overhead.is_some() {
             return level_of(mean_bytes);
@@ -344,7 +343,7 @@ impl TraceConfig {
         u8::from(may_begin || self.sample_bytes.is_some())
     }
 
-    /// Returns true if allocations are left out by size or by chance.
+    /// Returns true if the size filter or sampling skips allocations.
     pub fn is_selective(&self) -> bool {
         self.is_filtered() || self.sample_bytes.is_some()
     }
@@ -353,8 +352,8 @@ impl TraceConfig {
         self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty()
     }
 
-    /// Returns true if a release may be recorded together with its allocation, because nothing about the release itself
-    /// is wanted.
+    /// Returns true if an event may combine a release with its allocation, because the configuration needs nothing
+    /// about the release itself.
     fn folds_pairs(&self) -> bool {
         self.stacks != Stacks::All
             && self.clock == Clock::Coarse
@@ -368,7 +367,7 @@ impl TraceConfig {
         region_bytes(self.ring_bytes as usize) as u64
     }
 
-    /// Ids of the functions to hook; `dlopen` and its like always come along.
+    /// Ids of the functions to hook, which always include `dlopen` and related functions.
     pub(crate) fn function_ids(&self) -> HashSet<usize> {
         let is_wanted = |function: &Function| match function.role {
             Role::Modules | Role::Marks | Role::Forks => true,
@@ -384,8 +383,8 @@ impl TraceConfig {
             .collect()
     }
 
-    /// Returns true if reads and writes may be counted where the program reports them: not if some blocks are left out,
-    /// and not if only the attacher knows the time.
+    /// Returns true if the configuration allows counting the reads and writes that the program reports: it records all
+    /// blocks, and the hook takes the time stamps.
     fn may_count_accesses(&self) -> bool {
         matches!(self.accesses, Accesses::IfTold | Accesses::Needed)
             && !self.is_selective()
@@ -393,7 +392,7 @@ impl TraceConfig {
             && self.clock != Clock::Attacher
     }
 
-    /// Returns true if blocks can be drawn for watchpoints.
+    /// Returns true if the configuration allows watchpoints on randomly chosen blocks.
     fn may_have_looks(&self) -> bool {
         !self.is_selective()
             && self.overhead.is_none()
@@ -401,12 +400,12 @@ impl TraceConfig {
             && self.clock != Clock::Attacher
     }
 
-    /// The value of [`memhook_abi::Control::clock_mode`].
+    /// Returns the value for [`memhook_abi::Control::clock_mode`].
     pub(crate) fn clock_mode(&self) -> u32 {
         self.clock.mode()
     }
 
-    /// The [`flags`] for the hook.
+    /// Returns the [`flags`] for the hook.
     pub(crate) fn flags(&self) -> u32 {
         [
             (self.is_filtered(), flags::SIZE_FILTER),
@@ -433,7 +432,7 @@ impl TraceConfig {
         .fold(0, |all, (_, flag)| all | flag)
     }
 
-    /// The settings for the hook, without what is found in the target.
+    /// Returns the settings for the hook that do not depend on the target.
     pub(crate) fn hook_config(&self) -> Config {
         Config {
             epoch: 1,

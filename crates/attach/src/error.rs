@@ -1,16 +1,15 @@
-//! Reasons why a process cannot be traced, or why a trace does not end as it should.
+//! Reasons why an attach fails or a trace ends abnormally.
 
 use crate::config::ConfigError;
 
-/// Failure of an attach, a detach or a start. Unless the variant says otherwise the process has been put
-/// back as it was.
+/// Failure of an attach, a detach or a start. Unless its description says otherwise, the process has been restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The configuration contradicts itself.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A check before the attach failed: the reason and the remedy. The process was not touched.
+    /// A check before the attach failed. The text has the reason and the remedy. The process was not touched.
     #[error("{0}")]
     Refused(String),
     /// Another memhook-rs traces the process.
@@ -21,16 +20,16 @@ pub enum Error {
         /// Process id of the other attacher.
         attacher: u32,
     },
-    /// Another process has the id now.
+    /// Another process has taken the id.
     #[error(transparent)]
     Replaced(#[from] memhook_process::Replaced),
-    /// Another memhook-rs attaches to the process or detaches from it just now.
+    /// Another memhook-rs is attaching to the process or detaching from it.
     #[error("another memhook-rs is at work in process {pid}: try again when it has ended")]
     Busy {
         /// The process.
         pid: i32,
     },
-    /// Nobody traces the process.
+    /// No memhook-rs traces the process.
     #[error(
         "process {pid} is not being traced by memhook-rs: a mark belongs to a trace, so attach first"
     )]
@@ -50,7 +49,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// It does not tell of its reads and writes, which were asked for.
+    /// The trace needs reported reads and writes, and the program does not report them.
     #[error(
         "process {pid} does not report its reads and writes: build it with clang -fsanitize-coverage=func,trace-loads,trace-stores (or gcc's outlined callbacks) and the object of 'memhook-rs sdk -o DIR'"
     )]
@@ -58,7 +57,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// Its loader has loaded no C library that we know.
+    /// The loader of the process has loaded no supported C library.
     #[error("process {pid} has no C library that its loader knows of")]
     NoCLibrary {
         /// The process.
@@ -72,13 +71,13 @@ pub enum Error {
         /// The function.
         name: &'static str,
     },
-    /// Its loader is still at work.
+    /// The loader of the process has not finished.
     #[error("process {pid} is still being loaded: try again")]
     StillLoaded {
         /// The process.
         pid: i32,
     },
-    /// It cannot be found out which processes share their memory.
+    /// The kernel does not permit the comparison that shows which processes share their memory.
     #[error(
         "processes cannot be followed here: kcmp(2) is not permitted, which tells the child of a vfork from others; attach to each of them by its PID"
     )]
@@ -91,7 +90,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// The hook would be mapped without the loader, where listeners find no probes.
+    /// The hook would be mapped without the loader, so listeners would not find its probes.
     #[error(
         "process {pid} cannot emit: its loader would not load the hook (it is static, or on musl, or has no /proc), and listeners find probes only in what it loads; attach can trace it"
     )]
@@ -99,7 +98,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// The hook could not keep its state from the children of the process.
+    /// The hook could not keep its state from the process's children.
     #[error(
         "process {pid} cannot be traced: the kernel does not keep the hook's state from its children (MADV_WIPEONFORK, since Linux 4.14)"
     )]
@@ -115,13 +114,13 @@ pub enum Error {
         /// Its answer.
         code: i64,
     },
-    /// The process has called execve(2) in the meantime.
+    /// The process has called execve(2) since it was chosen.
     #[error("process {pid} runs another program now: nothing of ours is left in it")]
     OtherProgram {
         /// The process.
         pid: i32,
     },
-    /// Slots of the process may still hold wrappers, which pass calls through.
+    /// Slots of the process may still hold wrappers, which only call the originals.
     #[error("cannot restore the slots of process {pid}")]
     Restore {
         /// The process.
@@ -130,13 +129,13 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
-    /// A program was started and its end was missed.
+    /// The end of a started program was missed.
     #[error("process {pid} ended, but memhook-rs did not see how")]
     EndMissed {
         /// The process.
         pid: i32,
     },
-    /// An argument cannot be passed to a program.
+    /// An argument contains a zero byte.
     #[error("an argument of the program contains a zero byte")]
     ZeroByte,
     /// The embedded hook is damaged.
@@ -147,20 +146,20 @@ pub enum Error {
     Open {
         /// Its path.
         path: String,
-        /// Answer of the kernel.
+        /// Error from the kernel.
         #[source]
         source: std::io::Error,
     },
-    /// A thread of our own could not be started.
+    /// A thread of the attacher could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
     /// No probe was placed.
     #[error(transparent)]
     Probe(#[from] crate::probes::error::ProbeError),
-    /// The process could not be looked at.
+    /// The process could not be examined.
     #[error(transparent)]
     Process(#[from] memhook_process::Error),
-    /// A thread of the process could not be held, or what it was made to do failed.
+    /// A thread of the process could not be held, or its remote call failed.
     #[error(transparent)]
     Inject(#[from] memhook_inject::Error),
     /// The shared memory cannot be used.

@@ -1,20 +1,20 @@
-//! Several running processes, traced at the same time, each by a thread of its own: a process with all that
-//! descend from it, or all that match a name or a control group.
+//! Traces several running processes at the same time, each on its own thread: a process with its descendants, or all
+//! that match a name or a control group.
 //!
-//! New processes are found by looking at /proc every few milliseconds; what a process did before it was found
-//! counts as memory from before the attach, and one that lives no longer than that is not traced. One whose parent
-//! ended before it was seen is not known to descend from a followed one.
+//! New processes are found by reading /proc every few milliseconds. Memory that a process allocated before it was found
+//! counts as memory from before the attach, and a process that ends before is not traced. If the parent of a process
+//! ended before the process was seen, its descent is not known.
 //!
-//! A child that a traced process forks is not missed: it inherits all that it takes to record by itself, from
-//! its first call of an allocator on, and is then found by that ([`births`]). Only where there is no more room for
-//! that, or where it cannot be used (counted accesses, allocators that are reached by pads, a limited address
-//! space), is a child found and attached to as above.
+//! A child that a traced process forks is not missed: it inherits everything that it needs to record by itself from its
+//! first call of an allocator, and is found by its recording ([`births`]). A child is found and attached to as above
+//! only if there is no more room for this, or if it cannot be used (counted accesses, allocators that are reached by
+//! pads, a limited address space).
 //!
 //! The alternative is to stay attached to the parent by ptrace(2) with PTRACE_O_TRACEFORK, as `run` does with the
-//! programs that it starts. A program that serves others must not pay for that: each fork, each new thread and each
-//! signal would stop it until we answer, no debugger could attach, and our own holds would find the process traced
-//! already. Nor would the child be seen from its first instruction, because it begins inside of fork(3), where
-//! nothing may be called in it. Here nobody is stopped for a fork, and nobody waits for us when we die.
+//! programs that it starts. A program that serves others must not pay that price: it would stop at each fork, each new
+//! thread and each signal until we answer, no debugger could attach, and our own holds would find a traced process. Nor
+//! would the child be seen from its first instruction, because it begins inside fork(3), where nothing may be called.
+//! With the method here, no fork stops a process, and no process waits for us when we die.
 
 mod births;
 mod member;
@@ -39,53 +39,54 @@ use std::{
 };
 use worker::{Begin, Permits, Until, Worker};
 
-/// Between two looks for children.
+/// Time between two searches for children.
 const CHILDREN_PAUSE: Duration = Duration::from_millis(2);
-/// Between two looks for processes that match, which read some files of every process of the machine.
+/// Time between two searches for matching processes, which read some files of every process of the machine.
 const MATCHING_PAUSE: Duration = Duration::from_millis(100);
-/// Looking takes at most one part in so many of a processor's time, however many processes there are.
+/// Searches take at most this fraction (1/n) of a processor's time, however many processes exist.
 const SHARE: u32 = 20;
-/// A signal that asks for the end is noticed within this time.
+/// Longest time until a termination signal is noticed.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
-/// Which processes are followed.
+/// Set of processes to follow.
 #[derive(Clone, Debug)]
 pub enum Followed {
-    /// This one and all that descend from it, for as long as one of them lives.
+    /// This process and all its descendants, as long as one of them is alive.
     Family(i32),
-    /// All that match, for as long as nobody asks for the end.
+    /// All matching processes, until the user requests the end.
     Matching(Selector),
 }
 
-/// Who says what is done with each process.
+/// Assigns work to each followed process.
 pub trait Assigner {
-    /// One is about to be attached to: what is done with the `program`th program that it executes while it
-    /// is followed, from 1 on.
+    /// Returns the work for a process that will be attached to. `program`: number of the program that it executes while
+    /// it is followed, from 1.
     fn work(&mut self, pid: i32, program: u32) -> Result<Work, Error>;
-    /// Returns true if the user wants the end.
+    /// Returns true if the user requests the end.
     fn is_over(&mut self) -> bool {
         false
     }
-    /// No process matches yet.
+    /// Called when no process matches yet.
     fn waits(&mut self) {}
-    /// One is not traced.
+    /// Called when a process is not traced.
     fn is_not_traced(&mut self, pid: i32, why: &Error);
 }
 
-/// Result of following several processes.
+/// Counts of followed processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowedCount {
     /// Processes that were traced.
     pub traced: u64,
-    /// Processes that were seen and ended before they were traced.
+    /// Processes that ended after they were seen and before they were traced.
     pub missed: u64,
-    /// Children that could not be traced from their birth, because too many came at a time.
+    /// Children that could not be traced from their birth, because too many came in a short time.
     pub late: u64,
 }
 
 /// Traces the processes until the time is over, a signal counted by [`memhook_inject::catch_stops`] comes, the assigner
-/// asks for the end, or no process of a family is left. The time of a family begins with its first trace. Returns when
-/// all jobs have ended. If the head of a family cannot be traced, that is an error; other processes are only reported.
+/// requests the end, or no process of a family is left. The time of a family begins with its first trace. Returns when
+/// all jobs have ended. Fails if the head of a family cannot be traced; for other processes, failures are only
+/// reported.
 pub fn follow(
     followed: Followed,
     config: &TraceConfig,
@@ -129,7 +130,7 @@ struct Following {
     watch: Option<Watch>,
     /// Children that were found and are not traced yet.
     newborn: Vec<Newborn>,
-    /// Processes that ended before anybody attached to them, as far as was known then.
+    /// Processes that seemed to have ended before an attach.
     missed: Vec<i32>,
 }
 
@@ -140,7 +141,8 @@ impl Following {
             self.until.begin();
         }
         while stops() == 0 && !self.until.is_over() && !assigner.is_over() {
-            // Not the time that passes: on a busy machine most of that is others', and the pause would be minutes.
+            // This counts processor time, not elapsed time: on a busy machine elapsed time would make the pause minutes
+            // long.
             let before = own_processor_time();
             self.collect(assigner)?;
             self.receive(assigner);
@@ -165,7 +167,7 @@ impl Following {
         Ok(())
     }
 
-    /// Waits so long, or until a signal asks for the end or a child has been found that is traced from its birth.
+    /// Waits for this time, or until a termination signal comes or a child that is traced from its birth is found.
     fn wait(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while stops() == 0 {
@@ -181,19 +183,19 @@ impl Following {
                     break;
                 }
                 Some(Err(RecvTimeoutError::Timeout)) => {}
-                // Nobody finds children from their birth.
+                // No thread searches for births.
                 None | Some(Err(RecvTimeoutError::Disconnected)) => std::thread::sleep(slice),
             }
         }
     }
 
-    /// Returns true if a child that is traced from its birth is still to come.
+    /// Returns true if another child that is traced from its birth may follow.
     fn has_newborn(&self) -> bool {
         let is_coming = |watch: &Watch| !watch.births().is_quiet() || !watch.found.is_empty();
         !self.newborn.is_empty() || self.watch.as_ref().is_some_and(is_coming)
     }
 
-    /// Takes in the children that are traced from their birth.
+    /// Adds the found children that are traced from their birth.
     fn receive(&mut self, assigner: &mut dyn Assigner) {
         if let Some(watch) = &self.watch {
             self.newborn.extend(watch.found.try_iter());
@@ -202,7 +204,7 @@ impl Following {
             let pid = newborn.pid;
             self.missed.retain(|&missed| missed != pid);
             let member = self.members.entry(pid).or_insert_with(|| Member::new(pid));
-            // A process of the same number, which has ended.
+            // An earlier process with the same pid, which has ended.
             if member.is_traced() {
                 self.newborn.push(newborn);
                 continue;
@@ -228,13 +230,13 @@ impl Following {
         }
     }
 
-    /// Finds no more children, and waits until all jobs have ended, those of the last children, too.
+    /// Ends the search for births, and waits until all jobs have ended, including those of the last children.
     fn end_births(&mut self, assigner: &mut dyn Assigner) {
         if let Some(mut watch) = self.watch.take() {
             self.newborn.extend(watch.end());
             self.receive(assigner);
             self.join(assigner);
-            // Those with the number of a process that had not been collected yet.
+            // Children that reuse the pid of a process that was not collected before.
             self.receive(assigner);
             self.count.late = watch.births().missed();
         }
@@ -246,7 +248,7 @@ impl Following {
         self.count.missed += self.missed.len() as u64;
     }
 
-    /// Until the next look, after one that used so much of a processor.
+    /// Returns the pause after a search that took this much processor time.
     fn pause(&self, look: Duration) -> Duration {
         let least = match self.followed {
             Followed::Family(_) => CHILDREN_PAUSE,
@@ -255,7 +257,7 @@ impl Following {
         least.max(look * SHARE)
     }
 
-    /// The processes that are to be followed and live.
+    /// Returns the living processes to follow.
     fn look(&self) -> Vec<i32> {
         let own = std::process::id() as i32;
         let head = match &self.followed {
@@ -265,7 +267,7 @@ impl Following {
             }
             Followed::Family(head) => *head,
         };
-        // Whether anybody is followed is decided by the head.
+        // The head decides if any process is followed.
         let has_begun = match self.members.get(&head) {
             Some(member) => member.was_traced(),
             None => self.count.traced > 0,
@@ -284,12 +286,12 @@ impl Following {
         family.into_iter().collect()
     }
 
-    /// Returns true for the process without which nothing is done.
+    /// Returns true for the process whose failure ends everything.
     fn is_head(&self, pid: i32) -> bool {
         matches!(self.followed, Followed::Family(head) if head == pid)
     }
 
-    /// Takes in what became of the traces that have ended, and forgets the processes that have.
+    /// Collects the results of ended traces, and forgets ended processes.
     fn collect(&mut self, assigner: &mut dyn Assigner) -> Result<(), Error> {
         for pid in self.members.keys().copied().collect::<Vec<i32>>() {
             let is_head = self.is_head(pid);
@@ -312,7 +314,7 @@ impl Following {
         Ok(())
     }
 
-    /// Attaches to those that wait for it.
+    /// Begins the attaches that are due.
     fn attend(&mut self, assigner: &mut dyn Assigner) -> Result<(), Error> {
         let now = Instant::now();
         let waiting = self.members.iter().filter(|(_, member)| member.is_due(now));
@@ -370,7 +372,7 @@ impl Following {
                     None
                 }
                 Some(Obstacle::Error(why)) if is_head && !member.was_traced() => return Err(why),
-                // The next look forgets it, and counts it if it was never traced.
+                // The next search forgets the process, and counts it if it was never traced.
                 Some(Obstacle::Error(_)) if has_ended(pid) => None,
                 Some(Obstacle::Error(why)) => member.wait(now, Some(why)),
             };
@@ -386,7 +388,7 @@ impl Following {
         obstacle(pid, traced.map(|(&other, _)| other), &self.config)
     }
 
-    /// Waits for the ends of all traces. An attach may only now have failed.
+    /// Waits for the end of all traces. An attach may fail as late as here.
     fn join(&mut self, assigner: &mut dyn Assigner) {
         for (&pid, member) in &mut self.members {
             let is_head = matches!(self.followed, Followed::Family(head) if head == pid);

@@ -1,14 +1,14 @@
-//! One traced process from start to end, as a library: loading the hook, following modules and threads,
-//! taking events, detaching.
+//! One traced process from start to end, as a library: loads the hook, follows modules and threads, takes events,
+//! detaches.
 //!
-//! [`Trace`] is a traced process: [`Trace::start`] attaches, [`Trace::run`] follows the process and detaches.
-//! What is done meanwhile is a [`Job`]. [`Session`] is the attach itself, [`Consumer`] takes its events into
-//! a ledger, and into a [`Recording`] if that is asked for. [`Program`] starts a program and traces it, and
-//! the processes that it makes, from before its first constructor to its end.
+//! [`Trace`] is a traced process: [`Trace::start`] attaches, [`Trace::run`] follows the process and detaches. A [`Job`]
+//! is the work meanwhile. [`Session`] is the attach itself. [`Consumer`] takes its events into a ledger and, if
+//! requested, into a [`Recording`]. [`Program`] starts a program and traces it, including the processes that it forks,
+//! from before its first constructor to its end.
 //!
-//! Not here: options of a command line, terminals, names of functions, reports.
+//! This crate has no command-line options, terminals, function names or reports.
 //!
-//! Profilers of your own are written with the crate `memhook`, which is built on this one.
+//! To write another profiler, use the crate `memhook`, which builds on this one.
 
 mod claim;
 mod config;

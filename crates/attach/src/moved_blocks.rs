@@ -1,4 +1,4 @@
-//! Which allocations are those of `realloc`, for observers that join what it has done to a block.
+//! Identification of `realloc` allocations, for observers that join a block's reallocations.
 
 use crate::session::Session;
 use memhook_abi::{HOOKED_FUNCTIONS, Role};
@@ -7,12 +7,12 @@ use memhook_stream::Region;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-/// The region of a trace that begins later than its observer.
+/// Region of a trace that begins after its observer was created.
 #[derive(Clone, Default)]
 pub struct LateRegion(Arc<OnceLock<Arc<Region>>>);
 
 impl LateRegion {
-    /// The trace has begun. To be called before its first event is taken.
+    /// Sets the region. Call it before the first event is taken.
     pub fn set(&self, session: &Session) {
         let _ = self.0.set(Arc::clone(session.shared_region()));
     }
@@ -25,7 +25,8 @@ impl LateRegion {
     }
 }
 
-/// An observer that joins reallocations and hands everything to `blocks`, and what it has to be told of the trace.
+/// Creates an observer that joins reallocations and passes everything to `blocks`. Also returns the handle that
+/// receives the trace's region.
 pub fn moves<B: Blocks>(blocks: B) -> (Moves<B>, LateRegion) {
     let region = LateRegion::default();
     let of_observer = region.clone();

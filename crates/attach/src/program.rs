@@ -1,5 +1,5 @@
-//! A program that is started here and traced from its first instruction to its end, along with the processes
-//! that it makes if they are to be followed.
+//! Program that memhook-rs starts and traces from its first instruction to its end, and optionally the processes that
+//! it forks.
 
 pub(crate) mod leaving;
 mod started;
@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for other processes, after the one that was started has ended.
+/// Longest wait for other processes after the started one has ended.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// A started program.
@@ -34,48 +34,48 @@ pub struct Program {
     known: KnownFiles,
     /// Traced processes.
     running: HashMap<i32, Started>,
-    /// Traces of processes that have ended, whose jobs may still be at work.
+    /// Traces of ended processes whose jobs may still be working.
     ended: Vec<Started>,
 }
 
-/// Way in which one process is traced.
+/// How one process is traced.
 pub struct Work {
     /// Its job.
     pub job: Box<dyn Job + Send>,
-    /// Where it is recorded.
+    /// File of the recording, if there is one.
     pub recording: Option<Recording>,
 }
 
-/// Work done with each traced process.
+/// Assigns work to each traced process.
 pub trait Observer {
-    /// One begins to be traced.
+    /// A trace of a process begins.
     fn begins(&mut self, session: &Session, point: StartPoint) -> Result<Work, Error>;
-    /// One has stopped at its end. `modules`: those of a traced one.
+    /// A process has stopped at its end. `modules`: its modules if it is traced.
     fn at_end(&mut self, _child: &Child, _pid: i32, _modules: Option<Vec<ModuleImage>>) {}
-    /// One executes another program, which is traced in its place if that is possible.
+    /// A process executes another program, which is traced in its place if possible.
     fn executes(&mut self, _pid: i32) {}
-    /// Returns true if a program is traced that a process has begun to execute. The first process is, whatever it
-    /// executes.
+    /// Returns true if a program that a process begins to execute should be traced. The first process is traced
+    /// whatever it executes.
     fn wants(&mut self, _pid: i32) -> bool {
         true
     }
-    /// One is not traced (any more).
+    /// A process is not traced, or no longer.
     fn is_not_traced(&mut self, pid: i32, why: &Error);
-    /// One has ended, or is left alone although it has not (no status).
+    /// A process has ended, or is left alone while it still runs (no status).
     fn ends(&mut self, _pid: i32, _status: Option<i32>) {}
 }
 
-/// Result of the attempt to trace what a process executes.
+/// Result of an attempt to trace a process that executes a program.
 enum Attached {
-    /// It is traced, and is stopped at this point.
+    /// The process is traced and is stopped at this point.
     Traced(Box<Session>, StartPoint),
-    /// It ended before that.
+    /// The process ended before.
     Ended,
 }
 
 impl Program {
-    /// Starts the program, and leaves it stopped before its first instruction. `follow_forks`: the processes
-    /// that it makes are traced too.
+    /// Starts the program and leaves it stopped before its first instruction. `follow_forks`: the processes that it
+    /// forks are traced too.
     pub fn start(
         command: &[OsString],
         follow_forks: bool,
@@ -108,7 +108,7 @@ impl Program {
         self.child.kill();
     }
 
-    /// Lets it run to its end and returns the wait status. A program that cannot be traced is killed.
+    /// Runs the program to its end and returns the wait status. Kills a program that cannot be traced.
     pub fn run(self, observer: &mut dyn Observer) -> Result<i32, Error> {
         let pid = self.pid();
         match self.run_for(None, observer)? {
@@ -117,8 +117,8 @@ impl Program {
         }
     }
 
-    /// Lets it run to its end, or until `duration` is over; [`leaving`] must be around it then. A program that
-    /// cannot be traced is killed.
+    /// Runs the program to its end or for `duration`; the caller must run inside [`leaving`]. Kills a program that
+    /// cannot be traced.
     pub fn run_for(
         mut self,
         duration: Option<Duration>,
@@ -159,7 +159,8 @@ impl Program {
                 }
             }
         }
-        // Processes that still run go on: the kernel lets go of them when we end, and their hooks pass through.
+        // Running processes continue: the kernel releases them when this thread ends, and their hooks pass calls
+        // through.
         let left: Vec<i32> = self.child.processes().collect();
         for pid in left {
             self.ended(pid, None, observer);
@@ -174,7 +175,7 @@ impl Program {
     fn executed(&mut self, pid: i32, observer: &mut dyn Observer) -> Result<(), Error> {
         if let Some(before) = self.running.remove(&pid) {
             before.end(End::Executed);
-            // The claim on the process is free again only when its trace has ended.
+            // The claim on the process is released only at the end of its trace.
             before.join();
         }
         observer.executes(pid);
@@ -199,7 +200,7 @@ impl Program {
         }
     }
 
-    /// Begins to trace what a process executes now, and lets it run.
+    /// Begins to trace the program that a process now executes, and continues the process.
     fn begin(&mut self, pid: i32, observer: &mut dyn Observer) -> Result<(), Error> {
         let Attached::Traced(session, point) = self.attach(pid)? else {
             return Ok(());
@@ -212,7 +213,7 @@ impl Program {
 
     fn attach(&mut self, pid: i32) -> Result<Attached, Error> {
         if is_static(pid) {
-            // Before it does anything: whether it can be traced depends on its symbols.
+            // This comes before the program does anything, because its symbols decide if it can be traced.
             refuse(pid, &self.config)?;
         }
         let mut point = self.child.run_to_start(pid, true)?;

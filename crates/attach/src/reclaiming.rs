@@ -1,4 +1,4 @@
-//! Blocks that nothing reaches go back to the allocator of a process that nobody traces.
+//! Releases unreachable blocks to the allocator of a process that is not traced.
 
 use crate::claim::{Claim, claim};
 use crate::error::Error;
@@ -10,29 +10,29 @@ use std::time::Duration;
 /// Time limit for finding a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
 
-/// Reason why a process is not reclaimed, whatever its heap is like.
+/// Reason why a process cannot be reclaimed, independent of its heap.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReclaimError {
-    /// It cannot be read or traced: the reason and the remedy.
+    /// The process cannot be read or traced: reason and remedy.
     #[error("{0}")]
     Access(String),
-    /// Calls of `free` make system calls, for which a filter may end the process.
+    /// Calls of `free` make system calls, and a seccomp filter might kill the process for them.
     #[error("nothing is released: a seccomp filter may kill process {pid} for what free() needs")]
     Filtered {
         /// The process.
         pid: i32,
     },
-    /// Another memhook-rs traces or reclaims it.
+    /// Another memhook-rs traces or reclaims the process.
     #[error(transparent)]
     Claim(#[from] Error),
-    /// It has gone, or the verdict is on another process.
+    /// The process has ended, or the verdict is about another process.
     #[error(transparent)]
     Heap(#[from] memhook_heap::Error),
 }
 
-/// A process that is reclaimed. Nobody else traces or reclaims it until this is dropped: a tracer would not see the
-/// releases, and two reclaimers would release the same blocks.
+/// Process that is reclaimed. Until this value is dropped, no other memhook-rs can trace or reclaim it: a tracer would
+/// not see the releases, and a second reclaimer would release the same blocks.
 pub struct Reclaiming {
     pid: i32,
     reclaimer: Reclaimer,
@@ -40,10 +40,10 @@ pub struct Reclaiming {
 }
 
 impl Reclaiming {
-    /// Usual time between two scans of which both have to find a block leaked.
+    /// Default time between two scans that must both find a block leaked.
     pub const PAUSE: Duration = Duration::from_secs(2);
 
-    /// Claims a process. A verdict takes the place of the first scan.
+    /// Claims a process. If there is a verdict, it replaces the first scan.
     pub fn begin(
         pid: i32,
         request: Request,
@@ -67,18 +67,18 @@ impl Reclaiming {
         })
     }
 
-    /// Returns true if the process lives.
+    /// Returns true if the process is alive.
     pub fn is_alive(&mut self) -> bool {
         self.reclaimer.is_alive()
     }
 
-    /// Scans the process, and chooses what was leaked at the scan before as well. The first scan chooses nothing.
+    /// Scans the process, and selects the blocks that the previous scan found leaked too. The first scan selects none.
     pub fn scan(&mut self) -> Result<Candidates, memhook_heap::Error> {
         self.reclaimer.scan()
     }
 
-    /// Has the process release the chosen blocks of its last scan, by calls of its own `free` from a thread at a safe
-    /// point.
+    /// Makes the process release the selected blocks of its last scan, by calls of its own `free` from a thread at a
+    /// safe point.
     pub fn release(&mut self, found: &Candidates) -> Released {
         if found.chosen.is_empty() {
             return Released::default();

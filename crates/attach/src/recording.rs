@@ -1,4 +1,4 @@
-//! A recording between the creation of its file and the first event.
+//! Recording between the creation of its file and the first event.
 
 pub(crate) mod run_facts;
 
@@ -13,19 +13,19 @@ use memhook_recording::{HEAP_NOTE, Options, Writer, path_of_heap, path_of_mappin
 use run_facts::{Facts, meta};
 use std::path::{Path, PathBuf};
 
-/// The file of a run that has not begun.
+/// File of a run that has not begun.
 pub struct Recording {
     path: PathBuf,
     recorder: Recorder,
     facts: Facts,
-    /// It has overwritten a file, which cannot be brought back.
+    /// True if the file replaced an earlier one, which is lost.
     has_replaced: bool,
-    /// Recordings of the same run's other memory: mappings, heaps of described allocators.
+    /// Recordings of other memory in the same run: mappings, heaps of described allocators.
     beside: Vec<Recording>,
 }
 
 impl Recording {
-    /// Creates the file. Do that before the target is touched: then a full disk costs nothing.
+    /// Creates the file. This happens before the target is touched, so that a full disk has no effect on it.
     pub fn create(
         path: &Path,
         options: &Options,
@@ -73,7 +73,7 @@ impl Recording {
         let mut meta = meta(pid, config);
         if memory == Memory::Mappings {
             meta.notes.push(("memory".into(), "mappings".into()));
-            // They are never sampled or filtered.
+            // Mappings are never sampled or filtered.
             meta.sample_bytes = 0;
             meta.flags = 0;
         }
@@ -97,8 +97,8 @@ impl Recording {
         })
     }
 
-    /// The file beside that of a run's first program: of another process than the first, if there is one, and of
-    /// the `program`th program that it executes.
+    /// Returns the path for another process or program of the same run: `other_process` if it is not the first process,
+    /// and the number of the program that it executes.
     pub fn path_of(first: &Path, other_process: Option<i32>, program: u32) -> PathBuf {
         let of_process = match other_process {
             Some(pid) => inserted(first, &pid.to_string()),
@@ -110,7 +110,7 @@ impl Recording {
         }
     }
 
-    /// The attach failed: removes the empty file.
+    /// Removes the empty file after a failed attach.
     pub fn abandon(self) {
         self.beside.into_iter().for_each(Recording::abandon);
         drop(self.recorder);
@@ -119,7 +119,7 @@ impl Recording {
         }
     }
 
-    /// The run begins: hands its recorders to the drain thread.
+    /// Begins the run: passes its recorders to the drain thread.
     pub(crate) fn begin<O: Observer + Send>(
         self,
         session: &Session,

@@ -1,4 +1,4 @@
-//! Putting right what a killed attacher left in a process, or in its parent before a fork.
+//! Repairs what a killed attacher left in a process, or in its parent before a fork.
 
 use crate::{claim::claim, error::Error, leave::residue::residue, probes};
 use memhook_process::{ModuleFiles, mappings};

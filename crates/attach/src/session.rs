@@ -1,9 +1,9 @@
 //! One attach: load the hook, fill the journal, patch; later modules; detach.
 //!
-//! An attach goes through steps, each of which takes the one before it, so that nothing can be asked for what is not
-//! there yet: the process is [cleared](cleared) of what earlier attaches left, surveyed and planned (`survey`, `plan`,
-//! where `doctor` and a dry run end), its slots are [found](found), all is [prepared](prepared), the hook
-//! [enters](entering), and the session runs until it leaves.
+//! An attach is a sequence of steps. Each step takes the value of the previous one, so that no code can use facts that
+//! do not exist yet. Remains of earlier attaches are [cleared](cleared). Then the process is surveyed and planned
+//! (`survey`, `plan`; `doctor` and a dry run end here). Its slots are [found](found), everything is
+//! [prepared](prepared), and the hook [enters](entering). The session then runs until the detach.
 
 mod cleared;
 mod entering;
@@ -48,33 +48,33 @@ use python_names::PythonOf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Before an attach is tried again that had to let go because this process got no processor.
+/// Pauses before further attempts at an attach that released its thread because this process got no processor time.
 const PAUSES_OF_THE_STARVED: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(300),
     Duration::from_millis(1000),
 ];
 
-/// An attach to one process, which runs.
+/// Running attach to a process.
 pub struct Session {
     prepared: Prepared,
     hook: HookInTarget,
     attach_time: Duration,
-    /// If the process has been traced from its birth: when it was found.
+    /// For a process that is traced from its birth: when it was found.
     found: Option<Instant>,
     is_from_start: bool,
     marks: Marks,
-    /// Where mappings are traced: those that there were at the attach.
+    /// If mappings are traced: the mappings that existed at the attach.
     mapped_before: Vec<Mapping>,
 }
 
 impl Session {
-    /// Attaches to a running process; on return every slot that can be patched is.
+    /// Attaches to a running process. When it returns, every slot that can be patched is patched.
     pub fn start(pid: i32, config: &TraceConfig) -> Result<Session, Error> {
         Session::start_by(&mut Reach::Running, pid, config, &mut KnownFiles::default())
     }
 
-    /// As [`Session::start`], with files that were read for other processes.
+    /// Like [`Session::start`], with files that were read for other processes.
     pub(crate) fn start_sharing(
         pid: i32,
         config: &TraceConfig,
@@ -83,7 +83,7 @@ impl Session {
         let mut known = shared.known();
         let mut session = Session::start_by(&mut Reach::Running, pid, config, &mut known)?;
         shared.learn(known);
-        // It holds no file open that only another process uses.
+        // Files that only another process uses are closed.
         let prepared = &mut session.prepared;
         let modules = prepared.modules.all();
         prepared.modules.files.keep_only(&modules);
@@ -91,10 +91,10 @@ impl Session {
         Ok(session)
     }
 
-    /// As [`Session::start`], with another way to its threads, and with files that were read before.
+    /// Like [`Session::start`], with another way to hold threads, and with files that were read before.
     ///
-    /// On a machine where we get no processor, a thread is let go in the middle, and what was done is put back. Such a
-    /// machine may have one for us the next time.
+    /// If this process gets no processor time, the held thread is released early and all changes are undone. The next
+    /// attempt may succeed.
     pub(crate) fn start_by(
         reach: &mut Reach<'_>,
         pid: i32,
@@ -109,7 +109,7 @@ impl Session {
             };
             let let_go = match error {
                 Error::Inject(memhook_inject::Error::WentHome { tid, .. }) => Some(*tid),
-                // It went home and ended, and was not the last thread of the process.
+                // The thread was released and ended, and was not the last one of the process.
                 Error::Inject(memhook_inject::Error::TargetGone { .. })
                     if thread_state(pid, pid) == Some('Z') && !has_ended(pid) =>
                 {
@@ -118,12 +118,12 @@ impl Session {
                 _ => None,
             };
             let Some((tid, pause)) = let_go.zip(pauses.next()) else {
-                // One that was let go gets no further hold: this process gets no processor.
+                // After an early release no other thread is held, because this process gets no processor time.
                 if let_go.is_none() {
                     clear_after_failure(pid);
                 }
                 if has_ended(pid) {
-                    // Whatever was missing in it was there before.
+                    // A missing item existed before, so the process must have ended.
                     tracing::warn!(pid, %error, "the process ended during the attach");
                     return Err(memhook_inject::Error::TargetGone { pid }.into());
                 }
@@ -163,7 +163,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Session of a process that has the hook.
+    /// Creates the session of a process that has the hook.
     fn of(prepared: Prepared, hook: HookInTarget) -> Session {
         Session {
             prepared,
@@ -176,82 +176,80 @@ impl Session {
         }
     }
 
-    /// The modules of the process, as last seen.
+    /// Returns the last known modules of the process.
     pub fn modules(&self) -> &[ModuleImage] {
         &self.prepared.modules.now
     }
 
-    /// Modules that were unloaded: they still explain addresses in old backtraces.
+    /// Returns the unloaded modules, which still explain addresses in old backtraces.
     pub fn gone_modules(&self) -> &[ModuleImage] {
         &self.prepared.modules.gone
     }
 
-    /// Functions and slots that cannot be hooked: the module, and the reason.
+    /// Returns the modules with functions or slots that cannot be hooked, and the reasons.
     pub fn unhookable(&self) -> &[(String, &'static str)] {
         &self.prepared.journal.unhookable
     }
 
-    /// Returns true if the process is traced from its first instruction, so that it allocated nothing before.
+    /// Returns true if the process is traced from its first instruction, so that no block is older than the trace.
     pub fn is_from_start(&self) -> bool {
         self.is_from_start
     }
 
-    /// Duration of the whole attach.
+    /// Returns the duration of the whole attach.
     pub fn attach_time(&self) -> Duration {
         self.attach_time
     }
 
-    /// The longest time that one thread was held, but for [`Session::idle_held_time`].
+    /// Returns the longest time that a thread was held, except [`Session::idle_held_time`].
     pub fn held_time(&self) -> Duration {
         self.prepared.held.any
     }
 
-    /// Returns how long a thread was held that had nothing to do at the time; zero if none was.
+    /// Returns how long an idle thread was held; zero if none was.
     pub fn idle_held_time(&self) -> Duration {
         self.prepared.held.idle
     }
 
-    /// A thread was held for so long.
+    /// Records the duration of a hold.
     pub(crate) fn note_held(&mut self, held: Duration) {
         self.prepared.held.any = self.prepared.held.any.max(held);
     }
 
-    /// Where mappings are traced: those that there were at the attach.
+    /// If mappings are traced, returns the mappings that existed at the attach.
     pub fn mapped_before(&self) -> &[Mapping] {
         &self.mapped_before
     }
 
-    /// Adjusts the memory that it may take, because memory may have become scarce. Called now and then.
+    /// Adjusts the memory that tracing may take, because memory may have become scarce. Call it periodically.
     pub fn look_at_memory(&self) {
         let region = self.region();
         let allowance = allowance_now(&self.prepared.config.plan, region.memory_granted());
         region.set_allowance(allowance);
     }
 
-    /// Looks for new seccomp filters; called now and then. What a filter forbids that was installed meanwhile
-    /// is not known, so
-    /// the hook makes no system calls from then on.
+    /// Checks for new seccomp filters. Call it periodically. The rules of a new filter are unknown, so after one is
+    /// found the hook makes no system calls.
     pub fn look_at_filters(&self) {
         if seccomp_filters(self.pid()) > self.prepared.filters {
             self.region().set_syscalls_filtered(true);
         }
     }
 
-    /// Returns true if it is known to cut small objects from larger blocks.
+    /// Returns true if the process is known to divide larger blocks into small objects.
     pub(crate) fn uses_pools(&self) -> bool {
         self.prepared.python.uses_pools()
     }
 
-    /// Looks at the interpreter of a Python process as long as that is necessary; called every few milliseconds.
-    /// Returns what the user should be told.
+    /// Examines the interpreter of a Python process as long as necessary. Call it every few milliseconds. Returns a
+    /// message for the user.
     pub fn look_at_python(&mut self) -> Option<String> {
         let prepared = &mut self.prepared;
         prepared.python.look(prepared.pid, &prepared.region);
         prepared.python.take_notice()
     }
 
-    /// Takes the marks that were set since the last time; called every few milliseconds. Returns what the user should
-    /// be told.
+    /// Takes new marks from the region. Call it every few milliseconds. Returns a message for the user.
     pub fn take_marks(&mut self, elapsed: Duration) -> Option<String> {
         let missed = self.marks.take(&self.prepared.region, elapsed)?;
         let pid = self.pid();
@@ -259,26 +257,26 @@ impl Session {
         Some(format!("{missed} marks of process {pid} {what}"))
     }
 
-    /// The marks that were set so far, in order.
+    /// Returns all marks in order.
     pub fn marks(&self) -> &[NamedMoment] {
         self.marks.all()
     }
 
-    /// Looks where the process has code that is made while it runs; called every few milliseconds.
+    /// Finds areas of code that the process makes at run time. Call it every few milliseconds.
     pub fn look_at_made_code(&mut self, now: Duration) {
         if self.prepared.made_code.look(self.prepared.pid, now) {
-            // Where there is no room for the list, backtraces end at such code, and are counted as cut short.
+            // If the list has no room, backtraces end at such code and count as cut short.
             let _ = self.prepared.publish_modules();
         }
     }
 
-    /// The names that the process gives to the code that it makes, as far as it tells them by now.
+    /// Returns the names of run-time code, as far as the process has published them.
     pub fn made_names(&self) -> Option<Arc<PerfMap>> {
         self.prepared.made_code.names(self.pid(), self.root())
     }
 
-    /// Returns everything that addresses of backtraces may be in: modules, unloaded modules, Python functions, and code
-    /// that was made at run time.
+    /// Returns everything that can contain addresses of backtraces: modules, unloaded modules, Python functions, and
+    /// code made at run time.
     pub fn module_files(&self) -> Vec<ModuleFile> {
         let modules = self.modules().iter().chain(self.gone_modules());
         let python = python_module(Arc::new(PythonOf(Arc::clone(self.shared_region()))));
@@ -290,7 +288,7 @@ impl Session {
             .collect()
     }
 
-    /// Where such code is (avma).
+    /// Returns the areas of code made at run time (avma).
     pub fn made_areas(&self) -> &[std::ops::Range<u64>] {
         self.prepared.made_code.areas()
     }
@@ -300,23 +298,23 @@ impl Session {
         self.prepared.config.plan.allowance
     }
 
-    /// Where the hook is (avma).
+    /// Returns the load bias of the hook (avma).
     pub(crate) fn hook_base(&self) -> u64 {
         self.hook.base
     }
 
-    /// Where listeners find the probes of the hook.
+    /// Returns the place where listeners find the hook's probes.
     pub fn listening(&self) -> Result<Listening, Error> {
         Listening::of(self.pid(), self.hook.base)
     }
 
-    /// When a process was found that has been traced from its birth, by its first call of an allocator; `None` of
-    /// one that was attached to.
+    /// Returns when a process that is traced from its birth was found by its first call of an allocator; `None` after
+    /// an attach.
     pub fn found(&self) -> Option<Instant> {
         self.found
     }
 
-    /// The heaps of the allocators that the user has described, in their order.
+    /// Returns the heaps of the allocators that the user has described, in order.
     pub fn heaps(&self) -> &[TracedHeap] {
         &self.prepared.heaps
     }
@@ -331,7 +329,7 @@ impl Session {
         self.prepared.modules.is_static
     }
 
-    /// The file system that the process sees.
+    /// Returns the root of the file system that the process sees.
     pub fn root(&self) -> &TargetRoot {
         &self.prepared.root
     }
@@ -351,8 +349,8 @@ impl Session {
         has_hook(self.pid(), self.hook.base)
     }
 
-    /// An interned backtrace: function id of the allocation, and frames. Frames of the hook itself
-    /// and the `ret` instruction that a wrapped dlopen returns through are left out.
+    /// Returns an interned backtrace: function id of the allocation, and frames. The hook's own frames and the `ret`
+    /// instruction that a wrapped dlopen returns through are omitted.
     pub fn stack(&self, id: u32) -> Option<(u8, Vec<u64>)> {
         let stack = self.region().stack(id)?;
         let (hook, tables) = (&self.prepared.hook, &self.prepared.tables);
@@ -362,8 +360,8 @@ impl Session {
         Some((stack.function, frames))
     }
 
-    /// The frames of a thread with these registers (rip, rsp, rbp), innermost first, as far as `read` has its
-    /// stack.
+    /// Returns the frames of a thread with these registers (rip, rsp, rbp), innermost first, as far as `read` provides
+    /// its stack.
     pub fn unwind(
         &self,
         start: (u64, u64, u64),
@@ -375,7 +373,7 @@ impl Session {
         walk(&tables, start, read, depth).0
     }
 
-    /// Returns the code that [`Session::stack`] leaves out of backtraces.
+    /// Returns the code that [`Session::stack`] omits from backtraces.
     pub fn own_code(&self) -> OwnCode {
         OwnCode::new(
             self.prepared.hook.as_ref(),
@@ -383,7 +381,7 @@ impl Session {
         )
     }
 
-    /// The name of a live thread (tid as the target sees it), or an empty string.
+    /// Returns the name of a live thread (tid in the target's namespace), or an empty string.
     pub fn thread_name(&self, tid: u32) -> String {
         memhook_process::thread_name(self.pid(), tid as i32).unwrap_or_default()
     }

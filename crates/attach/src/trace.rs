@@ -1,4 +1,4 @@
-//! A traced process and what its events have come to.
+//! Traced process with the results of its events.
 
 use crate::config::TraceConfig;
 use crate::drain::consumer::Consumer;
@@ -14,29 +14,28 @@ use memhook_ledger::{LiveBlock, LiveWalk, Observer, SiteTotals, SiteWalk};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A traced process. Dropping it detaches from the process.
+/// Traced process. Dropping this value detaches from the process.
 pub struct Trace<O: Observer = ()> {
     pub(crate) session: Session,
     pub(crate) consumer: Arc<Consumer<O>>,
     pub(crate) upkeep: Upkeep,
     /// Facts for each recording: of the heap, and of the mappings.
     pub(crate) facts: Vec<Facts>,
-    /// We have detached, or the process has ended or goes on untraced.
+    /// True if we have detached, or the process has ended or continues untraced.
     pub(crate) has_ended: bool,
     /// See [`Trace::ending`].
     pub(crate) ending: Option<Ending>,
 }
 
 impl Trace {
-    /// Attaches to a running process; on return every slot that can be patched is.
+    /// Attaches to a running process. When it returns, every slot that can be patched is patched.
     pub fn start(pid: i32, config: TraceConfig) -> Result<Trace, Error> {
         Trace::observed(pid, config, ())
     }
 }
 
 impl<O: Observer + Send> Trace<O> {
-    /// As [`Trace::start`], with an observer that is told of each block in order, on the thread that takes
-    /// the events.
+    /// Like [`Trace::start`], with an observer that sees each block in order, on the thread that takes the events.
     pub fn observed(pid: i32, config: TraceConfig, observer: O) -> Result<Trace<O>, Error> {
         let session = Session::start(pid, &config)?;
         Ok(Trace::of(session, &config, observer))
@@ -76,13 +75,12 @@ impl<O: Observer + Send> Trace<O> {
         &self.session
     }
 
-    /// Has somebody look after the process while it is quiet, who does the same for others: to be called before
-    /// [`Trace::run`].
+    /// Makes a lookout, which serves many traces, watch the process while it is quiet. Call it before [`Trace::run`].
     pub fn watch_from(&self, lookout: &Lookout) {
         lookout.add(&self.consumer.watched);
     }
 
-    /// Returns how the process ended, or what has become of it, once [`crate::End::Gone`] was the end of the trace.
+    /// Returns how the process ended, or what became of it, after the trace ended with [`crate::End::Gone`].
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
@@ -92,13 +90,12 @@ impl<O: Observer + Send> Trace<O> {
         &self.consumer
     }
 
-    /// Returns the consumer, for another thread.
+    /// Returns the consumer for another thread.
     pub fn shared_consumer(&self) -> Arc<Consumer<O>> {
         Arc::clone(&self.consumer)
     }
 
-    /// The thread with this index that an observer gets: its id as the process sees it, and its name
-    /// if it still runs.
+    /// Returns the thread with this observer index: its id in the process's namespace, and its name if it still runs.
     pub fn thread(&self, index: u16) -> (u32, String) {
         let tid = self.consumer.lock().ledger.tid_of(index);
         (tid, self.session.thread_name(tid))
@@ -113,7 +110,7 @@ impl<O: Observer + Send> Trace<O> {
         walk.into_sites()
     }
 
-    /// All live blocks, in no order.
+    /// Returns all live blocks in no particular order.
     pub fn live_blocks(&self) -> Vec<LiveBlock> {
         let (mut walk, mut blocks) = (LiveWalk::default(), Vec::new());
         self.consumer.in_slices(|state| {
@@ -123,19 +120,19 @@ impl<O: Observer + Send> Trace<O> {
         blocks
     }
 
-    /// Records the events, from the first one on if called before [`Trace::run`].
+    /// Records the events, including the first one if called before [`Trace::run`].
     pub fn record(&mut self, recording: Recording) {
         self.facts = recording.begin(&self.session, &self.consumer);
     }
 
-    /// Returns true if events are recorded into a file.
+    /// Returns true if events are recorded to a file.
     pub fn is_recorded(&self) -> bool {
         !self.facts.is_empty()
     }
 
-    /// Ends the recordings, if there are any; to be called when all events have been taken. `notes`: what
-    /// the last report tells, by name.
-    /// The recording of the heap is the first one, and that of the mappings, if they are traced, the second.
+    /// Ends the recordings, if there are any. Call it when all events have been taken. `notes`: facts of the last
+    /// report, by name. The first result is the recording of the heap; the second, if mappings are traced, that of the
+    /// mappings.
     pub fn finish_recordings(&mut self, notes: &[(&str, String)]) -> Vec<Recorded> {
         let (session, consumer) = (&self.session, &self.consumer);
         let finish = |mut facts: Facts| facts.finish(session, consumer, notes);
@@ -143,11 +140,11 @@ impl<O: Observer + Send> Trace<O> {
     }
 }
 
-/// Also when a job panics: the target must not go on calling wrappers whose events nobody takes.
+/// This covers a panicking job too: the target must not keep calling wrappers whose events are not taken.
 impl<O: Observer> Drop for Trace<O> {
     fn drop(&mut self) {
         if !self.has_ended {
-            // What this cannot restore, `recover` can.
+            // `recover` can restore the rest.
             let _ = self.session.detach();
         }
     }

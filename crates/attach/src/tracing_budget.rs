@@ -1,39 +1,40 @@
-//! Which allocations are recorded, so that tracing them stays within a budget: all, or samples at a distance
-//! that follows what the process does.
+//! Controller that keeps tracing within a budget. It decides which allocations are recorded: all, or samples at a
+//! distance that follows the process's behaviour.
 //!
-//! Every call of the process passes through a wrapper, which has a price that nothing here changes. Beyond that
-//! it pays for each call that is recorded, and the attacher for each event that it takes. So from the sizes of
-//! what is allocated, and what was measured of a call, follows what any distance between samples would cost.
+//! Every call of the process passes through a wrapper, at a fixed price. In addition, the process pays for each
+//! recorded call, and the attacher for each event that it takes. So the cost of any sampling distance follows from the
+//! sizes of the allocations and the measured cost of a call.
 //!
-//! What is not spent is saved up, for a second at most: a burst is recorded whole if it fits into that. When the
-//! savings are about to end, the distance grows at once to where the present traffic fits. It shrinks only
-//! when both the present traffic and that of the last seconds would fit, with some room to spare.
+//! Unused budget is saved up, for a second at most: a burst is recorded completely if the savings cover it. When the
+//! savings are about to end, the distance immediately grows until the present traffic fits. It shrinks only if both the
+//! present traffic and that of the last seconds would fit, with some margin.
 //!
-//! The choice depends on the past alone, never on the next allocation, so sums that are weighted with the
-//! distance at which each sample was taken stay unbiased.
+//! The choice depends only on the past, never on the next allocation. So sums that are weighted by the distance of each
+//! sample stay unbiased.
 
 /// Smallest mean distance between samples, in bytes.
 pub const LEAST_SAMPLE_BYTES: u64 = 256;
-/// Largest one.
+/// Largest mean distance between samples, in bytes.
 pub const MOST_SAMPLE_BYTES: u64 = 1 << 30;
-/// The highest level of sampling: 0 is every allocation, 1 the smallest distance, each level twice the one before.
+/// Highest level of sampling. Level 0 records every allocation, level 1 has the smallest distance, and each further
+/// level doubles it.
 pub const COARSEST: u8 = (MOST_SAMPLE_BYTES.ilog2() - LEAST_SAMPLE_BYTES.ilog2()) as u8 + 1;
 
-/// Classes of sizes: powers of two.
+/// Number of size classes, which are powers of two.
 pub const SIZE_CLASSES: usize = 48;
-/// Most that can be saved up: the budget of this much time.
+/// Limit of the savings: the budget of this time.
 const SAVINGS_NS: f64 = 1e9;
-/// Time for which savings must last. The process follows an order after some events.
+/// Time that savings must cover, because the process follows an order only after some events.
 const AHEAD_NS: f64 = 30e6;
 /// Time over which the present traffic is averaged.
 const FAST_NS: f64 = 50e6;
 const SLOW_NS: f64 = 2e9;
-/// Least time for which a distance is kept before it shrinks.
+/// Minimum time for which a distance is kept before it shrinks.
 const DWELL_NS: f64 = 500e6;
-/// Events of a period from which on the attacher's time is put down to them.
+/// Number of events in a period from which on the attacher's time is attributed to them.
 const MANY_EVENTS: f64 = 200.0;
 
-/// The mean distance between samples at a level, in bytes; 0: every allocation is recorded.
+/// Returns the mean distance between samples at a level, in bytes; 0: every allocation is recorded.
 pub fn mean_bytes(level: u8) -> u64 {
     match level {
         0 => 0,
@@ -41,7 +42,7 @@ pub fn mean_bytes(level: u8) -> u64 {
     }
 }
 
-/// The level with this mean distance, or the nearest: it may come from the process.
+/// Returns the level with the nearest mean distance: the number may come from the process.
 pub fn level_of(mean_bytes: u64) -> u8 {
     if mean_bytes == 0 {
         return 0;
@@ -50,50 +51,50 @@ pub fn level_of(mean_bytes: u64) -> u8 {
     (bounded.ilog2() - LEAST_SAMPLE_BYTES.ilog2()) as u8 + 1
 }
 
-/// The class of a size.
+/// Returns the class of a size.
 pub fn size_class(bytes: u64) -> usize {
     (64 - bytes.leading_zeros() as usize).min(SIZE_CLASSES - 1)
 }
 
-/// Costs of calls for the process, in nanoseconds.
+/// Costs of a call for the process, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CallCosts {
-    /// To pass through a wrapper.
+    /// Passing through a wrapper.
     pub pass_ns: f64,
-    /// To record an allocation, beyond that.
+    /// Recording an allocation, in addition.
     pub allocation_ns: f64,
-    /// To record a release, beyond that.
+    /// Recording a release, in addition.
     pub release_ns: f64,
 }
 
-/// Events of a period of some milliseconds.
+/// Events in a period of some milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Period {
-    /// Length of the period, or the processor time of all threads of the process where that is more.
+    /// Length of the period, or the processor time of all threads of the process if that is longer.
     pub time_ns: f64,
-    /// Allocations by the class of their size, those that were passed by too: estimates.
+    /// Estimated allocations by size class, including skipped ones.
     pub allocations: [f64; SIZE_CLASSES],
-    /// Allocations that were recorded.
+    /// Number of recorded allocations.
     pub recorded_allocations: f64,
-    /// Releases that were recorded.
+    /// Number of recorded releases.
     pub recorded_releases: f64,
-    /// Time for which threads waited for room in their rings.
+    /// Time that threads waited for room in their rings.
     pub waited_ns: f64,
     /// Processor time of the attacher for taking the events.
     pub attacher_ns: f64,
-    /// Costs of a call, as measured until now.
+    /// Measured costs of a call.
     pub costs: CallCosts,
 }
 
 impl Period {
-    /// Releases of blocks that were recorded before, or never: those from before the attach.
+    /// Returns the rate of recorded releases whose blocks were allocated before this period or before the attach.
     fn other_releases(&self) -> f64 {
         (self.recorded_releases - self.recorded_allocations).max(0.0)
     }
 
     /// Returns the cost for the process.
     pub fn in_process_ns(&self) -> f64 {
-        // As many releases as allocations, but for what lives on.
+        // There are about as many releases as allocations.
         let calls = 2.0 * self.allocations.iter().sum::<f64>();
         calls * self.costs.pass_ns
             + self.recorded_allocations * self.costs.allocation_ns
@@ -102,11 +103,11 @@ impl Period {
     }
 }
 
-/// Rates of calls, a nanosecond of the process's time.
+/// Rates of calls per nanosecond of the process's time.
 #[derive(Clone, Copy, Debug)]
 struct Traffic {
     allocations: [f64; SIZE_CLASSES],
-    /// Releases of blocks that are not recorded, from before the attach above all.
+    /// Releases of unrecorded blocks, mainly from before the attach.
     other_releases: f64,
 }
 
@@ -125,7 +126,7 @@ impl Traffic {
         self.other_releases += (others / period.time_ns - self.other_releases) * part;
     }
 
-    /// Allocations that are recorded at a level.
+    /// Returns the rate of recorded allocations at a level.
     fn recorded(&self, level: u8) -> f64 {
         let mean = mean_bytes(level) as f64;
         let of_class = |(class, &rate): (usize, &f64)| {
@@ -139,7 +140,7 @@ impl Traffic {
     }
 }
 
-/// Chooses the level of sampling.
+/// Controller of the sampling level.
 #[derive(Clone, Debug)]
 pub struct TracingController {
     share: f64,
@@ -148,15 +149,15 @@ pub struct TracingController {
     fast: Traffic,
     slow: Traffic,
     costs: CallCosts,
-    /// The attacher's time for one event.
+    /// Time of the attacher for one event.
     event_ns: f64,
-    /// Its share where there are hardly any.
+    /// Share of the attacher's time when there are few events.
     idle_share: f64,
     since_change_ns: f64,
 }
 
 impl TracingController {
-    /// Records everything at first. `share`: of the process's time that may be spent.
+    /// Creates a controller that records everything at first. `share`: allowed share of the process's time.
     pub fn within(share: f64) -> TracingController {
         TracingController {
             share,
@@ -171,12 +172,12 @@ impl TracingController {
         }
     }
 
-    /// The level at present.
+    /// Returns the present level.
     pub fn level(&self) -> u8 {
         self.level
     }
 
-    /// Takes a period into account, and chooses the level from now on.
+    /// Adds a period, and returns the new level.
     pub fn step(&mut self, period: &Period) -> u8 {
         if period.time_ns <= 0.0 {
             return self.level;
@@ -224,7 +225,7 @@ impl TracingController {
         }
     }
 
-    /// Returns the cost that samples further apart would have saved.
+    /// Returns the cost that a larger distance would have avoided.
     fn avoidable_ns(&self, period: &Period) -> f64 {
         let others = period.other_releases();
         let at_rest = self.idle_share * period.time_ns + others * self.event_ns;
@@ -234,9 +235,9 @@ impl TracingController {
             + (period.attacher_ns - at_rest).max(0.0)
     }
 
-    /// The share of the time that is left for recording, beside what nothing changes: passing by, releases of other
-    /// blocks, and the attacher at rest. Where these take all of it, a tenth is left for samples: without any, the
-    /// cost would be hardly less.
+    /// Returns the share of the time that is left for recording, after the unavoidable costs: wrappers, releases of
+    /// other blocks, and the idle attacher. If these use up the budget, a tenth remains for samples, because the cost
+    /// would hardly decrease without any.
     fn room(&self, traffic: &Traffic) -> f64 {
         let passing = 2.0 * traffic.allocations.iter().sum::<f64>() * self.costs.pass_ns;
         let others = traffic.other_releases * (self.costs.release_ns + self.event_ns);
@@ -248,7 +249,7 @@ impl TracingController {
         traffic.recorded(level) * one
     }
 
-    /// The lowest level at which recording the traffic takes no more than this part of the room.
+    /// Returns the lowest level at which recording the traffic takes no more than this part of the room.
     fn least_level(&self, traffic: &Traffic, part: f64) -> u8 {
         let room = part * self.room(traffic);
         (0..COARSEST)
@@ -265,7 +266,7 @@ mod tests {
 
     const STEP_NS: f64 = 10e6;
 
-    /// A program: how many allocations of which size in each period.
+    /// Simulated program: number and sizes of the allocations in each period.
     struct Program {
         costs: CallCosts,
         event_ns: f64,
@@ -275,13 +276,13 @@ mod tests {
     struct Run {
         levels: Vec<u8>,
         spent: Vec<f64>,
-        /// Estimated bytes, the true ones, and the estimated variance.
+        /// Estimated bytes, true bytes, and estimated variance.
         bytes: f64,
         truth: f64,
         variance: f64,
     }
 
-    /// Draws how many of `count` blocks are recorded at a level: by a normal distribution where there are many.
+    /// Draws how many of `count` blocks are recorded at a level. For large counts it uses a normal distribution.
     fn recorded(count: f64, probability: f64, random: &mut Random) -> f64 {
         let (mean, spread) = (
             count * probability,
@@ -296,7 +297,7 @@ mod tests {
     }
 
     impl Program {
-        /// `rates`: allocations and their size in each period. The process follows an order one period later.
+        /// `rates`: number and size of the allocations in each period. The process follows an order one period later.
         fn run(&self, share: f64, rates: &[(f64, u64)], seed: u64) -> Run {
             let mut controller = TracingController::within(share);
             let mut random = Random::seeded(seed);
@@ -380,7 +381,7 @@ mod tests {
         assert_eq!(run.bytes, run.truth);
     }
 
-    /// An attacher that takes all of the budget at rest does not keep a quiet program from being recorded.
+    /// An attacher that uses the whole budget when idle must not prevent the recording of a quiet program.
     #[test]
     fn an_attacher_that_is_never_cheap_enough_returns_to_exact() {
         let program = Program {
@@ -412,12 +413,12 @@ mod tests {
         assert_eq!(run.levels[150], 0);
         assert!(run.levels[210..400].iter().all(|&level| level > 0));
         assert_eq!(run.levels.last(), Some(&0));
-        // It does not go to and fro.
+        // The level does not oscillate.
         let changes = run.levels.windows(2).filter(|w| w[0] != w[1]).count();
         assert!(changes < 20, "{changes}");
     }
 
-    /// Releases of blocks from before the attach are recorded whatever is sampled.
+    /// Releases of blocks from before the attach are recorded at every level.
     #[test]
     fn releases_of_older_blocks_do_not_make_samples_rarer() {
         let mut controller = TracingController::within(0.01);
@@ -438,7 +439,7 @@ mod tests {
         }
     }
 
-    /// Where passing by alone costs more than the budget, samples go on.
+    /// If the wrappers alone exceed the budget, sampling continues.
     #[test]
     fn an_impossible_budget_leaves_samples() {
         let program = Program {
@@ -456,7 +457,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever the program does: after two seconds no five seconds cost a tenth more than the budget.
+        /// After two seconds, no five seconds of any program exceed the budget by more than a tenth.
         #[test]
         fn no_five_seconds_cost_much_more(
             phases in proptest::collection::vec((20usize..400, 0.0f64..6.0, 4u32..14), 2..12),
@@ -467,7 +468,7 @@ mod tests {
                 .iter()
                 .flat_map(|&(length, rate, size)| vec![(10f64.powf(rate) - 1.0, 1 << size); length])
                 .collect();
-            // What is passed by is no part of what can be decided.
+            // The cost of the wrappers is not part of the decision.
             let program = Program {
                 costs: CallCosts { pass_ns: 0.0, ..Program::cheap().costs },
                 ..Program::cheap()
@@ -476,14 +477,15 @@ mod tests {
             let later = &run.spent[200.min(run.spent.len())..];
             if later.len() >= 500 {
                 let most = most_in(later, 500);
-                // Each jump to a thousand times the traffic is answered two periods later.
+                // The controller responds to each thousandfold jump of the traffic two periods later.
                 let jump = 2.0 * phases.len() as f64 * later.iter().copied().fold(0.0, f64::max) / 500.0;
-                // Beside their own budget, five seconds may have what was saved up in the second before.
+                // In addition to their own budget, five seconds may use the savings of the second before.
                 prop_assert!(most <= share * 1.3 + jump, "{} of {}", most, share);
             }
         }
 
-        /// Estimates are within their standard errors, though the rate changes by 1,000 and the distance with it.
+        /// Estimates stay within their standard errors even if the rate changes by a factor of 1,000, and the distance
+        /// with it.
         #[test]
         fn sums_stay_unbiased(seed in any::<u64>(), first in 10usize..200, size in 5u32..12) {
             let rates = [

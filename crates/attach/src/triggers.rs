@@ -1,4 +1,4 @@
-//! Actions for the moment when a [`Condition`] becomes true, and the numbers that conditions are about.
+//! Actions for the moment when a [`Condition`] becomes true, and the quantities that conditions compare.
 
 mod alarm;
 mod condition;
@@ -21,35 +21,35 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Growth is that of the last minute.
+/// Period over which growth is measured.
 const GROWTH_WINDOW: Duration = Duration::from_secs(60);
-/// Before that much is known, nothing is said of growth: a program that has just begun grows.
+/// Minimum length of measurements before growth is reported: a program that has just begun grows.
 const GROWTH_AT_LEAST: Duration = Duration::from_secs(5);
-/// Between two values that are kept of the last minute.
+/// Time between two stored values of the last minute.
 const GROWTH_STEP: Duration = Duration::from_millis(500);
-/// The kernel's longest.
+/// Longest window that the kernel accepts.
 const LONGEST_WINDOW: Duration = Duration::from_secs(10);
-/// Between two values that are kept of how long processes waited.
+/// Time between two stored values of the waiting times.
 const WAITING_STEP: Duration = Duration::from_millis(50);
-/// A trigger that has fired does not fire again sooner.
+/// Minimum time between two firings of a trigger.
 const REST: Duration = Duration::from_secs(1);
-/// One that fires as long as it gets worse has no worse value of a share of waiting: it fires again after this.
+/// Minimum time between two firings of a trigger on a share of waiting, which has no notion of a worse value.
 const WAITING_REST: Duration = Duration::from_secs(10);
-/// Factor of a limit below which a value must fall before it can pass it again.
+/// Factor of a limit below which a value must fall before it can cross the limit again.
 const FALL: f64 = 0.95;
 
-/// Numbers that conditions compare, at one time.
+/// Quantities that conditions compare, at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of live blocks.
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
-    /// Bytes in memory; `None` if the kernel does not say, as of a process that has ended.
+    /// Resident bytes; `None` if the kernel does not report them, for example after the end of a process.
     pub rss_bytes: Option<u64>,
-    /// The fullest of the control groups that have a limit, or the machine.
+    /// Level of the fullest control group with a limit, or of the machine.
     pub memory: Option<MemoryLevel>,
-    /// Time for which some of the processes have waited for memory, and for which all of them have.
+    /// Time in which some processes waited for memory, and time in which all of them did.
     pub waited: Option<[Duration; 2]>,
 }
 
@@ -58,7 +58,7 @@ pub struct Measured {
 pub enum Action {
     /// Writes a report.
     Report,
-    /// Sets a mark of this name; without one, it is called like the condition.
+    /// Sets a mark with this name; without a name, the condition's text is used.
     Mark(Option<String>),
     /// Ends the trace.
     Detach,
@@ -92,27 +92,28 @@ impl std::str::FromStr for Action {
     }
 }
 
-/// When a trigger fires again.
+/// Rule for firing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// When its condition has not held in between.
+    /// After the condition was false in between.
     Anew,
-    /// When it is a lot worse, too: half of what was left of a limit is used, or an eighth more of anything else.
+    /// Also if the value gets much worse: half of the remaining distance to a limit is used up, or any other quantity
+    /// has grown by an eighth.
     Worse,
 }
 
-/// Something to be done when a condition begins to hold.
+/// Action with its condition.
 #[derive(Clone, Debug)]
 struct Armed {
     condition: Condition,
     action: Action,
     held: bool,
     fired: Option<Duration>,
-    /// The value from which on it is a lot worse than when it fired last.
+    /// Value from which on the situation is much worse than at the last firing.
     worse: Option<f64>,
 }
 
-/// All that is to be done.
+/// All conditions and actions of a trace.
 pub struct Triggers {
     armed: Vec<Armed>,
     again: Again,
@@ -127,12 +128,12 @@ pub struct Triggers {
 struct Past {
     /// Live bytes of the last minute.
     live: VecDeque<(Duration, u64)>,
-    /// Waiting times of processes, for as long as the longest window.
+    /// Waiting times of processes, for the longest window.
     waited: VecDeque<(Duration, [Duration; 2])>,
 }
 
 impl Triggers {
-    /// Triggers for a process: conditions, each with its action.
+    /// Creates triggers for a process: conditions, each with its action.
     pub fn new(
         pid: i32,
         again: Again,
@@ -156,17 +157,17 @@ impl Triggers {
         }
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no triggers.
     pub fn is_empty(&self) -> bool {
         self.armed.is_empty()
     }
 
-    /// The control groups of the process.
+    /// Returns the control groups of the process.
     pub fn cgroup(&self) -> &CgroupMemory {
         &self.cgroup
     }
 
-    /// The numbers of now that its conditions are about; `live`: those of the ledger.
+    /// Measures the quantities that the conditions need; `live`: the ledger's sums.
     pub fn measure(&self, live: &Totals) -> Measured {
         let limits = self.armed.iter().flat_map(|armed| &armed.condition.limits);
         let is_asked = |kind: fn(&Quantity) -> bool| limits.clone().any(|l| kind(&l.quantity));
@@ -185,7 +186,7 @@ impl Triggers {
         }
     }
 
-    /// Returns the actions that are due now, in the order in which they were given. `now`: since the attach.
+    /// Returns the actions that are due now, in the order in which the user gave them. `now`: time since the attach.
     pub fn due(&mut self, now: Duration, measured: &Measured) -> Vec<(Condition, Action)> {
         self.past.take(now, measured);
         let mut due = Vec::new();
@@ -202,7 +203,7 @@ impl Triggers {
                 (Again::Worse, _) => Duration::ZERO,
             };
             let has_rested = armed.fired.is_none_or(|fired| now >= fired + rest);
-            // One that comes again too soon is looked at again after its rest.
+            // A condition that becomes true again too soon is checked again after the rest.
             if holds && has_rested && (!armed.held || is_worse) {
                 armed.fired = Some(now);
                 let worse = first_value.map(|value| worse(first.quantity, value, measured));
@@ -220,20 +221,20 @@ impl Triggers {
     }
 }
 
-/// The value from which on a quantity is a lot worse than now.
+/// Returns the value from which on a quantity is much worse than now.
 fn worse(quantity: Quantity, value: f64, now: &Measured) -> f64 {
     let half_way = |limit: f64| value + (limit - value).max(0.0) / 2.0;
     match quantity {
         Quantity::LimitShare => half_way(1.0),
         Quantity::LimitBytes => half_way(now.memory.as_ref().map_or(0.0, |m| m.limit as f64)),
-        // It is so again after a rest.
+        // This quantity counts as worse after each rest.
         Quantity::Waiting { .. } => 0.0,
         _ => value * 1.125,
     }
 }
 
 impl Past {
-    /// Remembers what a later look needs.
+    /// Stores the values that later checks need.
     fn take(&mut self, now: Duration, measured: &Measured) {
         let is_due = |last: Option<Duration>, step| last.is_none_or(|last| now >= last + step);
         if is_due(self.live.back().map(|last| last.0), GROWTH_STEP) {
@@ -252,7 +253,7 @@ impl Past {
         }
     }
 
-    /// A quantity, once enough is known.
+    /// Returns a quantity once enough is known.
     fn value(&self, quantity: Quantity, now: Duration, measured: &Measured) -> Option<f64> {
         let memory = measured.memory.as_ref();
         match quantity {
@@ -272,7 +273,7 @@ impl Past {
         }
     }
 
-    /// Bytes a minute.
+    /// Returns the growth in bytes per minute.
     fn growth(&self, now: Duration, live: u64) -> Option<f64> {
         let (then, before) = *self.live.front()?;
         let time = now.saturating_sub(then);
@@ -293,7 +294,8 @@ mod tests {
         Triggers::new(std::process::id() as i32, again, all)
     }
 
-    /// So much is live, twice as much resident, and a limit of 1000 bytes used as far.
+    /// Returns a measurement with this many live bytes, twice as many resident bytes, and as many used bytes of a limit
+    /// of 1000.
     fn live(live_bytes: u64) -> Measured {
         Measured {
             live_bytes,
@@ -403,7 +405,7 @@ mod tests {
         assert_eq!(growth(201, 1000), Some(-1000.0));
     }
 
-    /// As the watch of a process has it: a report for each time that it gets a lot worse.
+    /// Triggers as in `watch`: a report whenever the situation gets much worse.
     #[test]
     fn a_trigger_fires_again_when_it_gets_worse() {
         let report = |text| (condition(text), Action::Report);
@@ -443,14 +445,14 @@ mod tests {
         }
     }
 
-    /// Waiting is known once the window has passed, and is told at most every ten seconds.
+    /// The share of waiting is known once the window has passed, and fires at most every ten seconds.
     #[test]
     fn waiting_is_that_of_its_window() {
         let pressure = Condition::of_pressure("some 500000 1000000").expect("words");
         let mut triggers = of_this_process(Again::Worse, [(pressure, Action::Report)]);
         let mut fired = Vec::new();
         for ms in (0..30_000).step_by(100) {
-            // From the fifth second on, 60 ms of each 100, until the sixteenth.
+            // From the fifth to the sixteenth second, 60 ms of each 100.
             let waited = (ms.clamp(5_000, 16_000) - 5_000) * 6 / 10;
             let measured = Measured {
                 waited: Some([Duration::from_millis(waited), Duration::ZERO]),

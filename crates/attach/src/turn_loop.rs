@@ -9,20 +9,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Messages to the follower of a process that was started here.
+/// Messages to the follower of a process that memhook-rs started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Course {
     /// No thread of the process runs any more.
     StandsStill,
-    /// The process goes on without us, and nobody can reach its threads.
+    /// The process continues without us, and its threads cannot be reached.
     GoesOn,
-    /// The process goes on, and we have to leave it as a running process is left.
+    /// The process continues, and must be detached from like any running process.
     Leave,
 }
 
 /// Condition that ends the turns.
 enum Until<'a> {
-    /// The end of the process, of the time, or a wish.
+    /// The end of the process or of the time, or a request.
     Over { duration: Option<Duration> },
     /// Only a message.
     Told(&'a Receiver<Course>),
@@ -35,12 +35,12 @@ enum Over {
     Told(Course),
 }
 
-/// Longest wait at the end for threads that were told to stop and sleep uninterruptibly.
+/// Longest wait at the end for threads that were told to stop but sleep uninterruptibly.
 const LATE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl<O: Observer + Send> Trace<O> {
-    /// Follows a running process, and detaches when `duration` is over, the job asks for it, or a signal
-    /// counted by [`memhook_inject::catch_stops`] comes. Returns when the job has ended.
+    /// Follows a running process. Detaches when `duration` is over, the job requests it, or a signal counted by
+    /// [`memhook_inject::catch_stops`] comes. Returns when the job has ended.
     pub fn run(&mut self, duration: Option<Duration>, job: &mut dyn Job<O>) -> End {
         job.begin(self);
         let consumer = Arc::clone(&self.consumer);
@@ -57,8 +57,8 @@ impl<O: Observer + Send> Trace<O> {
         end
     }
 
-    /// Follows a process that was started here until told how it goes on. Returns how we have left it if that was
-    /// asked for.
+    /// Follows a process that memhook-rs started, until a message says how it continues. Returns the result of a detach
+    /// if that was requested.
     pub(crate) fn follow(
         &mut self,
         course: &Receiver<Course>,
@@ -81,30 +81,30 @@ impl<O: Observer + Send> Trace<O> {
         left
     }
 
-    /// Detaches from a process that runs on.
+    /// Detaches from a running process.
     fn leave(&mut self, job: &mut dyn Job<O>) -> End {
         tracing::debug!(pid = self.session.pid(), "the trace ends");
         job.before_detach(self);
         let detached = self.upkeep.detach(&mut self.session);
-        // What follows is a report, which may take long, and only this thread can let those go that stop too late.
+        // A report follows, which may take long, and only this thread can release threads that stop too late.
         memhook_inject::wait_for_late_threads(LATE_PATIENCE);
         End::Detached(detached)
     }
 
-    /// Returns true if it is time to leave a process that runs on.
+    /// Returns true if it is time to leave a running process.
     fn is_over(&self, duration: Option<Duration>, job: &dyn Job<O>) -> bool {
         duration.is_some_and(|duration| self.consumer.elapsed() >= duration)
             || job.ends_by_signal() && memhook_inject::stops() > 0
     }
 
-    /// The time until the next turn, if nothing happens before.
+    /// Returns the time until the next turn without messages.
     fn pause(&self, job: &dyn Job<O>) -> Duration {
-        // A thread that stops late stays stopped until a turn lets it go.
+        // A thread that stops late stays stopped until a turn releases it.
         let is_quiet = self.consumer.is_asleep()
             && self.upkeep.is_settled()
             && !memhook_inject::has_late_threads();
         if is_quiet {
-            // A process for each target would do nothing but be there.
+            // Otherwise each target would have an idle watchdog process.
             memhook_inject::hold_nothing_for_long();
             job.quiet_pace()
         } else {
@@ -120,8 +120,8 @@ impl<O: Observer + Send> Trace<O> {
         };
         loop {
             let begin = Instant::now();
-            // Asked for before the turn, which is taken once more then: the last modules explain the last
-            // backtraces.
+            // The message is received before the turn, so that a last turn follows it: the last modules explain the
+            // last backtraces.
             let told = match course.try_recv() {
                 Ok(course) => Some(course),
                 Err(TryRecvError::Disconnected) => Some(Course::GoesOn),
@@ -156,7 +156,7 @@ impl<O: Observer + Send> Trace<O> {
             select.recv(news);
             select.recv(course);
             job.listen(&mut select);
-            // Whatever it was, the next turn looks at everything.
+            // Whatever ended the wait, the next turn checks everything.
             let _ = select.ready_deadline(begin + self.pause(job));
             let _ = news.try_recv();
         }

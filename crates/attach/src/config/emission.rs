@@ -1,24 +1,24 @@
-//! Where the hook is to come from that records nothing and tells listeners instead.
+//! Source of a hook that records nothing and reports to listeners instead.
 
-/// From memory, as for an attach, or from a file.
+/// Source of an emitting hook: memory, as for an attach, or a file.
 #[derive(Clone, Debug, Default)]
 pub struct Emission {
     pub(crate) file: Option<FilePlace>,
 }
 
-/// A file as the target finds it.
+/// Location of a file, as the target sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct FilePlace {
-    /// Its directory.
+    /// Directory of the file.
     pub folder: String,
-    /// Its name there.
+    /// Name of the file in its directory.
     pub name: String,
-    /// Its inode number.
+    /// Inode number of the file.
     pub inode: u64,
 }
 
 impl Emission {
-    /// From memory.
+    /// Returns an emission whose hook is loaded from memory.
     pub fn from_memory() -> Emission {
         Emission::default()
     }

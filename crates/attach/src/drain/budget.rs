@@ -1,5 +1,5 @@
-//! Keeps tracing within a budget: measures what it costs, and orders samples where recording everything would
-//! cost too much.
+//! Keeps tracing within a budget: measures the cost, and orders sampling if recording everything would exceed the
+//! budget.
 
 use crate::tracing_budget::{
     COARSEST, CallCosts, Period, SIZE_CLASSES, TracingController, mean_bytes, size_class,
@@ -14,43 +14,43 @@ const _: () = assert!(COARSEST <= MOST_LEVELS);
 
 /// Time between two decisions.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Changes of the sampling that are kept; of more, neighbours become one.
+/// Limit of the stored sampling changes. Beyond it, neighbours are merged.
 const MOST_CHANGES: usize = 4096;
-/// Calls that are passed by are timed so many at a time, with one time stamp in it (`record_timed` of
+/// Number of skipped calls that are timed as one group, which contains one time stamp (`record_timed` of
 /// `hook-cxx/calls.hpp`).
 const PASSES_A_STAMP: f64 = 16.0;
-/// Before anything was timed: a time stamp costs about as much as a wrapper's own work.
+/// Assumed cost of a wrapper before the first measurement: about that of a time stamp.
 const FIRST_COST_NS: f64 = 20.0;
 
-/// A time during which allocations were recorded in one way.
+/// Period in which the sampling did not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Since when, since the attach.
+    /// Begin of the period, as time since the attach.
     pub from: Duration,
     /// Mean number of bytes between samples; `None`: every allocation was recorded.
     pub mean_bytes: Option<u64>,
 }
 
-/// Cost of tracing, and what was recorded for it.
+/// Cost of tracing, and the sampling that resulted from it.
 #[derive(Clone, Debug, Default)]
 pub struct BudgetKept {
-    /// The share of the process's time that was allowed.
+    /// Allowed share of the process's time.
     pub budget: f64,
-    /// The share that its calls took.
+    /// Share of the process's time that its traced calls took.
     pub in_process: f64,
-    /// Processor time that the attacher spent to take the events, as a share of the process's time.
+    /// Processor time that the attacher spent on taking events, as a share of the process's time.
     pub in_attacher: f64,
-    /// Cost of passing through the wrappers, part of `in_process`: sampling does not reduce it.
+    /// Cost of the wrappers themselves, which is part of `in_process`. Sampling does not reduce it.
     pub passing: f64,
-    /// Number of calls that were timed for it.
+    /// Number of timed calls.
     pub timed_calls: u64,
-    /// Ways of recording since the attach, in order.
+    /// Periods since the attach, in order.
     pub kept: Vec<Kept>,
     /// Until when.
     pub until: Duration,
 }
 
-/// Since the last decision.
+/// Counters since the last decision.
 #[derive(Clone, Copy)]
 struct Counted {
     allocations: [f64; SIZE_CLASSES],
@@ -66,7 +66,7 @@ impl Counted {
     };
 }
 
-/// Keeps one process's tracing within its budget.
+/// Controller that keeps the tracing of one process within its budget.
 pub(crate) struct BudgetKeeper {
     pid: i32,
     share: f64,
@@ -85,7 +85,7 @@ pub(crate) struct BudgetKeeper {
 }
 
 impl BudgetKeeper {
-    /// `share` of the process's time may be spent.
+    /// Creates a controller; `share`: allowed share of the process's time.
     pub fn new(pid: i32, share: f64) -> BudgetKeeper {
         BudgetKeeper {
             pid,
@@ -108,7 +108,7 @@ impl BudgetKeeper {
         }
     }
 
-    /// Counts an event; `level`: how its allocation was sampled.
+    /// Counts an event; `level`: sampling level of its allocation.
     #[inline]
     pub fn count(&mut self, event: &Event, level: u8, size_bytes: u64) {
         let (allocations, releases) = match event.op {
@@ -131,8 +131,8 @@ impl BudgetKeeper {
         }
     }
 
-    /// Decides, when it is time to; called on the thread that takes the events. `count_ns`: nanoseconds a count of
-    /// the time stamp counter.
+    /// Makes a decision if the period is over. Runs on the thread that takes the events. `count_ns`: nanoseconds per
+    /// tick of the time stamp counter.
     pub fn turn(&mut self, region: &Region, now: Duration, count_ns: f64) {
         let wall = now.saturating_sub(self.last);
         if wall < PERIOD {
@@ -152,12 +152,12 @@ impl BudgetKeeper {
             allocations: counted.allocations,
             recorded_allocations: counted.recorded_allocations as f64,
             recorded_releases: counted.recorded_releases as f64,
-            // It is the process's memory: no thread waits for longer than there was time.
+            // The process can write this number. No thread can have waited for longer than the period.
             waited_ns: (waited_ns as f64).min(64.0 * time_ns),
             attacher_ns: own.saturating_sub(self.last_own).as_nanos() as f64,
             costs: call_costs(&timed, count_ns),
         };
-        // The first period has what came before it, too.
+        // The first period also contains everything before it.
         if self.last > Duration::ZERO {
             self.time_ns += time_ns;
             self.in_process_ns += period.in_process_ns();
@@ -183,18 +183,18 @@ impl BudgetKeeper {
         self.kept.push(Kept { from, mean_bytes });
     }
 
-    /// Mean bytes between the samples that are ordered; `None`: every allocation is recorded.
+    /// Mean bytes between the ordered samples; `None`: every allocation is recorded.
     pub fn sample_bytes_now(&self) -> Option<u64> {
         let level = self.controller.level();
         (level > 0).then(|| mean_bytes(level))
     }
 
-    /// Returns true if samples are ordered.
+    /// Returns true if sampling is ordered.
     pub fn is_sampling(&self) -> bool {
         self.controller.level() > 0
     }
 
-    /// Returns the costs and ways of recording until now.
+    /// Returns the costs and the periods until now.
     pub fn kept(&self) -> BudgetKept {
         let share = |ns: f64| {
             if self.time_ns > 0.0 {
@@ -215,14 +215,14 @@ impl BudgetKeeper {
     }
 }
 
-/// The means of what was timed. It is the process's memory, so nothing is believed beyond its bounds.
+/// Averages the timed calls. The process can write these numbers, so each is clamped to its bounds.
 fn call_costs(timed: &TimedCalls, count_ns: f64) -> CallCosts {
     let recordings = timed.allocations.saturating_add(timed.releases);
     let mean = |counts: u64, times: u64| match times {
         0 => None,
         times => Some((counts as f64 / times as f64 * count_ns).clamp(0.0, 1e6)),
     };
-    // Each has one time stamp in it; and few are timed, so what their stamps take is little.
+    // Each call contains one time stamp. Few calls are timed, so the total cost of the stamps is small.
     let stamp = mean(timed.stamp_counts, recordings).unwrap_or(0.0);
     let own_share = 3.0 / 256.0;
     let recording = |counts, times| {
@@ -254,13 +254,13 @@ mod tests {
             waited_ns: 0,
         };
         let costs = call_costs(&timed, 0.5);
-        // 75 and 35 ns, each with a stamp of 10 ns.
+        // 75 and 35 ns, each including a stamp of 10 ns.
         let own = 10.0 * 3.0 / 256.0;
-        // Nine counts each, of which a sixteenth of a stamp is not theirs.
+        // Nine counts each, minus a sixteenth of a stamp.
         assert_eq!(costs.pass_ns, 4.5 - 10.0 / 16.0);
         assert!((costs.allocation_ns - (65.0 + own)).abs() < 1e-9);
         assert!((costs.release_ns - (25.0 + own)).abs() < 1e-9);
-        // Nothing timed yet, and forged numbers.
+        // Nothing timed yet; then forged numbers.
         assert_eq!(
             call_costs(&TimedCalls::default(), 0.5).allocation_ns,
             FIRST_COST_NS

@@ -1,5 +1,5 @@
-//! The drain thread, which empties the rings whatever else the attacher does, because a thread of the
-//! target waits when its ring is full.
+//! The drain thread, which empties the rings independently of the attacher's other work, because a thread of the target
+//! waits while its ring is full.
 
 use super::budget::BudgetKept;
 use super::gap_log::GapLog;
@@ -23,31 +23,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Least time between two times at which the main thread is woken for new threads, to look for their stacks.
+/// Minimum time between two wake-ups of the main thread, which looks up the stacks of new threads.
 const WELCOME_PAUSE: Duration = Duration::from_millis(5);
-/// Longest wait for calls that were under way at the detach.
+/// Longest wait for calls that were in progress at the detach.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
-/// Shared between the drain thread, the watchdog and the thread that reports.
+/// State shared by the drain thread, the watchdog and the reporting thread.
 pub struct Consumer<O = ()> {
     region: Arc<Region>,
     state: Mutex<State<O>>,
     config: TraceConfig,
     start: Instant,
     ticks: ClockPair,
-    /// The part that watchers of the drain thread see.
+    /// Part that the watchers of the drain thread see.
     pub(crate) watched: Arc<Watched>,
-    /// The drain thread waits for the state.
+    /// True while the drain thread waits for the lock on the state.
     drain_waits: CachePadded<AtomicBool>,
-    /// Passes that have ended.
+    /// Number of completed passes.
     passes: CachePadded<AtomicU64>,
     gaps: Mutex<GapLog>,
     finishing: AtomicBool,
-    /// No thread of the target runs any more, so nothing more can come into the rings.
+    /// True if no thread of the target runs any more, so no event can follow.
     stands_still: AtomicBool,
 }
 
-/// Runs something when it is dropped.
+/// Guard that runs a closure when it is dropped.
 struct AtEnd<F: Fn()>(F);
 
 impl<F: Fn()> Drop for AtEnd<F> {
@@ -56,7 +56,7 @@ impl<F: Fn()> Drop for AtEnd<F> {
     }
 }
 
-/// Time stamp counter and CLOCK_MONOTONIC, read together: what ticks of those clocks mean.
+/// Time stamp counter and CLOCK_MONOTONIC, read together to relate the two clocks.
 struct ClockPair {
     tsc: u64,
     monotonic_ns: u64,
@@ -70,7 +70,8 @@ impl ClockPair {
         }
     }
 
-    /// Nanoseconds a count of the time stamp counter since then: the longer ago, the better known.
+    /// Returns the nanoseconds per tick of the time stamp counter. The longer ago the pair was read, the more exact the
+    /// result.
     fn ns_per_count(&self) -> f64 {
         let now = ClockPair::now();
         let counts = now.tsc.saturating_sub(self.tsc).max(1);
@@ -80,7 +81,7 @@ impl ClockPair {
 }
 
 impl<O: Observer + Send> Consumer<O> {
-    /// Starts the consumer of an attach that was complete at `start`.
+    /// Creates the consumer of an attach that was completed at `start`.
     pub(crate) fn since(
         start: Instant,
         pid: i32,
@@ -91,7 +92,7 @@ impl<O: Observer + Send> Consumer<O> {
         Consumer {
             state: Mutex::new(State::new(pid, config, observer)),
             config: TraceConfig {
-                // What the session has settled on.
+                // The session may have chosen another clock than the configuration.
                 clock: Clock::of_mode(region.clock_mode()).unwrap_or(config.clock),
                 ..config.clone()
             },
@@ -107,7 +108,7 @@ impl<O: Observer + Send> Consumer<O> {
         }
     }
 
-    /// The observer, when the trace is over.
+    /// Returns the observer after the end of the trace.
     pub fn into_observer(self) -> O {
         let state = self.state.into_inner().unwrap_or_else(|e| e.into_inner());
         state.ledger.into_observer()
@@ -123,17 +124,17 @@ impl<O: Observer + Send> Consumer<O> {
         &self.region
     }
 
-    /// Returns the reading of CLOCK_MONOTONIC at the zero of the times of events.
+    /// Returns the reading of CLOCK_MONOTONIC at time zero of the events.
     pub fn monotonic_origin_ns(&self) -> u64 {
         self.ticks.monotonic_ns
     }
 
-    /// Now, as the ledger dates events: what is allocated later has this time or a later one.
+    /// Returns the present time on the ledger's clock. Every later allocation has this time or a later one.
     pub fn moment_ns(&self) -> u64 {
         self.region.clock_ns().min(self.elapsed().as_nanos() as u64)
     }
 
-    /// The times in which the target went on untraced, until `now` (since the attach).
+    /// Returns the periods in which the target was not traced, until `now` (time since the attach).
     pub fn gaps(&self, now: Duration) -> Vec<Gap> {
         self.gap_log().until(now.as_nanos() as u64)
     }
@@ -142,30 +143,30 @@ impl<O: Observer + Send> Consumer<O> {
         self.gaps.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The gap under way ends: what is recorded from now on has this time or a later one.
+    /// Ends the present gap, and returns it. Every event from now on has this time or a later one.
     pub(crate) fn end_gap(&self) -> Option<Gap> {
         let now_ns = self.elapsed().as_nanos() as u64;
         self.region.set_clock_ns(now_ns + 1);
         self.gap_log().end(now_ns)
     }
 
-    /// Returns the cost and extent of tracing, if it keeps to a budget.
+    /// Returns the cost and extent of tracing if there is a budget.
     pub fn budget_kept(&self) -> Option<BudgetKept> {
         let state = self.lock();
         Some(state.budget.as_ref()?.kept())
     }
 
-    /// Returns the nanoseconds spent in the allocator, if that is timed.
+    /// Returns the time spent in the allocator if it is measured.
     pub fn call_times(&self) -> Option<CallTimes> {
         if !self.config.call_times {
             return None;
         }
-        // The rings wait while it is copied, and not for the rest.
+        // The rings wait only for this copy, not for the arithmetic below.
         let times = self.lock().call_times.clone();
         Some(times.scaled(self.ticks.ns_per_count()))
     }
 
-    /// Mean bytes between the samples that are taken now; `None`: every allocation is recorded.
+    /// Mean bytes between the present samples; `None`: every allocation is recorded.
     pub fn sample_bytes_now(&self) -> Option<u64> {
         match &self.lock().budget {
             Some(budget) => budget.sample_bytes_now(),
@@ -173,21 +174,21 @@ impl<O: Observer + Send> Consumer<O> {
         }
     }
 
-    /// Passes over the rings that have ended.
+    /// Returns the number of completed passes over the rings.
     pub fn passes(&self) -> u64 {
         self.passes.load(Relaxed)
     }
 
-    /// The state; the rings wait meanwhile.
+    /// Locks the state. No ring is emptied while the lock is held.
     pub fn lock(&self) -> MutexGuard<'_, State<O>> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Calls `slice` with the state until it returns false, and lets the drain thread go first in between: the
-    /// rings are never left alone for longer than one slice takes.
+    /// Calls `slice` with the state until it returns false. The drain thread goes first between two slices, so the
+    /// rings never wait for longer than one slice.
     pub fn in_slices(&self, mut slice: impl FnMut(&mut State<O>) -> bool) {
         while slice(&mut self.lock()) {
-            // A mutex goes to whoever comes first, and that would be us again.
+            // A mutex goes to whichever thread asks first, which would be this thread again.
             let backoff = Backoff::new();
             while self.drain_waits.load(Relaxed) {
                 backoff.snooze();
@@ -195,7 +196,7 @@ impl<O: Observer + Send> Consumer<O> {
         }
     }
 
-    /// Id of the thread that empties the rings, once it runs: what it uses of the processors is for this target.
+    /// Returns the id of the thread that empties the rings, once it runs. Its processor time is spent for this target.
     pub fn drain_thread(&self) -> Option<i32> {
         self.watched.drainer_id()
     }
@@ -205,15 +206,15 @@ impl<O: Observer + Send> Consumer<O> {
         self.watched.is_asleep()
     }
 
-    /// Empties the rings on another thread as long as `work` runs here, and then until they are quiet:
-    /// `work` has to close the gate at its end. It gets a message when the target waits for its new modules, or
-    /// a thread has come.
+    /// Empties the rings on another thread while `work` runs on this one, and then until no events arrive. `work` must
+    /// close the gate at its end. It gets a message when the target waits in dlopen for its new modules, and when a
+    /// thread is new.
     pub(crate) fn while_draining<T>(&self, work: impl FnOnce(&Receiver<()>) -> T) -> T {
-        // One message is enough: whoever takes it looks at everything.
+        // One pending message is enough, because its receiver checks everything.
         let (tell, news) = bounded(1);
         self.watched.tells(tell.clone());
         std::thread::scope(|scope| {
-            // A lookout does for all targets what the watchdog does for one.
+            // A lookout does for all targets what a watchdog does for one.
             let is_alone = !self.watched.has_lookout();
             let watchdog = is_alone.then(|| scope.spawn(|| self.watched.watch()).thread().clone());
             let told = watchdog.clone();
@@ -222,7 +223,8 @@ impl<O: Observer + Send> Consumer<O> {
             let drainer = match draining.spawn_scoped(scope, drain) {
                 Ok(drainer) => drainer,
                 Err(error) => {
-                    // Else the watchdog, and with it the scope, would never end. Whoever catches this detaches.
+                    // Otherwise the watchdog, and with it the scope, would never end. The caller that catches this
+                    // error detaches.
                     self.watched.finish();
                     if let Some(watchdog) = watchdog {
                         watchdog.unpark();
@@ -230,7 +232,7 @@ impl<O: Observer + Send> Consumer<O> {
                     panic!("no thread to empty the rings with: {error}");
                 }
             };
-            // Also where `work` panics: else the scope would wait for ever.
+            // This must happen even if `work` panics, or the scope would wait forever.
             let _end = AtEnd(|| {
                 self.finishing.store(true, Relaxed);
                 drainer.thread().unpark();
@@ -239,12 +241,12 @@ impl<O: Observer + Send> Consumer<O> {
         })
     }
 
-    /// Says that all threads of the target have ended or are stopped; call it before the end.
+    /// Declares that all threads of the target have ended or are stopped. Call it before the end of the trace.
     pub(crate) fn target_stands_still(&self) {
         self.stands_still.store(true, Relaxed);
     }
 
-    /// Returns the meaning of the times of events.
+    /// Returns the conversion from event times to nanoseconds.
     pub(crate) fn tick_time(&self) -> TickTime {
         match self.config.clock {
             Clock::Coarse => TickTime::Nanoseconds,
@@ -261,8 +263,8 @@ impl<O: Observer + Send> Consumer<O> {
     }
 
     fn drain(&self, tell: &Sender<()>, watchdog: Option<&Thread>) {
-        // Also after a panic: the watchdog must not keep the clock going when nobody empties the rings.
-        // The target then takes us for dead and goes on untraced.
+        // This must happen even after a panic: the watchdog must not advance the clock if no thread empties the rings.
+        // The target then considers the attacher dead and continues untraced.
         let _end = AtEnd(|| {
             self.watched.finish();
             if let Some(watchdog) = watchdog {
@@ -270,7 +272,7 @@ impl<O: Observer + Send> Consumer<O> {
             }
         });
         self.watched.drains_here();
-        // Where everything else is busy, our turn would come too late for a target that waits for room.
+        // On a busy machine, normal priority would be too late for a target that waits for room in a ring.
         memhook_inject::take_precedence();
         let mut drain = Drain::new();
         let mut drains = Drains::new(self.watched.pid(), &self.config);
@@ -307,19 +309,19 @@ impl<O: Observer + Send> Consumer<O> {
             self.watched.end_pass();
             self.passes.fetch_add(1, Relaxed);
             self.region.grant(drain.waiting());
-            // Until it has been told where its stack ends, a new thread reads it by system calls.
+            // Until the hook knows the bounds of a new thread's stack, it reads that stack by system calls.
             let is_due = has_new_writer && now >= next_welcome;
             if is_due {
                 next_welcome = now + WELCOME_PAUSE;
             }
             let asks = self.region.module_requests() != self.watched.answered.load(Relaxed);
             if is_due || asks {
-                // Full: the last message is still there.
+                // If the channel is full, the previous message is still there.
                 let _ = tell.try_send(());
             }
             if self.finishing.load(Relaxed) {
-                // Calls that were under way publish within moments, at most one event a thread; one
-                // that waits for room in its ring needs a live clock and an emptied ring for that.
+                // Calls in progress publish within moments, at most one event per thread. A thread that waits for room
+                // in its ring needs a live clock and an emptied ring to finish.
                 let since = *finishing_since.get_or_insert(now);
                 quiet_passes = if stats.events == 0 && stats.left == 0 {
                     quiet_passes + 1
@@ -336,12 +338,13 @@ impl<O: Observer + Send> Consumer<O> {
                 }
                 continue;
             }
-            // Ends early when there is nothing more to wait for.
+            // The wait ends early if no more events are expected.
             let pause = pacing.pause_after(&stats);
             if asks {
                 pacing.expect_more();
             }
-            // While samples keep to a budget, it is looked at all the time whether everything can be recorded again.
+            // While the budget requires sampling, the drain thread must keep checking if everything can be recorded
+            // again.
             let may_sleep = self.watched.has_lookout() && !pacing.is_sampling();
             let is_over = || self.finishing.load(Relaxed);
             if may_sleep && pacing.is_quiet() && self.watched.sleep(is_over) {
@@ -385,7 +388,7 @@ mod tests {
         });
     }
 
-    /// The file is what the target sees of the region.
+    /// Runs a test with a consumer; the file is the target's view of the region.
     fn with_consumer_of_file(
         config: &TraceConfig,
         work: impl FnOnce(&Region, &Consumer, &std::fs::File),
@@ -409,7 +412,7 @@ mod tests {
         );
     }
 
-    /// The drain thread ends with it, so that the process does, too, and the target is not kept waiting.
+    /// A panic ends the drain thread, so the process can end and the target does not wait for it.
     #[test]
     fn a_panic_ends_the_draining() {
         with_consumer(|_, consumer| {
@@ -419,13 +422,13 @@ mod tests {
         });
     }
 
-    /// A thread that holds the state and does not let go must not keep the target waiting for room in its rings.
+    /// A thread that keeps the state locked must not make the target wait for room in its rings.
     #[test]
     fn the_clock_stops_when_nothing_is_drained() {
         with_consumer(|region, consumer| {
             let until = Instant::now() + 100 * LONGEST_WAIT;
             consumer.while_draining(|_| {
-                // Another try where the thread that advances it, or this one, stood still itself.
+                // The test repeats if the thread that advances the clock, or this one, did not run for a while.
                 while !advances_for_a_while(region, consumer, until) {
                     assert!(Instant::now() < until, "it stops at once");
                 }
@@ -433,12 +436,13 @@ mod tests {
         });
     }
 
-    /// Holds the state until the clock stops, and lets go of it. Returns whether the clock advanced for a good while.
+    /// Locks the state until the clock stops, then unlocks it. Returns true if the clock advanced for long enough
+    /// before.
     fn advances_for_a_while(region: &Region, consumer: &Consumer, until: Instant) -> bool {
         let state = consumer.lock();
         let (start, mut clock) = (Instant::now(), region.clock_ns());
         let mut moved = start;
-        // At first it advances; the hook takes us for dead after 300 ms without a step.
+        // At first the clock advances; the hook considers the attacher dead after 300 ms without a step.
         while moved.elapsed() < Duration::from_millis(300) {
             assert!(Instant::now() < until, "it never stops");
             std::thread::sleep(Duration::from_millis(5));
@@ -448,7 +452,7 @@ mod tests {
             }
         }
         drop(state);
-        // It advances again when events are drained again.
+        // The clock advances again once events are taken again.
         while region.clock_ns() == clock {
             assert!(Instant::now() < until, "it stays stopped");
             std::thread::sleep(Duration::from_millis(5));
@@ -469,7 +473,7 @@ mod tests {
         });
     }
 
-    /// As long as nothing comes no pass is made, and the clock goes on all the same.
+    /// Expects that the clock advances although no event comes and no pass is made.
     fn expect_no_passes(config: &TraceConfig) {
         let lookout = Lookout::start().expect("a thread");
         with_consumer_of_file(config, |region, consumer, file| {
@@ -491,10 +495,10 @@ mod tests {
                     if consumer.passes() == passes {
                         break passes;
                     }
-                    // It does without a lookout that stood still for long.
+                    // The drain thread ignores a lookout that did not run for long.
                     assert!(consumer.watched.trusts_again(), "passes are made");
                 };
-                // A dlopen of the target ends the sleep, and is told.
+                // A dlopen in the target ends the sleep and sends a message.
                 let requests = memhook_abi::TALLY_OFFSET
                     + std::mem::offset_of!(memhook_abi::Tally, module_requests);
                 file.write_all_at(&1u32.to_le_bytes(), requests as u64)

@@ -1,43 +1,43 @@
-//! Threads that take the passes of one process together.
+//! Threads that share the passes over one process's rings.
 //!
-//! One of them looks at all heads, so that a pass is what it is with one thread: the rule of the ledger needs nothing
-//! more. The rings of the pass are then shared out, and each thread distributes the events of its rings to the shards of
-//! the ledger; when all have read a part of them, each shard gets its events, from one thread each. Between these
-//! steps, and at the end of a pass, everybody waits for everybody.
+//! One thread reads all heads, so a pass means the same as with a single thread, which is all that the ledger's rule
+//! needs. The threads then share the rings of the pass, and each distributes the events of its rings to the ledger's
+//! shards. After all threads have read a round of events, each shard receives its events from one thread. All threads
+//! wait for each other between these steps and at the end of a pass.
 
 use memhook_ledger::{Ledger, Observer, Router};
 use memhook_stream::{Drain, Part, PassStats, Region, Sink};
 use rayon_core::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-/// Fewer events than this are taken by one thread: to wake others takes longer.
+/// Below this number of events, one thread takes them all, because waking others takes longer.
 const FEW_EVENTS: u64 = 4096;
 
-/// Events that a thread takes before they are applied, so that buckets take little memory, however many come.
+/// Events that a thread reads per round before they are applied. It bounds the memory of the buckets.
 const ROUND_EVENTS: u64 = 1 << 17;
 
-/// Recipient of the events of one thread's rings, which passes them to its router.
+/// Receiver of the events of one thread's rings, which it passes to its router.
 pub trait Distributes: Sink + Send + Sync {
     /// The router.
     fn router(&self) -> &Router;
-    /// The router, to be emptied.
+    /// Returns the router, so that the caller can empty it.
     fn router_mut(&mut self) -> &mut Router;
 }
 
-/// The threads.
+/// Threads that share the passes.
 pub struct Crew<S> {
-    /// All but the one that calls it.
+    /// All threads except the caller.
     others: ThreadPool,
-    /// One for each thread.
+    /// One receiver per thread.
     sinks: Vec<S>,
 }
 
 impl<S: Distributes> Crew<S> {
-    /// Divides a ledger among so many threads, the calling one included. `None`: it cannot be divided
+    /// Divides a ledger among this many threads, including the caller. `None`: the ledger cannot be divided
     /// ([`Ledger::divide`]).
     ///
     /// # Errors
     ///
-    /// There are no threads to be had.
+    /// The system cannot create the threads.
     pub fn new<O: Observer>(
         threads: usize,
         ledger: &mut Ledger<O>,
@@ -46,7 +46,7 @@ impl<S: Distributes> Crew<S> {
         let others = ThreadPoolBuilder::new()
             .num_threads(threads.saturating_sub(1).max(1))
             .thread_name(|number| format!("drain-{}", number + 2))
-            // As the first drain: a target may wait for room.
+            // Same priority as the first drain thread: a target may wait for room.
             .start_handler(|_| memhook_inject::take_precedence())
             .build()?;
         let routers = ledger.divide(threads);
@@ -56,7 +56,7 @@ impl<S: Distributes> Crew<S> {
         }))
     }
 
-    /// Returns the recipients of the last pass's events.
+    /// Returns the receivers of the last pass's events.
     pub fn sinks_mut(&mut self) -> &mut [S] {
         &mut self.sinks
     }

@@ -1,4 +1,4 @@
-//! The heap of an allocator that the user has described: its ledger, and where its blocks are.
+//! Heap of an allocator that the user has described: its ledger and its block addresses.
 
 use super::recorder::Recorder;
 use crate::config::TraceConfig;
@@ -9,24 +9,24 @@ use memhook_ledger::{
 use memhook_stream::Region;
 use std::collections::HashMap;
 
-/// A heap of an allocator that the user has described. Its blocks lie in memory that other allocators may count as
-/// theirs, so its sums are its own.
+/// Heap of an allocator that the user has described. Its blocks lie in memory that other allocators may count as
+/// theirs, so this heap keeps its own sums.
 pub struct DescribedHeap {
-    /// Live blocks and sites. In the place of addresses it has keys (`memhook_abi::heap_of`).
+    /// Live blocks and sites. Its keys are not addresses (`memhook_abi::heap_of`).
     pub ledger: Ledger<ReleasedBlocks>,
-    /// Meaning of the samples.
+    /// Weights of the samples.
     pub counts: SampledAllocations,
-    /// Writes down what is drained, if that is asked for.
+    /// Recorder of the events, if there is a recording.
     pub recorder: Option<Recorder>,
 }
 
-/// So many of them are kept at most. Without them, less is known to be left over.
+/// Limit of the remembered released blocks. Beyond it, less memory is known to be stale.
 const MOST_RELEASED: usize = 1 << 20;
 
-/// Where released blocks were, as long as no other block is there: what such memory holds is left over, and keeps no
-/// other block alive.
+/// Addresses of released blocks that no newer block covers. Contents of such memory are stale and keep no other block
+/// alive.
 pub struct ReleasedBlocks {
-    /// Sizes by keys, if they are wanted.
+    /// Sizes by key, if the configuration asks for them.
     sizes: Option<HashMap<u64, u64>>,
 }
 
@@ -59,7 +59,7 @@ impl Observer for ReleasedBlocks {
     }
 }
 
-/// Returns the number of allocations that an event is about.
+/// Returns the number of allocations that an event stands for.
 pub(crate) fn allocations_of(event: &Event) -> u64 {
     match event.op {
         Op::Allocation => 1,
@@ -80,7 +80,7 @@ impl DescribedHeap {
         }
     }
 
-    /// Sets how the following allocations of this ring are sampled.
+    /// Sets the sampling level of the following allocations of this ring.
     pub(crate) fn set_sampling(&mut self, level: u8) {
         self.counts.announce(level);
         self.ledger.set_sampling(level);
@@ -107,7 +107,7 @@ impl DescribedHeap {
         }
     }
 
-    /// The live blocks, with their addresses.
+    /// Returns the live blocks with their addresses.
     pub fn live_blocks<'a>(&'a self, region: &'a Region) -> impl Iterator<Item = LiveBlock> + 'a {
         self.ledger.live_blocks().filter_map(|block| {
             let address = region.address_of_described(block.address)?;
@@ -115,7 +115,7 @@ impl DescribedHeap {
         })
     }
 
-    /// Where released blocks were (address, bytes), if the configuration asks for that.
+    /// Returns address and size of the released blocks, if the configuration asks for them.
     pub fn released<'a>(&'a self, region: &'a Region) -> impl Iterator<Item = (u64, u64)> + 'a {
         let sizes = self.ledger.observer().sizes.iter().flatten();
         sizes.filter_map(|(&key, &bytes)| Some((region.address_of_described(key)?, bytes)))

@@ -1,27 +1,27 @@
-//! The times in which the target went on untraced, as far as they are known.
+//! Log of the periods in which the target was not traced, as far as they are known.
 
 use memhook_stream::Gap;
 
-/// The most gaps that are kept apart. A target that claims more of them gets a last one that goes on.
+/// Limit of the separate gaps. If a target reports more, the last gap stays open.
 const MOST: usize = 1000;
 
-/// The gaps of a trace.
+/// Gaps of a trace.
 #[derive(Default)]
 pub(crate) struct GapLog {
     ended: Vec<Gap>,
-    /// When the one that goes on began, nanoseconds since the attach.
+    /// Begin of the open gap, in nanoseconds since the attach.
     open_since_ns: Option<u64>,
 }
 
 impl GapLog {
-    /// `from_ns` is what the target says, so it may be any number: no gap begins later than now.
+    /// Opens a gap. The target reports `from_ns`, which may be any number, so it is limited to `now_ns`.
     pub fn begin(&mut self, from_ns: u64, now_ns: u64) {
         let last = self.ended.last().map_or(0, |gap| gap.to_ns);
         self.open_since_ns
             .get_or_insert(from_ns.min(now_ns).max(last));
     }
 
-    /// Returns the gap that ends.
+    /// Closes the open gap and returns it.
     pub fn end(&mut self, to_ns: u64) -> Option<Gap> {
         let gap = gap(self.open_since_ns.take()?, to_ns);
         let is_full = self.ended.len() >= MOST;
@@ -32,7 +32,7 @@ impl GapLog {
         Some(gap)
     }
 
-    /// All of them until now; one that goes on ends now.
+    /// Returns all gaps until now. An open gap ends now.
     pub fn until(&self, now_ns: u64) -> Vec<Gap> {
         let open = self.open_since_ns.map(|from_ns| gap(from_ns, now_ns));
         self.ended.iter().copied().chain(open).collect()
@@ -47,7 +47,7 @@ impl GapLog {
     }
 }
 
-/// Never empty.
+/// Creates a gap that is never empty.
 fn gap(from_ns: u64, to_ns: u64) -> Gap {
     let whole_milliseconds = to_ns / 1_000_000 * 1_000_000;
     Gap {

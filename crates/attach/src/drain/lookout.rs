@@ -1,11 +1,10 @@
-//! One thread that looks after all quiet targets of a process that traces many.
+//! A thread that watches all quiet targets of an attacher that traces many.
 //!
-//! A drain thread wakes up some hundred times a second to find out that nothing has come, and a watchdog beside it some
-//! twenty times. That is nothing for one target, and too much for hundreds of idle ones. So where there is a
-//! [`Lookout`], a drain thread that has found nothing for a while sleeps without end, and the lookout does in one round
-//! over all targets what has to go on: it advances their clock words, so that the hook takes nobody for dead, and looks
-//! whether there is anything for the threads of a target to do. It takes no lock that an event could wait for, so
-//! that no target has to wait for what is done about another one.
+//! A drain thread wakes up about a hundred times a second to find nothing, and its watchdog about twenty times. That is
+//! negligible for one target, but too much for hundreds of idle ones. So if there is a [`Lookout`], a drain thread that
+//! has found nothing for a while sleeps until it is woken. In each round over all targets, the lookout advances their
+//! clock words, so that no hook considers the attacher dead, and checks if a target needs one of its threads here. It
+//! takes no lock that an event could wait for, so no target waits because of another one.
 
 use crossbeam_channel::Sender;
 use crossbeam_utils::CachePadded;
@@ -24,27 +23,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time between two rounds. A target that was quiet waits so long at most until its threads here wake up: in
-/// dlopen for its new modules, or for room where a burst has filled a ring. The first events after a pause may carry a
-/// time that is that much too early.
+/// Time between two rounds. When a quiet target becomes active, its threads here wake up within this time. Meanwhile
+/// the target may wait in dlopen for its new modules, or for room in a ring that a burst has filled. The first events
+/// after a pause may carry a time that is too early by this much.
 const ROUND: Duration = Duration::from_millis(10);
-/// Somebody else than the drain thread looks at the clock word this often. The hook takes an attacher for dead after 100 ms
-/// of a clock that stands still, and on a busy machine the looks come late.
+/// Interval at which the watchdog checks the clock word. The hook considers an attacher dead if its clock has not
+/// advanced for 100 ms, and on a busy machine the checks come late.
 pub(crate) const WATCHDOG_PAUSE: Duration = Duration::from_millis(20);
-/// Age from which a clock word counts as standing still. By its age, and not by another look before, one look is
-/// enough.
+/// Age at which a clock word counts as stopped. Because the age is known, a single check is enough.
 const STILL: Duration = Duration::from_millis(10);
-/// Rounds until then.
+/// Number of rounds in that time.
 const WATCHDOG_ROUNDS: u32 = (WATCHDOG_PAUSE.as_millis() / ROUND.as_millis()) as u32;
-/// Rounds between two looks at what is not in the shared memory.
+/// Number of rounds between two checks of facts outside the shared memory.
 const FILTER_ROUNDS: u32 = 10;
-/// Longest time for which the clock word is advanced for a drain thread that does not come to its next pass. After that
-/// the word stops, and a target that waits for room in a ring goes on untraced: it must not wait for us without end.
+/// Longest time for which the watchdog advances the clock word while the drain thread does not begin a pass. After that
+/// the clock stops, and a target that waits for room in a ring continues untraced, because it must not wait for us
+/// forever.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// A drain thread that sleeps looks after so long whether the lookout has done anything meanwhile.
+/// Interval at which a sleeping drain thread checks if the lookout still works.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// If it has not, the drain thread does without it for so long. Not for good: on a machine where everything waits for a
-/// processor the lookout was only late, and hundreds of drain threads that never sleep again make the machine no better.
+/// Time for which the drain thread then does not rely on the lookout. The time is limited because on a busy machine the
+/// lookout was only late, and hundreds of drain threads that never sleep would make matters worse.
 const DISTRUST: Duration = Duration::from_secs(30);
 
 /// View of a target without its live blocks.
@@ -52,26 +51,27 @@ pub(crate) struct Watched {
     region: Arc<Region>,
     start: Instant,
     admission: Admission,
-    /// When the last pass ended, in nanoseconds since the attach.
+    /// End of the last pass, in nanoseconds since the attach.
     drained_ns: CachePadded<AtomicU64>,
-    /// The last dlopen or dlclose of the target that was answered.
+    /// Number of the target's last dlopen or dlclose that was answered.
     pub(crate) answered: AtomicU32,
-    /// Nothing is drained any more.
+    /// True if the draining has ended.
     finished: AtomicBool,
-    /// A lookout looks after it.
+    /// True if a lookout watches the target.
     has_lookout: AtomicBool,
-    /// The drain thread sleeps until it is woken.
+    /// True while the drain thread sleeps until it is woken.
     is_asleep: AtomicBool,
-    /// Until then the drain thread does not sleep, in nanoseconds since the attach: the lookout did nothing for it.
+    /// End of the time in which the drain thread does not sleep because the lookout failed, in nanoseconds since the
+    /// attach.
     distrusted_until_ns: AtomicU64,
-    /// The owners of the rings as last seen.
+    /// Fingerprint of the ring owners at the last check.
     owners: AtomicU64,
     drainer: OnceLock<Thread>,
     drainer_id: OnceLock<i32>,
-    /// Ends the wait of the thread that follows the process.
+    /// Channel that wakes the thread that follows the process.
     news: OnceLock<Sender<()>>,
     pid: i32,
-    /// The seccomp filters of the process, and how many there were when a lookout began to look after it.
+    /// Seccomp filters of the process, and their number when a lookout began to watch it.
     filters: OnceLock<(SeccompFilters, Option<u32>)>,
 }
 
@@ -101,34 +101,34 @@ impl Watched {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// The calling thread is the one that empties the rings.
+    /// Declares the calling thread the one that empties the rings.
     pub(crate) fn drains_here(&self) {
         let _ = self.drainer.set(std::thread::current());
         let _ = self.drainer_id.set(nix::unistd::gettid().as_raw());
     }
 
-    /// Id of that thread, once it runs.
+    /// Returns the id of the thread that empties the rings, once it runs.
     pub(crate) fn drainer_id(&self) -> Option<i32> {
         self.drainer_id.get().copied()
     }
 
-    /// Where to tell that there is something to do besides.
+    /// Sets the channel for messages about other work.
     pub(crate) fn tells(&self, news: Sender<()>) {
         let _ = self.news.set(news);
     }
 
-    /// A pass begins.
+    /// Begins a pass.
     pub(crate) fn begin_pass(&self, now_ns: u64) {
         self.region.set_clock_ns(now_ns + 1);
         self.admission.answer(&self.region);
     }
 
-    /// A pass has ended.
+    /// Ends a pass.
     pub(crate) fn end_pass(&self) {
         self.drained_ns.store(self.now_ns(), Relaxed);
     }
 
-    /// Nothing is drained any more.
+    /// Declares that the draining has ended.
     pub(crate) fn finish(&self) {
         self.finished.store(true, Relaxed);
     }
@@ -137,12 +137,12 @@ impl Watched {
         self.finished.load(Relaxed)
     }
 
-    /// The process.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Returns true if a lookout watches it.
+    /// Returns true if a lookout watches the target.
     pub(crate) fn has_lookout(&self) -> bool {
         self.has_lookout.load(Relaxed)
     }
@@ -152,14 +152,14 @@ impl Watched {
         self.is_asleep.load(Acquire)
     }
 
-    /// Sleeps until there is something for the drain thread to do, or `is_over`, of which it has to be told by unparking
-    /// it. Returns false at once if there is something now, or a lookout cannot be relied on. To be called behind a pass that
-    /// found nothing.
+    /// Sleeps until the drain thread has work, or until `is_over` returns true and the thread is unparked. Returns
+    /// false immediately if there is work already, or if the lookout is not reliable. Call it after a pass that found
+    /// nothing.
     pub(crate) fn sleep(&self, is_over: impl Fn() -> bool) -> bool {
         if self.now_ns() < self.distrusted_until_ns.load(Relaxed) {
             return false;
         }
-        // A thread that finds no free ring waits until those of ended threads have been looked for.
+        // A thread that finds no free ring waits until the rings of ended threads have been reclaimed.
         if self.region.rings_used() * 2 > MAX_RINGS {
             return false;
         }
@@ -184,13 +184,13 @@ impl Watched {
         true
     }
 
-    /// Has the drain thread rely on the lookout again; whether it did not.
+    /// Makes the drain thread rely on the lookout again. Returns true if it did not before.
     #[cfg(test)]
     pub(crate) fn trusts_again(&self) -> bool {
         self.distrusted_until_ns.swap(0, Relaxed) != 0
     }
 
-    /// Runs one round of a lookout. Returns whether there is anything left to look after.
+    /// Runs one round of a lookout. Returns false if the target needs no more rounds.
     fn look(&self, round: u32) -> bool {
         if self.is_finished() || !self.has_lookout() {
             return false;
@@ -204,7 +204,7 @@ impl Watched {
         let clock = self.region.clock_ns();
         let now_ns = self.now_ns();
         self.region.advance_clock_ns(clock, now_ns + 1);
-        // There was nothing to drain until now.
+        // Until now there was nothing to drain.
         self.drained_ns.store(now_ns, Relaxed);
         self.admission.answer(&self.region);
         let owners = self.region.owners_at_rest();
@@ -212,7 +212,7 @@ impl Watched {
         let asks = self.region.module_requests() != self.answered.load(Relaxed)
             || self.region.abandoned_at_ns().is_some();
         if let Some(news) = self.news.get().filter(|_| are_others || asks) {
-            // Full: the last message is still there.
+            // If the channel is full, the previous message is still there.
             let _ = news.try_send(());
         }
         if owners.is_none() || are_others || asks {
@@ -231,8 +231,8 @@ impl Watched {
         }
     }
 
-    /// Tells the hook to make no more system calls if a seccomp filter was installed in the meantime, because nobody
-    /// knows what it forbids. While a target is quiet, nobody else looks.
+    /// Tells the hook to make no more system calls if a seccomp filter has been installed, because its rules are
+    /// unknown. While a target is quiet, no other thread checks this.
     fn look_at_filters(&self) {
         let Some((filters, before)) = self.filters.get() else {
             return;
@@ -242,7 +242,7 @@ impl Watched {
         }
     }
 
-    /// Keeps the clock word going while the drain thread has to wait for a report; not for ever.
+    /// Advances the clock word for a limited time while the drain thread waits for a report.
     fn keep_clock(&self) {
         let clock = self.region.clock_ns();
         let drained_ns = self.drained_ns.load(Relaxed);
@@ -255,7 +255,7 @@ impl Watched {
         self.admission.answer(&self.region);
     }
 
-    /// Does that until nothing is drained any more, on a thread of its own.
+    /// Runs the watchdog on the calling thread until the draining ends.
     pub(crate) fn watch(&self) {
         memhook_inject::take_precedence();
         while !self.is_finished() {
@@ -265,7 +265,7 @@ impl Watched {
     }
 }
 
-/// The thread, and those whom it looks after.
+/// The lookout's thread and its targets.
 pub struct Lookout {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -283,7 +283,7 @@ impl Shared {
     }
 
     fn run(&self) {
-        // Threads of targets may wait for it.
+        // Threads of targets may wait for the lookout.
         memhook_inject::take_precedence();
         let mut round = 0u32;
         while !self.ends.load(Relaxed) {
@@ -302,7 +302,7 @@ impl Shared {
 }
 
 impl Lookout {
-    /// Starts it. It looks after nobody yet.
+    /// Starts the thread, which watches no target yet.
     pub fn start() -> std::io::Result<Lookout> {
         let shared = Arc::new(Shared::default());
         let thread = std::thread::Builder::new().name("lookout".into());
@@ -314,7 +314,7 @@ impl Lookout {
         })
     }
 
-    /// Looks after a target, from before its first pass until its last one.
+    /// Watches a target, from before its first pass until its last one.
     pub(crate) fn add(&self, watched: &Arc<Watched>) {
         if let Some(filters) = SeccompFilters::of(watched.pid) {
             let before = filters.now();
@@ -357,7 +357,7 @@ mod tests {
         Watched::new(std::process::id() as i32, region, start)
     }
 
-    /// A look that comes late on a busy machine is the only one before a thread that waits gives up.
+    /// A waiting thread may give up before a second check, if the checks come late on a busy machine.
     #[test]
     fn one_look_finds_a_clock_that_stands_still() {
         let watched = watched(Instant::now() - 2 * LONGEST_WAIT);
@@ -366,7 +366,7 @@ mod tests {
         let before = watched.region.clock_ns();
         watched.keep_clock();
         assert!(watched.region.clock_ns() > before);
-        // Where nothing is drained for too long, it stays so.
+        // If nothing is drained for too long, the clock stays stopped.
         watched.drained_ns.store(0, Relaxed);
         let before = watched.region.clock_ns();
         std::thread::sleep(STILL);
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(watched.region.clock_ns(), before);
     }
 
-    /// On a machine where everything waits for a processor, a lookout does its next round late.
+    /// On a busy machine a lookout may be late for its next round.
     #[test]
     fn a_drain_thread_sleeps_again_after_the_lookout_was_late() {
         let watched = watched(Instant::now());
@@ -383,7 +383,7 @@ mod tests {
         assert!(watched.sleep(|| false), "nothing was done for it");
         assert!(!watched.sleep(|| false), "so it stays awake");
         assert!(watched.look(1), "it is looked after as before");
-        // The time that it stays awake is over.
+        // The time in which the drain thread stays awake is over.
         watched.distrusted_until_ns.store(watched.now_ns(), Relaxed);
         assert!(watched.sleep(|| true));
     }

@@ -1,4 +1,4 @@
-//! The drain thread: it empties the rings into a ledger and a recording, at a pace and within a budget.
+//! The drain thread empties the rings into a ledger and a recording, at a pace and within a budget.
 
 pub(crate) mod budget;
 pub(crate) mod consumer;

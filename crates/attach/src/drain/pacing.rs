@@ -3,29 +3,29 @@
 use memhook_stream::PassStats;
 use std::time::Duration;
 
-/// Passes without an event after which the target counts as quiet.
+/// Number of passes without an event after which the target counts as quiet.
 const QUIET_PASSES: u32 = 100;
-/// Like the constant above, where a lookout watches a quiet target. In so many passes everything is taken and put in
-/// order: with pairs a pass takes what the one before has claimed, and the ledger waits for one more.
+/// Like the constant above, if a lookout watches the target. This many passes take all events and order them: with
+/// pairs, a pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
 const QUIET_PASSES_WATCHED: u32 = 4;
-/// While the target is quiet. The first events after a pause may carry a time that is that much too
-/// early. A ring that has grown takes a burst of 13 million events a second meanwhile; the owner of one that has
-/// not may have to wait for the next pass, and then gets more.
+/// Pause while the target is quiet. The first events after it may carry a time that is too early by this much. A
+/// full-grown ring holds a burst of 13 million events a second for this time. The owner of a smaller ring may have to
+/// wait for the next pass, and then gets a larger one.
 const QUIET: Duration = Duration::from_millis(5);
-/// The resolution of the clock word, which moves once a pass, when all is recorded.
+/// Longest pause if everything is recorded: the resolution of the clock word, which advances once per pass.
 const LONGEST: Duration = Duration::from_millis(1);
-/// Like the constant above, where most calls are passed over. Each time that we wake, the thread on our processor
-/// pauses for a moment. Where that is a client of the server that we trace, the server has nothing to do meanwhile, and
-/// handles smaller batches afterwards.
+/// Like the constant above, if most calls are skipped. Each wake-up interrupts the thread that runs on our processor.
+/// If that thread is a client of the traced server, the server has nothing to do meanwhile, and handles smaller batches
+/// afterwards.
 const LONGEST_SELECTIVE: Duration = QUIET;
-/// Like the constant above, while samples are taken to keep to a budget that includes the passes.
+/// Like the constant above, while sampling keeps to a budget, which includes the passes.
 const LONGEST_SAMPLING: Duration = Duration::from_millis(10);
 const SHORTEST: Duration = Duration::from_micros(100);
-/// Goal for the level of the fullest ring, in thousandths: many events then share the fixed cost of a pass and its cold
-/// caches, and there is still room for a burst.
+/// Target level of the fullest ring, in thousandths: high enough that many events share the fixed cost of a pass and
+/// its cold caches, and low enough to leave room for a burst.
 const GOAL: u32 = 150;
 
-/// Adapts to the target.
+/// Pause between passes, adapted to the target.
 pub struct Pacing {
     quiet_passes: u32,
     quiet_after: u32,
@@ -35,8 +35,8 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    /// `is_selective`: by samples or sizes most calls are passed by. `is_watched`: somebody else looks after the target
-    /// while it is quiet.
+    /// `is_selective`: sampling or a size filter skips most calls. `is_watched`: a lookout watches the target while it
+    /// is quiet.
     pub fn new(is_selective: bool, is_watched: bool) -> Self {
         let longest = if is_selective {
             LONGEST_SELECTIVE
@@ -56,18 +56,18 @@ impl Pacing {
         }
     }
 
-    /// Sets whether samples are taken to keep to a budget.
+    /// Sets whether sampling keeps to a budget.
     pub fn set_sampling(&mut self, is_sampling: bool) {
         self.is_sampling = is_sampling;
     }
 
-    /// Returns true while samples are taken to keep to a budget.
+    /// Returns true while sampling keeps to a budget.
     pub fn is_sampling(&self) -> bool {
         self.is_sampling
     }
 
-    /// Returns how long to sleep after a pass. Trails the producers: to chase the head makes its cache lines travel
-    /// between the cores for every event.
+    /// Returns the pause after a pass. The consumer trails the producers: if it followed closely, the cache lines of
+    /// the head would move between the cores for every event.
     pub fn pause_after(&mut self, stats: &PassStats) -> Duration {
         self.quiet_passes = if stats.events == 0 && stats.left == 0 {
             self.quiet_passes.saturating_add(1)
@@ -87,12 +87,12 @@ impl Pacing {
         self.pause
     }
 
-    /// Returns true if nothing has come for a while.
+    /// Returns true if no event has come for a while.
     pub fn is_quiet(&self) -> bool {
         self.quiet_passes >= self.quiet_after
     }
 
-    /// The target has asked for something: more may follow, and is not to wait.
+    /// Shortens the pauses, because the target has made a request and more may follow.
     pub fn expect_more(&mut self) {
         self.quiet_passes = 0;
     }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn the_pause_follows_the_rate() {
         let mut pacing = Pacing::new(false, false);
-        // Ring-fulls a millisecond; the ring then is that full after the pause.
+        // Rate in ring sizes per millisecond; the pause ends at that level.
         for (rate, expected_us) in [(0.9, 120..200), (0.3, 400..600), (0.01, 1000..1001)] {
             let mut pause = pacing.pause;
             for _ in 0..20 {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(pacing.pause_after(&pass(1)), LONGEST_SAMPLING);
         pacing.set_sampling(false);
         assert_eq!(pacing.pause_after(&pass(1)), LONGEST_SELECTIVE);
-        // Many that are selected nevertheless.
+        // A filter that still lets many events through.
         for _ in 0..20 {
             pacing.pause_after(&pass(900));
         }
@@ -159,7 +159,7 @@ mod tests {
             pacing.pause_after(&pass(0));
         }
         assert!(pacing.is_quiet());
-        // It stays so until something comes.
+        // The pause stays the same until an event comes.
         pacing.pause_after(&pass(0));
         assert!(pacing.is_quiet());
         pacing.pause_after(&pass(1));

@@ -1,17 +1,17 @@
-//! Keeps the live filter of a hook that does not record all allocations new: pages without recorded blocks lose their
-//! marks, and their releases are passed by at the price of one load.
+//! Renews the live filter of a hook that skips allocations. Pages without recorded blocks lose their marks, so their
+//! releases cost only one load.
 
 use memhook_ledger::{Ledger, LiveWalk, Observer};
 use memhook_stream::{MarkRenewal, Region};
 use std::time::Duration;
 
-/// At least so long between two renewals, and so many times as long as the last one took of the drain thread.
+/// Minimum time between two renewals. The time also grows with the duration of the last renewal.
 const APART: Duration = Duration::from_millis(500);
-/// Like the constant above, where every block that was recorded was entered, so that marks only slowly become too many.
+/// Like the constant above, if the hook marks every recorded block, so that stale marks accumulate slowly.
 const APART_IF_ENTERED: Duration = Duration::from_secs(5);
 const TIMES_APART: u32 = 200;
 
-/// Renews them.
+/// Schedule of the renewals.
 #[derive(Default)]
 pub(crate) struct RecordedBlocks {
     renewal: MarkRenewal,
@@ -21,14 +21,14 @@ pub(crate) struct RecordedBlocks {
 }
 
 impl RecordedBlocks {
-    /// While no samples are taken. The first renewal after it does not wait: until then, releases of most blocks
-    /// that are passed by are recorded.
+    /// Skips the renewals while nothing is sampled. The first renewal after sampling begins does not wait: until then
+    /// the hook records the releases of most skipped blocks.
     pub fn rest(&mut self) {
         self.next = Duration::ZERO;
     }
 
-    /// After a pass, while not all allocations are recorded. `has_budget`: before that, all were. `clock`: the time since
-    /// the attach.
+    /// Renews the filter after a pass if it is due, while allocations are skipped. `has_budget`: all allocations were
+    /// recorded before sampling began. `clock`: the time since the attach.
     pub fn turn<O: Observer>(
         &mut self,
         ledger: &Ledger<O>,
@@ -37,7 +37,7 @@ impl RecordedBlocks {
         clock: impl Fn() -> Duration,
     ) {
         let now = clock();
-        // A ledger that keeps a part of the blocks does not know all that are recorded.
+        // A ledger that keeps only a share of the blocks does not know all recorded ones.
         let is_whole = ledger.weight(1) == 1.0;
         if self.renewal.is_at_rest() && now >= self.next && is_whole {
             (self.walk, self.taken) = (LiveWalk::default(), Duration::ZERO);

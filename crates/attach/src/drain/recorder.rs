@@ -1,4 +1,4 @@
-//! Recording an attach into a file: what the drain thread hands to the writer.
+//! Writes an attach to a file: the drain thread's output to the writer.
 
 use memhook_abi::{Accesses, Event, Op, RawEvent};
 use memhook_ledger::{Ledger, Observer};
@@ -8,36 +8,36 @@ use memhook_stream::{Region, Stack, is_python};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Addresses of our own code in backtraces, which reports leave out.
+/// Addresses of our own code in backtraces, which reports omit.
 #[derive(Clone, Default)]
 pub struct OwnCode {
     /// The hook's mapping (avma).
     pub hook: std::ops::Range<u64>,
-    /// Where a wrapped dlopen returns through.
+    /// Return addresses of a wrapped dlopen.
     pub gadgets: HashSet<u64>,
 }
 
-/// Records what the drain takes, on the drain's thread.
+/// Recorder that runs on the drain thread.
 pub struct Recorder {
     /// The file.
     pub writer: Writer,
-    /// Code that backtraces in the file leave out.
+    /// Our own code, which backtraces in the file omit.
     pub own_code: OwnCode,
-    /// Threads that have recorded something.
+    /// Threads that have recorded an event.
     threads: HashSet<u32>,
     /// New threads whose names have not been requested yet.
     pub new_threads: Vec<u32>,
     last_thread: u32,
-    /// The Python functions on backtraces whose names the file has.
+    /// Python functions on backtraces whose names are in the file.
     named_frames: HashSet<u64>,
-    /// Where the process has code that it makes while it runs.
+    /// Areas with code that the process makes at run time.
     pub made_areas: Vec<Range<u64>>,
-    /// Return addresses there whose names the file does not have.
+    /// Return addresses in such areas whose names are not in the file.
     pub made_frames: HashSet<u64>,
 }
 
 impl Recorder {
-    /// A recorder that has recorded nothing yet.
+    /// Creates a recorder without events.
     pub fn new(writer: Writer) -> Recorder {
         Recorder {
             writer,
@@ -51,7 +51,7 @@ impl Recorder {
         }
     }
 
-    /// Events of this ring follow.
+    /// Declares the ring of the following events.
     pub fn begin_ring(&mut self, ring: usize, tid: u32) {
         self.writer.begin_ring(ring, tid);
         if tid != self.last_thread {
@@ -62,28 +62,28 @@ impl Recorder {
         }
     }
 
-    /// Sets how the following allocations of this ring are sampled; 0 records all of them.
+    /// Sets the sampling level of this ring's following allocations; 0: all are recorded.
     pub fn set_sampling(&mut self, level: u8) {
         self.writer.set_sampling(level);
     }
 
-    /// Records what was read and written of the block that the next release is about.
+    /// Records the reads and writes of the block that the next release frees.
     pub fn access(&mut self, accesses: &Accesses) {
         self.writer.access(accesses);
     }
 
-    /// Records an event of the ring that was begun.
+    /// Records an event of the present ring.
     #[inline(always)]
     pub fn event(&mut self, op: Op, words: RawEvent, size_bytes: u64, time_ns: u64) {
         self.writer.event(words.unpack_as(op), size_bytes, time_ns);
     }
 
-    /// An event about a mapping.
+    /// Records an event of a mapping.
     pub fn mapping(&mut self, event: Event, bytes: u64, time_ns: u64) {
         self.writer.event(event, bytes, time_ns);
     }
 
-    /// A pass is over, for the ledger too.
+    /// Ends a pass, after the ledger has ended it.
     pub fn end_pass(&mut self, now_ns: u64, ledger: &Ledger<impl Observer>, region: &Region) {
         let Recorder {
             writer,
@@ -114,7 +114,7 @@ impl Recorder {
         }
     }
 
-    /// The state at the end: the last interval of a recording of sums.
+    /// Records the last interval of a recording of sums.
     pub fn last_interval(&mut self, ledger: &Ledger<impl Observer>, region: &Region) {
         let Recorder {
             writer, own_code, ..
@@ -128,7 +128,7 @@ impl Recorder {
         writer.checkpoint(ledger, |id| stack(region, own_code, id));
     }
 
-    /// The threads that have recorded something.
+    /// Returns the threads that have recorded an event.
     pub fn threads(&self) -> impl Iterator<Item = u32> + '_ {
         self.threads.iter().copied()
     }
@@ -153,7 +153,7 @@ fn stack(region: &Region, own_code: &OwnCode, id: u32) -> Option<Stack> {
 }
 
 impl OwnCode {
-    /// The hook at its mapping, and the addresses that a wrapped dlopen returns through.
+    /// Creates the set from the hook's mapping and the return addresses of a wrapped dlopen.
     pub fn new(hook: Option<&ModuleImage>, gadgets: HashSet<u64>) -> OwnCode {
         OwnCode {
             hook: hook.map_or(0..0, |hook| hook.start..hook.end),

@@ -1,7 +1,7 @@
-//! When one thread does not keep up with a process, several do.
+//! Several drain threads for a process whose events one thread cannot keep up with.
 //!
-//! A ledger begins undivided, and stays so as long as one drain keeps up: to hand an event over takes time, and a
-//! processor that the target could use. It is never put together again.
+//! A ledger is undivided at first, and stays so as long as one drain keeps up, because passing events between threads
+//! takes time, and a processor that the target could use. A divided ledger stays divided.
 
 use super::crew::{Crew, Distributes};
 use super::state::State;
@@ -13,29 +13,30 @@ use memhook_stream::{Drain, PassStats, Region, Sink};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One drain does not keep up when it finds a ring so full, in thousandths: with the next pause it may be full.
+/// Level of a ring at which one drain counts as too slow, in thousandths. The ring may be full after the next pause.
 const PRESSED: u32 = 500;
-/// In so many passes within [`PRESSED_WITHIN`] of each other. One alone may be a burst; more do not always come, because
-/// threads take samples then.
+/// Number of such passes, each within [`PRESSED_WITHIN`] of the previous one, after which the ledger is divided. A
+/// single one may be a burst. The number is small because threads begin to sample, and then further ones may not occur.
 const PRESSED_PASSES: u32 = 4;
 const PRESSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Drains that are used at most unless others are asked for.
+/// Default limit of the number of drains.
 const USUAL_MOST: usize = 8;
 
-/// As many as do not take processors that the target needs: a quarter of them, or those that it may not use.
+/// Returns the number of drains that leave the target its processors: a quarter of the available ones, or all that the
+/// target may not use.
 fn usual_drains(pid: i32) -> usize {
-    // By its affinity, and the quota of its control group.
+    // This respects our affinity and the quota of our control group.
     let own = std::thread::available_parallelism().map_or(1, usize::from);
     let of_target = memhook_process::allowed_processors(pid).unwrap_or(usize::MAX);
     let spare = own.saturating_sub(of_target);
     (own / 4).max(spare).clamp(1, USUAL_MOST)
 }
 
-/// The drains of a process.
+/// Drains of a process.
 pub(super) struct Drains {
     most: usize,
-    /// Passes that found a ring so full, and when the last one was.
+    /// Number of passes with such a full ring, and the time of the last one.
     pressed: u32,
     pressed_at_ns: u64,
     crew: Option<Crew<ToShards>>,
@@ -52,13 +53,13 @@ impl Drains {
         }
     }
 
-    /// Returns true if several threads take the passes.
+    /// Returns true if several threads share the passes.
     pub fn are_several(&self) -> bool {
         self.crew.is_some()
     }
 
-    /// After a pass of one drain: divides the ledger if one is too little. What writes events down, or keeps to a budget,
-    /// needs one sequence of them.
+    /// Divides the ledger after a pass if one drain is too slow. A recorder and a budget need all events in one
+    /// sequence, so they prevent a division.
     pub fn divide_if_pressed<O: Observer>(
         &mut self,
         stats: &PassStats,
@@ -100,8 +101,8 @@ impl Drains {
         }
     }
 
-    /// A pass of all drains, if there are several. `is_last`: no thread records any more. Returns, too, whether a thread
-    /// has written that nobody knew.
+    /// Takes a pass with all drains, if there are several. `is_last`: no thread records any more. The result says if a
+    /// thread has written that was unknown before.
     pub fn pass<O: Observer>(
         &mut self,
         drain: &mut Drain,
@@ -136,17 +137,17 @@ impl Drains {
     }
 }
 
-/// Distributes the events of some rings, and keeps the sums that sampling needs.
+/// Distributes the events of some rings, and keeps the sums for sampling.
 struct ToShards {
     router: Router,
     config: Arc<TraceConfig>,
     level: u8,
     counts: SampledAllocations,
-    /// True if this pass has any samples.
+    /// True if this pass contains samples.
     has_samples: bool,
     /// Time in the allocator during this pass.
     call_times: CallTimes,
-    /// Rings of this pass, with the threads that have written into them.
+    /// Rings of this pass and the threads that have written to them.
     rings: Vec<(usize, u32)>,
 }
 
@@ -169,7 +170,7 @@ impl Sink for ToShards {
         self.router.begin_ring(ring, tid);
     }
     fn set_sampling(&mut self, mean_bytes: u64) {
-        // Only what the configuration asked for: the ring is the target's.
+        // The target can write this number, so only levels from the configuration count.
         self.level = self.config.sampling_level(mean_bytes);
         self.counts.announce(self.level);
         self.has_samples |= self.level != 0;
@@ -182,7 +183,7 @@ impl Sink for ToShards {
     }
     #[inline(always)]
     fn event(&mut self, event: Event, size_bytes: u64, time_ns: u64) {
-        // Of a described allocator, and there is none.
+        // The target may name a described allocator although there is none.
         if heap_of(event.address) != 0 {
             return;
         }

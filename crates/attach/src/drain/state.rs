@@ -1,4 +1,4 @@
-//! Results that the drain thread has made of the events.
+//! Results that the drain thread has computed from the events.
 
 use super::budget::BudgetKeeper;
 use super::described_heap::DescribedHeap;
@@ -12,25 +12,25 @@ use memhook_ledger::{
 use memhook_stream::Region;
 use std::time::Duration;
 
-/// Results of the events so far.
+/// Results of all events until now.
 pub struct State<O = ()> {
     /// Live blocks and sites.
     pub ledger: Ledger<O>,
-    /// Meaning of the samples.
+    /// Weights of the samples.
     pub counts: SampledAllocations,
-    /// Time in the allocator, in counts of the time stamp counter ([`TraceConfig::call_times`]).
+    /// Time in the allocator, in ticks of the time stamp counter ([`TraceConfig::call_times`]).
     pub(crate) call_times: CallTimes,
-    /// Writes down what is drained, if that is asked for.
+    /// Recorder of the events, if there is a recording.
     pub recorder: Option<Recorder>,
-    /// Keeps tracing within a budget, if there is one.
+    /// Controller of the budget, if there is one.
     pub(crate) budget: Option<BudgetKeeper>,
-    /// Where recorded blocks are, as the hook sees it.
+    /// Renewal of the hook's live filter.
     recorded_blocks: RecordedBlocks,
-    /// The heaps of the allocators that the user has described, in their order.
+    /// Heaps of the allocators that the user has described, in the order of their descriptions.
     pub heaps: Vec<DescribedHeap>,
-    /// The mappings, if they are traced.
+    /// Mappings, if they are traced.
     pub mappings: Option<MappingLedger>,
-    /// Writes down what becomes of them.
+    /// Recorder of mappings, if there is a recording.
     pub mapping_recorder: Option<Recorder>,
 }
 
@@ -39,7 +39,7 @@ impl<O: Observer> State<O> {
     pub(super) fn new(pid: i32, config: &TraceConfig, observer: O) -> State<O> {
         let max_memory = config.max_memory.unwrap_or_else(for_a_ledger);
         let max_bytes = usize::try_from(max_memory).unwrap_or(usize::MAX);
-        // Each heap gets its share.
+        // All heaps get equal shares.
         let max_bytes = (max_bytes / (1 + config.allocators.len())).max(LEAST_BYTES);
         let options = LedgerOptions {
             track_release_stacks: config.stacks == Stacks::All,
@@ -64,7 +64,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Returns true if somebody needs all events in one sequence, so that one thread must take them.
+    /// Returns true if a consumer needs all events in one sequence, so that one thread must take them.
     pub(super) fn needs_one_sequence(&self) -> bool {
         self.recorder.is_some()
             || self.budget.is_some()
@@ -72,7 +72,7 @@ impl<O: Observer> State<O> {
             || !self.heaps.is_empty()
     }
 
-    /// The recorder of one kind of memory.
+    /// Returns the recorder of one kind of memory.
     pub(crate) fn recorder_of(&mut self, memory: Memory) -> &mut Option<Recorder> {
         match memory {
             Memory::Heap => &mut self.recorder,
@@ -81,7 +81,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Tells the hook which blocks are recorded ones, while not all allocations are recorded.
+    /// Renews the hook's live filter, while allocations are skipped.
     pub(super) fn renew_recorded_blocks(
         &mut self,
         region: &Region,
@@ -92,7 +92,7 @@ impl<O: Observer> State<O> {
             Some(budget) => budget.is_sampling(),
             None => config.is_selective(),
         };
-        // Blocks of described allocators have ledgers of their own.
+        // The heaps of described allocators have separate ledgers, so the filter would miss their blocks.
         if is_wanted && self.heaps.is_empty() {
             let has_budget = self.budget.is_some();
             self.recorded_blocks
@@ -102,7 +102,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// After the last pass.
+    /// Ends the state after the last pass.
     pub(super) fn finish(&mut self, region: &Region, now_ns: u64) {
         self.ledger.finish();
         for heap in &mut self.heaps {
@@ -114,7 +114,7 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Hands what became of the mappings in this pass to their recorder.
+    /// Passes this pass's events of mappings to their recorder.
     pub(super) fn record_mappings(&mut self, region: &Region, now_ns: u64) {
         let (Some(mappings), Some(recorder)) = (&mut self.mappings, &mut self.mapping_recorder)
         else {
@@ -132,12 +132,12 @@ impl<O: Observer> State<O> {
     }
 }
 
-/// A kind of memory.
+/// Kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// Blocks of allocators.
+    /// Blocks of the hooked allocators.
     Heap,
-    /// Mappings, which have a ledger of their own.
+    /// Mappings, which have a separate ledger.
     Mappings,
     /// Blocks of a described allocator, by its number.
     Described(usize),

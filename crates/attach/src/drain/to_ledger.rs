@@ -1,4 +1,4 @@
-//! The way of an event from its ring to the ledger, the recorder, and the sums that sampling needs.
+//! Path of an event from its ring to the ledger, the recorder, and the sums for sampling.
 
 use super::described_heap::allocations_of;
 use super::state::State;
@@ -7,20 +7,20 @@ use memhook_abi::{Accesses, Event, Op, RawEvent, heap_of};
 use memhook_ledger::{Observer, SampledAllocations};
 use memhook_stream::{Region, Sink};
 
-/// Hands events to the ledger and the recorder, and keeps the sums that sampling needs.
+/// Passes events to the ledger and the recorder, and keeps the sums for sampling.
 pub(super) struct ToLedger<'a, O> {
     state: &'a mut State<O>,
     region: &'a Region,
     config: &'a TraceConfig,
     now_ns: u64,
-    /// Level at which the coming allocations are sampled; 0 if every one is recorded.
+    /// Sampling level of the following allocations; 0: all are recorded.
     level: u8,
     writers: &'a mut [u32],
     has_new_writer: bool,
 }
 
 impl<'a, O> ToLedger<'a, O> {
-    /// For one pass. `writers`: who has written into each ring until now.
+    /// Creates the receiver of one pass. `writers`: the threads that have written to each ring until now.
     pub(super) fn new(
         state: &'a mut State<O>,
         region: &'a Region,
@@ -39,12 +39,12 @@ impl<'a, O> ToLedger<'a, O> {
         }
     }
 
-    /// Returns true if a thread has written that was not known before.
+    /// Returns true if a thread has written that was unknown before.
     pub(super) fn has_new_writer(&self) -> bool {
         self.has_new_writer
     }
 
-    /// Counts what sampling and a budget need to know of an event.
+    /// Updates the sums that sampling and a budget need.
     #[inline(never)]
     fn count(&mut self, op: Op, words: RawEvent, size_bytes: u64) {
         let event = words.unpack_as(op);
@@ -56,21 +56,21 @@ impl<'a, O> ToLedger<'a, O> {
         }
     }
 
-    /// An event of an allocator that the user has described.
+    /// Handles an event of a described allocator.
     #[inline(never)]
     fn heap_event(&mut self, op: Op, words: RawEvent, size_bytes: u64, time_ns: u64)
     where
         O: Observer,
     {
         let event = words.unpack_as(op);
-        // A target may write the number of a heap that there is not.
+        // The target can write this number, so the heap may not exist.
         if let Some(heap) = self.state.heaps.get_mut(heap_of(event.address) - 1) {
             heap.event(event, self.level, size_bytes, time_ns);
         }
     }
 }
 
-/// Counts what an event says that was recorded as a sample.
+/// Counts an event that was recorded as a sample.
 pub(super) fn count_sample(
     counts: &mut SampledAllocations,
     level: u8,
@@ -105,7 +105,7 @@ impl<O: Observer> Sink for ToLedger<'_, O> {
         }
     }
     fn set_sampling(&mut self, mean_bytes: u64) {
-        // Only what the configuration asked for: the ring is the target's.
+        // The target can write this number, so only levels from the configuration count.
         self.level = self.config.sampling_level(mean_bytes);
         self.state.counts.announce(self.level);
         if self.level != 0 {

@@ -1,16 +1,16 @@
-//! Children that are traced from their first call of an allocator, at no cost for their parent.
+//! Traces children from their first call of an allocator, at no cost for their parent.
 //!
 //! Regions are mapped in the parent before it forks ([`super::parent`]), and its hook has a list of them. A child
-//! inherits both, and its first hooked call claims a region, unmaps the others, which are none of its business, and
-//! records into the one (the hook's `birth.hpp`). So children of a child are traced from an attach on. A thread
-//! here finds the claims. What it hands on is a session like any other: the child was never stopped.
+//! inherits both. Its first hooked call claims a region, unmaps the others, and records to the claimed one (the hook's
+//! `birth.hpp`). So children of a child are traced only after an attach. A thread here finds the claims, and produces a
+//! session as for any attach, except that the child was never stopped.
 //!
-//! What is left of a child that has ended is taken as well, so one that lives for a few milliseconds is traced
-//! as a whole. A child that executes another program soon is let be: that program is a target of its own.
+//! The events of a child that has already ended are taken as well, so a child that lives for a few milliseconds is
+//! traced completely. A child that soon executes another program is not traced: that program is a separate target.
 //!
-//! When we are killed, what is offered stays offered. A child that claims it fills a ring, takes us for dead as
-//! any traced process does, and passes through from then on; a child whose parent has found that out claims
-//! nothing. To the next attacher and to `detach` such a child is a process whose attacher was killed.
+//! If we are killed, the offered regions stay offered. A child that claims one fills a ring, considers us dead as any
+//! traced process does, and then passes calls through. A child whose parent has noticed our death claims nothing. For
+//! the next attacher and for `detach`, such a child is a process whose attacher was killed.
 
 use crate::hook::object::hook_at;
 use crate::session::{Heritage, Session};
@@ -28,83 +28,83 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks for claims.
+/// Time between two searches for claims.
 const PAUSE: Duration = Duration::from_millis(2);
-/// A child that executes another program has mostly done so by then.
+/// Time within which a child that executes another program has usually done so.
 const TIME_TO_EXECUTE: Duration = Duration::from_millis(20);
-/// A ring so full (of a thousand) must not wait for that.
+/// Level of a ring, in thousandths, that ends the wait for an execve.
 const NEARLY_FULL: u64 = 250;
-/// A child that takes longer to claim a region was killed meanwhile.
+/// Time after which a child with an incomplete claim must have been killed.
 const LONGEST_CLAIM: Duration = Duration::from_secs(1);
 
-/// A child that was found.
+/// Child that was found.
 pub(super) struct Newborn {
     pub pid: i32,
     pub session: Session,
-    /// It had not ended when it was found.
+    /// True if it was alive when it was found.
     pub lives: bool,
 }
 
 impl Newborn {
-    /// Detaches from a child that nobody traces.
+    /// Detaches from a child that no job traces.
     pub fn leave(mut self) {
         if self.lives {
-            // What this cannot restore, `detach` can.
+            // `detach` can restore the rest.
             let _ = self.session.detach();
         }
     }
 }
 
-/// A region for a child.
+/// Region for a child.
 struct Spare {
     region: Arc<Region>,
-    /// The program of the parent that it is mapped in.
+    /// Number of the parent's program in which it is mapped.
     program: u64,
-    /// The gate of that program's hook (avma), which is where it is in every child.
+    /// Address (avma) of the gate of that program's hook, which is the same in every child.
     gate: u64,
-    /// Which heritage is written into it.
+    /// Generation of the heritage in the region.
     generation: u64,
-    /// The heritage, with the place of its unwind tables.
+    /// Heritage with the place of its unwind tables.
     contents: Option<(Arc<Heritage>, UnwindTables)>,
     state: SpareState,
 }
 
 enum SpareState {
-    /// It waits, or is empty.
+    /// Waits for a child, or is empty.
     Idle,
-    /// A child has claimed it and is looked at.
+    /// A child has claimed it and is being examined.
     Claimed(Child),
-    /// Its session has been handed on.
+    /// The child's session has been passed on.
     Handed(Child),
 }
 
 #[derive(Clone, Copy)]
 struct Child {
     pid: i32,
-    /// `None`: it had ended when it was found.
+    /// Start time; `None` if it had ended when it was found.
     started: Option<u64>,
     found: Instant,
-    /// Nobody knows which process it is, or whether it has ended.
+    /// True if the process, or its end, cannot be determined.
     is_lost: bool,
 }
 
 #[derive(Default)]
 struct State {
     heritage: Option<Arc<Heritage>>,
-    /// Counts the heritages.
+    /// Number of heritages so far.
     generation: u64,
-    /// Counts the programs that the parent has executed.
+    /// Number of programs that the parent has executed.
     program: u64,
-    /// The gate of the hook in the present one (avma).
+    /// Gate of the hook in the present program (avma).
     gate: u64,
     spares: Vec<Spare>,
-    /// Children that found no region, as regions had counted them that have had other contents since.
+    /// Children that found no region, according to regions whose contents have been replaced.
     missed: u64,
-    /// Nothing is offered any more.
+    /// True if no more regions are offered.
     is_closed: bool,
 }
 
-/// State of births that is shared among the threads that trace a family.
+/// State of births, shared by the threads that trace a family.
 #[derive(Default)]
 pub(super) struct Births {
     state: Mutex<State>,
@@ -116,8 +116,8 @@ impl Births {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The parent executes a program whose hook has its gate here (avma). What waits in children of the last one
-    /// waits no longer, because it would be given the facts of another program.
+    /// Begins a program of the parent with the hook's gate at this address (avma). Regions that wait in children of the
+    /// previous program are withdrawn, because they would be filled with facts of the new one.
     pub fn begin_program(&self, gate: u64) {
         let mut state = self.lock();
         if let Some(last) = state.heritage.take() {
@@ -130,14 +130,14 @@ impl Births {
         }
     }
 
-    /// From now on children inherit this.
+    /// Sets the heritage of future children.
     pub fn inherit(&self, heritage: Heritage) {
         let mut state = self.lock();
         state.generation += 1;
         state.heritage = Some(Arc::new(heritage));
     }
 
-    /// Returns true if more regions should be mapped in the parent, to have this many waiting at any time.
+    /// Returns true if more regions must be mapped in the parent so that this many always wait.
     pub fn wants_more(&self, waiting: usize, most: usize) -> bool {
         let state = self.lock();
         let idle = |spare: &&Spare| matches!(spare.state, SpareState::Idle);
@@ -147,8 +147,8 @@ impl Births {
             && state.spares.iter().filter(idle).count() < waiting
     }
 
-    /// Takes a region that was just mapped in the parent, and offers it; returns how many bytes it takes before a child
-    /// comes. `None`: it cannot be used.
+    /// Offers a region that was just mapped in the parent. Returns the bytes that it occupies before a child comes;
+    /// `None`: it cannot be used.
     pub fn add(&self, region: Region) -> Option<u64> {
         let mut state = self.lock();
         let mut spare = Spare {
@@ -165,18 +165,18 @@ impl Births {
         bytes
     }
 
-    /// No child that is born from now on is traced from its birth.
+    /// Ends the tracing of children from their birth.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
         for spare in &state.spares {
-            // One that a child has taken meanwhile is found by the next look.
+            // If a child has just claimed the region, the next search finds it.
             spare.region.withdraw();
         }
     }
 
-    /// Returns true if this process is found here, or is about to be, so that nothing else may attach to it.
-    /// `hook_base`: where its parent has the hook.
+    /// Returns true if this process is or will be found here, so that no attach is allowed. `hook_base`: load bias of
+    /// the hook in its parent.
     pub fn cover(&self, pid: i32) -> bool {
         let state = self.lock();
         let gate = state.gate;
@@ -190,7 +190,7 @@ impl Births {
         match word(GATE_BIRTH_OFFSET) as u32 {
             gate_birth::UNDECIDED => !state.is_closed && word(SPARES_BEHIND_GATE) != 0,
             gate_birth::UNDER_WAY => true,
-            // Also when its session has been handed on: it may not have been received yet.
+            // This includes a session that has been passed on but may not have been received yet.
             gate_birth::DONE => {
                 let owner = word(8);
                 state
@@ -213,7 +213,7 @@ impl Births {
         state.spares.iter().all(is_idle)
     }
 
-    /// Children that found no region to claim.
+    /// Returns the number of children that found no region to claim.
     pub fn missed(&self) -> u64 {
         let state = self.lock();
         let of_head = state.heritage.as_ref().map_or(0, |h| h.births_missed());
@@ -224,12 +224,12 @@ impl Births {
         state.missed + of_head + of_children.sum::<u64>()
     }
 
-    /// Looks for claims until [`Births::end`].
+    /// Searches for claims until [`Births::end`].
     fn watch(&self, head: i32, tell: &Sender<Newborn>) {
         while !self.is_over.load(Relaxed) {
             let found = self.lock().look(head);
             for newborn in found {
-                // Nobody listens any more: dropping the session would leave the child traced by nobody.
+                // The receiver is gone. Dropping the session would leave the child traced without a job.
                 if let Err(unheard) = tell.send(newborn) {
                     unheard.into_inner().leave();
                 }
@@ -240,12 +240,12 @@ impl Births {
 }
 
 impl State {
-    /// Writes the present heritage into a region that nobody uses, and offers it.
+    /// Writes the present heritage into an unused region, and offers the region.
     fn prepare(&mut self, spare: &mut Spare) -> bool {
         let Some(heritage) = self.heritage_for(spare) else {
             return false;
         };
-        // What its children have counted would be gone with its contents.
+        // The children's count would be lost with the region's contents.
         self.missed += spare.region.births_missed();
         let tables = heritage.conceive(&spare.region);
         spare.state = SpareState::Idle;
@@ -270,7 +270,7 @@ impl State {
         for spare in &mut spares {
             self.look_at(spare, head, &mut found);
         }
-        // Nothing will come of what was mapped in an earlier program.
+        // Regions from an earlier program are useless.
         let program = self.program;
         spares.retain(|spare| {
             let is_empty = || matches!(spare.region.birth(), Birth::Closed);
@@ -294,7 +294,7 @@ impl State {
                 {
                     self.prepare(spare);
                 }
-                // A child was born below a wrapper, and does not use it.
+                // A child was born inside a wrapper and does not use the region.
                 Birth::Closed if !self.is_closed && spare.contents.is_some() => {
                     self.prepare(spare);
                 }
@@ -351,7 +351,7 @@ enum Fate {
 }
 
 impl Child {
-    /// The process with the number `inner` in its own pid namespace.
+    /// Creates the record of the process with the pid `inner` in its own pid namespace.
     fn new(head: i32, inner: u32, gate: u64, region: &Region, found: Instant) -> Child {
         let is_same_namespace = inner_tid(head, head).is_none_or(|of_head| of_head == head as u32);
         let pid = if is_same_namespace {
@@ -376,7 +376,7 @@ impl Child {
         }
         match owner_of(self.pid, gate) {
             Some(owner) if owner != region.owner() => {
-                // The memory of a process that is about to end is gone before the process is.
+                // When a process ends, its memory disappears before the process does.
                 let is_there = mappings(self.pid).is_ok_and(|maps| !maps.is_empty());
                 if is_there {
                     Fate::ExecutesAnother
@@ -389,7 +389,8 @@ impl Child {
     }
 }
 
-/// Whose region the hook of a process uses; 0 if it has none, as after an execve. `None`: we may not know.
+/// Returns the owner number of the region that a process's hook uses; 0 if it has no region, as after an execve.
+/// `None`: we may not read it.
 fn owner_of(pid: i32, gate: u64) -> Option<u64> {
     match open_memory(pid) {
         Ok(memory) => {
@@ -401,7 +402,7 @@ fn owner_of(pid: i32, gate: u64) -> Option<u64> {
     }
 }
 
-/// The thread that looks for claims.
+/// Thread that searches for claims.
 pub(super) struct Watch {
     births: Arc<Births>,
     thread: Option<JoinHandle<()>>,
@@ -409,7 +410,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Starts to watch the children of this process. Without a thread nobody is found.
+    /// Starts to watch the children of this process. If the thread cannot be started, no child is found.
     pub fn begin(head: i32) -> Watch {
         let births = Arc::new(Births::default());
         let (tell, found) = crossbeam_channel::unbounded();
@@ -430,10 +431,10 @@ impl Watch {
         &self.births
     }
 
-    /// Finds no more children. Returns those that nobody has received.
+    /// Ends the search. Returns the children that were not received.
     pub fn end(&mut self) -> Vec<Newborn> {
         self.births.close();
-        // Who claimed before that is found by then.
+        // Earlier claims have been found by then.
         let begin = Instant::now();
         while self.thread.is_some() && !self.births.is_quiet() && begin.elapsed() < LONGEST_CLAIM {
             std::thread::sleep(PAUSE);

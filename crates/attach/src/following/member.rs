@@ -1,4 +1,4 @@
-//! One of several processes that are followed: whether it is traced, waits for that, or is let be.
+//! One of several followed processes: it is traced, waits for an attach, or is left alone.
 
 use super::FollowedCount;
 use super::worker::Worker;
@@ -7,17 +7,17 @@ use crate::job::End;
 use memhook_process::{Chosen, has_ended, thread_start_time};
 use std::time::{Duration, Instant};
 
-/// Pause before the second attempt; it doubles with each further one.
+/// Pause before the second attempt, doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Time after which a failure is reported: a program that was just started needs a moment.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A process in which an attach has failed so often is let be.
+/// Number of failed attaches after which a process is left alone.
 const MOST_FAILURES: u32 = 3;
 
-/// A followed process.
+/// Followed process.
 pub(super) struct Member {
-    /// Tells it from a later one with the same id.
+    /// Start time, which distinguishes it from a later process with the same pid.
     started: Option<u64>,
     /// Number of its programs that have been traced.
     programs: u32,
@@ -39,11 +39,11 @@ enum State {
 
 /// Conclusion from the state of a process.
 pub(super) enum Advice {
-    /// It will not be traced.
+    /// The process will not be traced, for this reason.
     Tell(Error),
-    /// It has ended.
+    /// The process has ended.
     Forget {
-        /// It was not traced, and nobody was told why.
+        /// True if it was not traced and no reason was reported.
         is_missed: bool,
     },
 }
@@ -59,7 +59,7 @@ impl Member {
         }
     }
 
-    /// The process that it was made for.
+    /// Returns the process for which this member was created.
     pub fn chosen(&self, pid: i32) -> Chosen {
         Chosen {
             pid,
@@ -72,17 +72,17 @@ impl Member {
         self.programs > 0 || matches!(&self.state, State::Traced(worker) if worker.is_attached())
     }
 
-    /// Returns true if it is traced, or an attach is under way.
+    /// Returns true if the process is traced or an attach is in progress.
     pub fn is_traced(&self) -> bool {
         matches!(self.state, State::Traced(_))
     }
 
-    /// Returns true if it is time to attach to it.
+    /// Returns true if an attach is due.
     pub fn is_due(&self, now: Instant) -> bool {
         matches!(self.state, State::Waiting { next, .. } if next <= now)
     }
 
-    /// The number of the program that is to be traced next.
+    /// Returns the number of the next program to trace.
     pub fn next_program(&self) -> u32 {
         self.programs + 1
     }
@@ -91,7 +91,7 @@ impl Member {
         self.state = State::Traced(worker);
     }
 
-    /// Not now; the reason comes back if it should be told.
+    /// Postpones the attach. Returns the reason if it should be reported.
     pub fn wait(&mut self, now: Instant, why: Option<Error>) -> Option<Error> {
         let State::Waiting { since, next, pause } = &mut self.state else {
             return None;
@@ -104,7 +104,7 @@ impl Member {
         Some(why)
     }
 
-    /// It will be found by another way, or is what it is not now.
+    /// Postpones the attach for a short time: the process will be found in another way, or its state will change.
     pub fn wait_shortly(&mut self, now: Instant) {
         const PAUSE: Duration = Duration::from_millis(4);
         if let State::Waiting { next, .. } = &mut self.state {
@@ -112,20 +112,20 @@ impl Member {
         }
     }
 
-    /// Returns true if the process is the one that this was made for, or has ended.
+    /// Returns true if the process is the one for which this member was created, or has ended.
     pub fn is_current(&self, pid: i32) -> bool {
         let started = thread_start_time(pid, pid);
         started.is_none() || started == self.started
     }
 
-    /// It is not attached to any more, for this reason.
+    /// Ends the attempts to attach, for this reason.
     pub fn let_be(&mut self, why: Error) -> Error {
         self.state = State::LetBe;
         self.is_told = true;
         why
     }
 
-    /// Returns what became of it since the last time. `is_tried_once`: the first failure is the last one.
+    /// Returns changes since the last call. `is_tried_once`: the first failure is final.
     pub fn follow_up(
         &mut self,
         pid: i32,
@@ -160,7 +160,7 @@ impl Member {
         }
     }
 
-    /// Waits for the end of its trace. Returns why the attach has failed, if it has.
+    /// Waits for the end of the trace. Returns the reason if the attach has failed.
     pub fn join(&mut self, count: &mut FollowedCount) -> Option<Error> {
         let state = std::mem::replace(&mut self.state, State::waiting());
         let State::Traced(worker) = state else {
@@ -172,7 +172,7 @@ impl Member {
                 count.traced += u64::from(self.programs == 0);
                 self.programs += 1;
                 self.failures = 0;
-                // Otherwise it has ended, which the next look finds, or executes another program.
+                // Otherwise the process has ended, which the next search finds, or executes another program.
                 if !matches!(end, End::Gone) {
                     self.state = State::LetBe;
                 }
@@ -202,7 +202,7 @@ mod tests {
         Some(Error::StillLoaded { pid: 7 })
     }
 
-    /// At first a reason may pass by itself; later it is told, and once is enough.
+    /// A reason is not reported at first, because it may disappear; a lasting one is reported once.
     #[test]
     fn a_reason_is_told_once_when_it_lasts() {
         let mut member = Member::new(std::process::id() as i32);

@@ -1,4 +1,4 @@
-//! Obstacles that prevent an attach for the moment, although it may be possible a little later.
+//! Obstacles to an attach that may disappear a little later.
 
 use crate::config::TraceConfig;
 use crate::error::Error;
@@ -9,15 +9,15 @@ use memhook_process::{Loader, mappings, parent, tracer};
 /// Obstacle to an attach at this moment.
 #[derive(Debug)]
 pub enum Obstacle {
-    /// It is a copy of its parent that we have made and hold.
+    /// The process is a copy of its parent that we made and hold.
     OfOurs,
-    /// It runs in another one's memory until it executes a program.
+    /// The process uses another process's memory until it executes a program.
     BorrowsMemory,
-    /// It cannot be traced, or not yet.
+    /// The process cannot be traced, or not yet.
     Error(Error),
 }
 
-/// Returns the obstacle to an attach to this process, where these others are traced.
+/// Returns the obstacle to an attach to this process, given the other traced processes.
 pub fn obstacle(
     pid: i32,
     traced: impl Iterator<Item = i32>,
@@ -26,12 +26,11 @@ pub fn obstacle(
     kinship(pid, traced).or_else(|| unready(pid, config).map(Obstacle::Error))
 }
 
-/// The part of it that only the kernel is asked for: whether the process is one that we have made, or runs in another
-/// one's memory.
+/// Returns the obstacles that need only system calls: we made the process, or it uses another process's memory.
 pub fn kinship(pid: i32, traced: impl Iterator<Item = i32>) -> Option<Obstacle> {
-    // Patched by us, such a process would change the memory of the one that it shares it with. It
-    // may be another one's child (clone(2), CLONE_PARENT). Where a comparison is not permitted, the
-    // processes have different owners.
+    // If we patched such a process, we would change the memory of the process that it shares memory with. That process
+    // need not be its parent (clone(2), CLONE_PARENT). If the comparison is not permitted, the processes have different
+    // owners.
     let own = std::process::id() as i32;
     let mut others = traced.chain([own]).chain(parent(pid));
     if tracer(pid, pid) == own {
@@ -43,7 +42,7 @@ pub fn kinship(pid: i32, traced: impl Iterator<Item = i32>) -> Option<Obstacle> 
     None
 }
 
-/// The part of it for which files of the process are read: whether it can be traced, and its libraries are loaded.
+/// Returns the obstacles that need files of the process: it cannot be traced, or its libraries are not loaded yet.
 pub fn unready(pid: i32, config: &TraceConfig) -> Option<Error> {
     if let Err(why) = refuse(pid, config) {
         return Some(why);

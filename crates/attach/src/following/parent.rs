@@ -1,4 +1,4 @@
-//! The process whose children are traced from their birth: maps regions in it for them, and takes those away again.
+//! Process whose children are traced from their birth: maps regions in it for them, and unmaps them again.
 
 use super::births::Births;
 use crate::hook::presence::{any_point, hold_with_hook};
@@ -15,11 +15,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many regions wait for children. Each is mapped by a short hold of one thread.
+/// Number of regions that wait for children. Each is mapped during a short hold of one thread.
 const WAITING: usize = 8;
-/// More are never mapped: children that live use them up, and each makes a fork of the parent a little slower.
+/// Limit of the mapped regions: living children use them up, and each makes a fork of the parent a little slower.
 const MOST: usize = 48;
-/// After so many failures no more are mapped.
+/// Number of failures after which no more regions are mapped.
 const MOST_FAILURES: u32 = 3;
 
 /// Additional work for the trace of such a process, around its job.
@@ -27,15 +27,15 @@ pub(super) struct Parent {
     job: Box<dyn Job + Send>,
     births: Arc<Births>,
     gate: u64,
-    /// Where the regions are mapped (avma).
+    /// Addresses of the mapped regions (avma).
     mapped: Vec<u64>,
-    /// Number of regions that children find.
+    /// Number of regions in the list for children.
     listed: u64,
     bytes: u64,
     failures: u32,
-    /// Bytes that regions hold before a child comes, above all unwind tables.
+    /// Bytes that regions occupy before a child comes, mainly for unwind tables.
     filled: u64,
-    /// The longest time that a thread was held for one of them.
+    /// Longest hold of a thread for one region.
     held: Duration,
 }
 
@@ -54,7 +54,7 @@ impl Parent {
         }
     }
 
-    /// Hands down what children inherit now.
+    /// Sets the present heritage of children.
     fn hand_down(&self, session: &Session) {
         if let Some(heritage) = session.heritage() {
             self.births.inherit(heritage);
@@ -66,7 +66,7 @@ impl Parent {
     }
 
     fn add_as_needed(&mut self, session: &Session) {
-        // Where memory is limited, the next one must fit, too. They are all alike.
+        // Regions are all alike; if memory is limited, the next one must fit too.
         let each = self.filled / self.mapped.len().max(1) as u64;
         let fits = self.filled.saturating_add(each) <= session.memory_allowance();
         if fits && self.failures < MOST_FAILURES && self.births.wants_more(WAITING, MOST) {
@@ -75,7 +75,7 @@ impl Parent {
         }
     }
 
-    /// Before the first event is taken.
+    /// Maps the first regions before the first event is taken.
     pub fn prepare(&mut self, session: &mut Session) {
         let pid = session.pid();
         let gate = mappings(pid).ok().and_then(|maps| {
@@ -90,21 +90,21 @@ impl Parent {
         self.gate = gate;
         self.births.begin_program(gate);
         self.hand_down(session);
-        // So that whoever is told of the attach finds the first children traced.
+        // Whoever learns of the attach must find the first children traced.
         for _ in 0..WAITING {
             self.add_as_needed(session);
         }
         session.note_held(self.held);
     }
 
-    /// Maps one more. `None`: that was not possible.
+    /// Maps one more region; `None` if that is not possible.
     fn add(&mut self, session: &Session) -> Option<()> {
         let pid = session.pid();
         let mut held = hold_with_hook(pid, session.hook_base()).ok()?;
         let made = make_region(&mut held, self.bytes).ok();
         let is_listed = made.as_ref().and_then(|made| {
             self.mapped.push(made.address.0);
-            // A child would have a copy of the guide, in which nobody tells it anything.
+            // A child would have its own copy of the guide, which the attacher cannot write.
             let is_private = made.is_private;
             (!is_private).then(|| self.list_it(&mut held, made.address))?
         });
@@ -115,19 +115,18 @@ impl Parent {
         Some(())
     }
 
-    /// Has children inherit a region, and tells them where it is. They claim it when it is offered, and a child leaves
-    /// the regions that it knows of. One that is forked between these two steps has a region that it does not know.
+    /// Makes children inherit a region, and adds it to their list. They claim it when it is offered; a child unmaps the
+    /// listed regions that it does not claim. A child that is forked between these two steps has an unlisted region.
     fn list_it(&mut self, held: &mut Held, region: RemoteAddress) -> Option<()> {
         set_inherited(held, region, self.bytes, true).ok()?;
-        // A word at a time, which a fork sees as a whole.
+        // The list is written word by word, so a fork sees each word completely or not at all.
         let at = self.list() + 8 * self.listed;
         write_bytes(held.pid(), at, &region.0.to_le_bytes()).ok()?;
         self.listed += 1;
         Some(())
     }
 
-    /// Takes all of it away. No thread of this process ever looks at the regions: only a process whose gate was
-    /// wiped does.
+    /// Removes all regions. No thread of this process accesses them: only a process whose gate a fork has wiped does.
     fn take_away(&mut self, session: &Session) {
         self.births.close();
         let pid = session.pid();
@@ -135,7 +134,7 @@ impl Parent {
             return;
         }
         let empty = vec![0; self.listed as usize * 8];
-        // Whoever still lists them must still have them.
+        // While the regions are listed, they must stay mapped.
         if write_bytes(pid, self.list(), &empty).is_err() {
             return;
         }
@@ -159,7 +158,7 @@ impl Parent {
     }
 }
 
-/// Where the process may have as much address space as it likes: what is mapped for children counts in its limit.
+/// Returns true if the process's address space is unlimited: the regions for children count in its limit.
 fn has_room(pid: i32) -> bool {
     let limits = proc_text(proc_path(pid, "limits")).unwrap_or_default();
     let mut lines = limits.lines();

@@ -1,4 +1,4 @@
-//! The thread that traces one of several followed processes, from the attach to the end.
+//! Thread that traces one of several followed processes, from the attach to the end.
 
 use super::births::Births;
 use super::parent::Parent;
@@ -18,8 +18,8 @@ use std::sync::{
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// So many attaches go on at the same time as there are processors: more would only make each other slower, and
-/// each of them holds a thread of its process for some part of it.
+/// Limits the attaches in progress to the number of processors: more would only slow each other down, and each holds a
+/// thread of its process for some time.
 #[derive(Clone)]
 pub(super) struct Permits {
     take: Sender<()>,
@@ -33,7 +33,7 @@ impl Permits {
         Permits { take, give }
     }
 
-    /// Does the work when it may be done; `None` if we are to end before.
+    /// Runs the work when it is permitted; `None` if the end comes before.
     fn within<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         const PAUSE: Duration = Duration::from_millis(20);
         while let Err(SendTimeoutError::Timeout(())) = self.take.send_timeout((), PAUSE) {
@@ -47,10 +47,10 @@ impl Permits {
     }
 }
 
-/// End of all traces, if they have one.
+/// End of all traces, if there is a time limit.
 ///
-/// Their time begins with the first trace: on a busy machine an attach may take longer than all of it, and would
-/// otherwise never be made.
+/// The time begins with the first trace: on a busy machine an attach may take longer than the whole time, and no trace
+/// would ever begin.
 #[derive(Clone)]
 pub(super) struct Until {
     duration: Option<Duration>,
@@ -65,7 +65,7 @@ impl Until {
         }
     }
 
-    /// Begins the time, unless it has begun; returns its end.
+    /// Begins the time unless it has begun, and returns its end.
     pub fn begin(&self) -> Option<Instant> {
         let duration = self.duration?;
         Some(*self.at.get_or_init(|| Instant::now() + duration))
@@ -77,13 +77,13 @@ impl Until {
     }
 }
 
-/// An attach that is to be made.
+/// Parameters of an attach.
 pub(super) struct Begin {
     pub chosen: Chosen,
     pub config: TraceConfig,
     pub until: Until,
     pub permits: Permits,
-    /// If its children are to be traced from their birth.
+    /// State of births if its children are traced from their birth.
     pub births: Option<Arc<Births>>,
 }
 
@@ -122,12 +122,12 @@ impl Worker {
         self.is_attached.load(Relaxed)
     }
 
-    /// Returns true if its process is no longer traced and its job is done.
+    /// Returns true if the process is no longer traced and its job is done.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits until then.
+    /// Waits until the trace is finished.
     pub fn join(self) -> Result<End, Error> {
         self.thread
             .join()
@@ -135,7 +135,7 @@ impl Worker {
     }
 }
 
-/// All of it on one thread, because ptrace requests must come from the thread that seized.
+/// Attaches and traces on the calling thread, because ptrace requests must come from the thread that seized.
 fn trace(begin: Begin, work: Work, is_attached: &AtomicBool) -> Result<End, Error> {
     let Begin { chosen, config, .. } = begin;
     let attached = begin.permits.within(|| {
@@ -165,7 +165,7 @@ fn trace(begin: Begin, work: Work, is_attached: &AtomicBool) -> Result<End, Erro
     Ok(follow(trace, &begin.until, Work { job, recording }))
 }
 
-/// To the end of the trace.
+/// Runs the trace to its end.
 fn follow(mut trace: Trace, until: &Until, work: Work) -> End {
     let Work { mut job, recording } = work;
     if let Some(recording) = recording {
@@ -173,7 +173,7 @@ fn follow(mut trace: Trace, until: &Until, work: Work) -> End {
     }
     let until = until.begin();
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // That is the time of the whole trace, and a child is traced since it was found.
+    // The trace counts the time from the moment when the child was found.
     let left = left.map(|left| left + trace.consumer().elapsed());
     trace.run(left, &mut *job)
 }

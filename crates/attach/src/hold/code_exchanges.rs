@@ -1,4 +1,4 @@
-//! Rules that every exchange of code in a process follows, whoever asks for it.
+//! Rules for every exchange of code in a process.
 
 use crate::error::Error;
 use memhook_inject::{CodeExchange, CodeExchanges, Exchanged, exchange_code};
@@ -7,10 +7,10 @@ use memhook_process::{Mapping, RemoteAddress, read_memory};
 use std::fs::File;
 use std::time::Duration;
 
-/// The shortest pause before code is tried again that a thread was in.
+/// Shortest pause before another attempt on code that a thread was executing.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Length of such a pause in holds: all threads are held for at most a tenth of the time, however many there are and
-/// however slow the machine is.
+/// Ratio of such a pause to the hold before it: all threads are held for at most a tenth of the time, however many they
+/// are and however slow the machine is.
 const PAUSE_PER_HOLD: u32 = 9;
 
 /// Returns how long to let the process run after all its threads were held.
@@ -21,8 +21,9 @@ pub(crate) fn pause_after(held: Duration) -> Duration {
 /// Number of attempts on code that is in use.
 const TRIES: u32 = 40;
 
-/// Exchanges code with all threads held, and tries again where threads are in it. `after_hold` sees each hold. Returns
-/// what is exchanged, and what is not, with the reason. `memory` is that of [`exchange_code`].
+/// Exchanges code with all threads held, and tries again if threads are executing it. `after_hold` is called with the
+/// duration of each hold. Returns the exchanged items, and the others with the reason. `memory` is the argument of
+/// [`exchange_code`].
 #[allow(clippy::type_complexity)] // both halves of what was handed over
 pub(crate) fn exchange_each<T>(
     pid: i32,
@@ -55,14 +56,14 @@ pub(crate) fn exchange_each<T>(
     Ok((exchanged, refused))
 }
 
-/// Returns true if the process has this jump there, in the code of a file. What it has mapped for itself since then, in
-/// the place of a library that was closed, is its own, whatever bytes it holds.
+/// Returns true if the process has this jump at this address, in code of a file. If it has mapped other memory there
+/// since, in place of a closed library, that memory does not count, whatever bytes it holds.
 pub(crate) fn has_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
     let is_code = mapping_at(maps, at).is_some_and(|m| m.exec && !m.shared && m.file_id.2 != 0);
     is_code && holds(pid, at, jump)
 }
 
-/// Returns true if code that the process made itself has this jump there, so that its destination must stay.
+/// Returns true if code that the process made at run time has this jump, so that its destination must stay mapped.
 pub(crate) fn has_own_jump(pid: i32, maps: &[Mapping], at: u64, jump: &[u8; JUMP_BYTES]) -> bool {
     let is_own = mapping_at(maps, at).is_some_and(|m| m.exec && (m.shared || m.file_id.2 == 0));
     is_own && holds(pid, at, jump)

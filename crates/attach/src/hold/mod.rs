@@ -1,4 +1,4 @@
-//! Where threads of the target may be held, and what is done to its code while all of them are.
+//! Conditions for holding threads of the target, and exchanges of its code while all threads are held.
 
 pub(crate) mod code_exchanges;
 mod musl_sleepers;

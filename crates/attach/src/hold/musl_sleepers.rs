@@ -1,9 +1,9 @@
-//! Threads of a process on musl that are certainly not inside of its allocator.
+//! Finds threads of a musl process that are certainly not inside its allocator.
 //!
-//! musl has no call frame information, so their stacks cannot be unwound. But whoever sleeps in a system call that the
-//! allocator never makes is inside of it only if a signal has come there, and its handler makes that call. Then the
-//! address by which the handler returns is on the stack: the kernel has put it there. So no such address may be
-//! anywhere from the stack pointer to the end of the stack.
+//! musl has no call frame information, so these stacks cannot be unwound. But a thread that sleeps in a system call
+//! that the allocator never makes is inside the allocator only if a signal handler has interrupted it and makes that
+//! call. Then the kernel has put the handler's return address on the stack. So no such address may be between the stack
+//! pointer and the end of the stack.
 
 use memhook_process::{Mapping, ModuleImage, ModulePart, code_places, module_part};
 use memhook_process::{RemoteAddress, read_memory};
@@ -19,25 +19,25 @@ const ALLOCATING: [i64; 7] = [
     libc::SYS_brk,
     libc::SYS_futex,
 ];
-/// `mov $15, %rax; syscall`, as C libraries have it, and the same as a compiler may write it: rt_sigreturn(2).
+/// `mov $15, %rax; syscall` as in C libraries, and an equivalent that a compiler may write: rt_sigreturn(2).
 const RETURNS: [&[u8]; 2] = [
     b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",
     b"\xb8\x0f\x00\x00\x00\x0f\x05",
 ];
-/// No stack that is searched is deeper.
+/// Limit of the searched stack depth.
 const DEEPEST: u64 = 8 << 20;
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// Features that distinguish such threads of one process from others.
+/// Data to recognize such threads of one process.
 pub struct MuslSleepers {
     pid: i32,
-    /// Where handlers return to.
+    /// Return addresses of signal handlers.
     returns: BTreeSet<u64>,
     mappings: Vec<Mapping>,
 }
 
 impl MuslSleepers {
-    /// `None` if the process is not on musl.
+    /// Returns `None` if the process does not use musl.
     pub fn of(pid: i32, modules: &[ModuleImage], mappings: Vec<Mapping>) -> Option<MuslSleepers> {
         let is_musl = |module: &ModuleImage| matches!(module_part(module), ModulePart::Musl);
         modules.iter().any(is_musl).then(|| MuslSleepers {
@@ -47,7 +47,8 @@ impl MuslSleepers {
         })
     }
 
-    /// `Err` with the reason if a thread may be inside that is in this system call (-1: in none) with its stack at `rsp`.
+    /// Returns `Err` with the reason if a thread may be inside the allocator. `call`: the system call in which it
+    /// sleeps (-1: none); `rsp`: its stack pointer.
     pub fn check(&self, call: i64, rsp: u64) -> Result<(), String> {
         if call < 0 || ALLOCATING.contains(&call) {
             return Err(
@@ -79,7 +80,7 @@ impl MuslSleepers {
     }
 }
 
-/// The addresses in a module at which rt_sigreturn(2) is called.
+/// Returns the addresses in a module at which rt_sigreturn(2) is called.
 fn returns(module: &ModuleImage) -> Vec<u64> {
     let mut found = Vec::new();
     for (code, offset) in code_places(&module.bytes) {
@@ -98,12 +99,12 @@ fn returns(module: &ModuleImage) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    /// Where the handler of a signal returns to, as no other word of this process is.
+    /// Return address of a signal handler, a value that no other word of this process has.
     const RETURN: u64 = 0x7eed_1a5e_9d0c_4b21;
 
     #[test]
     fn who_sleeps_elsewhere_is_outside() {
-        // As large as this, it is a mapping of its own, without the addresses that are looked for.
+        // A buffer of this size is a separate mapping, which contains none of these addresses.
         let mut stack = vec![0u64; 1 << 18];
         stack[3] = RETURN;
         let rsp = stack.as_ptr() as u64;

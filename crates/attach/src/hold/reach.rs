@@ -1,10 +1,10 @@
-//! Ways to hold a thread of the target: in a running process, or in one that we started and that waits at its start.
+//! Ways to hold a thread of the target: in a running process, or in a started program that waits at its start.
 
 use memhook_inject::{Child, Error, Held, HoldOptions, hold};
 
 /// The way.
 pub enum Reach<'a> {
-    /// The process runs: one of its threads is stopped.
+    /// The process runs, and one of its threads is stopped.
     Running,
     /// We started the process, and it is stopped at its start point, which is safe.
     AtStart(&'a mut Child),

@@ -1,17 +1,17 @@
-//! The places where a thread may be made to call the loader, or another function that takes locks.
+//! Places at which a thread may be made to call the loader, or another function that takes locks.
 //!
-//! Not a list of code that takes locks, which would never be complete: a place is safe only if everything on the thread's
-//! stack is known to hold none. The backtrace must reach the start of the very stack that the thread was created with.
-//! No frame may be in the C library, the loader, the unwinder or an allocator, with two exceptions:
+//! A list of code that takes locks would never be complete. So a place is safe only if everything on the thread's stack
+//! is known to hold no lock. The backtrace must reach the start of the stack with which the thread was created. No
+//! frame may be in the C library, the loader, the unwinder or an allocator, with two exceptions:
 //!
 //! - the innermost frames, if the program has called a system call wrapper of [`WAITING`];
 //! - the outermost frames, from which the C library has called main or the function of the thread.
 //!
-//! Functions of the C library without a name of their own are told apart by the pieces of code that its call frame
-//! information describes: a frame is in a function of a list if its piece begins where that function does.
+//! Functions of the C library without a symbol are distinguished by the ranges of its call frame information: a frame
+//! is in a listed function if its range begins where that function does.
 //!
-//! The loader calls the program's own `malloc` if there is one. A thread is inside of such an allocator if a frame is in
-//! one of its functions, or in one that these jump to. Where that cannot be told, no place is safe.
+//! The loader calls the program's own `malloc` if there is one. A thread is inside such an allocator if a frame is in
+//! one of its functions, or in a function that these jump to. If this cannot be determined, no place is safe.
 
 use memhook_abi::{HOOKED_FUNCTIONS, Role};
 use memhook_probe::JumpingCode;
@@ -23,24 +23,24 @@ use memhook_unwind::{Frame, Sections, TableModule, code_ranges, walk_frames};
 use object::{Object, ObjectSection};
 use std::ops::Range;
 
-/// Frames of a backtrace; a deeper stack is no safe place.
+/// Limit of the frames in a backtrace; a thread with a deeper stack is at no safe place.
 const DEPTH: usize = 1024;
 
-/// A glibc of the process. Addresses are avma.
+/// Instance of glibc in the process. Addresses are avma.
 struct Glibc {
     range: Range<u64>,
-    /// The pieces of its code, sorted.
+    /// Ranges of its code, sorted.
     pieces: Vec<Range<u64>>,
-    /// Where pieces begin that a thread may wait in, sorted.
+    /// Start addresses of the ranges in which a thread may wait, sorted.
     waiting: Vec<u64>,
-    /// Where `__libc_start_main` begins.
+    /// Start address of `__libc_start_main`.
     start: u64,
 }
 
-/// The allocator that is part of the executable.
+/// Allocator that is part of the executable.
 enum OwnAllocator {
     None,
-    /// Its functions (avma).
+    /// Ranges of its functions (avma).
     At(Vec<Range<u64>>),
     Unknown,
 }
@@ -54,7 +54,7 @@ pub struct SafePlaces {
 }
 
 impl SafePlaces {
-    /// In a process with these modules.
+    /// Finds the safe places of a process with these modules.
     pub fn among(modules: &[ModuleImage]) -> SafePlaces {
         let of = |part| modules.iter().filter(move |m| module_part(m) == part);
         let main = modules.iter().find(|m| m.is_main);
@@ -69,7 +69,7 @@ impl SafePlaces {
         }
     }
 
-    /// Returns why no place can be proved safe, if that is so.
+    /// Returns the reason if no place can be proved safe.
     pub fn never(&self) -> Option<&'static str> {
         match self.own {
             OwnAllocator::Unknown => {
@@ -79,7 +79,7 @@ impl SafePlaces {
         }
     }
 
-    /// `Err` with the reason if a thread that is stopped at (pc, sp, rbp) is not at such a place.
+    /// Returns `Err` with the reason if a thread that is stopped at (pc, sp, rbp) is not at a safe place.
     pub fn check(
         &self,
         modules: &[TableModule],
@@ -91,7 +91,7 @@ impl SafePlaces {
         }
         let (frames, is_complete) = walk_frames(modules, start, read, DEPTH);
         if self.has_musl {
-            // Nothing of musl's own is called; its stacks do not state where they begin.
+            // No function of musl itself is called. musl's stacks do not mark where they begin.
             return self.check_allocators(&frames);
         }
         if !is_complete {
@@ -110,8 +110,8 @@ impl SafePlaces {
             )
         })?;
         let mut rest = &frames[..frames.len() - outer];
-        // A signal has interrupted what is outside of it anywhere, so each part is judged by itself. The frame by
-        // which the handler returns ends its part.
+        // A signal can interrupt code anywhere outside the C library, so the frames before and after it are judged
+        // separately. The frame through which the handler returns ends its part.
         while let Some(interrupted) = rest.iter().skip(1).position(|frame| frame.is_exact) {
             if let OwnAllocator::At(_) = self.own {
                 return Err("handles a signal, which may have come inside of the allocator".into());
@@ -122,7 +122,7 @@ impl SafePlaces {
         self.check_part(rest)
     }
 
-    /// Frames without what is outermost.
+    /// Checks the frames without the outermost ones.
     fn check_part(&self, frames: &[Frame]) -> Result<(), String> {
         let inner = frames
             .iter()
@@ -174,12 +174,12 @@ impl SafePlaces {
         };
         let glibc = |frame: &Frame| self.glibc(frame.lookup());
         if let Some(of_last) = glibc(last) {
-            // clone(3), or one like it, has called start_thread. makecontext(3) lets its functions return to the very
-            // beginning of a function.
+            // clone(3) or a similar function has called start_thread. makecontext(3) makes its functions return to the
+            // very beginning of a function.
             let is_called = of_last.begin(last.lookup())? != last.pc;
             return (is_called && glibc(before).is_some()).then_some(2);
         }
-        // `_start` of the program has called __libc_start_main, and that another function, since 2.34.
+        // The program's `_start` has called __libc_start_main, which calls another function since glibc 2.34.
         let of_before = glibc(before)?;
         if of_before.begin(before.lookup())? != of_before.start {
             return None;
@@ -216,7 +216,7 @@ impl Glibc {
         })
     }
 
-    /// Where the piece of code begins that an address is in.
+    /// Returns the start of the code range that contains an address.
     fn begin(&self, address: u64) -> Option<u64> {
         let behind = self.pieces.partition_point(|range| range.start <= address);
         let piece = self.pieces[..behind].last()?;
@@ -229,7 +229,7 @@ impl Glibc {
     }
 }
 
-/// The pieces of a module's code (svma), sorted.
+/// Returns the ranges of a module's code (svma), sorted.
 fn pieces(module: &ModuleImage) -> Option<Vec<Range<u64>>> {
     let sections = Sections::of(&module.bytes).ok()?;
     let pieces = code_ranges(&sections).into_iter();
@@ -280,7 +280,7 @@ impl<'a> Code<'a> {
     }
 }
 
-/// The functions (avma) of the allocator that an executable exports; `None` if they cannot be told.
+/// Returns the functions (avma) of the allocator that an executable exports; `None` if they cannot be determined.
 fn own_allocator(module: &ModuleImage) -> Option<Vec<Range<u64>>> {
     let pieces = pieces(module)?;
     let allocates = HOOKED_FUNCTIONS

@@ -1,4 +1,4 @@
-//! Holding a thread where it may call the loader.
+//! Holds a thread at a point where it may call the loader.
 
 use super::musl_sleepers::MuslSleepers;
 use super::reach::Reach;
@@ -14,15 +14,16 @@ use std::time::{Duration, Instant};
 /// Time limit for finding a thread outside the loader.
 pub const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Number of attempts to load the hook while all other threads stand still.
+/// Number of attempts to load the hook while all other threads are stopped.
 const STILL_TRIES: u32 = 3;
-/// Longest wait for threads that did not stop in time. One that sleeps uninterruptibly for longer is let go later.
+/// Longest wait for threads that did not stop in time. A thread whose uninterruptible sleep lasts longer is released
+/// later.
 const LATE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Between two looks at a lock of the loader that is taken.
+/// Time between two checks of a lock of the loader that is taken.
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 
-/// Where a thread of one process may be made to call the loader.
+/// Points at which a thread of one process may be made to call the loader.
 pub struct SafePoints {
     modules: Vec<TableModule>,
     places: SafePlaces,
@@ -31,8 +32,9 @@ pub struct SafePoints {
 }
 
 impl SafePoints {
-    /// In a process with these modules, whose tables are compiled. A hook that is there is one of them: a thread may
-    /// wait for a long time in a wrapper's call of read(2), also after the detach.
+    /// Creates the safe points of a process with these modules, whose tables are compiled. A hook in the process must
+    /// be one of the modules, because a thread may wait for a long time in a wrapper's call of read(2), even after the
+    /// detach.
     pub fn new(tables: &UnwindTables, modules: &[ModuleImage]) -> SafePoints {
         SafePoints {
             modules: tables.table_modules(modules),
@@ -42,10 +44,10 @@ impl SafePoints {
         }
     }
 
-    /// In a running process that is not traced, with these modules.
+    /// Creates the safe points of a running process that is not traced, with these modules.
     ///
     /// # Errors
-    /// When the process's mappings cannot be read.
+    /// The process's mappings cannot be read.
     pub fn of_process(
         pid: i32,
         mut modules: Vec<ModuleImage>,
@@ -61,12 +63,12 @@ impl SafePoints {
         })
     }
 
-    /// Returns why no thread will ever be at one, if that is known.
+    /// Returns the reason if no thread will ever be at a safe point.
     pub fn never(&self) -> Option<&'static str> {
         self.places.never()
     }
 
-    /// Returns true if a thread that sleeps at `pc` with the stack at `sp` is certainly at one.
+    /// Returns true if a thread that sleeps at `pc` with the stack at `sp` is certainly at a safe point.
     pub fn is_safe_asleep(&self, pid: i32, (pc, sp): (u64, u64)) -> bool {
         let read = |address| read_word(pid, RemoteAddress(address));
         let start = (pc, sp, UNKNOWN_FRAME_POINTER);
@@ -81,7 +83,7 @@ impl SafePoints {
         is_within(&frames, &self.loader)
     }
 
-    /// Holds a thread at one, for functions that take any lock.
+    /// Holds a thread at a safe point, for functions that take any lock.
     pub fn hold(&self, reach: &mut Reach<'_>, pid: i32, deadline: Duration) -> Result<Held, Error> {
         let judge = |registers: &Registers, read: &dyn Fn(u64) -> Option<u64>| {
             let start = (registers.rip, registers.rsp, registers.rbp);
@@ -90,7 +92,7 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// Like the function above, for the functions of an allocator, and on musl too, in a process of
+    /// Like the function above, for the functions of an allocator, also on musl, in a process of
     /// [`SafePoints::of_process`].
     pub fn hold_to_free(
         &self,
@@ -108,10 +110,10 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// [`SafePoints::hold`] at a moment at which nobody keeps the loader's locks, and with the other threads standing still, so that
-    /// nobody takes them or touches a descriptor of ours until the hook is loaded. Where the others cannot be stopped
-    /// within 10 ms, or one of them is inside of the loader, three times in a row, they run. What keeps the locks for longer than the time that a
-    /// thread is looked for is an error ([`Error::CallTimeout`]).
+    /// Like [`SafePoints::hold`], at a moment at which no thread has the loader's locks. The other threads are stopped
+    /// too, so that until the hook is loaded none of them takes the locks or touches our descriptors. The others keep
+    /// running if three times in a row they cannot be stopped within 10 ms, or one of them is inside the loader. Fails
+    /// with [`Error::CallTimeout`] if the locks stay taken until the deadline.
     pub fn hold_to_load(
         &self,
         reach: &mut Reach<'_>,
@@ -127,13 +129,13 @@ impl SafePoints {
             if asked.is_ok() && tries > 0 {
                 if held.stop_others(&others)? {
                     asked = held.ask_for_loader_locks();
-                    // Somebody stands still inside of the loader. Where that is so again and again, as in a process that
-                    // loads plugins without pause, the others are left alone.
+                    // A stopped thread is inside the loader. If that happens repeatedly, as in a process that loads
+                    // plugins all the time, the others are left running.
                     tries -= u32::from(asked.is_err());
                 } else if others.can_be_stopped() {
                     tries -= 1;
                     held.release()?;
-                    // Each of them stands still from when it stops until it is seen here.
+                    // Each of them stays stopped until this wait sees it.
                     wait_for_late_threads(LATE_PATIENCE);
                     continue;
                 }
@@ -148,8 +150,8 @@ impl SafePoints {
         }
     }
 
-    /// Holds a thread that is outside of the loader, for dl_iterate_phdr(3): the lock that this takes is taken nowhere
-    /// else, and it allocates nothing.
+    /// Holds a thread that is outside the loader, for dl_iterate_phdr(3), which takes a lock that no other function
+    /// takes, and allocates nothing.
     pub fn hold_outside_of_the_loader(
         &self,
         reach: &mut Reach<'_>,
@@ -168,7 +170,8 @@ impl SafePoints {
     }
 }
 
-/// The frame pointer of a thread that is not stopped is not known, so that a backtrace that needs it comes to no end.
+/// Placeholder for the frame pointer of a running thread, which is unknown, so that a backtrace that needs it never
+/// reaches the end.
 const UNKNOWN_FRAME_POINTER: u64 = 0;
 
 fn hold_where(
@@ -195,8 +198,8 @@ fn is_within(frames: &[u64], ranges: &[Range<u64>]) -> bool {
 /// Length of the stack above a lost frame that is searched, in bytes.
 const SEARCH_BYTES: u64 = 16 * 1024;
 
-/// The frames of a thread that has stopped with (pc, sp, rbp). Where unwinding loses its way, every
-/// word further up that points into `ranges` counts as a frame: it may be one.
+/// Returns the frames of a thread that has stopped with (pc, sp, rbp). If unwinding fails at some point, every word
+/// further up that points into `ranges` counts as a frame, because it may be one.
 pub fn unwind_for_safety(
     modules: &[TableModule],
     ranges: &[Range<u64>],

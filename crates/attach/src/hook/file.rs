@@ -1,4 +1,4 @@
-//! The hook as a file in the file system of the target, for listeners that look for probes in files only.
+//! The hook as a file in the target's file system, for listeners that find probes only in files.
 
 use super::object::EMITTER;
 use crate::config::emission::{Emission, FilePlace};
@@ -15,11 +15,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Reason why there is no such file.
+/// Reason why the file could not be provided.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HookFileError {
-    /// Where the directory is depends on where one is.
+    /// The path of the directory is relative.
     #[error("{0}: an absolute path is needed, as the process finds it")]
     Relative(PathBuf),
     /// The directory cannot be opened.
@@ -32,7 +32,7 @@ pub enum HookFileError {
         /// Reason.
         cause: io::Error,
     },
-    /// The loader could not map the file.
+    /// The directory is mounted noexec, so the loader could not map the file.
     #[error(
         "{folder} is mounted noexec, so that the loader could not map the hook from there: name another directory"
     )]
@@ -40,7 +40,7 @@ pub enum HookFileError {
         /// The directory.
         folder: String,
     },
-    /// It has something else in the file's place.
+    /// Another file has this name.
     #[error(
         "{path} is there already and is not the hook of this version, or somebody else may write it: remove it, or name another directory"
     )]
@@ -58,7 +58,7 @@ pub enum HookFileError {
     },
 }
 
-/// The hook as a file. Dropping it removes the file if it was made here.
+/// The hook as a file. Dropping this value removes the file if it was created here.
 pub struct HookFile {
     folder: OwnedFd,
     place: FilePlace,
@@ -67,8 +67,8 @@ pub struct HookFile {
 }
 
 impl HookFile {
-    /// Writes the hook into a directory that process `pid` finds at `path`; one that is there already is used as it is.
-    /// The process must be able to read it, so anybody may; nobody but its owner may write it.
+    /// Writes the hook into a directory, given as the path that process `pid` sees. An existing copy is used as it is.
+    /// Everybody may read the file, because the process must be able to; only its owner may write it.
     pub fn write(pid: i32, path: &Path) -> Result<HookFile, HookFileError> {
         if !path.is_absolute() {
             return Err(HookFileError::Relative(path.into()));
@@ -79,7 +79,7 @@ impl HookFile {
             folder: folder_name.clone(),
             cause,
         };
-        // Links that the process has made stay within its own root.
+        // Symbolic links of the process are resolved within its own root.
         let folder = open_folder_below(&TargetRoot::of(pid).path(), path).map_err(of_folder)?;
         let mounted = fstatvfs(&folder).map_err(|errno| of_folder(errno.into()))?;
         if mounted.flags().contains(FsFlags::ST_NOEXEC) {
@@ -123,19 +123,19 @@ impl HookFile {
             is_kept: false,
         };
         if is_made {
-            // Whatever the umask is: the process may run as somebody else.
+            // The umask does not apply: the process may run as another user.
             fchmod(&file, mode).map_err(|errno| not_written(errno.into()))?;
             (&file).write_all(EMITTER.bytes).map_err(not_written)?;
         }
         Ok(hook)
     }
 
-    /// The next time the process can use the same copy of the hook, because the file stays.
+    /// Leaves the file in place, so that the process can use the same copy of the hook the next time.
     pub fn keep(&mut self) {
         self.is_kept = true;
     }
 
-    /// A hook that comes from this file.
+    /// Returns an emission whose hook is loaded from this file.
     pub fn emission(&self) -> Emission {
         Emission {
             file: Some(self.place.clone()),
@@ -143,8 +143,8 @@ impl HookFile {
     }
 }
 
-/// Returns true if this is the hook and nobody else can change it: the process will run what the file holds when its
-/// loader reads it.
+/// Returns true if the file is the hook and no other user can change it: the process will run the contents that the
+/// file has when its loader reads it.
 fn is_the_hook(mut file: &File) -> bool {
     let is_it = |m: std::fs::Metadata| {
         let is_closed_to_others = m.uid() == geteuid().as_raw() && m.mode() & 0o022 == 0;
@@ -160,7 +160,7 @@ impl Drop for HookFile {
     fn drop(&mut self) {
         let name = self.place.name.as_str();
         let now = fstatat(&self.folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
-        // Somebody may have put another one there.
+        // Another user may have replaced the file.
         if self.is_made && !self.is_kept && now.is_ok_and(|now| now.st_ino == self.place.inode) {
             let _ = unlinkat(&self.folder, name, UnlinkatFlags::NoRemoveDir);
         }

@@ -1,5 +1,5 @@
-//! Where listeners find the probes `otel_memory:alloc` and `otel_memory:free`, of which the hook's file has notes
-//! (`hook-cxx/arch/x86_64/otel_memory.hpp`).
+//! Places where listeners find the probes `otel_memory:alloc` and `otel_memory:free`, which notes in the hook's file
+//! describe (`hook-cxx/arch/x86_64/otel_memory.hpp`).
 
 use super::object::EMITTER;
 use crate::error::Error;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// One probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmittedProbe {
-    /// Who defines it.
+    /// Provider of the probe.
     pub provider: String,
     /// Name of the probe.
     pub name: String,
@@ -18,23 +18,23 @@ pub struct EmittedProbe {
     pub offset: u64,
     /// Offset in the file of the word that counts listeners.
     pub semaphore_offset: u64,
-    /// Where its arguments are, as its note says.
+    /// Locations of its arguments, as in its note.
     pub arguments: String,
 }
 
-/// Where listeners find the probes.
+/// Place where listeners find the probes.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// A file to name to a listener that runs where we run.
+    /// Path for a listener that runs in our mount namespace.
     pub path: PathBuf,
-    /// It is a file, and not memory of the process that has none.
+    /// True for a file; false for memory of the process without a file.
     pub is_file: bool,
     /// Its probes.
     pub probes: Vec<EmittedProbe>,
 }
 
 impl Listening {
-    /// Where they find those of the hook that a process has at `base` (avma).
+    /// Returns the place for the hook that a process has at `base` (avma).
     pub(crate) fn of(pid: i32, base: u64) -> Result<Listening, Error> {
         let maps = mappings(pid)?;
         let hook = maps.iter().find(|m| m.start == base);
@@ -57,7 +57,7 @@ impl Listening {
     }
 }
 
-/// The probes that the notes of an object tell of.
+/// Returns the probes that the notes of an object describe.
 fn probes_of(object: &[u8]) -> Option<Vec<EmittedProbe>> {
     let elf = Elf::parse(object).ok()?;
     let offset_of = |svma: u64| {
@@ -69,8 +69,8 @@ fn probes_of(object: &[u8]) -> Option<Vec<EmittedProbe>> {
     let mut probes = Vec::new();
     for note in notes {
         let note = note.ok()?;
-        // Three addresses: of the probe, of .stapsdt.base, of the semaphore; then three strings (UserSpaceProbeImplementation
-        // in SystemTap's wiki).
+        // Three addresses (probe, .stapsdt.base, semaphore), then three strings (UserSpaceProbeImplementation in
+        // SystemTap's wiki).
         let word = |i: usize| {
             let bytes = note.desc.get(i * 8..i * 8 + 8)?;
             Some(u64::from_le_bytes(bytes.try_into().ok()?))
@@ -92,8 +92,8 @@ fn probes_of(object: &[u8]) -> Option<Vec<EmittedProbe>> {
 mod tests {
     use super::*;
 
-    /// A listener takes the arguments from where a function has them, and the kernel writes the semaphores into the
-    /// file's pages.
+    /// A listener reads the arguments from a function's argument registers, and the kernel writes the semaphores into
+    /// the file's pages.
     #[test]
     fn the_hook_has_two_probes() {
         let probes = probes_of(EMITTER.bytes).expect("notes");
@@ -118,7 +118,7 @@ mod tests {
             let probe = probes.iter().find(|p| p.name == name).expect(name);
             probe.semaphore_offset
         };
-        // One load asks for both.
+        // One load checks both semaphores.
         assert_eq!(of("alloc") % 4, 0);
         assert_eq!(of("free"), of("alloc") + 2);
     }

@@ -1,4 +1,4 @@
-//! Ways of the hook into a process: by its loader, or mapped without it.
+//! Ways to bring the hook into a process: through its loader, or by mapping it.
 
 use super::object::{EMITTER, EMITTER_MAPPED, HookObject, LOADED, MAPPED, hook_at};
 use crate::config::emission::Emission;
@@ -13,18 +13,18 @@ use memhook_process::{
 /// The way in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loading {
-    /// The loader can be asked.
+    /// By the loader.
     ByLoader(Dlopen),
-    /// There is none, or it would refuse, or find nothing to open.
+    /// Mapped: there is no loader, or it would refuse or find no file to open.
     WithoutLoader,
     /// An earlier attach left the hook here (avma).
     Present(u64),
 }
 
-/// Reason why a throwing function is left alone where the hook is mapped.
+/// Reason why a mapped hook does not hook a function that throws.
 const CANNOT_THROW: &str = "an exception could not pass through a hook that is mapped without the loader, as no module has a place for it to pass; its calls of malloc are seen";
 
-/// Way in which the hook will come in, and why it is mapped although the process has a loader.
+/// Way to bring the hook in, and the reason if it is mapped although the process has a loader.
 pub struct WayIn {
     /// The way.
     pub loading: Loading,
@@ -33,7 +33,7 @@ pub struct WayIn {
 }
 
 impl WayIn {
-    /// Chooses one for a process with these modules. `present`: where the hook of this version is already.
+    /// Chooses a way for a process with these modules. `present`: address of this version's hook if the process has it.
     pub fn of(
         pid: i32,
         maps: &[Mapping],
@@ -58,7 +58,7 @@ impl WayIn {
         })
     }
 
-    /// Returns the finding for `doctor`; earlier checks have reported a process whose loader cannot be asked.
+    /// Returns the finding for `doctor`. If the loader cannot be called at all, earlier checks have reported it.
     pub fn check(&self, pid: i32) -> Option<Check> {
         match (&self.loading, &self.foreign_call) {
             (_, Some(reason)) => Some(Check::good(
@@ -77,7 +77,7 @@ impl WayIn {
 }
 
 impl Loading {
-    /// The way in as far as the loader itself decides it.
+    /// Returns the way that the loader itself allows.
     fn of(pid: i32, libc: Option<&CLibrary>, present: Option<u64>) -> Result<Loading, Error> {
         if let Some(base) = present {
             return Ok(Loading::Present(base));
@@ -89,14 +89,14 @@ impl Loading {
                 Err(Error::NoCLibrary { pid })
             };
         };
-        // For musl, mapping is the simpler way: it takes no lock there.
+        // On musl, mapping is simpler: it takes no lock.
         if libc.kind == CLibraryKind::Musl || !has_proc(pid) {
             return Ok(Loading::WithoutLoader);
         }
         find_dlopen(pid, libc).map(Loading::ByLoader)
     }
 
-    /// The hook as it comes in by this way.
+    /// Returns the hook object for this way.
     pub fn object(self, pid: i32) -> &'static HookObject {
         match self {
             Loading::ByLoader(_) => &LOADED,
@@ -105,7 +105,7 @@ impl Loading {
         }
     }
 
-    /// Brings the hook in as [`Loading::load`] does, but for a hook that emits.
+    /// Brings in an emitting hook, otherwise like [`Loading::load`].
     pub fn load_to_emit(
         self,
         held: &mut Held,
@@ -117,7 +117,7 @@ impl Loading {
             (Loading::ByLoader(dlopen), Some(file)) => {
                 let maps = mappings(held.pid())?;
                 let name = file.name.as_str();
-                // Of one that is gone, the loader would give the old object for the same name.
+                // For the name of a file that has been removed, the loader would return the old object.
                 let earlier = maps
                     .iter()
                     .filter(|m| m.offset == 0 && m.path.ends_with(name));
@@ -133,8 +133,8 @@ impl Loading {
         Ok((base, &EMITTER))
     }
 
-    /// Avoids the loader, for a process that closes descriptors which it does not know: the loader would use the one of
-    /// the hook by its number.
+    /// Avoids the loader in a process that closes unknown descriptors, because the loader uses the hook's descriptor by
+    /// its number.
     pub fn without_loader(self) -> Loading {
         match self {
             Loading::ByLoader(_) => Loading::WithoutLoader,
@@ -142,8 +142,8 @@ impl Loading {
         }
     }
 
-    /// Brings the hook in. Returns its load bias, and as what it came: where the loader refuses, because a
-    /// sandbox forbids to open files, it is mapped without it, if it may be.
+    /// Brings the hook in. Returns its load bias and the object that was used: if the loader refuses, because a sandbox
+    /// forbids opening files, the hook is mapped, if that is allowed.
     pub fn load(
         self,
         held: &mut Held,
@@ -156,7 +156,7 @@ impl Loading {
         if let Loading::ByLoader(dlopen) = self {
             match load_object(held, dlopen, LOADED.bytes) {
                 Ok(base) => return Ok((base, &LOADED)),
-                // The loader has said no and is done, or was not asked.
+                // The loader has refused and is done, or was not called.
                 Err(
                     memhook_inject::Error::LoadFailed { .. }
                     | memhook_inject::Error::DescriptorLost { .. },
@@ -168,18 +168,18 @@ impl Loading {
     }
 }
 
-/// Fate of a slot under the hook that came in.
+/// Decision about a slot for the hook that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It leads to a wrapper.
     Hooked,
-    /// It stays as it is, and nobody misses it.
+    /// It stays unchanged, without a loss.
     PassedBy,
-    /// It stays as it is, for this reason.
+    /// It stays unchanged, for this reason.
     Refused(&'static str),
 }
 
-/// Returns the fate of the slots of a hooked function.
+/// Returns the decision about the slots of a hooked function.
 pub fn fate(object: &HookObject, function: usize) -> Fate {
     let hooked = HOOKED_FUNCTIONS.get(function);
     match leaves_alone(object, function) {
@@ -189,15 +189,15 @@ pub fn fate(object: &HookObject, function: usize) -> Fate {
     }
 }
 
-/// Returns true if a hook that came in this way leaves a hooked function alone. A thread that is cancelled in read(2)
-/// or its like is unwound, too.
+/// Returns true if a hook that came in this way does not hook a function. That includes read(2) and similar calls,
+/// because cancelling a thread inside them unwinds its stack.
 pub fn leaves_alone(object: &HookObject, function: usize) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     let may_be_left = |f: &Function| !object.may_be_unwound && may_throw(f);
     object.is_mapped && hooked.is_some_and(|f| may_be_left(f) || f.role == Role::Touches)
 }
 
-/// Where the process has a hook already that can emit as is asked for (avma).
+/// Returns the address (avma) of a hook in the process that can emit as configured.
 pub fn hook_to_emit(pid: i32, maps: &[Mapping], emission: &Emission) -> Option<u64> {
     let is_right = |m: &&Mapping| match &emission.file {
         Some(file) => {
@@ -211,7 +211,8 @@ pub fn hook_to_emit(pid: i32, maps: &[Mapping], emission: &Emission) -> Option<u
     hooks.find(emits).map(|m| m.start)
 }
 
-/// Where the process has a hook of this version already that can record (avma): the one that was in use last, if it can.
+/// Returns the address (avma) of a hook of this version in the process that can record; preferably the hook that was in
+/// use last.
 pub fn hook_to_record(pid: i32, maps: &[Mapping], last: Option<u64>) -> Option<u64> {
     let copies = hook_copies(pid, maps).into_iter().map(|copy| copy.base);
     let records = |base: &u64| hook_at(pid, *base).is_some_and(|object| !object.emits);

@@ -1,4 +1,4 @@
-//! The embedded hook, which the target's loader loads or which is mapped without it.
+//! The embedded hook, which the target's loader loads, or which is mapped without the loader.
 
 use super::passage::InProcess;
 use crate::error::Error;
@@ -12,18 +12,18 @@ use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// An embedded object, and the way in which it comes into a process.
+/// Embedded object, and how it comes into a process.
 #[derive(Debug)]
 pub struct HookObject {
-    /// Name of its memory in /proc.
+    /// Name of its memory object.
     pub name: &'static CStr,
     /// The file.
     pub bytes: &'static [u8],
-    /// It is mapped without the loader, so no unwinder of the target knows it.
+    /// True if it is mapped without the loader, so that no unwinder of the target knows it.
     pub is_mapped: bool,
-    /// Exceptions and other unwinding find their way through its calls.
+    /// True if exceptions and other unwinding can pass through its calls.
     pub may_be_unwound: bool,
-    /// It records nothing, and tells listeners.
+    /// True if it records nothing and reports to listeners.
     pub emits: bool,
 }
 
@@ -68,7 +68,7 @@ pub static MAPPED_WITH_PASSAGE: HookObject = HookObject {
     ..MAPPED_OBJECT
 };
 
-/// The hook that emits, mapped without the loader. What it is mapped from is its file, so listeners find the same probes.
+/// The emitting hook, mapped without the loader from its file, so that listeners find the same probes.
 pub static EMITTER_MAPPED: HookObject = EMITTER_MAPPED_OBJECT;
 
 const EMITTER_MAPPED_OBJECT: HookObject = HookObject {
@@ -83,7 +83,7 @@ pub static EMITTER_MAPPED_WITH_PASSAGE: HookObject = HookObject {
     ..EMITTER_MAPPED_OBJECT
 };
 
-/// Object that pads of probes call to look at arguments or at call stacks.
+/// Object that pads of probes call to examine arguments or call stacks.
 pub static PROBE: HookObject = HookObject {
     name: c"memhook-probe-code",
     bytes: include_bytes!(env!("MEMHOOK_PROBE_OBJECT")),
@@ -101,7 +101,7 @@ pub struct EntryPoints {
     pub close: u64,
 }
 
-/// The hook of this version at an address of a process, if there is one.
+/// Returns the hook object of this version at an address of a process, if there is one.
 pub fn hook_at(pid: i32, base: u64) -> Option<&'static HookObject> {
     // This much of the file includes the build-id.
     let mut start = [0; 1024];
@@ -117,7 +117,7 @@ pub fn hook_at(pid: i32, base: u64) -> Option<&'static HookObject> {
     objects.into_iter().find(is_it)
 }
 
-/// The hooks of this version in a process, as modules of it.
+/// Returns the hooks of this version in a process, as modules.
 pub fn hook_images(pid: i32, maps: &[Mapping]) -> Vec<ModuleImage> {
     let copies = hook_copies(pid, maps).into_iter();
     copies
@@ -128,7 +128,7 @@ pub fn hook_images(pid: i32, maps: &[Mapping]) -> Vec<ModuleImage> {
 const PAGE_BYTES: u64 = 4096;
 
 impl HookObject {
-    /// Returns the same object with a passage, if one was found for it.
+    /// Returns the variant of this object with a passage, if a passage was found.
     pub fn with_passage(&'static self, passage: Option<&InProcess>) -> &'static HookObject {
         match self.is_mapped && passage.is_some() {
             true if self.emits => &EMITTER_MAPPED_WITH_PASSAGE,
@@ -151,7 +151,7 @@ impl HookObject {
         })
     }
 
-    /// The address (svma) of an exported function.
+    /// Returns the address (svma) of an exported function.
     pub fn function(&self, name: &'static str) -> Result<u64, Error> {
         let elf = self.parse()?;
         elf.dynsyms
@@ -161,7 +161,7 @@ impl HookObject {
             .ok_or(Error::HookObject(name))
     }
 
-    /// The hook as a module of a target that has it at `base`.
+    /// Returns the hook as a module of a target that has it at `base`.
     pub fn image(&'static self, base: u64) -> Result<ModuleImage, Error> {
         static BYTES: [OnceLock<Arc<ModuleBytes>>; 2] = [const { OnceLock::new() }; 2];
         Ok(ModuleImage {
@@ -182,7 +182,7 @@ impl HookObject {
         })
     }
 
-    /// Maps it into the held thread's process without the loader; returns its load bias.
+    /// Maps the object into the held thread's process without the loader; returns its load bias.
     pub fn map(&self, held: &mut Held) -> Result<u64, Error> {
         let elf = self.parse()?;
         let segment = |accepts: &dyn Fn(u32) -> bool| {
@@ -195,8 +195,8 @@ impl HookObject {
         let page = |address: u64| address / PAGE_BYTES * PAGE_BYTES;
         let next_page = |address: u64| address.next_multiple_of(PAGE_BYTES);
         let end = end_of(&elf);
-        // The hook's gate has to be in anonymous memory, which a fork can wipe. What pads call is never reached in a
-        // forked process, and all of it is to have its name.
+        // The hook's gate must be in anonymous memory, which a fork can wipe. A forked process never reaches the code
+        // that pads call, and all of that code must have its name.
         let data_end = if self.name == HOOK_NAME {
             next_page(data.p_vaddr + data.p_filesz)
         } else {
@@ -210,7 +210,7 @@ impl HookObject {
         let contents = |base| {
             let mut contents = self.in_memory(&elf, base)?;
             if self.emits {
-                // Listeners look for the notes behind it.
+                // Listeners read the notes, which follow in the file.
                 let is_in_place = |p: &&ProgramHeader| p.p_offset == p.p_vaddr;
                 let mut loads = elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
                 let rest = self.bytes.get(contents.len()..);
@@ -219,7 +219,7 @@ impl HookObject {
             }
             Ok::<_, Error>(contents)
         };
-        // Whatever is wrong with the object is found out before the target is touched.
+        // Any defect of the object must be found before the target is touched.
         contents(0)?;
         let object = ObjectImage {
             name: self.name,
@@ -233,7 +233,7 @@ impl HookObject {
         Ok(map_object(held, &object)?)
     }
 
-    /// Its bytes as they are in memory at `base`, up to the end of what the file holds.
+    /// Returns the object's bytes as they are in memory at `base`, up to the end of the file's contents.
     fn in_memory(&self, elf: &Elf<'_>, base: u64) -> Result<Vec<u8>, Error> {
         let broken = || Error::HookObject("whole segments");
         let mut memory = Vec::new();
@@ -259,7 +259,7 @@ impl HookObject {
     }
 }
 
-/// The end (svma) of what an object takes, in whole pages.
+/// Returns the end of an object (svma), in whole pages.
 fn end_of(elf: &Elf<'_>) -> u64 {
     let loads = elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
     let end = loads.map(|p| p.p_vaddr + p.p_memsz).max().unwrap_or(0);
@@ -272,8 +272,8 @@ mod tests {
     use goblin::elf::dynamic::{DF_STATIC_TLS, DT_FLAGS};
     use goblin::elf::program_header::{PF_W, PF_X, PT_TLS};
 
-    /// The hook loads into any process: it needs no library, imports no symbol, and has no thread-local storage,
-    /// for which the loader would take the lock of the list of stacks.
+    /// The hook loads into any process: it needs no library, imports no symbol, and has no thread-local storage. For
+    /// the latter, the loader would take the lock of the list of stacks.
     #[test]
     fn hook_imports_nothing() {
         for object in [&LOADED, &EMITTER, &PROBE] {
@@ -300,8 +300,7 @@ mod tests {
         PROBE.function("memhook_probe_begin").unwrap();
     }
 
-    /// Checks that objects that are mapped without the loader have only relative relocations, all of them in their
-    /// data.
+    /// Checks that an object for mapping without the loader has only relative relocations, all of them in its data.
     #[test]
     fn a_mapped_hook_can_be_relocated_from_outside() {
         let elf = PROBE.parse().unwrap();

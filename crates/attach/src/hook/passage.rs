@@ -1,22 +1,23 @@
-//! The way for exceptions, and for whatever else unwinds, through the calls of a hook that no unwinder knows.
+//! Passage for exceptions and other unwinding through a hook that no unwinder knows.
 //!
-//! A hook that is mapped without the loader has no call frame information that an unwinder of the process would find. So
-//! its calls that an exception may leave return into code of a module that stays loaded, whose frame looks the same to an
-//! unwinder ([`memhook_unwind::passage`]), and come back from there. Nothing is registered, and no lock is taken.
+//! If the hook is mapped without the loader, no unwinder of the process finds its call frame information. So calls that
+//! an exception may leave return into code of a module that stays loaded, and come back from there. To an unwinder,
+//! that code has the same frame ([`memhook_unwind::passage`]). Nothing is registered, and no lock is taken.
 
 use memhook_process::{ModuleImage, RemoteAddress, code_places, read_memory};
 use memhook_unwind::{PASSAGE_CODE, Passage, Sections, passage};
 
-/// A passage in a process.
+/// Passage in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InProcess {
-    /// Where it is (avma).
+    /// Address of the passage (avma).
     address: u64,
     saved: [u8; 5],
 }
 
 impl InProcess {
-    /// Finds one in a module that is never unloaded: the C library first, where there always was one so far.
+    /// Finds a passage in a module that is never unloaded. The search begins with the C library, which had one in all
+    /// known cases.
     pub fn of(pid: i32, modules: &[ModuleImage]) -> Option<InProcess> {
         let mut permanent: Vec<&ModuleImage> = modules.iter().filter(|m| m.is_permanent).collect();
         permanent.sort_by_key(|m| (!m.is_libc, !m.is_loader, m.is_main));
@@ -31,7 +32,7 @@ impl InProcess {
         found
     }
 
-    /// Returns the arguments for the hook: the address, and one byte for the place of each register.
+    /// Returns the arguments for the hook: the address, and one byte per register for its place.
     pub fn arguments(passage: Option<&InProcess>) -> [u64; 2] {
         let Some(InProcess { address, saved }) = passage else {
             return [0, 0];

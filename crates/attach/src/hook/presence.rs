@@ -1,4 +1,4 @@
-//! Presence of this version's hook in a process, and the hold of a thread that calls into it.
+//! Presence of this version's hook in a process, and holding a thread that calls into the hook.
 
 use crate::error::Error;
 use crate::hook::object::{EntryPoints, HookObject, hook_at};
@@ -6,16 +6,16 @@ use memhook_inject::{Held, HoldOptions, hold};
 use memhook_process::{HookCopy, RemoteAddress};
 use std::time::Duration;
 
-/// The hook that an attach calls into.
+/// Hook that an attach calls.
 #[derive(Clone, Copy)]
 pub struct HookInTarget {
-    /// Where it is (avma).
+    /// Load bias of the hook (avma).
     pub base: u64,
     entry: EntryPoints,
 }
 
 impl HookInTarget {
-    /// This build of it, at an address of the target.
+    /// Creates the description of this object, loaded at an address of the target.
     pub fn new(object: &HookObject, base: u64) -> Result<HookInTarget, Error> {
         Ok(HookInTarget {
             base,
@@ -23,18 +23,18 @@ impl HookInTarget {
         })
     }
 
-    /// Its function that takes a region, and patches.
+    /// Returns the address of the function that takes a region and patches slots.
     pub fn attach(&self) -> RemoteAddress {
         RemoteAddress(self.base) + self.entry.attach
     }
 
-    /// Its function that patches what is new in the journal.
+    /// Returns the address of the function that patches the journal's new slots.
     pub fn patch(&self) -> RemoteAddress {
         RemoteAddress(self.base) + self.entry.patch
     }
 }
 
-/// Options for work that takes no lock of the process: a thread may stop anywhere for it.
+/// Returns options for work that takes no lock of the process, so a thread may stop at any point.
 pub fn any_point() -> HoldOptions<'static> {
     HoldOptions::anywhere(Duration::from_secs(2))
 }
@@ -44,8 +44,8 @@ pub fn has_hook(pid: i32, base: u64) -> bool {
     hook_at(pid, base).is_some()
 }
 
-/// Holds a thread to call into the hook at `base`, if the hook is there: after an execve another
-/// program runs under the same pid.
+/// Holds a thread for calls into the hook at `base`. Fails if the hook is not there: after an execve, another program
+/// has the same pid.
 pub fn hold_with_hook(pid: i32, base: u64) -> Result<Held, Error> {
     let held = hold(pid, &any_point())?;
     if !has_hook(pid, base) {
@@ -54,8 +54,8 @@ pub fn hold_with_hook(pid: i32, base: u64) -> Result<Held, Error> {
     Ok(held)
 }
 
-/// The hook of this version, of several the one whose gate is open. Its first bytes hold the build-id: a hook of another
-/// version does not count as ours.
+/// Returns the address of this version's hook; if there are several, the one whose gate is open. A hook counts as this
+/// version's if the build-id in its first bytes is the same.
 pub fn hook_in_use(pid: i32, hooks: &[HookCopy]) -> Option<u64> {
     let ours = || hooks.iter().filter(|hook| has_hook(pid, hook.base));
     let is_open = |hook: &&HookCopy| hook.epoch(pid).is_some_and(|epoch| epoch != 0);

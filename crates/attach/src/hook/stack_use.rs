@@ -1,31 +1,32 @@
-//! Stack use of a traced call, from the compiler's figure for each function: a program's own stack may have little
-//! left. The figures are in `hook-cxx/stack_room.hpp` and docs/safety.md.
+//! Stack use of a traced call, from the compiler's figure for each function, because a program may have little room
+//! left on its stack. The figures are in `hook-cxx/stack_room.hpp` and docs/safety.md.
 
 use std::collections::{HashMap, HashSet};
 
-/// Who asks for room before it is called (`has_stack_room`), and what a call takes at most without that.
+/// Functions that are called only if there is room for them (`has_stack_room`). Without them, a call takes at most
+/// `ALWAYS` bytes.
 const ASKS: [&str; 3] = ["unwind_and_remember(", "check_memo(", "with_frames("];
 const ALWAYS: u64 = 704;
-/// shmat(2) and the wrappers of described allocators, which have the registers of their callers in their frames, and calls
-/// by a passage.
+/// Limit for shmat(2) and for the wrappers of described allocators, whose frames hold their callers' registers, and for
+/// calls through a passage.
 const OF_OTHERS: u64 = 800;
-/// The frame of `memhook_pass` (arch/x86_64/passage.hpp), with both return addresses.
+/// Frame of `memhook_pass` (arch/x86_64/passage.hpp), including both return addresses.
 const OF_PASSAGE: u64 = 8 + 8 + 160 + 8;
 
-/// Functions by the names that the linker knows: what they are called, their frames, and whom they call.
+/// Call graph by linker names: readable names, frame sizes and callees.
 #[derive(Default)]
 struct Calls {
     frames: HashMap<String, (String, u64)>,
     callees: HashMap<String, HashSet<String>>,
 }
 
-/// Returns the text in quotes behind `key`.
+/// Returns the quoted text after `key`.
 fn quoted<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_once(key)?.1.split('"').nth(1)
 }
 
 impl Calls {
-    /// GCC's -fcallgraph-info=su.
+    /// Reads the output of GCC's -fcallgraph-info=su.
     fn read(text: &str) -> Calls {
         let mut calls = Calls::default();
         for line in text.lines() {
@@ -50,7 +51,8 @@ impl Calls {
         calls
     }
 
-    /// The stack that a function takes, with its return address, but for those that are not `counted`.
+    /// Returns the stack use of a function with its return address and its callees, except those that are not
+    /// `counted`.
     fn taken(
         &self,
         name: &str,
@@ -65,7 +67,7 @@ impl Calls {
             return 0;
         };
         assert!(!called.is_empty());
-        // Nothing of the hook is recursive.
+        // The hook has no recursion.
         known.insert(name.to_owned(), 0);
         let callees = self.callees.get(name).into_iter().flatten();
         let most = callees
@@ -76,7 +78,7 @@ impl Calls {
         taken
     }
 
-    /// The most that one of these functions takes.
+    /// Returns the largest stack use among these functions.
     fn most(&self, is_one: &dyn Fn(&str) -> bool, counted: &dyn Fn(&str) -> bool) -> u64 {
         let mut known = HashMap::new();
         let ones = self.frames.iter().filter(|(_, (called, _))| is_one(called));

@@ -1,4 +1,4 @@
-//! A region in the target that cannot be opened from here: looked at through the target's memory.
+//! Region that we cannot open, read through the target's memory.
 
 use memhook_abi::{
     Control, MAGIC, MAX_RINGS, RINGS_OFFSET, RingHeader, TALLY_OFFSET, Tally, birth, ring_stride,
@@ -13,33 +13,33 @@ fn word32(pid: i32, address: RemoteAddress) -> Option<u32> {
     Some(u32::from_le_bytes(word))
 }
 
-/// A word of the control block, if there is one.
+/// Reads a word of the control block; `None` if the region has none.
 fn control32(pid: i32, address: RemoteAddress, offset: usize) -> Option<u32> {
     (read_word(pid, address + offset_of!(Control, magic) as u64)? == MAGIC)
         .then(|| word32(pid, address + offset as u64))?
 }
 
-/// A word of the tally, if there is a control block.
+/// Reads a word of the tally; `None` if the region has no control block.
 fn tally32(pid: i32, address: RemoteAddress, offset: usize) -> Option<u32> {
     control32(pid, address, TALLY_OFFSET + offset)
 }
 
-/// Pid of the attacher that wrote the control block.
+/// Returns the pid of the attacher that wrote the control block.
 pub fn attacher_pid(pid: i32, address: RemoteAddress) -> Option<u32> {
     control32(pid, address, offset_of!(Control, attacher_pid))
 }
 
-/// Which process it was made for ([`Control::owner`]); 0: none yet.
+/// Returns the number of the process that uses the region ([`Control::owner`]); 0: none yet.
 pub fn owner(pid: i32, address: RemoteAddress) -> u64 {
     read_word(pid, address + offset_of!(Control, owner) as u64).unwrap_or(0)
 }
 
-/// Returns the state of a region that was made for a fork child ([`Control::birth`]).
+/// Returns the state of a region that was made for a forked child ([`Control::birth`]).
 pub fn birth(pid: i32, address: RemoteAddress) -> Option<u32> {
     tally32(pid, address, offset_of!(Tally, birth))
 }
 
-/// Number of the attach.
+/// Returns the number of the attach.
 pub fn epoch(pid: i32, address: RemoteAddress) -> Option<u32> {
     let told = control32(pid, address, offset_of!(Control, epoch))?;
     let is_of_child = birth(pid, address).is_some_and(|birth| birth != birth::NONE);
@@ -47,7 +47,7 @@ pub fn epoch(pid: i32, address: RemoteAddress) -> Option<u32> {
     Some(told.max(of_child.unwrap_or(0)).min(4095))
 }
 
-/// Returns true once no thread is inside a wrapper any more, within a second.
+/// Returns true if all threads leave the wrappers within a second.
 pub fn comes_to_rest(pid: i32, address: RemoteAddress, ring_bytes: u64) -> bool {
     let start = Instant::now();
     memhook_stream::barrier();

@@ -1,4 +1,4 @@
-//! Regions as they are mapped in a process: the guide, which only an attacher can write, and the report behind it.
+//! Regions in a process: the guide, which only an attacher can write, and the report after it.
 
 use crate::error::Error;
 use crate::hook::presence::any_point;
@@ -14,43 +14,43 @@ use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::time::Duration;
 
-/// Name of a report in /proc.
+/// Name of a report's memory object.
 pub(crate) const REGION_NAME: &CStr = c"memhook-region";
-/// Its name in /proc/PID/maps.
+/// Name of a report in /proc/PID/maps.
 pub(crate) const REGION_PATH: &str = "/memfd:memhook-region";
-/// Name of a guide in /proc.
+/// Name of a guide's memory object.
 pub(crate) const GUIDE_NAME: &CStr = c"memhook-guide";
-/// Its name in /proc/PID/maps.
+/// Name of a guide in /proc/PID/maps.
 pub(crate) const GUIDE_PATH: &str = "/memfd:memhook-guide";
 
-/// Names of both parts of the region with call stacks of probes.
+/// Names of the memory objects of a region for the call stacks of probes.
 const PROBE_NAMES: [&CStr; 2] = [c"memhook-probe-guide", c"memhook-probe-region"];
-/// Their names in /proc/PID/maps.
+/// Names of these objects in /proc/PID/maps.
 pub(crate) const PROBE_PATHS: [&str; 2] =
     ["/memfd:memhook-probe-guide", "/memfd:memhook-probe-region"];
 
-/// A region that was just made in a process.
+/// Region that was just made in a process.
 pub(crate) struct Made {
     pub region: Region,
-    /// Where it is (avma).
+    /// Address of the region (avma).
     pub address: RemoteAddress,
-    /// Another thread of the process was in the way.
+    /// True if another thread of the process interfered.
     pub was_disturbed: bool,
-    /// The guide is the process's private memory, of which its children have copies.
+    /// True if the guide is private memory of the process, which its children copy.
     pub is_private: bool,
 }
 
-/// Makes a region of so many bytes in the process of a held thread.
+/// Makes a region of this size in the process of a held thread.
 pub(crate) fn make_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
     made(held, [GUIDE_NAME, REGION_NAME], bytes)
 }
 
-/// Like the function above, for call stacks of probes.
+/// Like the function above, for the call stacks of probes.
 pub(crate) fn make_probe_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
     made(held, PROBE_NAMES, bytes)
 }
 
-/// Has regions made as a kernel without the seal takes it. For tests.
+/// Environment variable that makes regions as on a kernel without the seal, for tests.
 const WITHOUT_SEALS: &str = "MEMHOOK_WITHOUT_SEALS";
 
 fn made(held: &mut Held, names: [&CStr; 2], bytes: u64) -> Result<Made, Error> {
@@ -76,24 +76,24 @@ fn mapped_here(pid: i32, made: GuidedRegion) -> Result<Made, Error> {
     })
 }
 
-/// A region that was found in a process.
+/// Region that was found in a process.
 pub(crate) struct FoundRegion {
-    /// Where it begins (avma), and its length in bytes.
+    /// Address (avma) and length in bytes.
     pub place: (RemoteAddress, u64),
-    /// It is a report whose guide is gone: an attacher was killed while it put a new region in the place of another one.
+    /// True for a report without a guide, left by an attacher that was killed while it replaced a region.
     pub is_torn: bool,
-    /// Its mapping with a memory object that can be opened.
+    /// Mapping whose memory object can be opened.
     report: Mapping,
 }
 
-/// Regions of a process.
+/// Returns the regions of a process.
 pub(crate) fn found_regions(maps: &[Mapping]) -> Vec<FoundRegion> {
     let reports = maps.iter().filter(|m| m.path == REGION_PATH);
     reports.map(|m| found_region(maps, m)).collect()
 }
 
 fn found_region(maps: &[Mapping], report: &Mapping) -> FoundRegion {
-    // Where it is not behind a guide it is one that has none yet, or of an earlier version.
+    // A report that does not follow a guide has none yet, or is of an earlier version.
     let guide_bytes = match report.offset == GUIDE_BYTES as u64 {
         true => GUIDE_BYTES as u64,
         false => 0,
@@ -109,14 +109,14 @@ fn found_region(maps: &[Mapping], report: &Mapping) -> FoundRegion {
 }
 
 impl FoundRegion {
-    /// Opens its report, which takes CAP_CHECKPOINT_RESTORE.
+    /// Opens the report, which needs CAP_CHECKPOINT_RESTORE.
     pub fn open(&self, pid: i32) -> Option<File> {
         let Mapping { start, end, .. } = self.report;
         let path = proc_path(pid, &format!("map_files/{start:x}-{end:x}"));
         OpenOptions::new().read(true).write(true).open(path).ok()
     }
 
-    /// Maps it here, with a copy of what its guide begins with.
+    /// Maps the report here, with a copy of the first part of its guide.
     pub fn map(&self, pid: i32, file: &File) -> Option<Region> {
         if self.report.offset == 0 {
             return Region::map(file).ok();
@@ -127,15 +127,15 @@ impl FoundRegion {
     }
 }
 
-/// Gives back what a process's regions have of unwind tables, once nobody records there: who still comes by reads zeros,
-/// and cuts a backtrace short. Returns for how long a thread was held.
+/// Frees the unwind tables in a process's regions after the end of recording. A thread that still reads them gets zeros
+/// and cuts its backtrace short. Returns how long a thread was held.
 pub(crate) fn give_tables_back(pid: i32) -> Duration {
     let Ok(maps) = mappings(pid) else {
         return Duration::ZERO;
     };
     let copies = hook_copies(pid, &maps);
     let in_use = |at: u64| copies.iter().any(|hook| hook.region(pid) == Some(at));
-    // Where it is not sealed it is private memory, which may have neighbours.
+    // A guide without the seal is private memory, which may have merged with its neighbours.
     let has_tables = |m: &Mapping, at: u64| match m.path.as_str() {
         GUIDE_PATH => m.end - m.start == GUIDE_BYTES as u64,
         "" => m.contains(at + RULES_OFFSET as u64),
@@ -156,7 +156,7 @@ pub(crate) fn give_tables_back(pid: i32) -> Duration {
     };
     let now = mappings(pid).unwrap_or_default();
     for region in regions {
-        // The process may have executed another program meanwhile.
+        // The process may have executed another program since.
         if now.contains(&region.report) {
             let tables = region.place.0 + RULES_OFFSET as u64;
             let _ = empty_guide(&mut held, tables, (GUIDE_BYTES - RULES_OFFSET) as u64);

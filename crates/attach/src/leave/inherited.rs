@@ -1,7 +1,7 @@
-//! Descriptors of ours that forked children have.
+//! Our descriptors that forked children have inherited.
 //!
-//! The hook and the region are memory objects, each of which the target has open for some system calls of one held
-//! thread. A child that another thread forks in between has it too, until it executes a program or ends.
+//! The hook and the region are memory objects. The target has each of them open during a few system calls of a held
+//! thread. A child that another thread forks in that time inherits the descriptor until it executes a program or ends.
 
 use super::residue::stray_descriptors;
 use crate::hook::presence::any_point;
@@ -9,22 +9,22 @@ use memhook_inject::hold;
 use memhook_process::{children, process_age};
 use std::time::{Duration, Instant};
 
-/// An age is known to a tick of the kernel.
+/// Resolution of the kernel's process start times.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Closes them in the children that a process has made since `begin`, and in theirs.
+/// Closes our descriptors in all descendants that a process has forked since `begin`.
 pub fn close_inherited(pid: i32, begin: Instant) {
     for child in children(pid) {
         let age = || process_age(child).is_some_and(|age| age <= begin.elapsed() + TICK);
-        // One that has none has passed none on.
+        // A child without our descriptors has passed none to its own children.
         if age() && close_in(child) {
             close_inherited(child, begin);
         }
     }
 }
 
-/// Closes inherited gates in a process, and returns true if it has any. What cannot be closed, because the process is
-/// ending or may not be traced, goes with it.
+/// Closes inherited descriptors in a process, and returns true if it had any. If a descriptor cannot be closed, because
+/// the process is ending or may not be traced, it disappears with the process.
 fn close_in(pid: i32) -> bool {
     if stray_descriptors(pid).is_empty() {
         return false;

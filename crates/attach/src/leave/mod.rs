@@ -1,5 +1,5 @@
-//! Remains of ours in a process before an attach and after it: regions, the hook, pads, and those of probes; and how
-//! they are cleared there and in its children.
+//! Our remains in a process before and after an attach: regions, the hook, pads, and probes; and their removal from the
+//! process and its children.
 
 mod closed_region;
 pub(crate) mod guided;

@@ -1,4 +1,4 @@
-//! The pads that a process maps, and what leads to them.
+//! The pads that a process maps, and the jumps that lead to them.
 
 use crate::error::Error;
 use crate::hold::code_exchanges::pause_after;
@@ -11,13 +11,13 @@ use memhook_process::{
 use std::time::Duration;
 
 const PATH: &str = "/memfd:memhook-pads";
-/// Number of attempts where threads are in the way.
+/// Number of attempts if threads are executing the code.
 const TRIES: u32 = 20;
-/// The PROT_* bits of a cell's page: the target never writes there.
+/// PROT_* bits of a cell's page, which the target never writes.
 const READ_EXECUTE: u32 = 5;
 
-/// All functions with a pad that the memory of a process speaks of. What is not so is left out: that the jump leads to
-/// the memory of the pads.
+/// Returns all functions with a pad that are in the journals of the process. An entry whose jump does not lead to the
+/// memory of the pads is skipped.
 pub(crate) fn entries(pid: i32, maps: &[Mapping]) -> Vec<RedirectEntry> {
     let is_area = |m: &&Mapping| m.path == PATH && !m.shared && m.offset == 0;
     maps.iter()
@@ -49,7 +49,7 @@ fn has_jump(pid: i32, maps: &[Mapping], entry: &RedirectEntry) -> bool {
     crate::hold::code_exchanges::has_jump(pid, maps, entry.at, &entry.jump)
 }
 
-/// Where functions of the process lead to pads (avma).
+/// Returns the addresses of functions that lead to pads (avma).
 pub(crate) fn live_places(pid: i32, maps: &[Mapping]) -> Vec<u64> {
     let mut found = entries(pid, maps);
     found.retain(|entry| has_jump(pid, maps, entry));
@@ -63,7 +63,7 @@ pub(crate) fn are_live(pid: i32, maps: &[Mapping]) -> bool {
         .any(|entry| has_jump(pid, maps, entry))
 }
 
-/// The cells that hold a wrapper of one of these hooks, as slots; `target` is the trampoline.
+/// Returns the cells that hold a wrapper of one of these hooks, as slots whose `target` is the trampoline.
 pub(crate) fn held_cells(
     pid: i32,
     maps: &[Mapping],
@@ -79,7 +79,7 @@ pub(crate) fn held_cells(
     cells.collect()
 }
 
-/// A cell as a slot. It is only exchanged with all threads held.
+/// Describes a cell as a slot, which is exchanged only with all threads held.
 pub(crate) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol: String) -> Slot {
     Slot {
         address: entry.cell,
@@ -94,8 +94,8 @@ pub(crate) fn cell_slot(entry: &RedirectEntry, value: u64, module: usize, symbol
     }
 }
 
-/// Puts the code back that jumps have taken the place of. Returns how many functions still have one, and for how long
-/// all threads were held. The cells must hold the trampolines by now, or the gate of their hook be closed.
+/// Replaces the jumps by the original code. Returns how many functions still have a jump, and how long all threads were
+/// held. Before the call, the cells must hold the trampolines again, or the gate of their hook must be closed.
 pub(crate) fn put_back(pid: i32) -> Result<(u64, Duration), Error> {
     let (mut left, mut held, mut last) = (0, Duration::ZERO, Duration::ZERO);
     for attempt in 0..TRIES {

@@ -1,4 +1,4 @@
-//! The areas of pads that a process maps, and what leads to them.
+//! The areas of probe pads that a process maps, and the jumps that lead to them.
 
 use super::guided::PROBE_PATHS;
 use super::residue::is_attacher;
@@ -10,7 +10,7 @@ use std::ops::Range;
 
 pub(crate) const AREA_PATH: &str = "/memfd:memhook-probe";
 pub(crate) const COUNTS_PATH: &str = "/memfd:memhook-probe-counts";
-/// Name of the code that pads call.
+/// Name of the code that probe pads call.
 pub(crate) const CODE_PATH: &str = "/memfd:memhook-probe-code";
 
 /// Returns true if memory belongs to probes.
@@ -19,7 +19,7 @@ pub(crate) fn is_of_probes(mapping: &Mapping) -> bool {
     [AREA_PATH, COUNTS_PATH, CODE_PATH].contains(&path) || PROBE_PATHS.contains(&path)
 }
 
-/// One area of a process.
+/// Area of pads in a process.
 pub(crate) struct Found {
     pub mapping: Mapping,
     pub header: Option<AreaHeader>,
@@ -54,7 +54,7 @@ impl Found {
         self.mapping.start..self.mapping.end
     }
 
-    /// Returns the exchanges that remove what still leads here.
+    /// Returns the exchanges that remove the remaining jumps to this area.
     pub fn exchanges<'a>(
         &'a self,
         pid: i32,
@@ -72,7 +72,8 @@ impl Found {
             })
     }
 
-    /// Returns the number of functions that lead here but must not be changed, because the process made them itself.
+    /// Returns the number of functions that jump to this area but must not be changed, because the process made them
+    /// itself.
     pub fn own_jumps(&self, pid: i32, maps: &[Mapping]) -> u64 {
         let journal = self.journal.iter();
         let own = journal.filter(|entry| {
@@ -91,7 +92,7 @@ impl Found {
     }
 }
 
-/// The areas of a process.
+/// Returns the areas of a process.
 pub(crate) fn areas(pid: i32, maps: &[Mapping]) -> Vec<Found> {
     let is_area = |m: &&Mapping| m.path == AREA_PATH && !m.shared;
     maps.iter()
@@ -105,7 +106,7 @@ pub(crate) fn is_probed(pid: i32) -> bool {
     mappings(pid).is_ok_and(|maps| maps.iter().any(|m| m.path == AREA_PATH))
 }
 
-/// The running memhook-rs that probes a process.
+/// Returns the pid of the running memhook-rs that probes a process.
 pub(crate) fn attacher(pid: i32, maps: &[Mapping]) -> Option<u32> {
     let headers = areas(pid, maps)
         .into_iter()
@@ -115,7 +116,7 @@ pub(crate) fn attacher(pid: i32, maps: &[Mapping]) -> Option<u32> {
         .find(|&pid| is_attacher(pid))
 }
 
-/// Where the pads of a process are.
+/// Returns the mappings of a process's pads.
 pub(crate) fn area_mappings(pid: i32) -> Vec<Mapping> {
     let mut maps = mappings(pid).unwrap_or_default();
     maps.retain(|m| m.path == AREA_PATH);

@@ -1,5 +1,5 @@
-//! Remains of an earlier attach in a process (the hook, the region, and patched slots if its attacher was killed), and
-//! what the process inherited from a traced parent.
+//! Remains of an earlier attach in a process: the hook, the region, and patched slots if its attacher was killed. Also
+//! the remains that the process inherited from a traced parent.
 
 use super::closed_region as closed;
 use super::guided::{FoundRegion, found_regions, give_tables_back, make_region};
@@ -20,51 +20,51 @@ use memhook_stream::{Birth, Region};
 use std::os::unix::fs::MetadataExt;
 use std::{ops::Range, path::Path, time::Duration};
 
-/// Number of looks for whether the hook is in use.
+/// Number of checks if a thread uses the hook.
 const LOOKS: u32 = 5;
 
-/// Remains of ours in a process.
+/// Our remains in a process.
 ///
-/// A forked process maps its parent's regions too, and the parent's threads may be writing into them. Its
-/// own ones bear the number that its hook keeps in the gate page, which a fork wipes
+/// A forked process also maps its parent's regions, and the parent's threads may be writing to them. The hook keeps a
+/// number in the gate page, which a fork wipes. The process's own regions have that number
 /// ([`memhook_abi::Control::owner`]).
 pub struct Residue {
-    /// Where the hook of this version is loaded (avma).
+    /// Load bias of this version's hook (avma).
     pub hook_base: Option<u64>,
     /// Hooks of all versions.
     hooks: Vec<HookCopy>,
-    /// Regions of this process, and where it maps them (avma). More than one if ring sizes differed.
+    /// Regions of this process with their addresses (avma). There are several if ring sizes differed.
     regions: Vec<(Region, u64)>,
-    /// Such regions that cannot be opened from here: addresses (avma) and bytes.
+    /// Such regions that we cannot open: address (avma) and size.
     closed_regions: Vec<(RemoteAddress, u64)>,
-    /// Where its hook has a region of which nothing is left that could be believed: a child has written into it.
+    /// Regions that the hook uses but whose contents are not credible because a child has written to them.
     spoiled: Vec<(RemoteAddress, u64)>,
-    /// Regions that no hook was ever given, here or in a parent: addresses (avma) and bytes.
+    /// Regions that were never passed to a hook, here or in a parent: address (avma) and size.
     never_used: Vec<(RemoteAddress, u64)>,
-    /// Regions that wait for a child of this process or of its parent, or did, and where they are (avma). Another process
-    /// may record into them.
+    /// Regions that wait or waited for a child of this process or of its parent, with their addresses. Another process
+    /// may record to them.
     offered: Vec<(Region, RemoteAddress)>,
-    /// Hooks that an attacher had no time to map completely (avma).
+    /// Hooks that a killed attacher has not mapped completely (avma).
     unfinished: Vec<Range<u64>>,
     /// True if a function leads to a pad.
     has_live_pads: bool,
-    /// Descriptors that an attacher had no time to close.
+    /// Descriptors that a killed attacher has not closed.
     descriptors: Vec<StrayDescriptor>,
-    /// The highest number of an attach in any region; words that threads keep may bear it.
+    /// Highest attach number in any region. Words that threads keep may contain it.
     last_epoch: u32,
 }
 
-/// Returns true if another running process with this pid attaches to processes.
+/// Returns true if this pid is another running process that attaches to processes.
 pub fn is_attacher(pid: u32) -> bool {
     let is_called_so = || memhook_process::process_name(pid as i32) == "memhook-rs";
-    // One that was killed stays in /proc until its parent waits for it, which the first process of a container may never do.
+    // A killed attacher stays in /proc until its parent waits for it. The first process of a container may never do so.
     pid != 0
         && pid != std::process::id()
         && !memhook_process::has_ended(pid as i32)
         && memhook_process::is_attacher(pid as i32).unwrap_or_else(is_called_so)
 }
 
-/// Looks for it.
+/// Finds the remains in a process.
 pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
     let hooks = hook_copies(pid, maps);
     let mut found = Residue {
@@ -86,33 +86,34 @@ pub fn residue(pid: i32, maps: &[Mapping]) -> Residue {
     found
 }
 
-/// Where the region of an attach is in the target.
+/// Place of an attach's region in the target.
 #[derive(Clone, Copy)]
 pub struct Place {
-    /// Its address (avma). Nobody has used it yet.
+    /// Address (avma) of a region that is not in use yet.
     pub address: u64,
-    /// Where that of an earlier attach is, which it is to replace (avma): the hook knows that one, and a thread may
-    /// come back to it.
+    /// Address (avma) of an earlier attach's region that this one must replace: the hook knows that address, and a
+    /// thread may return to it.
     pub replaces: Option<u64>,
-    /// Another thread of the target has closed the descriptor that the region came by.
+    /// True if another thread of the target closed the descriptor that was used to map the region.
     pub was_disturbed: bool,
 }
 
-/// A descriptor of ours that the target has open.
+/// Descriptor of ours that is open in the target.
 pub(crate) struct StrayDescriptor {
     number: u64,
-    /// Device and inode: a thread of the target that closes what it does not know may have a file of its own there soon.
+    /// Device and inode. They are compared before closing, because a thread of the target that closes unknown
+    /// descriptors may soon have its own file under the number.
     object: (u64, u64),
 }
 
 impl StrayDescriptor {
-    /// Closes it, unless the number is something else's by now.
+    /// Closes the descriptor unless its number now refers to another file.
     pub fn close(&self, held: &mut Held) -> Result<(), Error> {
         Ok(held.close_if(self.number, self.object)?)
     }
 }
 
-/// Descriptors of ours that the target has open.
+/// Returns our descriptors that are open in the target.
 pub(crate) fn stray_descriptors(pid: i32) -> Vec<StrayDescriptor> {
     let Ok(entries) = std::fs::read_dir(proc_path(pid, "fd")) else {
         return Vec::new();
@@ -137,7 +138,7 @@ pub(crate) fn stray_descriptors(pid: i32) -> Vec<StrayDescriptor> {
         let object_before = object(&path)?;
         let to = std::fs::read_link(&path).ok()?;
         let is_ours = ours.iter().any(|name| to.as_os_str() == *name);
-        // The link is that of the object only if the number was the same object's all the time.
+        // The link belongs to the object only if the number referred to the same object before and after the read.
         let is_same = is_ours && object(&path)? == object_before;
         is_same.then_some(StrayDescriptor {
             number,
@@ -155,7 +156,7 @@ impl Residue {
             self.never_used.push(place);
             return;
         }
-        // Read through the process's memory: to open the file takes CAP_CHECKPOINT_RESTORE.
+        // This reads the process's memory, because opening the file needs CAP_CHECKPOINT_RESTORE.
         let owner = closed::owner(pid, address);
         if let Some(epoch) = closed::epoch(pid, address) {
             self.last_epoch = self.last_epoch.max(epoch);
@@ -163,14 +164,14 @@ impl Residue {
         let file = found.open(pid);
         let is_known = |hook: &HookCopy| hook.region(pid) == Some(address.0);
         let is_of_hook = |hook: &HookCopy| hook.owner(pid) == owner;
-        // One that bears another number was written by a forked process, or its attacher was killed right before it
-        // had a hook take it.
+        // A region with another number was written for a forked process, or its attacher was killed right before it
+        // passed the region to a hook.
         let is_in_use = |hook: &HookCopy| is_known(hook) && hook.owner(pid) != 0;
         let is_in_use = self.hooks.iter().any(is_in_use);
         if !is_in_use && (owner == 0 || !self.hooks.iter().any(is_of_hook)) {
-            // Without a hook, or unknown to it and blank, it was never used. Anything else is a
-            // parent's: a thread that was forked inside a wrapper may still touch it; or, without our
-            // seals, the program's own.
+            // A blank region that no hook knows was never used. Any other one belongs to a parent, and a thread that
+            // was forked inside a wrapper may still access it; a region without our seals may be the program's own
+            // memory.
             let region = file.and_then(|file| found.map(pid, &file));
             if region.is_some()
                 && (self.hooks.is_empty() || (owner == 0 && !self.hooks.iter().any(is_known)))
@@ -185,7 +186,7 @@ impl Residue {
             self.closed_regions.push(place);
             return;
         };
-        // One without a control block is that of an attacher killed before it had written it.
+        // A region without a control block comes from an attacher that was killed before it wrote one.
         let ours = |region: &Region| region.is_blank() || region.validate().is_ok();
         match found.map(pid, &file).filter(ours) {
             Some(region) => self.regions.push((region, address.0)),
@@ -194,7 +195,7 @@ impl Residue {
         }
     }
 
-    /// A running attacher that uses one of the regions.
+    /// Returns the pid of a running attacher that uses one of the regions.
     pub fn attacher(&self, pid: i32) -> Option<u32> {
         let closed = self
             .closed_regions
@@ -204,14 +205,14 @@ impl Residue {
         open.chain(closed).find(|&attacher| is_attacher(attacher))
     }
 
-    /// The region that a running attacher uses, and that attacher.
+    /// Returns the region that a running attacher uses, and the attacher's pid.
     pub fn traced(&self) -> Option<(&Region, u32)> {
         let regions = self.regions.iter().map(|(region, _)| region);
         let mut used = regions.map(|region| (region, region.attacher_pid()));
         used.find(|&(_, attacher)| is_attacher(attacher))
     }
 
-    /// The number that the process's regions bear, a new one if it has none.
+    /// Returns the number of the process's regions, or a new number if it has no region.
     pub fn owner(&self, pid: i32) -> u64 {
         let owners = self.hooks.iter().map(|hook| hook.owner(pid));
         owners
@@ -220,14 +221,14 @@ impl Residue {
             .unwrap_or_else(new_owner)
     }
 
-    /// The functions that the wrappers in the process call: function, variant, address (avma). A variant
-    /// keeps its function, as the program may have copied a wrapper's address.
+    /// Returns the functions that the wrappers in the process call: function, variant, address (avma). A variant keeps
+    /// its function, because the program may have copied a wrapper's address.
     pub fn originals(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
         hook.into_iter().flat_map(HookCopy::originals)
     }
 
-    /// Clears up what is left: slots that hold our values, open descriptors, memory that serves nothing.
+    /// Removes the remains: slots that hold our values, open descriptors, unused memory.
     pub fn tidy_up(&mut self, pid: i32, files: &mut ModuleFiles) -> Result<Restored, Error> {
         let mut restored = Restored::default();
         if !self.hooks.is_empty() || self.has_live_pads {
@@ -238,8 +239,7 @@ impl Residue {
         Ok(restored)
     }
 
-    /// Takes away what serves nobody: open descriptors, memory that no hook was given. Returns for how long a thread was
-    /// held.
+    /// Closes our descriptors and unmaps memory that was never passed to a hook. Returns how long a thread was held.
     pub fn clear_leftovers(&mut self, pid: i32) -> Result<Duration, Error> {
         if !self.has_leftovers() {
             return Ok(Duration::ZERO);
@@ -257,8 +257,8 @@ impl Residue {
         Ok(held.release()?)
     }
 
-    /// Regions for children of this process, or of its parent, serve nothing here once nobody comes for those that claim
-    /// them: none may wait any longer, and what this process has mapped of them goes. A child keeps what it has claimed.
+    /// Withdraws the regions for children of this process or of its parent, and unmaps them here, if no attacher will
+    /// take what children record. A child keeps the region that it has claimed.
     fn take_offers_back(&mut self, pid: i32) -> Result<(), Error> {
         let hook = self.hooks.iter().find(|h| Some(h.base) == self.hook_base);
         let Some((hook, gate)) = hook.and_then(|hook| Some((hook, hook.gate()?))) else {
@@ -266,7 +266,7 @@ impl Residue {
         };
         let list = RemoteAddress(gate) + SPARES_BEHIND_GATE;
         let is_listed = read_word(pid, list).is_some_and(|first| first != 0);
-        // A child that lists a region must have it.
+        // A region must stay mapped as long as it is listed for children.
         if is_listed && write_bytes(pid, list, &[0; MOST_SPARES * 8]).is_err() {
             return Ok(());
         }
@@ -279,19 +279,20 @@ impl Residue {
             if region.withdraw() {
                 region.give_all_back();
             }
-            // A thread of this process may have a ring in it only if it has claimed it, and then left it again.
+            // A thread of this process has a ring in the region only if the process claimed the region and left it
+            // again.
             if !matches!(region.birth(), Birth::Closed) || region.rings_used() == 0 {
                 unused.push((address, region.len() as u64));
             }
         }
-        // Threads look at what is listed only as long as the gate is as a fork has wiped it.
+        // Threads read the list only while the gate is in the state that a fork leaves.
         if !unused.is_empty() && (hook.owner(pid) != 0 || is_left(pid, hook)?) {
             self.never_used.extend(unused);
         }
         Ok(())
     }
 
-    /// Gives back the memory of this process's regions, which nobody reads any more.
+    /// Frees the memory of this process's regions, which are no longer read.
     pub fn give_memory_back(&self, pid: i32) {
         for (region, _) in &self.regions {
             region.give_all_back();
@@ -299,21 +300,21 @@ impl Residue {
         give_tables_back(pid);
     }
 
-    /// Returns true if something has to be cleared before anything else is done.
+    /// Returns true if remains must be removed before anything else.
     pub fn is_untidy(&self) -> bool {
         !self.hooks.is_empty() || self.has_live_pads || self.has_leftovers()
     }
 
-    /// Returns true if something remains that only a held thread can remove.
+    /// Returns true if some remains can be removed only by a held thread.
     fn has_leftovers(&self) -> bool {
         !self.descriptors.is_empty() || !self.never_used.is_empty() || !self.unfinished.is_empty()
     }
 
-    /// A region for rings of `ring_bytes`, in the place of one of those found if no thread is at work in it. The
-    /// gate must be closed. Also returns the number of the next attach.
+    /// Provides a region for rings of `ring_bytes`, in place of an existing region that no thread uses, if there is
+    /// one. The gate must be closed. Also returns the number of the next attach.
     ///
-    /// It is always a new one: children may have an earlier one mapped. Until the hook knows it, a fork leaves it out;
-    /// from then on a child leaves it by itself (`birth.hpp` of the hook).
+    /// The memory object is always new, because children may have mapped an earlier one. Until the hook knows the
+    /// region, it is not inherited at a fork; from then on a child unmaps it itself (`birth.hpp` of the hook).
     pub fn region_for(
         self,
         reach: &mut Reach<'_>,
@@ -326,7 +327,7 @@ impl Residue {
         let fits = |(region, _): &&(Region, u64)| {
             region.ring_bytes() as u64 == ring_bytes && comes_to_rest(pid, region)
         };
-        // Of several, the one that the hook knows.
+        // If there are several, the hook's own region is chosen.
         let is_known = |&&(_, address): &&(Region, u64)| {
             self.hooks
                 .iter()
@@ -337,7 +338,7 @@ impl Residue {
         let closed_fits = |&&(address, length): &&(RemoteAddress, u64)| {
             length == bytes && closed::comes_to_rest(pid, address, ring_bytes)
         };
-        // To the hook, one that is mapped over is the same as a cleared one.
+        // Mapping over a region has the same effect on the hook as clearing it.
         let closed = || self.closed_regions.iter().find(closed_fits);
         let spoiled = || self.spoiled.iter().find(|&&(_, length)| length == bytes);
         let over = open.map(|&(_, address)| RemoteAddress(address));
@@ -357,7 +358,7 @@ impl Residue {
     }
 }
 
-/// Returns true if no thread is inside the hook or will return to it, within some attempts.
+/// Returns true if a limited number of attempts shows that no thread is inside the hook or will return to it.
 fn is_left(pid: i32, hook: &HookCopy) -> Result<bool, Error> {
     let code = hook.base..hook.end;
     let code = std::slice::from_ref(&code);

@@ -1,4 +1,4 @@
-//! Decides whether a region can be reused: no thread may be inside a wrapper.
+//! Decides if a region can be reused: no thread may be inside a wrapper.
 
 use memhook_process::{
     Mapping, RemoteAddress, inner_tid, is_hook, mappings, proc_text, read_memory, thread_ids,
@@ -7,23 +7,24 @@ use memhook_stream::{Region, barrier};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Longest wait for threads that are inside.
+/// Longest wait for threads inside wrappers.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// Longer wait for threads that record: only a stopped thread leaves the hook's own work unfinished.
+/// Longest wait for threads that are recording. Only a stopped thread leaves the hook's own work unfinished for this
+/// long.
 const LONG_PATIENCE: Duration = Duration::from_secs(1);
-/// Calls take less than this, so threads that are still marked afterwards are looked at.
+/// Calls take less time than this, so threads that are still marked afterwards are examined.
 const USUAL: Duration = Duration::from_millis(20);
-/// A thread that runs, or waits for a processor, may be between any two instructions, but not for this long.
+/// Longest time that a running thread, or one that waits for a processor, can be between two instructions of a wrapper.
 const BETWEEN: Duration = Duration::from_millis(300);
-/// A wrapper's own frame is smaller than this, and holds the address that its callee returns to.
+/// Upper bound of a wrapper's own frame, which contains the return address of its callee.
 const FRAME_BYTES: u64 = 512;
 
-/// Returns true if no thread is inside a wrapper any more, now that the gate is closed: a thread that stopped in the
-/// middle of the hook's work would continue to write where the bytes mean something else by then. One that is inside
-/// the function that it has called, a new-handler that waits for example, keeps its ring (`Region::initialize`).
+/// Returns true if no thread is inside a wrapper after the gate was closed. A thread that stopped in the middle of the
+/// hook's work would later write to memory that has been reused. A thread that is inside the called function, for
+/// example in a waiting new-handler, keeps its ring (`Region::initialize`).
 ///
-/// A mark can stay behind: the thread has ended inside, or has left on a way that the hook does not see
-/// (longjmp, a switch of coroutines). Such marks are taken away.
+/// A mark may be stale: the thread ended inside, or left in a way that the hook does not see (longjmp, a switch of
+/// coroutines). Stale marks are removed.
 pub fn comes_to_rest(pid: i32, region: &Region) -> bool {
     let start = Instant::now();
     barrier();
@@ -52,7 +53,7 @@ pub fn comes_to_rest(pid: i32, region: &Region) -> bool {
     }
 }
 
-/// The threads of a process at one moment.
+/// Threads of a process at one moment.
 struct Threads {
     pid: i32,
     ids: Option<Vec<i32>>,
@@ -68,7 +69,7 @@ impl Threads {
         }
     }
 
-    /// The thread that has this number inside the target's pid namespace.
+    /// Returns the thread with this id in the target's pid namespace.
     fn outer_id(&self, ids: &[i32], tid: u32) -> Option<i32> {
         let is_it = |id: &&i32| inner_tid(self.pid, **id) == Some(tid);
         ids.iter().find(is_it).copied()
@@ -102,18 +103,19 @@ impl Threads {
         hook.is_some_and(is_hook)
     }
 
-    /// Returns true if the frame lies below the stack pointer of the same stack, so that the call has returned.
+    /// Returns true if the frame lies below the stack pointer of the same stack, which means that the call has
+    /// returned.
     fn is_behind(&self, sp: u64, frame: u64) -> bool {
         let stack = self.mapping(frame);
         sp > frame && stack.is_some_and(|m| (m.start..m.end).contains(&sp))
     }
 
-    /// Returns true if something in the frame could be a return address of ours.
+    /// Returns true if a word of the frame could be a return address of ours.
     fn holds_our_address(&self, frame: u64) -> bool {
         let mut bytes = [0; FRAME_BYTES as usize];
         let Range { start, .. } = frame.wrapping_sub(FRAME_BYTES)..frame;
         if read_memory(self.pid, RemoteAddress(start), &mut bytes).is_err() {
-            // The stack is gone, as a coroutine's may be.
+            // The stack itself may be unmapped, like that of a finished coroutine.
             return self.mapping(frame).is_some();
         }
         let (words, _) = bytes.as_chunks::<8>();
@@ -123,7 +125,7 @@ impl Threads {
     }
 }
 
-/// Stack pointer and program counter of a thread that sleeps (proc_pid_syscall(5)).
+/// Parses stack pointer and program counter of a sleeping thread (proc_pid_syscall(5)).
 fn position(call: &str) -> Option<(u64, u64)> {
     let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     let mut words = call.split_whitespace().rev();

@@ -1,6 +1,6 @@
-//! Putting originals back into slots that hold wrappers of ours, and code where jumps lead to pads: whoever put those there, this attach, one
-//! that was killed, or the parent of a forked process. What the slots hold decides, not what somebody
-//! wrote down.
+//! Restores originals in slots that hold our wrappers, and code where jumps lead to pads. It does not matter if this
+//! attach placed them, a killed attacher, or the parent of a forked process: the contents of the slots decide, not the
+//! journal.
 
 use super::pad_areas::{held_cells, put_back};
 use crate::error::Error;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for finding a thread outside the loader.
 const SAFE_POINT_PATIENCE: Duration = Duration::from_secs(2);
-/// Longest wait of a held thread for a moment in which no other thread unloads modules.
+/// Longest time that a held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 /// Number of times that the slots are examined.
 const LOOKS: u32 = 5;
@@ -29,12 +29,12 @@ const LOOKS: u32 = 5;
 const _: () = assert!(size_of::<Exchange>() == 32);
 const MOST_WORDS: usize = (MAX_CALL_DATA - 8) / size_of::<Exchange>();
 
-/// Result of the restoration.
+/// Result of a restoration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Restored {
-    /// Slots that still hold a wrapper of ours, and functions that still lead to a pad.
+    /// Number of slots that still hold our wrapper, and of functions that still lead to a pad.
     pub left: u64,
-    /// The longest time that threads were held.
+    /// Longest time that threads were held.
     pub held: Duration,
 }
 
@@ -44,7 +44,7 @@ struct SlotLook {
     modules: Vec<ModuleImage>,
     copies: Vec<HookCopy>,
     slots: Vec<Slot>,
-    /// Slots that hold something of a hook that does not say what is behind it.
+    /// Number of slots with an address inside a hook that does not name the original.
     unknown: u64,
 }
 
@@ -72,7 +72,7 @@ impl SlotLook {
         })
     }
 
-    /// Looks again if modules came or went.
+    /// Reads the slots again if modules came or went.
     fn refresh(&mut self, pid: i32, files: &mut ModuleFiles) -> Result<(), Error> {
         if layout(&mappings(pid)?) != self.layout {
             *self = SlotLook::new(pid, files)?;
@@ -91,11 +91,11 @@ impl SlotLook {
     }
 }
 
-/// Closes the gates of all hooks in the process and puts the originals back. `hook_base`: where the hook
-/// of this version is loaded. `safe`: where its threads can be held, if that is known.
+/// Closes the gates of all hooks in the process and restores the originals. `hook_base`: load bias of this version's
+/// hook. `safe`: where threads can be held, if known.
 ///
-/// One thread does it, outside of the loader and while that keeps still; where no thread can, all threads
-/// are held, and the words are written from here.
+/// One thread does the work, outside the loader and while no modules are loaded or unloaded. If no thread can, all
+/// threads are held, and the attacher writes the words.
 pub fn restore(
     pid: i32,
     hook_base: Option<u64>,
@@ -109,7 +109,7 @@ pub fn restore(
         && (look.holds_any() || look.copies.iter().any(is_open))
     {
         match by_hook(pid, base, safe, &mut look, files, &mut done) {
-            // No thread of it can do the work now, as where all of them run on stacks that nobody knows.
+            // No thread of the process can do the work now, for example because all run on unknown stacks.
             Err(Error::Inject(why)) if may_be_forced(&why) => {
                 tracing::info!(pid, %why, "slots are restored with all threads held");
             }
@@ -124,7 +124,7 @@ pub fn restore(
         }
         match force_words(pid, &exchanges, &|| true) {
             Ok((_, held)) => done.held = done.held.max(held),
-            // They are counted as left.
+            // They count as not restored.
             Err(why) if may_be_forced(&why) => {}
             Err(why) => return Err(why.into()),
         }
@@ -137,7 +137,7 @@ pub fn restore(
     Ok(done)
 }
 
-/// Returns true if there is still a process to restore, and another way than the one that failed.
+/// Returns true if the process still exists and the failure leaves the other method possible.
 fn may_be_forced(why: &memhook_inject::Error) -> bool {
     use memhook_inject::Error::{AlreadyTraced, Permission, TargetGone, TargetStopped};
     !matches!(
@@ -146,7 +146,7 @@ fn may_be_forced(why: &memhook_inject::Error) -> bool {
     )
 }
 
-/// Returns what remains to be written with all threads held: slots, and the gates of other versions.
+/// Returns the words to write with all threads held: slots, and the gates of other versions.
 fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
     let slots = look.still_held(pid);
     let mut exchanges: Vec<WordExchange> = slots
@@ -155,7 +155,7 @@ fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
             address: RemoteAddress(slot.address),
             from: slot.value,
             to: slot.target,
-            // A word that holds a wrapper's address is ours wherever it is.
+            // Any word that holds a wrapper's address is ours.
             is_permanent: true,
         })
         .collect();
@@ -175,7 +175,7 @@ fn forced(pid: i32, look: &SlotLook) -> Vec<WordExchange> {
     exchanges
 }
 
-/// Has the hook do it; what it cannot do is left to be forced.
+/// Restores by calls into the hook. The slots that fail are left for the forced method.
 fn by_hook(
     pid: i32,
     base: u64,
@@ -192,7 +192,7 @@ fn by_hook(
     let iterate = libc.and_then(|libc| libc.function("dl_iterate_phdr"));
     let iterate = iterate.unwrap_or_default().0;
     if iterate == 0 || look.slots.iter().all(|slot| slot.is_unsettled) {
-        // Only the gate is left to the hook, and that can be closed at any point.
+        // The hook only has to close its gate, which is possible at any point.
         let mut held = hold_with_hook(pid, base)?;
         held.call(hook + entry.close, &[])?;
         done.held = done.held.max(held.release()?);
@@ -209,14 +209,14 @@ fn by_hook(
     let (mut held, is_safe) = match held {
         Ok(held) if has_hook(pid, base) => (held, true),
         Err(memhook_inject::Error::NoSafeThread { .. }) => (hold_with_hook(pid, base)?, false),
-        // Another program runs under this pid by now.
+        // Another program now has this pid.
         Ok(_) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
     held.call(hook + entry.close, &[])?;
-    // Its calls of the kernel are for the filters to see as soon as this process is killed.
+    // The process's seccomp filters would see these calls, and might kill it.
     if is_safe && !is_filtered(&held, false) {
-        // Whatever went wrong: the slots are looked at again.
+        // After any failure the slots are examined again.
         let _ = exchange_all(&mut held, hook + entry.exchange, iterate, look, files);
     }
     done.held = done.held.max(held.release()?);
@@ -233,10 +233,10 @@ fn exchange_all(
     let pid = held.pid();
     let begin = Instant::now();
     while begin.elapsed() < STILL_PATIENCE {
-        // No words: only what the loader counts now.
+        // An exchange of no words only returns the loader's count.
         let (_, loader_count) = exchange_words(held, exchange, iterate, ANY_LOADER_COUNT, &[])?;
         look.refresh(pid, files)?;
-        // In pages that may be under relocation, words are only forced.
+        // Words in pages that may be in relocation are only written by the forced method.
         let mut slots = look.still_held(pid);
         slots.retain(|slot| !slot.is_unsettled);
         let (permanent, others): (Vec<Slot>, Vec<Slot>) =
@@ -256,7 +256,7 @@ fn exchange_all(
     Ok(())
 }
 
-/// Returns what the hook answers, and what the loader counts.
+/// Returns the hook's result and the loader's count.
 fn exchange_words(
     held: &mut Held,
     exchange: RemoteAddress,

@@ -1,4 +1,4 @@
-//! Pads for functions that the user has described as those of an allocator.
+//! Pads for functions of allocators that the user has described.
 
 use super::planned::{PadPlan, PlannedPad};
 use crate::error::Error;
@@ -9,29 +9,29 @@ use memhook_probe::{Allocator, may_take_stack_arguments, original_of};
 use memhook_process::{ModuleImage, TargetRoot};
 use memhook_symbols::{FunctionSymbol, SearchPath, demangle, functions};
 
-/// A described heap that is traced.
+/// Described heap that is traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TracedHeap {
     /// Name given by the user.
     pub name: String,
-    /// Its functions: their ids, and their names.
+    /// Ids and names of its functions.
     pub functions: Vec<(u8, String)>,
-    /// Some of them gives single blocks back.
+    /// True if one of the functions releases single blocks.
     pub releases: bool,
 }
 
-/// A function that was found.
+/// Function that was found.
 struct Found {
     module: usize,
     symbol: FunctionSymbol,
-    /// As the user has named it.
+    /// Name as the user wrote it.
     text: String,
     does: DescribedFunction,
 }
 
 const ON_STACK: &str =
     "it reads arguments on the stack, which it would not find there if it is called from the hook";
-/// Libraries of programs that throw: the runtimes of C++, and the unwinders.
+/// Libraries of programs that throw: the C++ runtimes and the unwinders.
 const UNWINDING: [&str; 5] = [
     "libstdc++.so",
     "libc++.so",
@@ -41,8 +41,8 @@ const UNWINDING: [&str; 5] = [
 ];
 const CANNOT_THROW: &str = "the hook has to be mapped without the loader, and an exception could not pass through it: the program can throw";
 
-/// Adds the functions of these allocators to a plan, or says which of them cannot have a pad: what is described is
-/// traced whole, or not at all, because what one of its functions does alone would look like leaks, or like nothing.
+/// Adds the functions of these allocators to a plan, or reports which of them cannot have a pad. A described allocator
+/// is traced completely or not at all, because a subset of its functions would show false leaks or nothing.
 pub(crate) fn plan_described(
     survey: &Surveyed,
     allocators: &[Allocator],
@@ -109,7 +109,7 @@ pub(crate) fn plan_described(
             if found.does.role == DescribedRole::Releases {
                 return Ok(()); // it is gone on with by a jump
             }
-            // No unwinder knows a hook that is mapped.
+            // No unwinder knows a mapped hook.
             if throws && survey.object.is_mapped {
                 return Err(CANNOT_THROW.to_owned());
             }
@@ -142,26 +142,26 @@ pub(crate) fn plan_described(
     Ok(())
 }
 
-/// Returns true if a module's code may throw or catch exceptions, or unwind in another way, as far as the libraries show
-/// that it is linked to. An allocator's own library, which has the operators of C++ and throws by those, is none.
+/// Returns true if the linked libraries show that a module's code may throw or catch exceptions, or unwind in another
+/// way. Returns false for an allocator's own library, which defines the C++ operators and throws from them.
 fn may_throw_or_catch(module: &ModuleImage) -> bool {
     let is_one = |name: &str| UNWINDING.iter().any(|library| name.starts_with(library));
     let is_allocator = !module.is_main && module.facts.exported("malloc").is_some();
     !is_one(module.name()) && !is_allocator && module.facts.needs(is_one)
 }
 
-/// A function that the user has described, and how it would be reached.
+/// Function that the user has described, and its reach.
 #[derive(Clone, Debug)]
 pub struct DescribedReach {
-    /// The heap that it belongs to.
+    /// Name of the heap.
     pub heap: String,
-    /// The function as the user has named it.
+    /// Name of the function as the user wrote it.
     pub function: String,
-    /// The file name of its module and where it is (avma), or why it cannot be traced.
+    /// File name of the module and address of the function (avma), or the reason why it cannot be traced.
     pub found: Result<(String, u64), String>,
 }
 
-/// Says of each function of these allocators whether it can have a pad.
+/// Reports for each function of these allocators if it can have a pad.
 pub(crate) fn reach_of_described(
     survey: &Surveyed,
     allocators: &[Allocator],
@@ -181,7 +181,7 @@ pub(crate) fn reach_of_described(
                 (Ok(()), Some(pad)) => Ok((pad.module, pad.address)),
                 (Ok(()), None) => Err("it was not found".to_owned()),
                 (Err(error), _) => {
-                    // The function has a column of its own.
+                    // The function has a separate column.
                     let why = error.to_string();
                     let known = refused(&text, "").to_string();
                     Err(why.strip_prefix(&known).unwrap_or(&why).to_owned())
@@ -207,7 +207,7 @@ pub(crate) fn reach_of_described(
     reach
 }
 
-/// The function, if the compiler has made no others of it, which are called with other arguments.
+/// Returns the function if the compiler has made no variants of it, which take other arguments.
 fn only_one(
     text: &str,
     (module, mut symbols): (usize, Vec<FunctionSymbol>),
@@ -225,7 +225,7 @@ fn only_one(
     Ok((module, symbols.remove(0)))
 }
 
-/// As users call it.
+/// Returns the function's name as users write it.
 fn plain(symbol: &str) -> String {
     let full = demangle(symbol);
     full.split('(').next().unwrap_or(&full).to_owned()

@@ -1,4 +1,4 @@
-//! Pads that are in place.
+//! Pads in a process.
 
 use super::described::TracedHeap;
 use super::planned::{PadPlan, PlannedPad, RefusedPad, releases};
@@ -28,22 +28,22 @@ use std::time::Duration;
 const NAME: &std::ffi::CStr = c"memhook-pads";
 const PAGE_BYTES: u64 = 4096;
 
-/// The pads of one attach. Until [`Pads::keep`] is called, dropping this takes the jumps out again.
+/// Pads of one attach. Until [`Pads::keep`] is called, dropping this value removes the jumps.
 pub(crate) struct Pads {
     pid: i32,
-    /// The functions that have a pad, and their entries in its journal.
+    /// Functions with a pad, and their entries in the pad's journal.
     placed: Vec<(PlannedPad, RedirectEntry)>,
-    /// The functions that have none.
+    /// Functions without a pad.
     pub refused: Vec<RefusedPad>,
-    /// Only a hook that the loader knows will do.
+    /// True if exceptions may pass through a function, which needs a hook that the loader knows.
     pub may_be_thrown_through: bool,
-    /// For how long threads were held, at most.
+    /// Longest time that threads were held.
     pub held: Duration,
     is_kept: bool,
 }
 
 impl Pads {
-    /// Places them. `is_wanted` says which of the hooked functions are to be traced.
+    /// Places the pads. `is_wanted` selects the hooked functions to trace.
     pub fn place(
         reach: &mut Reach<'_>,
         pid: i32,
@@ -59,8 +59,8 @@ impl Pads {
             held: Duration::ZERO,
             is_kept: false,
         };
-        // Those of one module share an area, and it has all of its functions, so that the next attach finds it as it
-        // is, whichever of them it wants.
+        // All pads of a module share an area, which contains all of the module's functions, so that the next attach can
+        // use the area for any of them.
         let biases: BTreeSet<u64> = plan.pads.iter().map(|pad| pad.bias).collect();
         for bias in biases {
             let of_module = plan.pads.iter().filter(|pad| pad.bias == bias);
@@ -68,7 +68,7 @@ impl Pads {
         }
         pads.refused.retain(|refused| is_wanted(refused.function));
         pads.placed.retain(|(pad, _)| is_wanted(pad.function));
-        // Failing from here on drops `pads`, which puts everything back.
+        // An error from here on drops `pads`, which restores everything.
         match reach {
             Reach::Running => pads.exchange(&memory)?,
             Reach::AtStart(_) => pads.exchange_at_start(reach)?,
@@ -76,7 +76,7 @@ impl Pads {
         pads.refusal_of_described().map_or(Ok(pads), Err)
     }
 
-    /// Uses the memory that an earlier attach has left, or maps some.
+    /// Uses the memory that an earlier attach has left, or maps new memory.
     fn place_in_module(
         &mut self,
         reach: &mut Reach<'_>,
@@ -158,7 +158,7 @@ impl Pads {
         let in_the_way = in_the_way.into_iter();
         self.refused
             .extend(in_the_way.map(|((pad, _), why)| refused(pad, why)));
-        // Blocks whose release is not seen would look like leaks.
+        // Blocks with unseen releases would look like leaks.
         if self
             .refused
             .iter()
@@ -174,7 +174,8 @@ impl Pads {
         Ok(())
     }
 
-    /// In a program that has not begun, whose only thread is stopped, and has none of these functions on its stack.
+    /// Writes the jumps in a program that has not begun: its only thread is stopped and has none of these functions on
+    /// its stack.
     fn exchange_at_start(&mut self, reach: &mut Reach<'_>) -> Result<(), Error> {
         let pid = self.pid;
         let held = reach.hold(pid, &any_point())?;
@@ -196,7 +197,7 @@ impl Pads {
         Ok(())
     }
 
-    /// Returns why a described function could not get its pad.
+    /// Returns the reason why a described function has no pad.
     fn refusal_of_described(&self) -> Option<Error> {
         let mut refused = self.refused.iter();
         let found = refused.find(|refused| refused.function >= FIRST_DESCRIBED)?;
@@ -206,8 +207,8 @@ impl Pads {
         )))
     }
 
-    /// Gives the described functions their numbers: each the one that its trampoline is known by from an attach before,
-    /// or one of which variants are left. `variants`: those that the hook has, by function and original.
+    /// Assigns numbers to the described functions: the variant that a trampoline had in an earlier attach, or an unused
+    /// one. `variants`: the hook's variants by function and original.
     pub fn number_described(&mut self, variants: &HashMap<(usize, u64), u32>) -> Result<(), Error> {
         let mut free: BTreeSet<usize> =
             (FIRST_DESCRIBED..FIRST_DESCRIBED + MAX_DESCRIBED).collect();
@@ -242,13 +243,13 @@ impl Pads {
         Ok(())
     }
 
-    /// The described functions: their numbers, and what they do.
+    /// Returns the numbers and effects of the described functions.
     pub fn described(&self) -> impl Iterator<Item = (usize, DescribedFunction)> + '_ {
         let placed = self.placed.iter();
         placed.filter_map(|(pad, _)| Some((pad.function.checked_sub(FIRST_DESCRIBED)?, pad.does?)))
     }
 
-    /// The described heaps, in their order.
+    /// Returns the described heaps in their order.
     pub fn heaps(&self, names: impl Iterator<Item = String>) -> Vec<TracedHeap> {
         let mut heaps: Vec<TracedHeap> = names
             .map(|name| TracedHeap {
@@ -268,14 +269,14 @@ impl Pads {
         heaps
     }
 
-    /// The id of the function whose cell this is.
+    /// Returns the id of the function whose cell has this address.
     pub fn function_of_cell(&self, address: u64) -> Option<usize> {
         let mut placed = self.placed.iter();
         let (pad, _) = placed.find(|(_, entry)| entry.cell == address)?;
         Some(pad.function)
     }
 
-    /// Returns why nothing can be traced, if a function without a pad is the reason.
+    /// Returns the refusal if a function without a pad makes tracing impossible.
     pub fn refusal(&self) -> Option<Error> {
         let first = self.refused.first()?;
         Some(Error::Refused(format!(
@@ -284,13 +285,13 @@ impl Pads {
         )))
     }
 
-    /// Leaves the jumps where they are: from now on the detach takes them out.
+    /// Leaves the jumps in place, to be removed by the detach.
     pub fn keep(&mut self) {
         self.is_kept = true;
     }
 
-    /// Puts the cells that hold no wrapper in the place of slots that lead to the same functions. A call that passes by
-    /// two wrappers would count twice where samples are drawn.
+    /// Adds the cells that hold no wrapper, and removes slots that lead to the same functions. With both, a call would
+    /// pass two wrappers and count twice in a sample.
     pub fn add_to(&self, scan: &mut SlotScan, modules: &[ModuleImage], copies: &[HookCopy]) {
         let own = self.placed.iter().filter(|(pad, _)| pad.does.is_none());
         let addresses: BTreeSet<u64> = own.map(|(pad, _)| pad.address).collect();
@@ -298,7 +299,7 @@ impl Pads {
         scan.slots.extend(self.slots(modules, copies));
     }
 
-    /// The cells that hold no wrapper, as slots.
+    /// Returns the cells that hold no wrapper, as slots.
     fn slots(&self, modules: &[ModuleImage], copies: &[HookCopy]) -> Vec<Slot> {
         let slots = self.placed.iter().filter_map(|(pad, entry)| {
             let module = modules.iter().position(|m| m.base == entry.bias)?;
@@ -311,7 +312,7 @@ impl Pads {
         slots.collect()
     }
 
-    /// Pads of a process that needs none.
+    /// Returns an empty set for a process that needs no pads.
     pub fn none(pid: i32) -> Pads {
         Pads {
             pid,
@@ -328,12 +329,12 @@ impl Pads {
         self.placed.is_empty()
     }
 
-    /// Returns true if an address is that of a cell.
+    /// Returns true if a cell has this address.
     pub fn has_cell(&self, address: u64) -> bool {
         self.placed.iter().any(|(_, entry)| entry.cell == address)
     }
 
-    /// Returns true if all functions of a module's own allocator have a pad.
+    /// Returns true if all functions of the module's own allocator have a pad.
     pub fn cover(&self, module: &ModuleImage) -> bool {
         let mut placed = self.placed.iter().filter(|(pad, _)| pad.does.is_none());
         placed.any(|(_, entry)| entry.bias == module.base)
@@ -347,7 +348,7 @@ impl Pads {
 impl Drop for Pads {
     fn drop(&mut self) {
         if !self.is_kept {
-            // What cannot be put back leads to the trampolines, and `detach` can put it back.
+            // Functions whose code cannot be restored jump to the trampolines, and `detach` can restore them later.
             let _ = put_back(self.pid);
         }
     }

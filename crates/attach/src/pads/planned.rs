@@ -1,4 +1,4 @@
-//! Which functions get a pad.
+//! Choice of the functions that get a pad.
 
 use crate::hook::loading::leaves_alone;
 use crate::probes::{FunctionCode, module_file, plan_functions};
@@ -9,37 +9,37 @@ use memhook_process::{ModuleImage, TargetRoot, own_allocator_functions};
 use memhook_symbols::{FunctionSymbol, SearchPath, functions};
 use std::ops::Range;
 
-/// A function that can have a pad.
+/// Function that can have a pad.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedPad {
     /// Its symbol.
     pub name: String,
-    /// The id of the hooked function that it is an instance of, or that of a described one.
+    /// Id of the hooked function that it implements, or of a described function.
     pub function: usize,
     /// Effect of a described function.
     pub does: Option<DescribedFunction>,
-    /// Where it is (avma).
+    /// Address of the function (avma).
     pub address: u64,
     /// Code that the jump displaces.
     pub plan: Plan,
     /// Load bias of its module.
     pub bias: u64,
-    /// The allocator's own code (svma) whose calls are not the program's.
+    /// Range of the allocator's own code (svma), whose calls are not the program's.
     pub inner: Option<Range<u64>>,
     /// The module's file name.
     pub module: String,
-    /// Where the module is (avma).
+    /// Address range of the module (avma).
     pub range: Range<u64>,
 }
 
-/// A function that cannot have one.
+/// Function that cannot have a pad.
 #[derive(Clone, Debug)]
 pub(crate) struct RefusedPad {
     /// Its symbol.
     pub name: String,
     /// The id of the hooked function.
     pub function: usize,
-    /// Where it is (avma).
+    /// Address of the function (avma).
     pub address: u64,
     /// The module's file name.
     pub module: String,
@@ -47,34 +47,34 @@ pub(crate) struct RefusedPad {
     pub why: String,
 }
 
-/// A function that is asked for.
+/// Function to hook.
 struct Wanted {
-    /// The id of the hooked function that it is an instance of.
+    /// Id of the hooked function that it implements.
     function: usize,
-    /// Its callers are in other files.
+    /// True if its callers are in other files.
     is_of_known_library: bool,
     symbol: FunctionSymbol,
 }
 
 const COUNTED_ON_REGISTERS: &str = "all code that it calls is known to its callers, which may count on registers that the ABI would let it change";
 
-/// The functions of the allocators that are part of a process's modules.
+/// Plan for the functions of allocators that are part of a process's modules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PadPlan {
     /// Functions that can have a pad.
     pub pads: Vec<PlannedPad>,
-    /// Functions that cannot.
+    /// Functions that cannot have a pad.
     pub refused: Vec<RefusedPad>,
-    /// Only a hook that the loader knows will do: an exception may pass through calls of a function.
+    /// True if an exception may pass through calls of a function, which needs a hook that the loader knows.
     pub may_be_thrown_through: bool,
 }
 
-/// Functions of glibc that release what a thread's cache holds, which the program has released before, and the cache
-/// itself (malloc/arena.c). Calls of the former are in the latter since 2.26.
+/// Functions of glibc that free a thread's cache and the blocks in it, which the program has released before
+/// (malloc/arena.c). The function for the cache contains the calls for the blocks since 2.26.
 pub(super) const INNER_CALLERS: [&str; 2] =
     ["__malloc_arena_thread_freeres", "arena_thread_freeres"];
 
-/// Decides about each of them. The process is only read.
+/// Plans the pads for all such functions. Only reads the process.
 pub(crate) fn plan_pads(survey: &Surveyed) -> PadPlan {
     let mut planned = PadPlan::default();
     for module in survey.modules.iter().filter(|m| !m.is_libc && !m.is_loader) {
@@ -153,7 +153,7 @@ impl PadPlan {
                 }),
             }
         }
-        // Blocks whose release is not seen would look like leaks.
+        // Blocks with unseen releases would look like leaks.
         let unseen = refused.iter().find(|r| releases(r.function));
         if let Some(unseen) = unseen.map(|unseen| unseen.name.clone()) {
             let why = format!("{unseen} of the same allocator cannot be traced");
@@ -164,7 +164,7 @@ impl PadPlan {
                 module: pad.module,
                 why: why.clone(),
             }));
-            // The cause comes first.
+            // The cause is first in the list.
             refused.sort_by_key(|refused| refused.why == why);
         }
         self.pads.extend(pads);

@@ -1,5 +1,5 @@
-//! Everything that decides whether, and how well, a process can be traced. The process is only read, but where that
-//! does not tell whether a thread is at a safe point (`safe_thread.rs`).
+//! Diagnosis of whether, and how well, a process can be traced. It only reads the process, unless a thread must be held
+//! to learn if it is at a safe point (`safe_thread.rs`).
 
 use crate::{
     claim::already_traced,
@@ -21,32 +21,32 @@ use memhook_process::{
 
 /// Findings about a process.
 pub struct Diagnosis {
-    /// Each with its finding; one that is not ok makes an attach refuse.
+    /// Checks with their findings. An attach refuses unless all are ok.
     pub checks: Vec<Check>,
-    /// All modules but glibc's loader; none if a check of the process itself is not ok.
+    /// All modules except glibc's loader; empty if a check of the process itself failed.
     pub modules: Vec<DiagnosedModule>,
-    /// The functions of allocators in the process that anything could call: those that slots lead to, and those
-    /// that are part of the program.
+    /// Allocator functions in the process that can be called: functions that slots lead to, and functions that are part
+    /// of the program.
     pub functions: Vec<FoundFunction>,
-    /// The functions that the user has described; none if a check of the process itself is not ok.
+    /// Functions that the user has described; empty if a check of the process itself failed.
     pub described: Vec<DescribedReach>,
-    /// Effects of an attach on the process; none if a check is not ok.
+    /// Effects of an attach on the process; `None` if a check failed.
     pub touches: Option<Touches>,
 }
 
-/// A function of an allocator, and how it is reached.
+/// Allocator function, and its reach.
 pub struct FoundFunction {
     /// The file name of its module.
     pub module: String,
     /// The function.
     pub function: AllocatorFunction,
-    /// Where it is (avma).
+    /// Address of the function (avma).
     pub address: u64,
-    /// Slots that lead to it.
+    /// Number of slots that lead to it.
     pub slots: usize,
-    /// True if it is hooked at its entry, so that calls without a slot are seen.
+    /// True if it is hooked at its entry, which includes calls without a slot.
     pub has_pad: bool,
-    /// Reason why it cannot be, if there is one.
+    /// Reason why it cannot have a pad, if there is one.
     pub why_no_pad: Option<String>,
 }
 
@@ -54,13 +54,13 @@ pub struct FoundFunction {
 pub struct DiagnosedModule {
     /// Its slots.
     pub plan: PlannedModule,
-    /// Its calls to allocators.
+    /// Calls of allocators in the module.
     pub calls: AllocatorCalls,
-    /// Without one, stacks are cut short there.
+    /// False if stacks are cut short in this module.
     pub has_unwind_table: bool,
 }
 
-/// Looks at the process as an attach would that traces these allocators, too. `only_looks`: no thread is held.
+/// Examines the process like an attach that also traces these allocators. `only_looks`: no thread is held.
 pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<Diagnosis, Error> {
     let config = TraceConfig::default();
     let with_allocators = TraceConfig {
@@ -128,7 +128,8 @@ pub fn diagnose(pid: i32, allocators: &[Allocator], only_looks: bool) -> Result<
     })
 }
 
-/// While another one traces the process, its slots hold no allocator's functions, so nothing else can be said of them.
+/// Reports another attacher. While it traces the process, slots do not hold allocator functions, so no other finding is
+/// possible.
 fn other_attacher(pid: i32) -> Option<Check> {
     let Error::AlreadyTraced { attacher, .. } = already_traced(pid).ok()?? else {
         return None;
@@ -142,12 +143,12 @@ fn other_attacher(pid: i32) -> Option<Check> {
 
 /// Modules that an attach would find and follow.
 struct Found {
-    /// The modules of the process.
+    /// Modules of the process.
     images: Vec<ModuleImage>,
-    /// Way in which the hook would come in, and remarks about it.
+    /// Way in which the hook would come in, with remarks.
     loading: Loading,
     way_in: Option<Check>,
-    /// Plan for the modules that matter.
+    /// Plan for the relevant modules.
     plan: Vec<PlannedModule>,
 }
 
@@ -174,7 +175,7 @@ fn described_reach(pid: i32, allocators: &[Allocator]) -> Result<Vec<DescribedRe
     Ok(reach_of_described(&survey, allocators, &own))
 }
 
-/// Looks for them also in a process that cannot be attached to.
+/// Finds the allocator functions, even in a process that cannot be attached to.
 fn found_functions(pid: i32, diagnosed: &[DiagnosedModule]) -> Vec<FoundFunction> {
     let Ok(maps) = mappings(pid) else {
         return Vec::new();
@@ -192,7 +193,7 @@ fn found_functions(pid: i32, diagnosed: &[DiagnosedModule]) -> Vec<FoundFunction
             let why_no_pad = refused
                 .find(|(_, at, _)| *at == address)
                 .map(|(_, _, why)| why.clone());
-            // What a library exports and nobody imports is called by nobody.
+            // An exported function of a library that nothing imports is never called.
             if slots > 0 || has_pad || module.is_main {
                 found.push(FoundFunction {
                     module: module.name().to_owned(),
@@ -223,7 +224,7 @@ fn diagnosed(plan: PlannedModule) -> DiagnosedModule {
     }
 }
 
-/// Returns how an attach would hold threads.
+/// Reports how an attach would hold threads.
 fn held_thread(pid: i32) -> Option<Check> {
     let choice = first_choice(pid).ok()??;
     let held = format!(
@@ -241,7 +242,7 @@ fn held_thread(pid: i32) -> Option<Check> {
     })
 }
 
-/// The share of the calls to allocators that goes through slots.
+/// Reports the share of allocator calls that go through slots.
 fn seen(pid: i32, modules: &[DiagnosedModule]) -> Check {
     let slots: usize = modules.iter().map(|m| m.plan.slots.len()).sum();
     let pads: usize = modules.iter().map(|m| m.plan.pads.len()).sum();

@@ -1,4 +1,4 @@
-//! Plan of what an attach would hook. The process is only read.
+//! Plan of what an attach would hook. Only reads the process.
 
 use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
@@ -20,16 +20,15 @@ use std::collections::HashSet;
 pub struct PlannedModule {
     /// The module.
     pub image: ModuleImage,
-    /// The symbol of each slot.
+    /// Symbol of each slot.
     pub slots: Vec<String>,
-    /// The function (avma) that each slot leads to.
+    /// Function (avma) that each slot leads to.
     pub targets: Vec<u64>,
-    /// The functions of an allocator that is part of the module, which are hooked at their entries: symbols, and where
-    /// they are (avma).
+    /// Functions of the module's own allocator that are hooked at their entries: symbol and address (avma).
     pub pads: Vec<(String, u64)>,
-    /// Functions that cannot be hooked at their entries, with the reasons.
+    /// Functions that cannot be hooked at their entries: symbol, address, reason.
     pub refused_pads: Vec<(String, u64, String)>,
-    /// Slots that cannot be hooked, with the reasons.
+    /// Slots that cannot be hooked: symbol and reason.
     pub unhookable: Vec<(String, &'static str)>,
 }
 
@@ -51,7 +50,7 @@ pub fn hook_plan(pid: i32, config: &TraceConfig) -> Result<Vec<PlannedModule>, E
     Planned::of(survey(pid)?, config)?.into_modules()
 }
 
-/// The process as the next attach would find it.
+/// Surveys the process as the next attach would.
 pub(crate) fn survey(pid: i32) -> Result<Surveyed, Error> {
     let maps = mappings(pid)?;
     let last = hook_in_use(pid, &hook_copies(pid, &maps));
@@ -59,19 +58,19 @@ pub(crate) fn survey(pid: i32) -> Result<Surveyed, Error> {
     Surveyed::of(pid, maps, present, &mut ModuleFiles::new())
 }
 
-/// An attach that nothing stands in the way of, as far as can be seen.
+/// Attach that no known obstacle prevents.
 pub(crate) struct Planned {
     pub survey: Surveyed,
-    /// The ids of the functions that are to be hooked.
+    /// Ids of the functions to hook.
     pub functions: HashSet<usize>,
-    /// The functions that no slot leads to.
+    /// Pads for the functions that no slot leads to.
     pub pads: PadPlan,
-    /// The process has room for the index of accesses.
+    /// True if the process has room for the index of accesses.
     may_count_accesses: bool,
 }
 
 impl Planned {
-    /// Decides what is to be hooked, and refuses what cannot be.
+    /// Plans the hooking, and refuses if it is impossible.
     pub fn of(survey: Surveyed, config: &TraceConfig) -> Result<Planned, Error> {
         let pid = survey.pid;
         let may_count_accesses = may_reserve(pid);
@@ -94,7 +93,7 @@ impl Planned {
                 "process {pid} is statically linked: its calls of mmap use no slot, and cannot be traced"
             )));
         }
-        // Where there is a loader that is not asked, the hook is mapped from what listeners can open.
+        // If the hook is mapped although the process has a loader, listeners must be able to open the mapped file.
         if let Some(emission) = &config.emits
             && survey.way_in.loading == Loading::WithoutLoader
         {
@@ -118,12 +117,12 @@ impl Planned {
         })
     }
 
-    /// Returns true if a function is to be hooked.
+    /// Returns true if this function will be hooked.
     pub fn is_wanted(&self, function: usize) -> bool {
         function >= FIRST_DESCRIBED || self.functions.contains(&function)
     }
 
-    /// The slots of functions that are to be hooked, as they are now.
+    /// Finds the present slots of the functions to hook.
     pub fn find_slots(&self, maps: &[Mapping], copies: &[HookCopy]) -> Result<SlotScan, Error> {
         let survey = &self.survey;
         let wanted =
@@ -137,8 +136,8 @@ impl Planned {
         )?)
     }
 
-    /// Returns true if reads and writes are counted: the program has to report them, and there has to be room. Else the
-    /// slots that are for that only are left out.
+    /// Returns true if reads and writes are counted: the program must report them, and there must be room. Otherwise
+    /// removes the slots that serve only for counting.
     pub fn counts_accesses(&mut self, scan: &mut SlotScan) -> bool {
         let is_listener = |slot: &memhook_process::Slot| slot.symbol == ACCESS_LISTENER;
         if self.may_count_accesses && scan.slots.iter().any(is_listener) {
@@ -150,12 +149,12 @@ impl Planned {
         false
     }
 
-    /// By module, for a user to read.
+    /// Converts the plan to rows per module for the user.
     pub fn into_modules(mut self) -> Result<Vec<PlannedModule>, Error> {
         let pid = self.survey.pid;
         let copies = hook_copies(pid, &self.survey.maps);
         let mut scan = self.find_slots(&self.survey.maps, &copies)?;
-        // An attach first puts back what others left in slots.
+        // An attach first restores slots that earlier attaches have left patched.
         scan.slots.append(&mut scan.held);
         self.counts_accesses(&mut scan);
         let Surveyed { maps, object, .. } = &self.survey;
@@ -200,7 +199,7 @@ impl Planned {
                 continue;
             }
             let (name, address) = (refused.name.clone(), refused.address);
-            // The jump of an attach under way is there; its code is not that of the file.
+            // The entry has the jump of a running attach, so its code differs from the file's.
             let head = address..=address + 4;
             if live.iter().any(|at| head.contains(at)) {
                 module.pads.push((name, address));
@@ -217,8 +216,8 @@ impl Planned {
     }
 }
 
-/// Returns true for a slot through which an allocator gets its memory, which belongs to its heap. An allocator that is
-/// a part of the program is told from it by its callers: what is called inside `malloc` is passed by.
+/// Returns true for a slot through which an allocator gets its own memory, which belongs to its heap. If the allocator
+/// is part of the program, its callers tell such calls apart: the hook skips calls from inside `malloc`.
 pub(crate) fn is_of_allocator(function: usize, module: &ModuleImage) -> bool {
     let hooked = HOOKED_FUNCTIONS.get(function);
     let maps = hooked.is_some_and(|f| f.role == Role::Maps);

@@ -1,5 +1,4 @@
-//! Preview of an attach: what it would patch, what it refuses, and how well the process would be seen. Nothing is
-//! changed yet.
+//! Preview of an attach: what it would patch and refuse, and how well the process would be seen. Changes nothing.
 
 pub(crate) mod diagnosis;
 pub(crate) mod hooking;

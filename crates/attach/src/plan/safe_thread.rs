@@ -1,8 +1,8 @@
-//! Check whether an attach would find a thread at a safe point, and no other one in its way.
+//! Check if an attach would find a thread at a safe point, with no other thread in its way.
 //!
-//! Of a thread that is blocked, the kernel shows where (proc_pid_syscall(5)), and its stack can be read while it
-//! sleeps on. Only where that does not tell, because all threads run or none can be unwound without its frame
-//! pointer, or where it tells that none is safe, one is held as an attach would hold it, and let go at once.
+//! For a blocked thread, the kernel reports the position (proc_pid_syscall(5)), and the stack can be read while the
+//! thread sleeps. A thread is held, as in an attach, and released immediately, only if this gives no positive answer:
+//! all threads run, none can be unwound without its frame pointer, or none is at a safe point.
 
 use crate::claim::claim;
 use crate::error::Error;
@@ -16,10 +16,10 @@ const REMEDY: &str = "an attach is possible when it has left the loader and the 
      their locks, and keeps an attach out";
 const OTHER_PROCESS: &str =
     "nothing can be called in such a process; scan and rss copy its memory without that";
-/// Between two looks at a thread that sleeps inside of the loader.
+/// Time between two looks at a thread that sleeps inside the loader.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Looks at the threads of a process with these modules, the loader among them. `only_looks`: none may be held.
+/// Checks the threads of a process with these modules, which include the loader. `only_looks`: no thread may be held.
 pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Check {
     if !only_looks && let Err(error) = refuse_own_answers(pid) {
         return Check::bad(NAME, error.to_string(), OTHER_PROCESS);
@@ -59,7 +59,8 @@ pub fn safe_thread(pid: i32, modules: Vec<ModuleImage>, only_looks: bool) -> Che
     }
 }
 
-/// Refuses a process that answers system calls of its own threads, because it would answer ours, and the hook's.
+/// Refuses a process that handles the system calls of its own threads, because it would also handle ours and the
+/// hook's.
 pub(crate) fn refuse_own_answers(pid: i32) -> Result<(), Error> {
     match memhook_inject::thread_with_own_answers(pid) {
         Some(tid) => Err(memhook_inject::Error::CallsDispatched { pid, tid }.into()),
@@ -67,7 +68,7 @@ pub(crate) fn refuse_own_answers(pid: i32) -> Result<(), Error> {
     }
 }
 
-/// A thread that does not leave the loader: `dlopen` would wait for its lock in any other one.
+/// Returns a thread that does not leave the loader: `dlopen` in any other thread would wait for its lock.
 fn sleeps_in_the_loader(pid: i32, points: &SafePoints) -> Option<i32> {
     let now = |tid| Some((blocked_at(pid, tid)?, sleeps(pid, tid)?));
     let tids = thread_ids(pid).unwrap_or_default().into_iter();
@@ -83,7 +84,7 @@ fn sleeps_in_the_loader(pid: i32, points: &SafePoints) -> Option<i32> {
     stuck.first().map(|&(tid, _)| tid)
 }
 
-/// Holds a thread at a safe point for a moment; returns its id.
+/// Holds a thread at a safe point for a moment, and returns its id.
 fn hold(pid: i32, points: &SafePoints) -> Result<i32, Error> {
     let _claim = claim(pid)?;
     let running = &mut Reach::Running;

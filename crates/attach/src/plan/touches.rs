@@ -1,4 +1,4 @@
-//! Effects of an attach on a process, from the plan that the attach would follow.
+//! Effects of an attach on a process, computed from the attach's own plan.
 
 use super::hooking::PlannedModule;
 use crate::config::TraceConfig;
@@ -11,17 +11,17 @@ use memhook_foreign::size_text;
 pub struct Touches {
     /// The command.
     pub command: &'static str,
-    /// Which threads are stopped, and for how long at most.
+    /// Threads that are stopped, and the longest time.
     pub stops: String,
-    /// Functions and system calls that its threads are made to call.
+    /// Functions and system calls that the process's threads are made to call.
     pub calls: Vec<String>,
-    /// Bytes of address space that are mapped in it.
+    /// Bytes of address space that are mapped in the process.
     pub mapped_bytes: u64,
-    /// Memory that is written or protected in it.
+    /// Memory of the process that is written or protected.
     pub writes: String,
 }
 
-/// Effects of an attach with this plan, into which the hook comes in this way.
+/// Effects of an attach with this plan and this way of loading the hook.
 pub(super) fn of_attach(
     pid: i32,
     config: &TraceConfig,
@@ -34,7 +34,7 @@ pub(super) fn of_attach(
         Loading::ByLoader(_) => &["dladdr", "dl_iterate_phdr", "dlopen"],
         _ => &[],
     };
-    // The first keeps what the calls do to errno from the program.
+    // The first function is used to preserve the program's errno.
     let of_hook = ["__errno_location", "memhook_attach", "memhook_close"];
     let calls = loader.iter().chain(&of_hook);
     let hook_bytes = match loading {

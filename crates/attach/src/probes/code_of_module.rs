@@ -1,4 +1,4 @@
-//! The code of a module's file, as the planner wants it.
+//! Code of a module's file, in the form that the planner needs.
 
 use memhook_process::ModuleImage;
 use memhook_unwind::{CodeRange, Sections, code_ranges};
@@ -7,26 +7,26 @@ use object::{LittleEndian, Object, ObjectSection, RelocationFlags};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Pieces of a module with their addresses (svma), and what call frame information says of its code.
+/// Parts of a module with their addresses (svma), and the call frame information of its code.
 pub(super) struct ModuleCode<'a> {
     pub text: Vec<(u64, &'a [u8])>,
-    /// Everything that is loaded: tables may be anywhere.
+    /// All loaded parts: tables may be in any of them.
     pub loaded: Vec<(u64, &'a [u8])>,
     /// By address.
     pub ranges: Vec<CodeRange>,
-    /// Addresses of code that data holds.
+    /// Addresses of code that the data contains.
     pub pointers: Vec<u64>,
-    /// It has code of Go, which may be interrupted anywhere and go on with another stack.
+    /// True if the module contains Go code, which may be interrupted at any point and continue on another stack.
     pub has_go: bool,
 }
 
-/// All bytes of a module's file.
+/// Returns all bytes of a module's file.
 pub(super) fn file_of(module: &ModuleImage) -> Cow<'_, [u8]> {
     module.bytes.whole()
 }
 
 impl<'a> ModuleCode<'a> {
-    /// Reads the code of a whole file; `None` if it makes no sense.
+    /// Reads the code of a whole file; `None` if the file is invalid.
     pub fn of(file: &'a [u8]) -> Option<ModuleCode<'a>> {
         let elf = ElfFile64::<LittleEndian>::parse(file).ok()?;
         let endian = LittleEndian;
@@ -70,7 +70,7 @@ impl<'a> ModuleCode<'a> {
         })
     }
 
-    /// Returns what call frame information says about the code at an address.
+    /// Returns the call frame information at an address.
     pub fn range_at(&self, svma: u64) -> Option<&CodeRange> {
         let behind = self.ranges.partition_point(|r| r.range.start <= svma);
         self.ranges[..behind]

@@ -1,24 +1,24 @@
 //! Reasons why functions cannot be probed.
 
-/// Reason why no probe was placed. The process is as it was.
+/// Reason why no probe was placed. The process is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
     /// No function has this name.
     #[error("no function is called '{wanted}'{}", suggestion(near))]
     Unknown {
-        /// Name that was asked for.
+        /// Requested name.
         wanted: String,
-        /// Names that are like it.
+        /// Similar names.
         near: Vec<String>,
     },
-    /// No code of its own is left of this function.
+    /// The function was inlined everywhere.
     #[error(
         "'{wanted}' has no code of its own: it was inlined at {}; probe the functions around it",
         places.join(", ")
     )]
     Inlined {
-        /// Name that was asked for.
+        /// Requested name.
         wanted: String,
         /// File and line of some of its calls.
         places: Vec<String>,
@@ -28,29 +28,29 @@ pub enum ProbeError {
     UnknownModule {
         /// The process.
         pid: i32,
-        /// Module that was asked for.
+        /// Requested module.
         module: String,
-        /// Modules with names that are like it.
+        /// Modules with similar names.
         near: Vec<String>,
     },
     /// Several functions have this name.
     #[error("'{wanted}' is {} functions: name one of {}", places.len(), places.join(", "))]
     Ambiguous {
-        /// Name that was asked for.
+        /// Requested name.
         wanted: String,
-        /// Names for each of them.
+        /// Unique names of the functions.
         places: Vec<String>,
     },
-    /// None of the functions can have a probe.
+    /// Every requested function was refused.
     #[error("{0}")]
     AllRefused(String),
-    /// There is no room for so many histograms.
+    /// Not enough room for the histograms.
     #[error("the latency of {functions} functions cannot be measured at once: 256 are possible")]
     TooManyLatencies {
         /// Number of functions.
         functions: usize,
     },
-    /// There is no room for so many tables.
+    /// Not enough room for the tables.
     #[error(
         "arguments and stacks of {functions} functions cannot be counted at once: 256 are possible"
     )]
@@ -58,7 +58,7 @@ pub enum ProbeError {
         /// Number of functions.
         functions: usize,
     },
-    /// There is no room for pads within reach of a module.
+    /// Not enough free address space for pads within reach of a module.
     #[error("process {pid} has no free addresses within 2 GB of {module}")]
     NoRoom {
         /// The process.
@@ -76,7 +76,7 @@ pub enum ProbeError {
     Pads {
         /// The process.
         pid: i32,
-        /// Answer of the kernel.
+        /// Error from the kernel.
         cause: std::io::Error,
     },
 }

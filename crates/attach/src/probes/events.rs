@@ -1,7 +1,7 @@
-//! The code that pads call which look at arguments and at call stacks, and what it needs: unwind tables, memory for
-//! what is remembered, and the bounds of stacks.
+//! Code that pads call to examine arguments and call stacks, with everything that it needs: unwind tables, memory for
+//! the counters, and the bounds of stacks.
 //!
-//! Nothing of this is sent: threads count in blocks of their own, which are read at the end.
+//! There are no events: threads count in their own blocks, which are read at the end.
 
 use crate::error::Error;
 use crate::hook::object::PROBE;
@@ -22,53 +22,53 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Time between two looks for new modules.
+/// Time between two checks for new modules.
 const MODULES_PAUSE: Duration = Duration::from_millis(200);
 
-/// Parts of a call that are examined.
+/// Parts of a call to examine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventOptions {
-    /// The arguments whose values are counted, 0 for the first one.
+    /// Arguments whose values are counted; 0 is the first one.
     pub arguments: Vec<usize>,
-    /// Greatest number of frames of call stacks, if those are counted.
+    /// Maximum number of frames per call stack; `None`: no call stacks.
     pub depth: Option<u32>,
 }
 
 impl EventOptions {
-    /// Returns true if anything is.
+    /// Returns true if any part is examined.
     pub fn is_any(&self) -> bool {
         !self.arguments.is_empty() || self.depth.is_some()
     }
 }
 
-/// Call stacks of a process: where they are, and what is needed to find them.
+/// Call stacks of a process: the region that holds them, and the modules needed for unwinding.
 struct Stacks {
     region: Region,
     tables: UnwindTables,
     files: ModuleFiles,
     modules: Vec<ModuleImage>,
-    /// Modules that were unloaded: they still explain addresses.
+    /// Unloaded modules, which still explain addresses.
     gone: Vec<ModuleImage>,
     vdso: Option<ModuleImage>,
-    /// Mappings of code when the modules were last looked at.
+    /// Mappings of code at the last check of the modules.
     code: Vec<Mapping>,
     next_look: Instant,
     depth: u32,
 }
 
-/// Preparations before a thread is held.
+/// Result of the preparations before a thread is held.
 pub(super) struct Prepared(Option<(UnwindTables, ModuleFiles, Vec<ModuleImage>, Config)>);
 
-/// The code, mapped.
+/// Mapped code.
 pub(super) struct Events {
-    /// Where the function is that pads call (avma).
+    /// Address of the function that pads call (avma).
     pub hit: u64,
     stacks: Option<Stacks>,
-    /// The thread whose stack was looked for, by block.
+    /// Thread of each block whose stack was looked up.
     judged: Vec<u64>,
 }
 
-/// Does what takes long: modules, and their unwind tables.
+/// Prepares what takes long: modules and their unwind tables.
 pub(super) fn prepare(pid: i32, options: &EventOptions) -> Result<Prepared, Error> {
     let Some(depth) = options.depth else {
         return Ok(Prepared(None));
@@ -93,7 +93,7 @@ pub(super) fn prepare(pid: i32, options: &EventOptions) -> Result<Prepared, Erro
 }
 
 impl Events {
-    /// Maps the code and the region into the process of a held thread. `shared_at`: where its counters are.
+    /// Maps the code and the region into the process of a held thread. `shared_at`: address of its counters.
     pub fn map(
         held: &mut Held,
         prepared: Prepared,
@@ -111,7 +111,7 @@ impl Events {
             }
             let bytes = region_bytes(LEAST_RING_BYTES) as u64;
             let made = make_probe_region(held, bytes)?;
-            // Forked processes have the code that writes into it.
+            // Forked processes inherit the code that writes to the region.
             set_inherited(held, made.address, bytes, true)?;
             region_at = made.address.0;
             let region = made.region;
@@ -165,13 +165,13 @@ impl Events {
         })
     }
 
-    /// Looks after the threads and modules of the process; to be called every few milliseconds. `blocks`: how many
-    /// blocks threads have taken.
+    /// Updates stack bounds and modules of the process. Call it every few milliseconds. `blocks`: number of blocks that
+    /// threads have taken.
     pub fn care(&mut self, pid: i32, counts: &File, layout: &CountsLayout, blocks: u64) {
         let Some(stacks) = &mut self.stacks else {
             return;
         };
-        // Rings are those of the blocks; no events are in any of them.
+        // Each block has a ring, which contains no events.
         stacks
             .region
             .grant((0..blocks as usize).map(|ring| (ring, 0)));
@@ -192,8 +192,8 @@ impl Events {
             let mut pointer = [0; 8];
             let read = counts.read_exact_at(&mut pointer, layout.block(number));
             let pointer = read.map_or(0, |()| u64::from_le_bytes(pointer));
-            // The main stack, or a mapping that holds the thread's TCB above the stack pointer: those stay mapped as
-            // long as the thread lives. Any other may be a coroutine's.
+            // Bounds are set only for the main stack, or a mapping that holds the thread's TCB above the stack pointer:
+            // such stacks stay mapped as long as the thread lives. Any other stack may belong to a coroutine.
             let Some(m) = maps.iter().find(|m| m.contains(sp)) else {
                 continue;
             };
@@ -214,19 +214,19 @@ impl Events {
         }
     }
 
-    /// Return addresses of a call stack, innermost first, and whether it was cut short.
+    /// Returns the return addresses of a call stack, innermost first, and true if the stack was cut short.
     pub fn stack(&self, id: u32) -> Option<(Vec<u64>, bool)> {
         let stack = self.stacks.as_ref()?.region.stack(id)?;
         Some((stack.frames, stack.truncated))
     }
 
-    /// The modules that addresses may be in.
+    /// Returns the modules that can contain the addresses.
     pub fn modules(&self) -> impl Iterator<Item = &ModuleImage> {
         let stacks = self.stacks.iter();
         stacks.flat_map(|stacks| stacks.modules.iter().chain(&stacks.gone))
     }
 
-    /// Frames that were collected of each stack.
+    /// Returns the number of frames collected per stack.
     pub fn depth(&self) -> u32 {
         self.stacks.as_ref().map_or(0, |stacks| stacks.depth)
     }
@@ -238,7 +238,7 @@ impl Stacks {
         self.tables.publish(&self.region, &all, &[])
     }
 
-    /// A module that comes later has tables from then on; until then stacks through it are cut short.
+    /// Compiles tables for new modules. Until then, stacks through a new module are cut short.
     fn look_at_modules(&mut self, pid: i32) {
         let Ok(maps) = mappings(pid) else { return };
         let code = code_of(&maps);
@@ -259,7 +259,7 @@ impl Stacks {
     }
 }
 
-/// The words of a thread in its block.
+/// Words of a thread in its block.
 struct ThreadWords<'a> {
     counts: &'a File,
     at: u64,
@@ -279,13 +279,13 @@ fn with(modules: &[ModuleImage], vdso: &Option<ModuleImage>) -> Vec<ModuleImage>
     modules.iter().chain(vdso).cloned().collect()
 }
 
-/// Code of files, and nothing of ours.
+/// Returns the mappings of code from files, without ours.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let is_code = |m: &&Mapping| m.exec && m.file_id.2 != 0 && !is_ours(m);
     maps.iter().filter(is_code).cloned().collect()
 }
 
-/// The configuration as the code reads it.
+/// Encodes the configuration for the code in the process.
 fn words_of(config: &ProbeConfig) -> Vec<u8> {
     let words = [
         (offset_of!(ProbeConfig, region), config.region),

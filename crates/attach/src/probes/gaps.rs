@@ -6,22 +6,22 @@ use memhook_process::{Mapping, RemoteAddress, mappings};
 use std::ffi::CStr;
 use std::ops::Range;
 
-/// A jump reaches so far, less some room for what pads refer to.
+/// Reach of a jump, minus some room for the data that pads refer to.
 const REACH: u64 = (1 << 31) - (64 << 20);
-/// The lowest address that a process may map on all systems (vm.mmap_min_addr), and more.
+/// Lowest address that a process may map on all systems (vm.mmap_min_addr), plus a margin.
 const LOWEST: u64 = 1 << 20;
-/// Room that a heap keeps for growth. Without it brk(2) fails, and the allocator goes on with mmap(2).
+/// Room left for the growth of the heap. Without it brk(2) fails, and the allocator continues with mmap(2).
 const HEAP_ROOM: u64 = 1 << 30;
-/// The kernel puts the next mapping at the upper end of a gap (mm/mmap.c, top-down). In a process that maps memory all
-/// the time, a place so far below is free for longer.
+/// Distance from the upper end of a gap, where the kernel puts the next mapping (mm/mmap.c, top-down). In a process
+/// that maps memory all the time, a place at this distance stays free for longer.
 const ASIDE: u64 = 16 << 20;
-/// The first address that no process has.
+/// First address above user space.
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 
-/// Number of other places that are tried when the process has mapped something there first.
+/// Number of alternative places if the process has mapped memory at the first one meanwhile.
 const PLACE_TRIES: usize = 8;
 
-/// Maps an area from where everything in `near` can be reached ([`map_code_area`]); `None` if there is no place for it.
+/// Maps an area within reach of everything in `near` ([`map_code_area`]); `None` if there is no free place.
 pub(crate) fn map_near(
     held: &mut Held,
     name: &CStr,
@@ -39,8 +39,8 @@ pub(crate) fn map_near(
     Ok(None)
 }
 
-/// Places for `bytes` bytes from where everything in `near` can be reached, the best first. The stack keeps the
-/// place below it, and the heap the first gigabyte behind it.
+/// Returns places for `bytes` bytes within reach of everything in `near`, the best first. Leaves room for the stack
+/// below it and a gigabyte for the heap above it.
 pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Vec<u64> {
     let low = near.end.saturating_sub(REACH).max(LOWEST);
     let high = near.start.saturating_add(REACH).min(HIGHEST);
@@ -50,7 +50,7 @@ pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Ve
     for (end, next) in ends.chain([(HIGHEST, None)]) {
         let start = before.map_or(0, |m| m.end);
         let is_of_stack = next.is_some_and(|m| m.path == "[stack]");
-        // The heap begins, now or later, behind the program's data.
+        // The heap begins after the program's data, now or later.
         let is_of_heap = before.is_some_and(|m| {
             let is_program_end =
                 next.is_none_or(|next| next.path != m.path && next.path != "[heap]");
@@ -71,7 +71,7 @@ pub(super) fn places_near(maps: &[Mapping], near: &Range<u64>, bytes: u64) -> Ve
     found
 }
 
-/// Returns true for a mapping of the program file, or of its data behind that, which has no name.
+/// Returns true for a mapping of the program file, or for its unnamed data after that.
 fn is_of_main(maps: &[Mapping], mapping: &Mapping) -> bool {
     let Some(first) = maps.first() else {
         return false;
@@ -96,7 +96,7 @@ mod tests {
         );
         let program = places_near(&maps, &(0x5555_5555_4000..0x5555_5556_0000), 0x10_0000);
         assert_eq!(program.first(), Some(&0x5555_5545_4000), "{program:x?}");
-        // Further up only where a gigabyte is left for the heap.
+        // Higher addresses are used only if a gigabyte is left for the heap.
         let above = |at: &&u64| **at >= 0x5555_5556_0000;
         assert!(
             program

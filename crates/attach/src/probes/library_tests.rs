@@ -1,4 +1,4 @@
-//! Every function of large libraries is planned or refused; what is planned has a pad that was checked by decoding it
+//! Every function of large libraries is planned or refused; each planned function's pad was checked by decoding it
 //! again.
 
 use super::code_of_module::ModuleCode;
@@ -56,7 +56,7 @@ fn every_function_of_a_library_is_planned_or_refused() {
             built.pads.iter().filter(|pad| pad.is_ok()).count()
         );
         let pads = plans.len();
-        // A change that refuses far more is one to look at.
+        // A change that refuses far more functions needs a review.
         assert!(
             pads * 2 > ranges.len(),
             "{name}: {pads} of {}",

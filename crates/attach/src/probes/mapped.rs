@@ -1,4 +1,4 @@
-//! The memory of probes: which functions share an area, where it is, and mapping it.
+//! Memory of probes: distribution of the functions among areas, the places of the areas, and their mapping.
 
 use super::error::ProbeError;
 use super::events::{Events, prepare};
@@ -18,18 +18,18 @@ use std::os::unix::fs::FileExt;
 
 /// Name of an area in /proc.
 const AREA_NAME: &std::ffi::CStr = c"memhook-probe";
-/// Modules that are this close share an area.
+/// Maximum distance of modules that share an area.
 const CLUSTER_BYTES: u64 = 1 << 30;
 
-/// An area that is mapped, and the numbers of its functions.
+/// Mapped area, and the numbers of its functions.
 pub(super) struct Mapped {
     pub area: CodeArea,
     pub functions: Vec<usize>,
     pub bytes: u64,
 }
 
-/// The area of these functions, and for each of its pads the number of the function. Pads at exits come first: one without
-/// its entry does nothing.
+/// Returns the area for these functions, and the number of the function of each pad. Pads at exits come first, because
+/// an exit pad has no effect before its entry pad is active.
 pub(super) fn places<'p>(plan: &'p ProbePlan, numbers: &[usize]) -> (AreaPlan<'p>, Vec<usize>) {
     let (mut pads, mut owners) = (Vec::new(), Vec::new());
     for &probe in numbers {
@@ -53,7 +53,8 @@ pub(super) fn places<'p>(plan: &'p ProbePlan, numbers: &[usize]) -> (AreaPlan<'p
     (AreaPlan::new(pads, &plan.conditions), owners)
 }
 
-/// Functions whose modules are close to each other: numbers, and the range of the modules.
+/// Groups functions whose modules are close to each other. Returns the numbers of the functions and the address range
+/// of the modules.
 pub(super) fn clusters(functions: &[PlannedFunction]) -> Vec<(Vec<usize>, Range<u64>)> {
     let mut order: Vec<usize> = (0..functions.len()).collect();
     order.sort_by_key(|&n| functions[n].module_range.start);
@@ -71,8 +72,8 @@ pub(super) fn clusters(functions: &[PlannedFunction]) -> Vec<(Vec<usize>, Range<
     found
 }
 
-/// Returns the bytes that the process pays for: a copy of each page of code that is changed, and the counters of its
-/// threads. The pads are written by us.
+/// Returns the bytes that are charged to the process: a copy of each changed page of code, and the counters of its
+/// threads. We write the pads, so they are charged to us.
 fn charged_bytes(pid: i32, plan: &ProbePlan, layout: &CountsLayout) -> u64 {
     const PAGE_BYTES: u64 = 4096;
     let changed = plan.functions.iter().flat_map(|function| {
@@ -94,7 +95,7 @@ pub(super) struct MappedProbes {
     pub events: Option<Events>,
 }
 
-/// Maps the counters, the table of threads and the areas, all of them without an effect so far.
+/// Maps the counters, the table of threads and the areas. None of them has an effect yet.
 pub(super) fn map_all(
     pid: i32,
     plan: &ProbePlan,
@@ -110,12 +111,12 @@ pub(super) fn map_all(
     let prepared = prepare(pid, &plan.events)?;
     let mut held = hold(pid, &any_point())?;
     let region = create_region(&mut held, c"memhook-probe-counts", layout.shared_bytes())?;
-    // Forked processes count, too.
+    // Forked processes count too.
     set_inherited(&mut held, region.address, layout.shared_bytes(), true)?;
     let mut mapped: Vec<Mapped> = Vec::new();
     for (functions, near) in clusters(&plan.functions) {
         let bytes = places(plan, &functions).0.bytes();
-        // The table of threads is behind the first area.
+        // The table of threads follows the first area.
         let wiped = if mapped.is_empty() {
             CountsLayout::TABLE_BYTES
         } else {
@@ -153,7 +154,7 @@ pub(super) fn map_all(
     })
 }
 
-/// Fills in where the counters are.
+/// Fills in the addresses of the counters.
 fn describe(
     pid: i32,
     counts: &File,

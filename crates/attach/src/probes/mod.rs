@@ -1,9 +1,9 @@
 //! Probes at the entries of functions of a running process: jump pads that count calls.
 //!
-//! [`plan_probes`] finds the functions and decides about each of them; the process is only read. [`Probes::place`]
-//! maps the pads and, with all threads held, exchanges the first bytes of the functions. The journal of what was
-//! exchanged is in the process itself before that, so that [`crate::recover`] can put every byte back after we were
-//! killed, and in a process that was forked meanwhile.
+//! [`plan_probes`] finds the functions and plans a probe for each, and only reads the process. [`Probes::place`] maps
+//! the pads and, with all threads held, exchanges the first bytes of the functions. Before that, it writes the journal
+//! of the exchanges into the process, so that [`crate::recover`] can restore every byte after we were killed, and in a
+//! forked process.
 
 mod code_of_module;
 pub(crate) mod error;

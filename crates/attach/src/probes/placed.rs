@@ -1,4 +1,4 @@
-//! Probes that are in place.
+//! Probes in a process.
 
 use super::error::ProbeError;
 use super::events::{EventOptions, Events};
@@ -20,18 +20,18 @@ use std::time::{Duration, Instant};
 /// Number of calls of one function.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionCount {
-    /// By all threads.
+    /// Calls by all threads.
     pub calls: u64,
-    /// By each thread that called it.
+    /// Calls by each calling thread.
     pub threads: Vec<ThreadCount>,
-    /// Latency of calls, in counts of the time-stamp counter.
+    /// Latency of calls, in ticks of the time stamp counter.
     pub latency: Histogram,
 }
 
 /// Number of calls of a function by one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadCount {
-    /// Thread id, if it was seen alive.
+    /// Thread id, if the thread was seen alive.
     pub tid: Option<i32>,
     /// Its name.
     pub name: String,
@@ -39,7 +39,7 @@ pub struct ThreadCount {
     pub calls: u64,
 }
 
-/// Probes in a process. Dropping this takes them out as [`Probes::remove`] does.
+/// Probes in a process. Dropping this value removes them like [`Probes::remove`].
 pub struct Probes {
     pid: i32,
     plan: ProbePlan,
@@ -48,9 +48,9 @@ pub struct Probes {
     counts: File,
     /// Counters of arguments and stacks.
     events: Option<Events>,
-    /// Where the pads are mapped; forked processes map the same file.
+    /// Mappings of the pads; forked processes map the same file.
     areas: Vec<Mapping>,
-    /// Which of the functions have a probe.
+    /// True for each function that has a probe.
     is_placed: Vec<bool>,
     names: ThreadNames,
     held: Duration,
@@ -65,7 +65,7 @@ impl Probes {
         let begin = Instant::now();
         let pid = plan.pid;
         let claim = claim(pid)?;
-        // What a killed attacher left.
+        // This removes probes that a killed attacher left.
         removal::remove(pid)?;
         let layout = plan.layout();
         let memory = memory_of_code(pid)?;
@@ -91,7 +91,7 @@ impl Probes {
             is_removed: false,
             _claim: claim,
         };
-        // Failing from here on drops `probes`, which puts everything back.
+        // An error from here on drops `probes`, which restores everything.
         probes.exchange(&memory, &mapped.areas, mapped.header)?;
         probes.placed_in = begin.elapsed();
         if !probes.is_placed.contains(&true) {
@@ -111,7 +111,7 @@ impl Probes {
         mapped: &[Mapped],
         header: AreaHeader,
     ) -> Result<(), Error> {
-        // What is still to be done: function, exchange.
+        // Remaining work: function and exchange.
         let mut open: Vec<(usize, CodeExchange)> = Vec::new();
         let mut refused: Vec<(usize, String)> = Vec::new();
         for part in mapped {
@@ -144,7 +144,7 @@ impl Probes {
         })?;
         refused.extend(in_the_way);
         for (number, why) in refused {
-            // Of a function with several pads, one reason is enough.
+            // One reason is enough for a function with several pads.
             if !self.is_placed[number] {
                 continue;
             }
@@ -164,7 +164,7 @@ impl Probes {
         self.pid
     }
 
-    /// The functions that have a probe, with their numbers.
+    /// Returns the functions that have a probe, with their numbers.
     pub fn functions(&self) -> impl Iterator<Item = (usize, &PlannedFunction)> {
         let placed = self.plan.functions.iter().enumerate().zip(&self.is_placed);
         placed
@@ -172,17 +172,17 @@ impl Probes {
             .map(|(numbered, _)| numbered)
     }
 
-    /// All functions of the plan, by number, those included that could not be probed in the end.
+    /// Returns all functions of the plan by number, including those that got no probe.
     pub fn planned(&self) -> impl Iterator<Item = &PlannedFunction> {
         self.plan.functions.iter()
     }
 
-    /// The functions that have no probe.
+    /// Returns the functions that have no probe.
     pub fn refused(&self) -> &[RefusedFunction] {
         &self.plan.refused
     }
 
-    /// For how long all threads were held, at most.
+    /// Returns the longest time that all threads were held.
     pub fn held(&self) -> Duration {
         self.held
     }
@@ -192,12 +192,13 @@ impl Probes {
         self.placed_in
     }
 
-    /// Returns true if the process still has the pads: it has neither ended nor executed another program.
+    /// Returns true if the process still has the pads, which means that it has neither ended nor executed another
+    /// program.
     pub fn is_in_place(&self) -> bool {
         probe_areas::is_probed(self.pid)
     }
 
-    /// Notes who the threads are that count; to be called now and then, because the threads of a process end.
+    /// Updates the ids of the counting threads. Call it periodically, because the threads of a process end.
     pub fn follow_threads(&mut self) {
         let Ok(blocks) = self.blocks_taken() else {
             return;
@@ -216,8 +217,7 @@ impl Probes {
         }
     }
 
-    /// Returns the number of calls of each function so far, by number. What the process has counted stays readable
-    /// after its end.
+    /// Returns the counts of each function by number. They stay readable after the end of the process.
     pub fn counts(&self) -> std::io::Result<Vec<FunctionCount>> {
         let mut counts: Vec<FunctionCount> =
             vec![FunctionCount::default(); self.plan.functions.len()];
@@ -288,7 +288,7 @@ impl Probes {
         })
     }
 
-    /// The values of the arguments that were asked for, by function and in the order in which they were asked for.
+    /// Returns the values of the selected arguments, by function and in the order of the selection.
     pub fn values(&self) -> std::io::Result<Vec<Vec<Values>>> {
         let layout = &self.layout;
         let mut all = vec![vec![Values::default(); layout.arguments]; layout.probes];
@@ -305,7 +305,7 @@ impl Probes {
         Ok(all)
     }
 
-    /// Returns the number of calls of functions by call stack.
+    /// Returns the number of calls by function and call stack.
     pub fn stack_counts(&self) -> std::io::Result<StackCounts> {
         let mut all = StackCounts::default();
         if self.layout.has_stacks {
@@ -319,17 +319,18 @@ impl Probes {
         Ok(all)
     }
 
-    /// Return addresses of a call stack, innermost first: those of the callers. And whether it was cut short.
+    /// Returns the return addresses of a call stack, innermost first and beginning with the caller. The flag is true if
+    /// the stack was cut short.
     pub fn stack(&self, id: u32) -> Option<(Vec<u64>, bool)> {
         self.events.as_ref()?.stack(id)
     }
 
-    /// The modules that call stacks lead through.
+    /// Returns the modules that call stacks lead through.
     pub fn modules(&self) -> impl Iterator<Item = &ModuleImage> {
         self.events.iter().flat_map(Events::modules)
     }
 
-    /// Frames that were collected of each stack.
+    /// Returns the number of frames collected per stack.
     pub fn depth(&self) -> u32 {
         self.events.as_ref().map_or(0, Events::depth)
     }
@@ -339,7 +340,7 @@ impl Probes {
         &self.plan.events
     }
 
-    /// Counts of the time-stamp counter in a millisecond.
+    /// Returns the ticks of the time stamp counter per millisecond.
     pub fn clock_rate(&self) -> u64 {
         self.clock.rate()
     }
@@ -349,7 +350,7 @@ impl Probes {
         self.layout.has_latency
     }
 
-    /// Puts the original code back, gives the pads' memory back, and returns how many functions still have a jump.
+    /// Restores the original code, frees the pads' memory, and returns how many functions still have a jump.
     pub fn remove(&mut self) -> Result<u64, Error> {
         self.is_removed = true;
         let left = removal::remove(self.pid);

@@ -1,4 +1,4 @@
-//! From what was asked for to functions that can have a probe, and why others cannot.
+//! From the user's selection to functions that can have a probe, and the reasons for the others.
 
 use super::code_of_module::{ModuleCode, file_of};
 use super::error::ProbeError;
@@ -15,16 +15,16 @@ use memhook_symbols::{FunctionSymbol, ModuleFile, SearchPath, demangle, function
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Functions whose instructions the C library's handler of a thread's cancellation looks at: the part of a cancellable
-/// system call in which the thread may be ended (sysdeps/unix/sysv/linux/x86_64/syscall_cancel.S in glibc 2.41,
+/// Functions whose instructions the C library examines when a thread is cancelled: the part of a cancellable system
+/// call in which the thread may be ended (sysdeps/unix/sysv/linux/x86_64/syscall_cancel.S in glibc 2.41,
 /// src/thread/x86_64/syscall_cp.s in musl).
 const COMPARED_CODE: [&str; 3] = ["__syscall_cancel_arch", "__syscall_cp", "__cp_"];
-/// Number of places and names that a message lists.
+/// Maximum number of places and names in a message.
 const MOST_LISTED: usize = 8;
-/// Number of similar names that are suggested for one that does not exist.
+/// Maximum number of suggestions for an unknown name.
 const MOST_SUGGESTED: usize = 3;
 
-/// A function that will have a probe.
+/// Function that will have a probe.
 #[derive(Clone, Debug)]
 pub struct PlannedFunction {
     /// Its name.
@@ -33,17 +33,17 @@ pub struct PlannedFunction {
     pub module: String,
     /// Load bias of the module.
     pub base: u64,
-    /// Its code (svma).
+    /// Range of its code (svma).
     pub range: Range<u64>,
     /// Code that the jump displaces.
     pub plan: Plan,
-    /// Code that jumps at its exits displace, if its latency is measured.
+    /// Code that jumps at its exits displace, if latency is measured.
     pub exits: Vec<Plan>,
-    /// Where the module is (avma).
+    /// Address range of the module (avma).
     pub(super) module_range: Range<u64>,
 }
 
-/// A function that cannot have one.
+/// Function that cannot have a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedFunction {
     /// Its name.
@@ -61,18 +61,18 @@ pub struct ProbePlan {
     pub pid: i32,
     /// Functions that can be probed.
     pub functions: Vec<PlannedFunction>,
-    /// Functions that cannot.
+    /// Functions that cannot be probed.
     pub refused: Vec<RefusedFunction>,
-    /// Which calls count: those that meet all of them.
+    /// Conditions that a call must meet to count.
     pub conditions: Vec<Condition>,
-    /// True if the latency of calls is measured.
+    /// True if latency is measured.
     pub has_latency: bool,
-    /// Other parts of calls that are examined.
+    /// Further parts of calls to examine.
     pub events: EventOptions,
 }
 
 impl ProbePlan {
-    /// The memory that its pads count in.
+    /// Returns the layout of the counters.
     pub(super) fn layout(&self) -> CountsLayout {
         CountsLayout {
             probes: self.functions.len(),
@@ -83,24 +83,24 @@ impl ProbePlan {
     }
 }
 
-/// A function that was asked for.
+/// Function that the user selected.
 struct Candidate {
     name: String,
     symbol: FunctionSymbol,
 }
 
-/// Options of probes beside counting.
+/// Options of probes apart from counting.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeOptions {
-    /// Which calls count: those that meet all of them.
+    /// Conditions that a call must meet to count.
     pub conditions: Vec<Condition>,
-    /// True to measure how long calls take.
+    /// True to measure latency.
     pub has_latency: bool,
-    /// Other parts of calls to examine.
+    /// Further parts of calls to examine.
     pub events: EventOptions,
 }
 
-/// Finds the functions and decides about each of them. The process is only read.
+/// Finds the functions and plans a probe for each. Only reads the process.
 pub fn plan_probes(
     pid: i32,
     selectors: &[FunctionSelector],
@@ -155,7 +155,7 @@ pub fn plan_probes(
     Ok(planned)
 }
 
-/// Returns true if LAHF and SAHF work in 64-bit mode, which the first processors of this architecture lack.
+/// Returns true if LAHF and SAHF work in 64-bit mode, which early processors of this architecture lack.
 fn has_lahf() -> bool {
     let facts = memhook_process::proc_text("/proc/cpuinfo").unwrap_or_default();
     facts
@@ -163,7 +163,7 @@ fn has_lahf() -> bool {
         .any(|line| line.starts_with("flags") && line.split(' ').any(|flag| flag == "lahf_lm"))
 }
 
-/// Where the names of a module come from.
+/// Returns the file with the names of a module's functions.
 pub fn module_file(module: &ModuleImage) -> ModuleFile {
     ModuleFile {
         path: module.path.clone(),
@@ -178,7 +178,8 @@ pub fn module_file(module: &ModuleImage) -> ModuleFile {
     }
 }
 
-/// The one function that a selector means, and the number of its module. `symbols`: those of each module.
+/// Finds the single function that a selector means, and the number of its module. `symbols`: the symbols of each
+/// module.
 pub(crate) fn find_function(
     pid: i32,
     selector: &FunctionSelector,
@@ -209,7 +210,7 @@ fn choose(
         .filter(|&n| selector.is_in(modules[n].name()))
         .collect();
     if let (true, Some(module)) = (inside.is_empty(), &selector.module) {
-        // Whole, and as `libc` is named.
+        // The full file name, and a short form such as `libc`.
         let forms = |m| {
             let name: &str = ModuleImage::name(m);
             [name, name.split(".so").next().unwrap_or(name)]
@@ -278,7 +279,7 @@ fn choose(
     Ok(())
 }
 
-/// The functions of module number `n` that are meant, each once.
+/// Returns the selected functions of module number `n`, each once.
 fn named<'a>(
     n: usize,
     symbols: &'a [FunctionSymbol],
@@ -370,7 +371,7 @@ fn decide(
 /// Code displaced by a jump at the entry of a function, with its range and its exits.
 pub(crate) type FunctionPlan = Result<(Range<u64>, Plan, Vec<Plan>), String>;
 
-/// A function, and the code around it.
+/// Function with its surrounding code.
 pub(crate) struct FunctionCode<'a> {
     pub code: &'a Code<'a>,
     pub function: &'a Range<u64>,
@@ -378,8 +379,8 @@ pub(crate) struct FunctionCode<'a> {
     pub functions: &'a [Range<u64>],
 }
 
-/// Plans the jumps of some functions of a module, in their order. `symbols` are all that is known of its functions.
-/// `check` is asked about each, by its place among the wanted ones, if nothing else is against it.
+/// Plans the jumps of some functions of a module, in their order. `symbols` has all known functions of the module. If
+/// nothing else prevents a jump, `check` decides; its argument is the index among the wanted functions.
 pub(crate) fn plan_functions(
     pid: i32,
     maps: &[Mapping],
@@ -402,7 +403,7 @@ pub(crate) fn plan_functions(
     all.extend(without_frames.filter_map(|s| Some(s.start..s.start.checked_add(s.bytes)?)));
     all.sort_by_key(|range| (range.start, range.end));
     all.dedup();
-    // A function that begins inside the first bytes of another one is called from anywhere.
+    // A function that begins inside the first bytes of another one may be called from anywhere.
     let mut pointers = of_module.pointers.clone();
     pointers.extend(symbols.iter().map(|symbol| symbol.start));
     pointers.extend(of_module.ranges.iter().map(|found| found.range.start));
@@ -473,7 +474,7 @@ fn one(
     Ok((range, plan, exits))
 }
 
-/// Where a function begins and ends.
+/// Returns the range of a function.
 fn range_of(of_module: &ModuleCode<'_>, symbol: &FunctionSymbol) -> Result<Range<u64>, String> {
     match of_module.range_at(symbol.start) {
         Some(found) if found.is_signal_frame => {

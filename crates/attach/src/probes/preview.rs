@@ -1,4 +1,4 @@
-//! Preview of what would be written, without writing it.
+//! Preview of what placing probes would write.
 
 use super::error::ProbeError;
 use super::gaps::places_near;
@@ -17,18 +17,18 @@ pub struct PadPreview {
     pub pad: Pad,
 }
 
-/// Preview of what would be written, and of what is refused.
+/// Preview of the pads and the refusals.
 #[derive(Clone, Debug, Default)]
 pub struct ProbePreview {
     /// The process.
     pub pid: i32,
-    /// The functions with their pads, as they would be if the process mapped nothing else until then.
+    /// Functions with their pads, correct if the process maps no other memory until then.
     pub pads: Vec<PadPreview>,
     /// Functions that cannot be probed.
     pub refused: Vec<RefusedFunction>,
 }
 
-/// Returns what placing the probes of a plan would write. The process is only read.
+/// Returns what placing the probes of a plan would write. Only reads the process.
 pub fn preview_probes(plan: ProbePlan) -> Result<ProbePreview, Error> {
     let pid = plan.pid;
     let mut preview = ProbePreview {

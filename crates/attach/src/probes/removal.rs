@@ -1,8 +1,8 @@
-//! Taking probes out of a process: whoever placed them, this run, one that was killed, or one that probed the process
-//! that this one was forked from.
+//! Removes probes from a process. It does not matter if this run placed them, a killed attacher, or the attacher of a
+//! process from which this one was forked.
 //!
-//! If we die on the way, nothing is lost: the journal is there until the pads are, and both go only when no function
-//! leads to them any more and no thread is in them.
+//! If we die during the removal, nothing is lost: the journal stays as long as the pads, and both are unmapped only
+//! after no function leads to them and no thread is in them.
 
 use crate::claim::claim;
 use crate::error::Error;
@@ -15,11 +15,11 @@ use memhook_process::{Mapping, mappings, process_ids};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Number of attempts where threads are in the way.
+/// Number of attempts if threads are executing the code.
 const TRIES: u32 = 20;
 
-/// Takes all probes out of a process; the caller has claimed it. Returns how many functions still have a jump, or
-/// `None` if there was nothing. A process that is gone has none.
+/// Removes all probes from a process that the caller has claimed. Returns how many functions still have a jump, or
+/// `None` if there were no probes or the process is gone.
 pub(crate) fn remove(pid: i32) -> Result<Option<u64>, Error> {
     match try_remove(pid) {
         Err(Error::Inject(memhook_inject::Error::TargetGone { .. })) => Ok(Some(0)),
@@ -69,7 +69,7 @@ fn try_remove(pid: i32) -> Result<Option<u64>, Error> {
     Ok(Some(left + own))
 }
 
-/// Gives the memory back. A thread that runs now cannot get to it any more.
+/// Unmaps the memory. A thread that runs now can no longer reach it.
 fn unmap(pid: i32, found: &[Found]) -> Result<(), Error> {
     let mut held = hold(pid, &any_point())?;
     let maps = mappings(pid)?;
@@ -80,7 +80,7 @@ fn unmap(pid: i32, found: &[Found]) -> Result<(), Error> {
             && m.path.is_empty()
             && m.end - m.start == CountsLayout::TABLE_BYTES
             && found.iter().any(|f| f.mapping.end == m.start);
-        // Areas last seen in another state are left to whoever comes next.
+        // An area that has changed since it was read is left to the next run.
         if is_area || is_table || (m.path != AREA_PATH && is_of_probes(m)) {
             gone.push(m.start..m.end);
         }
@@ -95,14 +95,14 @@ fn unmap(pid: i32, found: &[Found]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes the probes out of the processes that have been forked from `pid` since they were placed.
+/// Removes the probes from the processes that were forked from `pid` since they were placed.
 pub(crate) fn remove_from_forked(pid: i32, areas: &[Mapping]) {
     for other in process_ids().into_iter().filter(|&other| other != pid) {
         let is_forked = mappings(other).is_ok_and(|maps| {
             maps.iter()
                 .any(|m| m.path == AREA_PATH && areas.iter().any(|a| a.is_same_file(m)))
         });
-        // One that another memhook-rs is at work in is left to that.
+        // If another memhook-rs works on a process, it is left to that one.
         if is_forked && let Ok(_claim) = claim(other) {
             let _ = remove(other);
         }

@@ -1,22 +1,22 @@
-//! Which thread counts in which block: blocks name thread pointers.
+//! Mapping from blocks to threads: blocks contain thread pointers.
 
 use memhook_process::{RemoteAddress, read_memory, thread_ids};
 use std::collections::{HashMap, HashSet};
 
-/// Where in a thread's control block its id is looked for.
+/// Size of the searched part of a thread's control block.
 const MOST_OFFSET: usize = 2048;
 
 /// Ids of threads by thread pointer.
 #[derive(Default)]
 pub(super) struct ThreadNames {
-    /// Where C libraries keep a thread's id, from its thread pointer on.
+    /// Offset of a thread's id from its thread pointer.
     id_offset: Option<usize>,
     known: HashMap<u64, (i32, String)>,
 }
 
 impl ThreadNames {
-    /// Learns from threads whose pointers are known where their ids are: both glibc and musl keep it in the control
-    /// block, at a place that differs from version to version.
+    /// Derives the offset of the id from threads with known pointers. Both glibc and musl keep the id in the control
+    /// block, but its offset differs between versions.
     pub fn learn(&mut self, pid: i32, threads: &[(i32, u64)]) {
         let blocks: Vec<(i32, Vec<u8>)> = threads
             .iter()
@@ -37,7 +37,7 @@ impl ThreadNames {
         }
     }
 
-    /// Looks who the threads with these pointers are, as long as they live.
+    /// Looks up the threads with these pointers while they live.
     pub fn look(&mut self, pid: i32, pointers: impl Iterator<Item = u64>) {
         let Some(offset) = self.id_offset else { return };
         let new: Vec<u64> = pointers.filter(|p| !self.known.contains_key(p)).collect();
@@ -60,7 +60,7 @@ impl ThreadNames {
         self.known.insert(pointer, (tid, name));
     }
 
-    /// Id and name of the thread with this pointer, if it was seen alive.
+    /// Returns id and name of the thread with this pointer, if it was seen alive.
     pub fn of(&self, pointer: u64) -> Option<(i32, &str)> {
         self.known
             .get(&pointer)

@@ -1,9 +1,9 @@
-//! Leaving a program that was started here before its end.
+//! Leaves a program that memhook-rs started, before the program ends.
 //!
-//! The launcher is the tracer of every thread, and could let go of one only by stopping it first, which some
-//! system calls do not survive unnoticed (signal(7)). When the thread that traces *ends*, the kernel lets go of
-//! all tracees without stopping any (kernel/ptrace.c, exit_ptrace). So the launcher is a thread of its own, and
-//! where it has ended, the process is one like any other, which is detached from as after an attach.
+//! The launcher is the tracer of every thread, and could release a thread only by stopping it first, which some system
+//! calls do not survive unnoticed (signal(7)). When the tracing thread *ends*, the kernel releases all tracees without
+//! stopping any (kernel/ptrace.c, exit_ptrace). So the launcher runs on a thread of its own. After that thread has
+//! ended, we detach from the process as after an attach.
 
 use super::started::Started;
 use crate::error::Error;
@@ -13,20 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for the kernel to release every thread, which it does at the very end of the tracer.
+/// Longest wait for the kernel to release every thread, which happens at the very end of the tracer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Result of a program that was started.
+/// Result of a started program.
 pub enum Outcome {
-    /// It has ended, with this wait status.
+    /// The program has ended with this wait status.
     Ended(i32),
-    /// It runs on, and is to be left.
+    /// The program still runs and must be left.
     TimeIsUp(Left),
 }
 
-/// Processes that run on.
+/// Processes that still run.
 pub struct Left {
     first: i32,
     running: HashMap<i32, Started>,
@@ -42,7 +42,7 @@ impl Left {
         }
     }
 
-    /// Detaches from all, once their tracer has ended, and waits until their jobs are done.
+    /// Detaches from all processes after their tracer has ended, and waits until their jobs are done.
     fn detach(self) {
         for (pid, started) in &self.running {
             await_freedom(*pid);
@@ -54,8 +54,8 @@ impl Left {
     }
 }
 
-/// Does the work of a launcher, [`Program::start`](crate::Program::start) and what follows, on a thread of its
-/// own. If the program outlives it, detaches from the program and waits for its end. Returns its wait status.
+/// Runs a launcher, [`Program::start`](crate::Program::start) and what follows, on a separate thread. If the program
+/// outlives it, detaches from the program and waits for its end. Returns its wait status.
 pub fn leaving<E: From<Error> + Send>(
     launcher: impl FnOnce() -> Result<Outcome, E> + Send,
 ) -> Result<i32, E> {
@@ -78,7 +78,7 @@ pub fn leaving<E: From<Error> + Send>(
     }
 }
 
-/// Waits until no thread of a process has a tracer: a thread is joined before the kernel is done with its end.
+/// Waits until no thread of a process has a tracer: a thread can be joined before the kernel has completed its exit.
 fn await_freedom(pid: i32) {
     let begin = Instant::now();
     let is_traced = || {

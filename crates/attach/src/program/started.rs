@@ -1,5 +1,5 @@
-//! One traced process of a program that was started here. Threads of its own empty its rings and follow its
-//! modules, because ptrace requests, and so the wait for its stops, must come from the thread that started it.
+//! One traced process of a program that memhook-rs started. Separate threads empty its rings and follow its modules,
+//! because ptrace requests, including the wait for its stops, must come from the thread that started the program.
 
 use crate::config::TraceConfig;
 use crate::error::Error;
@@ -12,17 +12,17 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memhook_process::ModuleImage;
 use std::thread::JoinHandle;
 
-/// A trace under way.
+/// Running trace.
 pub struct Started {
     course: Sender<Course>,
     ends: Sender<End>,
-    /// The modules as last seen, sent when the rings are empty and nothing more is taken.
+    /// Last known modules, sent when the rings are empty and the draining has ended.
     modules: Receiver<Vec<ModuleImage>>,
     thread: JoinHandle<()>,
 }
 
 impl Started {
-    /// Takes the session over.
+    /// Takes over the session.
     pub fn new(
         session: Session,
         config: &TraceConfig,
@@ -51,34 +51,33 @@ impl Started {
         })
     }
 
-    /// Takes what is left in the rings of a process that is stopped; nothing more is taken afterwards. Returns
-    /// its modules.
+    /// Takes the remaining events of a stopped process, and ends the draining. Returns the process's modules.
     pub fn stop(&self) -> Vec<ModuleImage> {
         self.tell(Course::StandsStill);
         self.modules.recv().unwrap_or_default()
     }
 
-    /// Tells how the trace ended.
+    /// Reports how the trace ended.
     pub fn end(&self, end: End) {
         self.tell(match end {
             End::LetGo => Course::GoesOn,
             _ => Course::StandsStill,
         });
-        // Refused only after a panic, which `join` finds.
+        // This fails only after a panic, which `join` reports.
         let _ = self.ends.try_send(end);
     }
 
-    /// Has a process that runs on, and that nobody traces by ptrace any more, left as it was.
+    /// Detaches from a process that still runs and no longer has a ptrace tracer.
     pub fn leave(&self) {
         self.tell(Course::Leave);
     }
 
     fn tell(&self, course: Course) {
-        // Refused if it was told already.
+        // This fails if an end was sent already.
         let _ = self.course.try_send(course);
     }
 
-    /// Waits until its job is done.
+    /// Waits until the job is done.
     pub fn join(self) {
         if let Err(panic) = self.thread.join() {
             std::panic::resume_unwind(panic);

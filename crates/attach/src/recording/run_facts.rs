@@ -1,4 +1,4 @@
-//! Facts that a recording has beside the events: modules, names of threads, losses, clocks.
+//! Facts of a recording besides the events: modules, thread names, losses, clocks.
 
 use crate::config::TraceConfig;
 use crate::drain::consumer::Consumer;
@@ -21,16 +21,16 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Names may be given after the first allocation, and losses add up.
+/// Time between two looks: a thread may get its name after its first allocation, and losses grow.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Samples of what is resident; when there are more, every second one goes, and the next are as far apart.
+/// Limit of the samples of resident memory. Beyond it, every second sample is dropped and the interval doubles.
 const MOST_SAMPLES: usize = 600;
-/// Between the first of them: a run of a second shall have enough to be compared with.
+/// First interval of these samples, short enough that a run of one second has enough of them.
 const FIRST_SAMPLE_PAUSE: Duration = Duration::from_millis(50);
-/// Between two points of the clocks.
+/// Time between two clock readings.
 const CLOCK_PAUSE: Duration = Duration::from_secs(10);
 
-/// Returns what is known of the run before the attach.
+/// Returns the facts of the run that are known before the attach.
 pub fn meta(pid: i32, config: &TraceConfig) -> Meta {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let command = command_line(pid);
@@ -56,30 +56,30 @@ fn unix_ns() -> u64 {
     now.map_or(0, |time| time.as_nanos() as u64)
 }
 
-/// Follows the run for the recorder, from the thread that follows the modules.
+/// Collects the facts for the recorder, on the thread that follows the modules.
 pub struct Facts {
     path: PathBuf,
     memory: Memory,
     meta: Meta,
-    /// By load bias and path: those that were recorded as there.
+    /// Recorded modules, by load bias and path.
     modules: HashMap<(u64, String), ()>,
     threads: HashMap<u32, String>,
     next_look: Duration,
     next_clock: Duration,
-    /// Time stamp counter and time of the first point.
+    /// First reading of time stamp counter and time.
     first_clock: Option<(u64, Duration)>,
-    /// The gaps that were noted.
+    /// Number of recorded gaps.
     gaps: usize,
     is_gap_open: bool,
     resident: ResidentSeries,
-    /// The marks that were noted.
+    /// Number of recorded marks.
     marks: usize,
-    /// It has ended before the trace, which was said.
+    /// True if the early end of the recording has been reported.
     has_ended: bool,
 }
 
 impl Facts {
-    /// For the recording at `path`, which begins with `meta`.
+    /// Collects facts for the recording at `path`, which begins with `meta`.
     pub(crate) fn new(path: &Path, meta: Meta, memory: Memory) -> Facts {
         Facts {
             path: path.to_owned(),
@@ -98,12 +98,12 @@ impl Facts {
         }
     }
 
-    /// Returns the memory that it is about.
+    /// Returns the kind of memory in the recording.
     pub(crate) fn memory(&self) -> Memory {
         self.memory
     }
 
-    /// Notes at which distances samples were taken until now.
+    /// Records the sampling distances until now.
     fn note_samples<O: Observer>(&mut self, state: &State<O>) {
         let counts = match self.memory {
             Memory::Heap => &state.counts,
@@ -115,7 +115,7 @@ impl Facts {
         }
     }
 
-    /// Records what is known of the attach. Before the first pass, so that the file has it whatever comes.
+    /// Records the facts of the attach. This happens before the first pass, so that every recording has them.
     pub fn begin<O: Observer + Send>(&mut self, session: &Session, consumer: &Consumer<O>) {
         let elapsed = consumer.elapsed().as_nanos() as u64;
         self.meta.started_unix_ns = unix_ns().saturating_sub(elapsed);
@@ -151,8 +151,8 @@ impl Facts {
         self.meta.notes.push((name.to_owned(), value));
     }
 
-    /// Notes the gaps if there are others than before; whether there are. One that goes on is noted at once, so that
-    /// a recording whose recorder dies in it tells of it.
+    /// Records the gaps and returns true if they have changed. An open gap is recorded immediately, so that the
+    /// recording contains it even if the recorder dies during the gap.
     fn note_gaps<O: Observer + Send>(&mut self, consumer: &Consumer<O>, now: Duration) -> bool {
         let log = consumer.gap_log();
         let (count, is_open) = (log.len(), log.is_open());
@@ -166,7 +166,7 @@ impl Facts {
         true
     }
 
-    /// Notes the marks if there are more than before; whether there are.
+    /// Records new marks, and returns true if there are any.
     fn note_marks(&mut self, session: &Session) -> bool {
         let marks = session.marks();
         if marks.len() == self.marks {
@@ -177,7 +177,7 @@ impl Facts {
         true
     }
 
-    /// Writes the names of made code on backtraces, as far as the process tells them by now.
+    /// Records the names of run-time code on backtraces, as far as the process has published them.
     fn name_made_code(session: &Session, recorder: &mut Recorder) {
         if recorder.made_frames.is_empty() {
             return;
@@ -198,7 +198,7 @@ impl Facts {
         recorder.writer.named_frames(&named);
     }
 
-    /// Records what the session has settled on, and which modules report reads and writes.
+    /// Records the clock that the session uses, and the modules that report reads and writes.
     fn note_accesses(&mut self, session: &Session) {
         let region = session.region();
         self.meta.clock_mode = region.clock_mode();
@@ -225,8 +225,8 @@ impl Facts {
         self.note("modules", modules.to_string());
     }
 
-    /// Looks at the run; called on every turn. `modules_changed`: the target's modules are others than at the last
-    /// call. Returns once what to tell the user if no more is recorded; the trace goes on.
+    /// Collects facts on every turn. `modules_changed`: the modules differ from the previous call's. Returns, once, a
+    /// message for the user if the recording has ended while the trace continues.
     pub fn follow<O: Observer + Send>(
         &mut self,
         session: &Session,
@@ -241,7 +241,7 @@ impl Facts {
         if modules_changed {
             self.modules(session, recorder, now);
         }
-        // Both, also where the first has something.
+        // Both calls must run, even if the first returns true.
         let has_news = [self.note_gaps(consumer, now), self.note_marks(session)];
         if has_news.contains(&true) {
             recorder.writer.meta(&self.meta);
@@ -256,7 +256,7 @@ impl Facts {
             return None;
         }
         drop(state);
-        // /proc is read without the lock: the rings do not wait for it.
+        // /proc is read without the lock, so the rings do not wait for it.
         let names: Vec<(u32, String)> = new
             .into_iter()
             .chain(asked)
@@ -310,7 +310,7 @@ impl Facts {
         let key = |module: &ModuleImage| (module.base, module.path.clone());
         let there: HashMap<(u64, String), ()> =
             session.modules().iter().map(|m| (key(m), ())).collect();
-        // Those there at the attach were there before the first event.
+        // Modules of the attach existed before the first event.
         let time_ns = if self.modules.is_empty() {
             0
         } else {
@@ -335,7 +335,7 @@ impl Facts {
         self.modules = there;
     }
 
-    /// Returns why no more is recorded, if that was not reported before.
+    /// Returns why the recording has ended early, unless that was reported before.
     fn early_end(&mut self, recorder: &Recorder) -> Option<String> {
         let WriterState::Ended(end) = recorder.writer.state() else {
             return None;
@@ -349,8 +349,8 @@ impl Facts {
         ))
     }
 
-    /// Ends the recording, when the drain thread has ended. `notes`: what the last report tells, by
-    /// name. `None`: nothing was recorded.
+    /// Ends the recording after the drain thread has ended. `notes`: facts of the last report, by name. `None`: there
+    /// was no recording.
     pub fn finish<O: Observer + Send>(
         &mut self,
         session: &Session,
@@ -376,7 +376,7 @@ impl Facts {
         }
         recorder.writer.losses(&session.region().losses(), time_ns);
         recorder.writer.clock(&self.clock(now));
-        // One that goes on ends now.
+        // An open gap ends now.
         self.is_gap_open = false;
         self.note_gaps(consumer, now);
         self.note_marks(session);
@@ -437,7 +437,7 @@ impl Default for ResidentSeries {
 }
 
 impl ResidentSeries {
-    /// Takes a sample, if it is time for one.
+    /// Takes a sample if it is due.
     fn look(&mut self, pid: i32, now: Duration) {
         if now < self.next {
             return;
@@ -463,7 +463,7 @@ impl ResidentSeries {
         }
     }
 
-    /// Takes the last sample, whenever the one before was.
+    /// Takes the last sample, independent of the interval.
     fn end(&mut self, pid: i32, now: Duration) {
         self.next = now;
         self.look(pid, now);
@@ -473,20 +473,20 @@ impl ResidentSeries {
 /// Result of a recording.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// Its file, the first one if there are several.
+    /// Path of the file, the first one if there are several.
     pub path: PathBuf,
-    /// Events in it; 0 if it holds sums.
+    /// Number of events; 0 if the recording holds sums.
     pub events: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// Reason of its end.
+    /// Reason of the recording's end.
     pub end: RecordingEnd,
-    /// Message about it for the user.
+    /// Message about the end for the user.
     pub notice: Option<String>,
 }
 
 impl Recorded {
-    /// Returns true if it holds everything that it should. The largest size of a file may be reached before the end.
+    /// Returns true if the recording is complete. It is not if the maximum file size was reached before the end.
     pub fn is_complete(&self) -> bool {
         matches!(self.end, RecordingEnd::Finished | RecordingEnd::SizeLimit)
     }

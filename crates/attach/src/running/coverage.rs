@@ -1,4 +1,4 @@
-//! Coverage of each module, and calls that are not seen.
+//! Coverage of each module, and calls that the hook does not see.
 
 use crate::plan::hooking::is_hooked;
 use crate::session::Session;
@@ -12,32 +12,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Results that wait to be taken; the scan waits then.
+/// Limit of the results that wait to be received; the scan then waits.
 const BACKLOG: usize = 64;
-/// A file on a file system that does not answer is given up then.
+/// Time after which a file on an unresponsive file system is given up.
 const LONGEST_SCAN: Duration = Duration::from_secs(120);
 
-/// A module's path and its calls.
+/// Path and calls of a module.
 type Scanned = (String, AllocatorCalls);
 
 /// Coverage of one module.
 #[derive(Clone, Debug)]
 pub struct ModuleCoverage {
-    /// The module's file name.
+    /// File name of the module.
     pub module: String,
     /// Its path.
     pub path: String,
-    /// Slots that lead, or led, to the hook.
+    /// Number of slots that lead, or led, to the hook.
     pub hooked: u64,
-    /// Slots and calls that cannot be hooked.
+    /// Number of slots and calls that cannot be hooked.
     pub unhookable: u64,
-    /// Reasons why they cannot.
+    /// Reasons for the unhookable ones.
     pub reasons: Vec<String>,
-    /// Calls in its code that go through slots.
+    /// Number of calls in its code that go through slots.
     pub calls_seen: u64,
-    /// The allocator that it is, if blocks come from it, or that is part of it and is seen.
+    /// Allocator that blocks come from, or that is linked into the module and traced.
     pub allocator: Option<ModuleAllocator>,
-    /// Calls that an allocator of its own hides, with a remedy; may be empty.
+    /// Calls that the module's own allocator hides, with a remedy; may be empty.
     pub hidden: &'static str,
 }
 
@@ -46,16 +46,16 @@ pub struct ModuleCoverage {
 pub struct ModuleAllocator {
     /// Name of the allocator.
     pub name: &'static str,
-    /// It is part of a program or library that is more than an allocator.
+    /// True if it is linked into a program or library that is more than an allocator.
     pub is_linked_in: bool,
 }
 
-/// Scans the modules' code for calls to allocators, in the background.
+/// Background scans of the modules' code for calls of allocators.
 pub struct CallScans {
-    /// By path; `None`: under way.
+    /// Results by path; `None`: in progress.
     calls: HashMap<String, Option<AllocatorCalls>>,
     results: (Sender<Scanned>, Receiver<Scanned>),
-    /// When the last result came, or was asked for.
+    /// Time of the last result or request.
     last_progress: Instant,
 }
 
@@ -70,7 +70,7 @@ impl Default for CallScans {
 }
 
 impl CallScans {
-    /// Has modules scanned that were not yet.
+    /// Requests scans of modules that were not scanned before.
     pub fn request(&mut self, modules: &[ModuleImage]) {
         let new =
             |m: &&ModuleImage| (!m.is_loader || m.is_libc) && !self.calls.contains_key(&m.path);
@@ -82,10 +82,11 @@ impl CallScans {
         self.calls
             .extend(new.iter().map(|m| (m.path.clone(), None)));
         let results = self.results.0.clone();
-        // Without a thread the scan stays undone; only the end of the tracing waits for it.
+        // Without a thread the scan is skipped, which delays only the end of the trace.
         let started = std::thread::Builder::new().spawn(move || {
             for module in new {
-                // A damaged file may cost its own row. Without an answer, the end of the trace would wait for ever.
+                // A damaged file affects only its own row. The panic must be caught, because the end of the trace waits
+                // for a result.
                 let scan = || allocator_calls(&module.bytes.whole(), module.is_main, &is_hooked);
                 let calls = catch_unwind(AssertUnwindSafe(scan)).unwrap_or_default();
                 if results.send((module.path.clone(), calls)).is_err() {
@@ -98,8 +99,8 @@ impl CallScans {
         }
     }
 
-    /// Takes results, waiting for at most `wait`; true when all modules are scanned, or one of them has taken so long
-    /// that its file will never be read.
+    /// Receives results, waiting at most `wait`. Returns true if all modules are scanned, or if a scan has taken so
+    /// long that its file is considered unreadable.
     pub fn is_ready(&mut self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         let is_given_up = self.last_progress.elapsed() > LONGEST_SCAN;
@@ -116,7 +117,7 @@ impl CallScans {
         true
     }
 
-    /// The modules of which something is seen, or known not to be.
+    /// Returns the modules with calls that are seen or known to be unseen.
     pub fn coverage(&self, session: &Session) -> Vec<ModuleCoverage> {
         let slots = session.region().slots();
         let mut found = Vec::new();
@@ -179,7 +180,7 @@ impl CallScans {
     }
 }
 
-/// The allocator that blocks come from in this module, if that is another one than the C library's.
+/// Returns the allocator other than the C library's that blocks in this module come from.
 fn allocator_of(
     session: &Session,
     module: &ModuleImage,
@@ -213,8 +214,8 @@ fn is_slot_of(slot: &memhook_stream::SlotView, module: &ModuleImage) -> bool {
     slot.module_base == module.base
 }
 
-/// Allocators that are parts of other modules, each in a sentence: the program may allocate without any event, or leak
-/// without a trace.
+/// Describes, in a sentence each, the allocators that are linked into other modules, through which the program may
+/// allocate or leak without any event.
 pub fn unseen_allocators(session: &Session) -> impl Iterator<Item = String> {
     let modules = session.modules().iter();
     let others = modules.filter(|m| !m.is_libc && !m.is_loader);

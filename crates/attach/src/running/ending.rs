@@ -2,21 +2,21 @@
 
 use std::fmt;
 
-/// The end of a process that nobody of ours has started.
+/// End of a process that memhook-rs did not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It has ended with this status.
+    /// Exited with this status.
     Exited(i32),
-    /// This signal has ended it.
+    /// Killed by this signal.
     Killed(i32),
-    /// It executes another program.
+    /// Executes another program.
     Executed,
-    /// It has ended, and only its parent knows how.
+    /// Ended in a way that only its parent knows.
     Unknown,
 }
 
 impl Ending {
-    /// By its wait status (wait(2)).
+    /// Converts a wait status (wait(2)).
     pub fn of_status(status: i32) -> Ending {
         match status & 0x7f {
             0 => Ending::Exited(status >> 8 & 0xff),

@@ -1,35 +1,35 @@
-//! Times in which the target went on untraced because we did not get to run, and the way back.
+//! Gaps, in which the target continued untraced because we did not run, and their end.
 //!
-//! A thread whose ring is full waits for the drain thread. If the clock word stands still meanwhile, the
-//! hook takes us for dead and suspends itself (`suspend` in the hook's `waiting.hpp`): the target must not wait
-//! for us without end. When we are back, everything that was recorded before is taken first. Then the next
-//! hooked call of the target goes on recording, in the same rings and with the same slots.
+//! A thread whose ring is full waits for the drain thread. If the clock word does not advance meanwhile, the hook
+//! considers the attacher dead and suspends itself (`suspend` in the hook's `waiting.hpp`), because the target must not
+//! wait forever. When we run again, we first take all earlier events. Then the next hooked call of the target resumes
+//! recording, with the same rings and slots.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
 use memhook_ledger::Observer;
 use memhook_stream::Gap;
 
-/// Passes after which everything has been taken and put in order that was published before the first of
-/// them: with pairs, a pass takes what the one before has claimed, and the ledger waits for one more.
+/// Number of passes after which all events that were published before the first of them are taken and ordered: with
+/// pairs, a pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
 const PASSES: u64 = 4;
-/// The number of gaps that are told at once; the last report has all of them.
+/// Limit of the gaps that are reported immediately; the last report has all of them.
 const TOLD: usize = 3;
 
-/// Watches for gaps, and ends them.
+/// Detects gaps and ends them.
 #[derive(Default)]
 pub(crate) struct GapWatch {
-    /// The pass of the consumer from which on tracing may go on.
+    /// Number of the pass after which tracing may resume.
     resume_at: Option<u64>,
 }
 
 impl GapWatch {
-    /// Returns true if one has been noticed and not ended yet.
+    /// Returns true if a gap is open.
     pub fn is_under_way(&self) -> bool {
         self.resume_at.is_some()
     }
 
-    /// Called on every turn. Returns a gap that has ended.
+    /// Runs on every turn. Returns a gap that has ended.
     pub fn turn<O: Observer + Send>(
         &mut self,
         session: &mut Session,
@@ -46,7 +46,7 @@ impl GapWatch {
             return None;
         }
         self.resume_at = None;
-        // A dlopen of the target did not ask for it.
+        // During the gap, a dlopen of the target did not notify us.
         let _ = session.look_at_modules();
         let gap = consumer.end_gap();
         session.region().resume();
@@ -54,12 +54,12 @@ impl GapWatch {
     }
 }
 
-/// Returns the message for the user when the last of `count` gaps has ended.
+/// Returns the message for the user after the last of `count` gaps has ended.
 pub(crate) fn notice(pid: i32, gap: Gap, count: usize) -> Option<String> {
     (count <= TOLD).then(|| said(pid, gap) + "; it is traced again")
 }
 
-/// Says that a process went on without us.
+/// Describes a gap of a process.
 pub fn said(pid: i32, gap: Gap) -> String {
     let seconds = |ns: u64| ns as f64 / 1e9;
     format!(

@@ -1,5 +1,5 @@
-//! What glibc's malloc counts as given out, beside what the trace knows to live: a second source for the sentence that
-//! nothing was missed.
+//! Compares glibc malloc's own count of allocated bytes with the trace's live blocks, as a second source for the claim
+//! that the trace is complete.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
@@ -7,56 +7,57 @@ use memhook_heap::{Footprint, GivenOut, given_out};
 use memhook_ledger::{LiveWalk, Observer, Totals};
 use std::time::{Duration, Instant};
 
-/// How long events may take that happened before the heap was looked at.
+/// Longest wait for events from before the heap was read.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Between two looks at whether they have come.
+/// Pause between two checks of their arrival.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Two passes later, everything that happened before has arrived.
+/// Number of passes after which all earlier events have arrived.
 const PASSES: u64 = 2;
-/// What the C library allocates through no slot for a module that is loaded: its `link_map`, names and search path.
+/// Bytes that the C library allocates per loaded module without a slot: its `link_map`, names and search path.
 const MODULE_BYTES: u64 = 4096;
-/// Differences below this are noise: buffers and names that the C library makes for itself.
+/// Tolerated difference: buffers and names that the C library allocates for itself.
 const LEAST_BOUND: u64 = 32 << 10;
 
-/// What malloc has given out at a moment, and what of that the trace knows.
+/// Bytes allocated by malloc at a moment, and the part of them that the trace knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeapBalance {
     given: GivenOut,
     known: Footprint,
-    /// What was allocated and released while the two were looked at.
+    /// Bytes that were allocated and released while the two numbers were read.
     meanwhile: u64,
     /// Releases of blocks that the trace did not know.
     unknown_releases: u64,
     modules: u64,
 }
 
-/// How malloc's own count and the trace's have moved between two moments.
+/// Change of malloc's count and of the trace's between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Growth of what malloc has given out.
+    /// Growth of malloc's allocated bytes.
     pub grown_bytes: i64,
-    /// Growth of what the trace knows to live, with the headers of its blocks.
+    /// Growth of the trace's live blocks, including their headers.
     pub traced_bytes: i64,
-    /// The two may differ by this though every call was seen.
+    /// Possible difference of the two even if the trace is complete.
     pub bound_bytes: u64,
-    /// Blocks from before the attach were released, whose sizes nobody knows: so much less may malloc have given out.
+    /// True if blocks from before the attach were released. Their sizes are unknown, and malloc's count has decreased
+    /// by them.
     pub has_unknown_releases: bool,
 }
 
 impl HeapBalance {
-    /// The balance at the first instruction of a program.
+    /// Returns the balance at the first instruction of a program.
     pub fn of_beginning() -> HeapBalance {
         HeapBalance::default()
     }
 
-    /// The balance at this moment; call it while the rings are drained. `None` where malloc is not glibc's, and where no
-    /// look at its lists succeeds because they change all the time.
+    /// Takes the balance at this moment, while the rings are drained. `None` if malloc is not glibc's, or if its lists
+    /// change too fast to be read.
     pub fn take<O: Observer + Send>(
         session: &Session,
         consumer: &Consumer<O>,
     ) -> Option<HeapBalance> {
         if !session.heaps().is_empty() {
-            // What the program's own allocators do with blocks of malloc is counted for itself.
+            // Described allocators count what they do with blocks of malloc separately.
             return None;
         }
         let before = consumer.lock().ledger.totals();
@@ -80,7 +81,7 @@ impl HeapBalance {
         })
     }
 
-    /// Bytes that malloc has given out and that the trace does not know: those from before the attach.
+    /// Returns the bytes allocated by malloc that the trace does not know, which are from before the attach.
     pub fn earlier_bytes(&self) -> u64 {
         self.given.bytes.saturating_sub(self.known.bytes)
     }
@@ -90,7 +91,7 @@ impl HeapBalance {
         let growth = |now: u64, before: u64| now as i64 - before as i64;
         let new_modules = self.modules.saturating_sub(earlier.modules);
         let bounds = [
-            // Of two moments, a cache is empty at one and full at the other, or the reverse.
+            // A cache may be empty at one moment and full at the other.
             self.given.cached_bytes.max(earlier.given.cached_bytes),
             self.given.mapped_surplus_bytes,
             self.given.spread_bytes + earlier.given.spread_bytes,
@@ -109,7 +110,7 @@ impl HeapBalance {
     }
 }
 
-/// Waits for the events of what has happened until now. Returns false if they do not come.
+/// Waits for the events of everything that has happened until now. Returns false if they do not arrive.
 fn events_have_come<O: Observer + Send>(consumer: &Consumer<O>) -> bool {
     let (passes, deadline) = (consumer.passes(), Instant::now() + PATIENCE);
     while consumer.passes() < passes + PASSES && !consumer.is_asleep() {
@@ -121,7 +122,7 @@ fn events_have_come<O: Observer + Send>(consumer: &Consumer<O>) -> bool {
     true
 }
 
-/// What all calls between two sums may have changed, whatever their order.
+/// Bytes that all calls between two sums may have changed, in any order.
 fn moved(before: &Totals, after: &Totals) -> u64 {
     const HEADER_BYTES: u64 = 32;
     let calls = (after.allocations - before.allocations) + (after.releases - before.releases);

@@ -1,4 +1,4 @@
-//! Mappings of a process at a moment, from /proc, beside what was seen of their origin.
+//! Mappings of a process at a moment, from /proc, with the observed calls that made them.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The guard of a thread's stack is a mapping of its own right below it; glibc's has a page by default, and a program
-/// may ask for more (pthread_attr_setguardsize(3)).
+/// Maximum size of a guard. The guard of a thread's stack is a separate mapping right below it; glibc's default is a
+/// page, and a program may ask for more (pthread_attr_setguardsize(3)).
 const LARGEST_GUARD: u64 = 1 << 20;
-/// Passes over the rings until everything is there that had happened before: one that may be under way, and two.
+/// Number of passes after which all earlier events have arrived: a pass in progress, and two more.
 const PASSES: u64 = 3;
-/// Longest wait for them; the target's dlopen may have to wait in the meantime.
+/// Longest wait for them; a dlopen of the target may wait meanwhile.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Kind of a part of the address space.
@@ -38,7 +38,7 @@ pub enum MappedKind {
 }
 
 impl MappedKind {
-    /// Its name in reports.
+    /// Returns the kind's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             MappedKind::Stack => "stack",
@@ -57,7 +57,7 @@ impl MappedKind {
 pub struct MappedPart {
     /// Kind of the part.
     pub kind: MappedKind,
-    /// The thread, or the path.
+    /// Thread or path.
     pub name: String,
     /// Bytes of address space.
     pub bytes: u64,
@@ -66,19 +66,19 @@ pub struct MappedPart {
 /// The address space of a process at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MappedMemory {
-    /// All that is mapped.
+    /// Bytes of all mappings.
     pub bytes: u64,
-    /// Bytes of it that were mapped by observed calls.
+    /// Bytes that observed calls have mapped.
     pub traced_bytes: u64,
-    /// Bytes that such calls mapped and that have disappeared without an observed call.
+    /// Bytes that observed calls have mapped and that have disappeared without an observed call.
     pub gone_bytes: u64,
-    /// The rest, the largest part first.
+    /// Remaining parts, the largest first.
     pub parts: Vec<MappedPart>,
 }
 
 impl MappedMemory {
-    /// The address space of a traced process as it is now; `None` if mappings are not traced, or /proc does not tell
-    /// any more.
+    /// Reads the present address space of a traced process; `None` if mappings are not traced, or if /proc no longer
+    /// has it.
     pub fn look<O: Observer + Send>(
         session: &Session,
         consumer: &Consumer<O>,
@@ -88,15 +88,15 @@ impl MappedMemory {
             let traced = state.mappings.as_ref()?.ranges();
             Some(traced.map(|(range, _)| range).collect())
         };
-        // What has happened until now has arrived then.
+        // All earlier events have arrived after this.
         await_passes(consumer);
         let before = ranges()?;
         let stacks = stacks(session.pid());
         let maps = mappings(session.pid())
             .ok()
             .filter(|maps| !maps.is_empty())?;
-        // What comes or goes between these looks is neither called gone nor unseen, and what has happened before has
-        // arrived by then.
+        // Mappings that come or go between the two looks count as neither gone nor unseen, and all earlier events have
+        // arrived by the second look.
         await_passes(consumer);
         let after = ranges()?;
         let traced = joined(before.iter().chain(&after).cloned().collect());
@@ -157,7 +157,7 @@ impl MappedMemory {
     }
 }
 
-/// Waits until the events of this moment have arrived: an unmapping waits for the pass after its own.
+/// Waits until the events of this moment have arrived. An unmapping waits for the pass after its own.
 fn await_passes<O: Observer + Send>(consumer: &Consumer<O>) {
     let (first, begin) = (consumer.passes(), Instant::now());
     while consumer.passes() < first + PASSES && begin.elapsed() < PATIENCE {
@@ -173,7 +173,8 @@ fn anonymous(mapping: &Mapping) -> &str {
     }
 }
 
-/// Returns the kind of a mapping by its name or its contents; `None` if neither tells. `next`: the mapping behind it.
+/// Returns the kind of a mapping by its name or contents; `None` if neither identifies it. `next`: the mapping after
+/// it.
 fn part_of(
     mapping: &Mapping,
     next: Option<&Mapping>,
@@ -206,7 +207,7 @@ fn part_of(
     Some((kind, path.clone()))
 }
 
-/// Where the threads have their stack pointers, as far as the kernel tells without stopping them, and their names.
+/// Returns the stack pointers and names of the threads whose position the kernel reports without stopping them.
 fn stacks(pid: i32) -> Vec<(u64, String)> {
     let threads = threads(pid).unwrap_or_default().into_iter();
     threads
@@ -214,7 +215,7 @@ fn stacks(pid: i32) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// Which of these ranges have a live block in them.
+/// Returns for each range if it contains a live block.
 fn with_blocks<O: Observer + Send>(ranges: &[Range<u64>], consumer: &Consumer<O>) -> Vec<bool> {
     let mut found = vec![false; ranges.len()];
     if ranges.is_empty() {
@@ -232,7 +233,7 @@ fn with_blocks<O: Observer + Send>(ranges: &[Range<u64>], consumer: &Consumer<O>
     found
 }
 
-/// Returns the parts of the first that are not in the second; each is in address order and without overlaps.
+/// Returns the parts of the first that are not in the second. Both must be in address order and without overlaps.
 fn less(a: &[Range<u64>], b: &[Range<u64>]) -> Vec<Range<u64>> {
     let left = a
         .iter()

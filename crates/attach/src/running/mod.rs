@@ -1,4 +1,4 @@
-//! What is done for, and asked about, a process that is being traced.
+//! Upkeep of a traced process, and queries about it.
 
 pub(crate) mod coverage;
 pub(crate) mod ending;

@@ -1,4 +1,4 @@
-//! What is resident of a traced process, by the kernel's sums and by what lives.
+//! Resident memory of a traced process, by the kernel's sums and the live blocks.
 
 use crate::drain::consumer::Consumer;
 use crate::session::Session;
@@ -7,12 +7,12 @@ use memhook_ledger::{LiveWalk, Observer};
 use memhook_process::{Mapping, living_thread};
 use std::ops::Range;
 
-/// Which mappings have live blocks is found out by at most so many slices of the blocks, a sample of them: an account is
-/// to cost little.
+/// Maximum number of slices of blocks for finding the mappings with live blocks. They are a sample, because an account
+/// must be cheap.
 const MOST_SLICES: u32 = 4;
 
-/// The account at this moment, by the kernel's sums and the trace. `earlier_bytes`: what lives from before the attach, by
-/// the allocator's own sums ([`crate::HeapBalance`]). `None` if the process has gone.
+/// Returns the account at this moment, from the kernel's sums and the trace. `earlier_bytes`: live bytes from before
+/// the attach, by the allocator's own sums ([`crate::HeapBalance`]). `None` if the process has ended.
 pub fn account_of_session<O: Observer + Send>(
     session: &Session,
     consumer: &Consumer<O>,

@@ -1,4 +1,4 @@
-//! The threads that own rings: where their stacks are, and when they have ended.
+//! Threads that own rings: the bounds of their stacks, and their ends.
 
 use crate::survey::target_facts::main_stack;
 use memhook_abi::{MAX_RINGS, ring_state};
@@ -9,31 +9,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Reading the maps of a large process takes milliseconds, and its own mmap calls wait meanwhile.
+/// Minimum time between two reads of the maps, which take milliseconds for a large process and delay its mmap calls.
 const MAPS_PAUSE: Duration = Duration::from_millis(5);
 /// Time between two searches for ended threads.
 const SWEEP_PAUSE: Duration = Duration::from_millis(200);
-/// Like the constant above, while rings are getting scarce: a program may start threads by the thousand, each for a
-/// moment.
+/// Like the constant above, when few rings are left: a program may start thousands of short-lived threads.
 const SWEEP_PAUSE_SCARCE: Duration = Duration::from_millis(5);
 
 /// Known owners of rings.
 pub struct RingOwners {
     pid: i32,
-    /// The target counts its threads in a pid namespace of its own.
+    /// True if the target numbers its threads in another pid namespace.
     own_namespace: bool,
-    /// Owner (tid) whose stack was looked for, by ring.
+    /// Owner (tid) whose stack bounds were looked up, by ring.
     judged: Vec<u32>,
-    /// Start time of the owner when first seen, by ring: tids are used again.
+    /// Start time of the owner when it was first seen, by ring: tids are reused.
     started: HashMap<usize, (u32, Option<u64>)>,
-    /// Rings whose owner was not there at the last sweep.
+    /// Rings whose owner was missing at the last sweep.
     missed: HashSet<usize>,
     next_maps: Instant,
     last_sweep: Instant,
 }
 
 impl RingOwners {
-    /// Nothing known yet.
+    /// Creates an empty set.
     pub fn new(pid: i32) -> Self {
         let namespace = |path: &str| std::fs::read_link(path).ok();
         let now = Instant::now();
@@ -48,8 +47,8 @@ impl RingOwners {
         }
     }
 
-    /// Tells the hook the stack bounds of new owners, and takes back the rings of ended ones. Call
-    /// after a pass: only an emptied ring is taken back.
+    /// Tells the hook the stack bounds of new owners, and reclaims the rings of ended threads. Call it after a pass:
+    /// only an emptied ring can be reclaimed.
     pub fn care(&mut self, region: &Region) {
         let now = Instant::now();
         if now >= self.next_maps && self.find_stacks(region) {
@@ -67,7 +66,7 @@ impl RingOwners {
         }
     }
 
-    /// Returns whether the maps were read.
+    /// Returns true if the maps were read.
     fn find_stacks(&mut self, region: &Region) -> bool {
         let mut maps = None;
         for ring in region.rings() {
@@ -84,8 +83,8 @@ impl RingOwners {
                 region.thread_pointer(ring.index),
             );
             let maps = maps.get_or_insert_with(|| mappings(self.pid).unwrap_or_default());
-            // The main stack, or a mapping that holds the thread's TCB above the stack pointer:
-            // those stay mapped as long as the thread lives. Any other may be a coroutine's.
+            // Bounds are set only for the main stack, or a mapping that holds the thread's TCB above the stack pointer:
+            // such stacks stay mapped as long as the thread lives. Any other stack may belong to a coroutine.
             let Some(m) = maps.iter().find(|m| sp >= m.start && sp < m.end) else {
                 continue;
             };
@@ -111,12 +110,12 @@ impl RingOwners {
         for ring in &claimed {
             *owners.entry(ring.tid).or_default() += 1;
         }
-        // A thread can be missing from one listing of /proc/PID/task while others end.
+        // A thread can be missing from a listing of /proc/PID/task while other threads end.
         let missed_before = std::mem::take(&mut self.missed);
         for ring in &claimed {
             let mut ended = !alive.contains(&ring.tid);
             let first_seen = self.started.get(&ring.index).map(|s| s.0) != Some(ring.tid);
-            // Two rings of one tid: the thread of one has ended, and a new thread has its number.
+            // Two rings of one tid: the thread of one ring has ended, and a new thread has its tid.
             if first_seen || owners[&ring.tid] > 1 {
                 let start = thread_start_time(self.pid, ring.tid as i32);
                 let known = self.started.entry(ring.index).or_insert((0, None));
@@ -129,7 +128,7 @@ impl RingOwners {
             if !ended {
                 continue;
             }
-            // One that is not empty yet goes at the next sweep.
+            // A ring that is not empty yet is reclaimed at the next sweep.
             let was_missed = missed_before.contains(&ring.index);
             if was_missed && ring.waiting == 0 && region.free_ring(ring.index) {
                 self.judged[ring.index] = 0;
@@ -140,7 +139,7 @@ impl RingOwners {
         }
     }
 
-    /// The tids of the target's threads, as it sees them itself; `None` if they cannot be listed.
+    /// Returns the tids of the target's threads in the target's pid namespace; `None` if they cannot be listed.
     fn alive(&self) -> Option<HashSet<u32>> {
         let listed = thread_ids(self.pid).ok()?;
         if !self.own_namespace {

@@ -1,5 +1,5 @@
-//! Continual upkeep of an attach: following new modules, taking back the rings of ended threads, verifying slots.
-//! Notices when it is gone.
+//! Continual upkeep of an attach: follows new modules, reclaims the rings of ended threads, verifies slots, and detects
+//! the end of the target.
 
 use super::ending::Ending;
 use super::gaps::{self, GapWatch};
@@ -15,15 +15,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two looks for whether the target still exists.
+/// Time between two checks that the target still exists.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// When slots that were just patched are verified: a resolver that was under way has ended by then.
+/// Delay before new patches are verified. A resolver that was running at the patch has ended by then.
 const VERIFY_AFTER: Duration = Duration::from_millis(100);
 
-/// Longest wait for a process that is about to end: its memory goes first.
+/// Longest wait for a process that is about to end: its memory disappears first.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A process, distinguished by its start time from later ones with the same pid.
+/// Process, distinguished by its start time from later processes with the same pid.
 struct Identity {
     pid: i32,
     started: Option<u64>,
@@ -47,11 +47,11 @@ impl Identity {
 /// Result of a detach.
 #[derive(Debug)]
 pub enum Detached {
-    /// Nothing of ours is in the way of the process: its slots hold their originals, or it has ended.
+    /// The process is clean: its slots hold their originals, or it has ended.
     Clean,
-    /// So many slots could not be restored; they pass calls through.
+    /// This number of slots could not be restored; they pass calls through.
     SlotsLeft(u64),
-    /// The slots could not be restored. Another `detach` may do it.
+    /// The slots could not be restored. Another `detach` may succeed.
     Failed(Error),
 }
 
@@ -59,7 +59,7 @@ pub enum Detached {
 pub struct Turn {
     /// The target has ended or executes another program.
     pub gone: bool,
-    /// It has loaded or unloaded a module.
+    /// The target has loaded or unloaded a module.
     pub modules_changed: bool,
     /// The trace ends with this turn.
     pub is_last: bool,
@@ -67,7 +67,7 @@ pub struct Turn {
     pub notices: Vec<String>,
 }
 
-/// The upkeep of one attach.
+/// Upkeep of one attach.
 pub struct Upkeep {
     target: Identity,
     end: EndWatch,
@@ -79,7 +79,7 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Upkeep of a process that was just attached to.
+    /// Creates the upkeep of a process right after the attach.
     pub fn new(pid: i32) -> Upkeep {
         Upkeep {
             target: Identity::of(pid),
@@ -97,7 +97,7 @@ impl Upkeep {
         self.next_verify.is_none() && !self.gaps.is_under_way()
     }
 
-    /// Does what is due; called every few milliseconds.
+    /// Does the work that is due. Call it every few milliseconds.
     pub fn turn<O: Observer + Send>(
         &mut self,
         session: &mut Session,
@@ -111,7 +111,7 @@ impl Upkeep {
         self.owners.care(session.region());
         let mut notices = Vec::new();
         if let Some(gap) = self.gaps.turn(session, consumer) {
-            // The slots of modules that came in the gap are not patched yet.
+            // The slots of modules that came during the gap are not patched yet.
             self.next_verify = Some(now + VERIFY_AFTER);
             let count = consumer.gap_log().len();
             notices.extend(gaps::notice(self.target.pid, gap, count));
@@ -124,7 +124,7 @@ impl Upkeep {
         session.look_at_made_code(now);
         if now >= self.next_look {
             self.next_look = now + LOOK_PAUSE;
-            // An execve takes the hook away without ending the process.
+            // An execve removes the hook without ending the process.
             gone = gone || !self.target.is_alive() || !session.is_in_target();
             if !gone && self.next_verify.is_some_and(|at| now >= at) {
                 self.next_verify = None;
@@ -144,7 +144,7 @@ impl Upkeep {
         }
     }
 
-    /// Returns the end of a process that a turn has found gone.
+    /// Returns how a process ended after a turn found it gone.
     pub fn ending(&self) -> Ending {
         let begin = Instant::now();
         loop {
@@ -155,7 +155,7 @@ impl Upkeep {
             if !is_alive
                 && memhook_process::thread_state(self.target.pid, self.target.pid).is_none()
             {
-                // Once more: its parent may have taken its status between the two looks.
+                // The process has ended, which explains any item that the attach did not find.
                 return self.end.status().map_or(Ending::Unknown, Ending::of_status);
             }
             if begin.elapsed() >= END_PATIENCE {

@@ -1,4 +1,4 @@
-//! The first step of an attach: the process is ours, and free of what earlier attaches left.
+//! First step of an attach: claims the process and removes the remains of earlier attaches.
 
 use crate::claim::{Claim, claim};
 use crate::config::emission::Emission;
@@ -11,31 +11,31 @@ use memhook_process::{Mapping, ModuleFiles, mappings, open_memory};
 use std::fs::File;
 use std::time::Duration;
 
-/// A process that nobody else attaches to meanwhile.
+/// Process that is claimed by this attach.
 pub(super) struct Cleared {
     pub pid: i32,
     pub claim: Claim,
-    /// The threads that slept as the attach began.
+    /// Threads that slept when the attach began.
     pub idle: IdleThreads,
-    /// Remains of ours in it by now.
+    /// Remaining traces of earlier attaches.
     pub residue: Residue,
     pub files: ModuleFiles,
-    /// Its memory, opened before anything was looked at.
+    /// Memory of the process, opened before anything else was read.
     pub memory: File,
-    /// For how long a thread was held, at most.
+    /// Longest time that a thread was held.
     pub held: Duration,
 }
 
 impl Cleared {
-    /// Claims a process, and puts right what is left in it.
+    /// Claims a process and repairs what earlier attaches left.
     pub fn of(pid: i32, mut files: ModuleFiles) -> Result<Cleared, Error> {
-        // First: who holds the claim finds nobody else changing what is looked at here.
+        // The claim comes first, so that no other attacher changes what is examined here.
         let claim = claim(pid)?;
         prepare_to_hold();
         let idle = IdleThreads::of(pid);
         let memory = open_memory(pid)?;
         let maps = mappings(pid)?;
-        // A probe that was killed has left its pads.
+        // A probe run that was killed has left its pads.
         crate::probes::remove(pid)?;
         let mut residue = residue(pid, &maps);
         if let Some(attacher) = residue.attacher(pid) {
@@ -57,7 +57,7 @@ impl Cleared {
         })
     }
 
-    /// The process as the attach finds it. `emission`: what the hook is to emit, if it does.
+    /// Surveys the process for the attach. `emission`: source of an emitting hook, if one is requested.
     pub fn survey(&mut self, emission: Option<&Emission>) -> Result<Surveyed, Error> {
         let maps = mappings(self.pid)?;
         self.residue.hook_base = match emission {
@@ -68,11 +68,11 @@ impl Cleared {
     }
 }
 
-/// Takes away what an attach has left that went no further, such as a region that no hook was given. If that fails, the next
-/// attach does it.
+/// Removes what an unfinished attach has left, such as a region that was never passed to a hook. If that fails, the
+/// next attach does it.
 pub(super) fn clear_after_failure(pid: i32) {
     let is_ours = |m: &Mapping| m.path.starts_with("/memfd:memhook-");
-    // Most are refused before anything is touched.
+    // Most attaches fail before the process is touched.
     if !mappings(pid).is_ok_and(|maps| maps.iter().any(is_ours)) {
         return;
     }

@@ -1,4 +1,4 @@
-//! The step of an attach in which the hook comes into the process, and patches: all that threads are held for.
+//! Step of an attach in which the hook comes into the process and patches. All work with held threads is here.
 
 use super::Session;
 use super::lone_recorder;
@@ -16,19 +16,19 @@ use memhook_inject::{Held, move_guided_region, set_inherited, unmap_region};
 use memhook_process::{RemoteAddress, is_executed_still};
 use std::time::Duration;
 
-/// Time limit for finding a thread that may call the loader, before the hook is mapped without it.
+/// Time limit for finding a thread that may call the loader, before the hook is mapped instead.
 const LOAD_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Prepared {
-    /// Brings the hook in and lets it patch. If that fails, all that was changed is put back.
+    /// Brings the hook in and lets it patch. After a failure, all changes are undone.
     pub fn enter(mut self, reach: &mut Reach<'_>, entry: Entry) -> Result<Session, Error> {
-        // From here on leaving takes the jumps out.
+        // From here on the detach removes the jumps.
         self.pads.keep();
         match self.bring_in(reach, &entry) {
             Ok((held, hook)) => {
                 let mut session = Session::of(self, hook);
                 if let Err(error) = session.begin(reach, held, entry.region) {
-                    // Some slots may hold wrappers by now; what this cannot put back, the next attach can.
+                    // Some slots may hold wrappers already. If this cannot restore one, the next attach can.
                     let _ = session.detach();
                     return Err(error);
                 }
@@ -41,7 +41,7 @@ impl Prepared {
         }
     }
 
-    /// Holds a thread and has it load the hook, if that is not there yet.
+    /// Holds a thread and makes it load the hook, unless the process has it.
     fn bring_in(
         &mut self,
         reach: &mut Reach<'_>,
@@ -50,12 +50,12 @@ impl Prepared {
         let pid = self.pid;
         let (address, bytes) = self.region_at(&entry.region);
         let (mut held, mut way) = self.hold_to_load(reach, entry.way)?;
-        // All addresses are those of the program that was looked at.
+        // All addresses are those of the examined program.
         if !is_executed_still(&entry.memory) {
             held.release()?;
             return Err(Error::OtherProgram { pid });
         }
-        // The loader reads and closes its file by a number, which another thread could close.
+        // The loader reads and closes its file by a descriptor number, which another thread could close.
         let is_in_danger = entry.region.was_disturbed && !held.others_stand_still();
         let is_filtered = matches!(way, Loading::ByLoader(_)) && loading_is_filtered(&held);
         if self.may_be_mapped() && (is_in_danger || is_filtered) {
@@ -68,25 +68,25 @@ impl Prepared {
         match self.load(&mut held, way) {
             Ok(hook) => Ok((held, hook)),
             Err(error) => {
-                // Nobody knows of the region, so nobody would ever use it again.
+                // The region is unknown to the hook and to later attachers, so nothing would ever use it again.
                 let _ = unmap_region(&mut held, address, bytes);
                 Err(error)
             }
         }
     }
 
-    /// Returns true if a hook that no loader knows would do.
+    /// Returns true if a hook that no loader knows is sufficient.
     fn may_be_mapped(&self) -> bool {
         self.emission.is_none() && !self.pads.may_be_thrown_through
     }
 
-    /// Where the region is in the target, and its length in bytes.
+    /// Returns address and length of the region in the target.
     fn region_at(&self, place: &Place) -> (RemoteAddress, u64) {
         let bytes = abi::region_bytes(self.region.ring_bytes()) as u64;
         (RemoteAddress(place.address), bytes)
     }
 
-    /// Brings the hook in, if it is not there yet, and tells it what it has to know.
+    /// Brings the hook in unless the process has it, and passes it all facts that it needs.
     fn load(&mut self, held: &mut Held, way: Loading) -> Result<HookInTarget, Error> {
         let pid = self.pid;
         let numbers = thread_numbers(held).ok_or(Error::NoThreadNumber { pid })?;
@@ -104,7 +104,7 @@ impl Prepared {
         let (region, modules) = (&self.region, &self.modules.now);
         self.journal.use_object(object, region, modules);
         tracing::debug!(base = format_args!("{base:#x}"), "the hook is in place");
-        // The hook's own frames are on the stack of an allocation made below one of its wrappers.
+        // An allocation inside one of the hook's wrappers has the hook's own frames on its stack.
         self.hook = Some(object.image(base)?);
         self.publish_modules()?;
         lone_recorder::register_alone(held, &self.region);
@@ -114,9 +114,10 @@ impl Prepared {
         Ok(hook)
     }
 
-    /// Holds a thread, and decides which way the hook comes in by where one could be held: `dlopen` only where it is proved
-    /// that the thread holds no lock; else the hook is mapped, where that will do, which takes a thread that is outside of
-    /// the loader. So it is, too, with the hook in place, which asks the loader to keep still.
+    /// Holds a thread, and chooses the way to bring in the hook by the thread that could be held. `dlopen` is called
+    /// only if the thread is proved to hold no lock. Otherwise the hook is mapped if that is sufficient, by a thread
+    /// outside the loader. A thread outside the loader is also required if the hook is in place, because the hook makes
+    /// the loader keep still.
     fn hold_to_load(
         &mut self,
         reach: &mut Reach<'_>,
@@ -127,7 +128,7 @@ impl Prepared {
             return Ok((reach.hold(pid, &any_point())?, loading));
         }
         let points = self.safe_points();
-        // Where a program starts, nobody holds a lock.
+        // At the start of a program no thread holds a lock.
         if matches!(reach, Reach::AtStart(_)) {
             return Ok((points.hold(reach, pid, SAFE_POINT_PATIENCE)?, loading));
         }
@@ -154,12 +155,12 @@ impl Prepared {
 }
 
 impl Session {
-    /// Has the held thread give the hook its region, and patch.
+    /// Makes the held thread pass the region to the hook and patch.
     fn begin(&mut self, reach: &mut Reach<'_>, mut held: Held, place: Place) -> Result<(), Error> {
         let pid = self.prepared.pid;
         let (mut address, bytes) = self.prepared.region_at(&place);
-        // The hook has children inherit the region when they leave it by themselves, unless one may come back into a
-        // call that has been under way since an earlier attach.
+        // Children inherit the region once they unmap it by themselves, unless a thread may return to a call that began
+        // in an earlier attach.
         if self.region().awaits_threads() {
             set_inherited(&mut held, address, bytes, true)?;
         }
@@ -183,10 +184,10 @@ impl Session {
             hook_error::STALE | hook_error::NO_LOADER | 0.. => {}
             code => return Err(Error::HookRefused { pid, code }),
         }
-        // The hook has told what the loader counts. Only lists that are known to be of that count tell a wrapped
-        // dlopen which instruction of its caller's module it can return through.
+        // The hook has reported the loader's count. A wrapped dlopen needs an instruction of its caller's module
+        // through which it can return, and it uses only lists that are known to match that count.
         self.prepared.look_at_modules()?;
-        // If the threads cannot all be held, the slots stay as they are, and the coverage says so.
+        // If not all threads can be held, the slots stay unchanged, which the coverage shows.
         if let Ok(all_held) = self.force_slots() {
             self.note_held(all_held);
         }

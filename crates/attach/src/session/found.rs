@@ -1,4 +1,4 @@
-//! The step of an attach after the plan: the jumps to pads are in place, and the slots are found.
+//! Step of an attach after the plan: the jumps to pads are written, and the slots are found.
 
 use crate::config::{Accesses, TraceConfig};
 use crate::error::Error;
@@ -9,16 +9,16 @@ use crate::survey::process::Surveyed;
 use memhook_process::{Mapping, SlotScan, hook_copies, mappings};
 use std::collections::HashSet;
 
-/// Slots and pads that will lead to wrappers. Until [`Pads::keep`], dropping it takes the jumps out again.
+/// Slots and pads that will lead to wrappers. Until [`Pads::keep`], dropping this value removes the jumps.
 pub(super) struct Found {
     pub survey: Surveyed,
-    /// The process's mappings, with those of the pads.
+    /// Mappings of the process, including the pads.
     pub maps: Vec<Mapping>,
-    /// The ids of the functions that are to be hooked.
+    /// Ids of the functions to hook.
     pub functions: HashSet<usize>,
     pub pads: Pads,
     pub scan: SlotScan,
-    /// Reads and writes are counted.
+    /// True if reads and writes are counted.
     pub counts_accesses: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Heritage that a process hands down to the children that it forks, and the session of a child that has used it.
+//! Heritage that a process passes to the children that it forks, and the session of a child that has used it.
 
 use super::Session;
 use super::journal::SlotJournal;
@@ -20,14 +20,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A child's share of what its parent may take of memory: most children do little, and there are many.
+/// Divisor of the parent's memory allowance for a child: most children do little, and there are many.
 const SHARE: u64 = 8;
 
-/// All that is the same in a process and in the children that it forks now: where the hook, the modules and the
-/// patched slots are, and what is known of them.
+/// Facts that are the same in a process and in the children that it forks now: addresses and properties of the hook,
+/// the modules and the patched slots.
 pub(crate) struct Heritage {
     pid: i32,
-    /// With what a child may take of memory.
+    /// Configuration with the memory allowance of a child.
     config: Config,
     region: Arc<Region>,
     hook: HookInTarget,
@@ -39,8 +39,8 @@ pub(crate) struct Heritage {
 }
 
 impl Session {
-    /// Returns what children inherit; `None` where a child could not be traced from its birth by that alone: pads and
-    /// counted accesses have memory of their own, and looks concern one process.
+    /// Returns the heritage of children; `None` if a child could not be traced from its birth with it: pads and counted
+    /// accesses have their own memory, and sampled accesses concern one process.
     pub(crate) fn heritage(&self) -> Option<Heritage> {
         let own = &self.prepared;
         let has_more =
@@ -49,9 +49,9 @@ impl Session {
             return None;
         }
         let config = Config {
-            // Another than the parent's: whoever claims the region says so, too.
+            // It must differ from the parent's number. A child that claims the region sets the number that it uses.
             epoch: own.config.epoch % 4095 + 1,
-            // That would take a system call of the child.
+            // This flag would need a system call in the child.
             flags: own.config.flags & !flags::LONE_RECORDER,
             plan: share_of(&own.config)?,
             ..own.config.clone()
@@ -72,7 +72,7 @@ impl Session {
     }
 }
 
-/// Returns the share of a child; `None` if not even one thread's ring would fit.
+/// Returns the allowance of a child; `None` if a single thread's ring would not fit.
 fn share_of(parent: &Config) -> Option<Plan> {
     let whole = parent.plan;
     if whole.allowance == u64::MAX {
@@ -89,7 +89,7 @@ fn share_of(parent: &Config) -> Option<Plan> {
 }
 
 impl Heritage {
-    /// Makes a region ready for a child, but for the offer. Nobody may be using it.
+    /// Prepares a region for a child, except for the offer. No process may be using it.
     pub fn conceive(&self, region: &Region) -> Result<UnwindTables, Error> {
         let config = Config {
             owner: new_owner(),
@@ -103,18 +103,18 @@ impl Heritage {
         Ok(tables)
     }
 
-    /// Where the hook is (avma).
+    /// Returns the load bias of the hook (avma).
     pub fn hook_base(&self) -> u64 {
         self.hook.base
     }
 
-    /// Children of the process that found no region.
+    /// Returns the number of the process's children that found no region.
     pub fn births_missed(&self) -> u64 {
         self.region.births_missed()
     }
 
-    /// The session of a child that records into such a region. Nothing is done to the child.
-    /// `lives`: whether it has not ended yet; else everything is as it was in its parent.
+    /// Returns the session of a child that records to such a region. The child is not touched. `lives`: false if it has
+    /// ended; then all facts are those of its parent.
     pub fn session(
         &self,
         pid: i32,
@@ -137,7 +137,7 @@ impl Heritage {
             journal: self.journal.clone(),
             passage: None,
             pads: Pads::none(pid),
-            // They take pads.
+            // Described heaps need pads.
             heaps: Vec::new(),
             tables,
             python,

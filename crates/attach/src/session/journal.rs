@@ -1,4 +1,4 @@
-//! The journal of an attach: which slots lead to which wrappers, and what cannot be hooked.
+//! Journal of an attach: the slots with their wrappers, and the functions that cannot be hooked.
 
 use crate::hook::loading::{Fate, fate};
 use crate::hook::object::HookObject;
@@ -9,22 +9,22 @@ use memhook_process::{ModuleImage, SlotScan};
 use memhook_stream::{Region, SlotSpec};
 use std::collections::{HashMap, HashSet};
 
-/// Choice of the slots that are written into it; the slots are in the region.
+/// Chooses the slots that are written to the journal. The slots themselves are in the region.
 #[derive(Clone)]
 pub(super) struct SlotJournal {
-    /// The build of the hook that it is written for.
+    /// Hook object for which the journal is written.
     object: &'static HookObject,
-    /// The ids of the functions that are hooked.
+    /// Ids of the hooked functions.
     functions: HashSet<usize>,
-    /// The variant of each original (avma) of a function: the program may have copied a wrapper's address, so a variant
+    /// Variant of each original (avma) of a function. The program may have copied a wrapper's address, so a variant
     /// keeps its function.
     variants: HashMap<(usize, u64), u32>,
-    /// Functions and slots that cannot be hooked: the module, and the reason.
+    /// Modules with functions or slots that cannot be hooked, and the reasons.
     pub unhookable: Vec<(String, &'static str)>,
 }
 
 impl SlotJournal {
-    /// An empty one.
+    /// Creates an empty journal.
     pub fn new(
         object: &'static HookObject,
         functions: HashSet<usize>,
@@ -49,7 +49,7 @@ impl SlotJournal {
         functions.any(|&function| HOOKED_FUNCTIONS[function].role == Role::Maps)
     }
 
-    /// Takes another build of the hook than it was written for: slots that this one leaves alone are struck out.
+    /// Changes the hook object. Slots that this object does not hook are removed.
     pub fn use_object(
         &mut self,
         object: &'static HookObject,
@@ -74,7 +74,7 @@ impl SlotJournal {
         }
     }
 
-    /// Writes the slots of a scan of these modules, those that are not in it yet, and notes what cannot be hooked.
+    /// Adds the new slots of a scan of these modules, and records the functions that cannot be hooked.
     pub fn write(
         &mut self,
         region: &Region,
@@ -130,7 +130,7 @@ impl SlotJournal {
         self.unhookable = unhookable;
     }
 
-    /// Where slots of one symbol hold different originals, each keeps its own.
+    /// Returns the variant for an original: slots of one symbol may hold different originals.
     fn variant_of(&mut self, function: usize, original: u64) -> Option<u32> {
         if let Some(&variant) = self.variants.get(&(function, original)) {
             return Some(variant);

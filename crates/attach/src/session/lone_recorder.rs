@@ -1,9 +1,9 @@
-//! Decision whether a thread that alone records may skip locked instructions.
+//! Decides if a lone recording thread may skip locked instructions.
 //!
-//! It may if the process is registered for membarrier(2): then a second one can have all threads pass
-//! a barrier. While a process with several threads registers, the kernel waits for an RCU grace
-//! period, some ten milliseconds (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a
-//! thread does it that sleeps anyway. Where all threads work, nothing would be gained.
+//! It may if the process is registered for membarrier(2): then a second thread can make all threads pass a barrier.
+//! While a process with several threads registers, the kernel waits for an RCU grace period, some ten milliseconds
+//! (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a sleeping thread registers. If all threads are
+//! busy, there would be no gain.
 
 use crate::hook::presence::any_point;
 use memhook_abi::flags::LONE_RECORDER;
@@ -12,7 +12,7 @@ use memhook_process::{has_seccomp_filter, thread_ids};
 use memhook_stream::{REGISTER_GLOBAL_EXPEDITED, Region, barrier};
 use std::time::Duration;
 
-/// Time limit for holding a thread that sleeps.
+/// Time limit for holding a sleeping thread.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Returns true if the process has one thread.
@@ -20,8 +20,8 @@ pub fn is_alone(pid: i32) -> bool {
     thread_ids(pid).is_ok_and(|tids| tids.len() == 1)
 }
 
-/// Has a thread register its process that has slept since `idle` was made. Returns how long it was
-/// held, or `None`: the process is not registered. The caller holds no thread of the process meanwhile.
+/// Makes a thread that has slept since `idle` was created register its process. Returns how long the thread was held,
+/// or `None` if the process is not registered. The caller must hold no thread of the process.
 pub fn register_idle(pid: i32, idle: &IdleThreads) -> Option<Duration> {
     if !barrier() {
         return None;
@@ -37,7 +37,8 @@ pub fn register_idle(pid: i32, idle: &IdleThreads) -> Option<Duration> {
     registered.then_some(time)
 }
 
-/// Like the function above, in a process whose only thread is held: at once, because there is nobody to wait for.
+/// Like the function above, in a process whose only thread is held. The call returns immediately, because there is no
+/// other thread to wait for.
 pub fn register_alone(held: &mut Held, region: &Region) {
     if is_alone(held.pid()) && barrier() && register(held) {
         region.add_flag(LONE_RECORDER);
@@ -45,7 +46,8 @@ pub fn register_alone(held: &mut Held, region: &Region) {
 }
 
 fn register(held: &mut Held) -> bool {
-    // A filter may kill for the call, also one that is suspended, if this process is killed meanwhile.
+    // A filter may kill the process for this call. That includes a suspended filter if this attacher is killed
+    // meanwhile.
     if has_seccomp_filter(held.pid()) && held.may_call(libc::SYS_membarrier) != Some(true) {
         return false;
     }

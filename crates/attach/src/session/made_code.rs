@@ -1,4 +1,4 @@
-//! Code that a process makes while it runs: where it is, and what the process calls it.
+//! Code that a process makes at run time: its areas, and the names that the process gives it.
 
 use memhook_process::{Mapping, TargetRoot, effective_user, inner_tid, mappings};
 use memhook_symbols::{JitDump, PerfMap};
@@ -8,29 +8,29 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-/// Time between two looks for new code.
+/// Time between two searches for new code.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Areas that are looked at; compilers reserve a few large ones.
+/// Limit of the examined areas; compilers reserve a few large ones.
 const MOST_AREAS: usize = 256;
 
-/// Identity of one state of a file.
+/// Identity of one version of a file.
 type Version = (u64, u64, Option<SystemTime>);
 
-/// The made code of a process.
+/// Run-time code of a process.
 #[derive(Default)]
 pub(super) struct MadeCode {
     areas: Vec<Range<u64>>,
     next_look: Duration,
-    /// The file for `perf inject --jit` that the process writes: it has mapped it, so that perf(1) finds it.
+    /// File for `perf inject --jit`. The process that writes it has mapped it, so that perf(1) finds it.
     dump: Option<Mapping>,
-    /// The names as last read.
+    /// Last names that were read.
     names: Mutex<Option<(Version, Arc<PerfMap>)>>,
     /// State of the dump file, with its identity.
     dumped: Mutex<Option<(u64, JitDump, Arc<PerfMap>)>>,
 }
 
 impl MadeCode {
-    /// Made code of a process with these mappings.
+    /// Finds the run-time code of a process with these mappings.
     pub fn of(maps: &[Mapping]) -> MadeCode {
         MadeCode {
             areas: areas(maps),
@@ -40,12 +40,12 @@ impl MadeCode {
         }
     }
 
-    /// Where it is (avma).
+    /// Returns the areas (avma).
     pub fn areas(&self) -> &[Range<u64>] {
         &self.areas
     }
 
-    /// Looks again from time to time; whether there is something else than before.
+    /// Searches again if it is time; returns true if something has changed.
     pub fn look(&mut self, pid: i32, now: Duration) -> bool {
         if now < self.next_look {
             return false;
@@ -61,7 +61,7 @@ impl MadeCode {
         is_other
     }
 
-    /// Returns the names that the process has written by now.
+    /// Returns the names that the process has written until now.
     pub fn names(&self, pid: i32, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         if self.areas.is_empty() {
             return None;
@@ -71,7 +71,7 @@ impl MadeCode {
             .or_else(|| self.listed_names(pid, root))
     }
 
-    /// From the file that the process has mapped. Its path counts only if it leads to that very file.
+    /// Reads names from the file that the process has mapped. Its path counts only if it leads to that very file.
     fn dumped_names(&self, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         let mut dumped = self.dumped.lock().unwrap_or_else(|e| e.into_inner());
         let known = |dumped: &Option<(u64, JitDump, Arc<PerfMap>)>| {
@@ -97,14 +97,14 @@ impl MadeCode {
         Some(Arc::clone(names))
     }
 
-    /// From the file that perf(1) reads (`/tmp/perf-PID.map`, with the pid that the process sees). Anybody can put a
-    /// file there, so it counts only if it belongs to the process's user or to root.
+    /// Reads names from the file that perf(1) reads (`/tmp/perf-PID.map`, with the process's own view of its pid). Any
+    /// user can create that file, so it counts only if it belongs to the process's user or to root.
     fn listed_names(&self, pid: i32, root: &TargetRoot) -> Option<Arc<PerfMap>> {
         let known = || {
             let names = self.names.lock().unwrap_or_else(|e| e.into_inner());
             names.as_ref().map(|(_, map)| Arc::clone(map))
         };
-        // The process may have ended, and its names are still those of its code.
+        // If the process has ended, the last names still describe its code.
         let Some(inner) = inner_tid(pid, pid) else {
             return known();
         };
@@ -130,7 +130,7 @@ impl MadeCode {
     }
 }
 
-/// The file for `perf inject --jit`: `jit-PID.dump`, mapped as if it were code.
+/// Returns the file for `perf inject --jit`: `jit-PID.dump`, mapped as if it were code.
 fn dump(maps: &[Mapping]) -> Option<Mapping> {
     let is_dump = |m: &&Mapping| {
         let name = m.path.rsplit('/').next().unwrap_or_default();
@@ -143,10 +143,10 @@ fn dump(maps: &[Mapping]) -> Option<Mapping> {
     maps.iter().find(is_dump).cloned()
 }
 
-/// Executable memory that is of no file, and what its compiler has reserved beside it to make executable as it
-/// needs it.
+/// Returns the executable memory without a file, and the memory that the compiler has reserved next to it for more
+/// code.
 fn areas(maps: &[Mapping]) -> Vec<Range<u64>> {
-    // .NET maps one memory file twice, to write into the one and execute the other.
+    // .NET maps one memory file twice, to write to one mapping and execute the other.
     let is_made = |m: &Mapping| {
         let is_anonymous = m.file_id.2 == 0 && !(m.path.starts_with("[v") || m.path == "[uprobes]");
         m.exec && (is_anonymous || m.path.starts_with("/memfd:doublemapper"))

@@ -1,12 +1,12 @@
-//! The marks that were set in a process so far.
+//! Marks that were set in a process.
 
 use memhook_stream::{NamedMoment, Region};
 use std::time::Duration;
 
-/// More marks are not kept.
+/// Limit of the stored marks.
 const MOST_MARKS: usize = 100_000;
 
-/// They are taken out of the region one by one, because it has room for few.
+/// Marks that were taken out of the region, which has room for few.
 #[derive(Default)]
 pub(super) struct Marks {
     taken: Vec<NamedMoment>,
@@ -15,7 +15,8 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Takes those that are new. Returns how many are missing, once: who sets marks without end is not to fill the screen.
+    /// Takes new marks. Returns the number of lost marks once, so that a process that sets marks in a loop does not
+    /// fill the screen.
     pub fn take(&mut self, region: &Region, elapsed: Duration) -> Option<u64> {
         let now_ns = elapsed.as_nanos() as u64;
         let (taken, missed) = region.take_marks(&mut self.next, now_ns);

@@ -1,4 +1,4 @@
-//! The step of an attach before the hook comes in: all that it will need is written.
+//! Step of an attach before the hook comes in: writes everything that the hook will need.
 
 use super::cleared::Cleared;
 use super::found::Found;
@@ -33,56 +33,56 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For how long threads were held, at most.
+/// Longest times that threads were held.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeldTimes {
-    /// One that may have had something to do.
+    /// A thread that may have had work.
     pub any: Duration,
-    /// One that had nothing to do at the time.
+    /// A thread that had no work at that time.
     pub idle: Duration,
 }
 
-/// An attach whose region, journal and tables are written. Dropping it gives the region's memory back.
+/// Attach whose region, journal and tables are written. Dropping it frees the region's memory.
 pub(super) struct Prepared {
     pub pid: i32,
     pub region: Arc<Region>,
     /// Configuration for the hook.
     pub config: Config,
     pub modules: TracedModules,
-    /// The hook as a module, where it is in the process by now.
+    /// The hook as a module, once it is in the process.
     pub hook: Option<ModuleImage>,
     pub journal: SlotJournal,
-    /// The way for exceptions through the hook, should it be mapped.
+    /// Passage for exceptions if the hook is mapped.
     pub passage: Option<InProcess>,
-    /// The functions that no slot of the GOT leads to.
+    /// Pads of the functions that no GOT slot leads to.
     pub pads: Pads,
-    /// The heaps of the allocators that the user has described.
+    /// Heaps of the allocators that the user has described.
     pub heaps: Vec<TracedHeap>,
     pub tables: UnwindTables,
     pub python: Python,
-    /// The code that is made while the process runs.
+    /// Code that the process makes at run time.
     pub made_code: MadeCode,
-    /// Seccomp filters of the process before the hook was told what they allow.
+    /// Number of seccomp filters when the hook was configured for them.
     pub filters: Option<u32>,
-    /// Its file system.
+    /// Root of the file system that the process sees.
     pub root: TargetRoot,
-    /// If it tells listeners, and records nothing.
+    /// Set if the hook reports to listeners and records nothing.
     pub emission: Option<Emission>,
     pub held: HeldTimes,
-    /// None of a process that has ended.
+    /// `None` for a process that has ended.
     pub _claim: Option<Claim>,
 }
 
-/// Way in for the hook, and the place of the region.
+/// Way to bring the hook in, and the place of the region.
 pub(super) struct Entry {
     pub way: Loading,
     pub region: Place,
-    /// The process's memory, while it executes what was looked at.
+    /// Memory of the process, which is valid as long as it executes the examined program.
     pub memory: File,
 }
 
 impl Prepared {
-    /// Writes all of it. `config`: what [`limited`] gave.
+    /// Writes everything. `config`: the result of [`limited`].
     pub fn of(
         reach: &mut Reach<'_>,
         cleared: Cleared,
@@ -128,7 +128,7 @@ impl Prepared {
         }
         let modules = TracedModules::of(&survey, &maps, files, vdso);
         let mut tables = known.tables();
-        // Nothing can refuse the attach any more for what was found in the target.
+        // From here on no finding about the target can refuse the attach.
         let registered = make_tables(&mut tables, &modules, settings, reach, &idle, pid);
         if registered.is_some() {
             config.flags |= abi::flags::LONE_RECORDER;
@@ -171,7 +171,7 @@ impl Prepared {
         let journal = &mut prepared.journal;
         journal.write(region, modules, &prepared.pads, &scan);
         prepared.publish_modules()?;
-        // So that nothing slow is left for the hold.
+        // This is done here so that nothing slow is left for the hold.
         let anywhere = survey.object.image(0)?;
         prepared.tables.prepare(&prepared.region, &[anywhere]);
         let way = survey.way_in.loading;
@@ -183,26 +183,26 @@ impl Prepared {
         Ok((prepared, entry))
     }
 
-    /// Writes where modules are, and how to unwind through them.
+    /// Publishes the addresses of modules and their unwind tables.
     pub fn publish_modules(&mut self) -> Result<(), Error> {
         let all = self.all_code();
         let made = self.made_code.areas();
         self.tables.publish(&self.region, &all, made)
     }
 
-    /// The modules, the vDSO, and the hook.
+    /// Returns the modules, the vDSO, and the hook.
     fn all_code(&self) -> Vec<ModuleImage> {
         let mut all = self.modules.all();
         all.extend(self.hook.clone());
         all
     }
 
-    /// Where its threads can be held.
+    /// Returns the points at which its threads can be held.
     pub fn safe_points(&self) -> SafePoints {
         SafePoints::new(&self.tables, &self.all_code())
     }
 
-    /// A word of the process.
+    /// Reads a word of the process.
     pub fn word(&self, address: u64) -> Option<u64> {
         read_word(self.pid, RemoteAddress(address))
     }
@@ -214,9 +214,9 @@ impl Prepared {
             .is_some_and(|word| hook.is_some_and(|hook| hook.contains(word)))
     }
 
-    /// Brings journal and module list up to date.
+    /// Updates the journal and the module list.
     pub fn look_at_modules(&mut self) -> Result<(), Error> {
-        // Before the mappings are read: what comes or goes after this makes the lists out of date.
+        // The count is read before the mappings, so that any later change makes the lists out of date.
         let count = self.region.loader_count_now();
         let maps = mappings(self.pid)?;
         if !self.modules.are_as_seen_in(&maps) {
@@ -237,9 +237,9 @@ impl Prepared {
         Ok(())
     }
 
-    /// Slots of modules that are gone; those that do not hold our value although they did, as their module
-    /// was replaced by another; and all that are not patched: what the journal says of their pages may
-    /// have been true of a module that was there before, while another is being relocated now.
+    /// Removes three kinds of slots: those of unloaded modules; patched ones that no longer hold our value, because
+    /// another module has replaced theirs; and all that are not patched. The journal's page facts for the latter may
+    /// describe an earlier module, while another one is being relocated now.
     fn forget_slots(&self) {
         for slot in self.region.slots() {
             let modules = self.modules.now.iter();
@@ -253,8 +253,8 @@ impl Prepared {
         }
     }
 
-    /// Closes the gate and restores the slots; returns how many could not be restored. `hook`: where the hook is (avma),
-    /// if it came in.
+    /// Closes the gate and restores the slots; returns how many could not be restored. `hook`: load bias of the hook
+    /// (avma), if it came in.
     pub fn leave(&mut self, hook: Option<u64>) -> Result<u64, Error> {
         let pid = self.pid;
         let safe = self.safe_points();
@@ -277,16 +277,16 @@ impl Prepared {
 }
 
 impl Drop for Prepared {
-    /// By now the gate is closed and everything has been read. Where it could not be closed, the hook
-    /// goes on with what it finds: rings without an owner, in which it neither waits nor counts.
+    /// The gate is closed and everything has been read. If the gate could not be closed, the hook finds rings without
+    /// an owner, in which it neither waits nor counts.
     fn drop(&mut self) {
-        // The next attacher need not wait until this process has ended; the claim is given back after this.
+        // The claim is released after this, so the next attacher need not wait until this process has ended.
         self.region.forget_attacher();
         self.region.give_all_back();
     }
 }
 
-/// Returns the configuration for the hook, as far as settings and limits decide it. Refuses where memory is too scarce.
+/// Returns the configuration for the hook, as far as settings and limits determine it. Refuses if memory is too scarce.
 pub(super) fn limited(pid: i32, settings: &TraceConfig) -> Result<Config, Error> {
     let mut config = settings.hook_config();
     config.plan = plan(pid, settings)?;
@@ -297,8 +297,8 @@ pub(super) fn limited(pid: i32, settings: &TraceConfig) -> Result<Config, Error>
     Ok(config)
 }
 
-/// Reads and writes are counted, or seen of some blocks, as a flag says, and dated more exactly than by the coarse
-/// clock, in one step of which a short-lived block has all of its accesses.
+/// Configures counted or sampled accesses, as the flag says. Time stamps must be finer than the coarse clock, because
+/// all accesses of a short-lived block fall into one step of that clock.
 fn count_accesses(config: &mut Config, flag: u32) {
     config.flags |= flag;
     config.flags &= !abi::flags::FOLD_PAIRS;
@@ -307,8 +307,8 @@ fn count_accesses(config: &mut Config, flag: u32) {
     }
 }
 
-/// Makes the unwind tables, while a thread that sleeps registers the process for barriers: both take long, and neither
-/// needs the other. Returns for how long that thread was held, if one did. No other thread is held meanwhile.
+/// Makes the unwind tables while a sleeping thread registers the process for barriers: both take long and are
+/// independent. Returns how long that thread was held, if one registered. No other thread is held meanwhile.
 fn make_tables(
     tables: &mut UnwindTables,
     modules: &TracedModules,
@@ -332,7 +332,8 @@ fn make_tables(
     held
 }
 
-/// Where the vDSO has its clock (avma), which the hook calls without the C library; 0: it has none.
+/// Returns the address (avma) of the vDSO's clock function, which the hook calls without the C library; 0: the vDSO has
+/// none.
 fn clock_of(vdso: &ModuleImage) -> u64 {
     let elf = ElfView::parse(&vdso.bytes).ok();
     let clock = elf.and_then(|elf| elf.exported("__vdso_clock_gettime"));

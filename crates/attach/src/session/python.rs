@@ -1,29 +1,29 @@
-//! The Python functions of a process that has a CPython interpreter.
+//! Python functions of a process that contains a CPython interpreter.
 
 use memhook_abi::python_state;
 use memhook_process::{CLibraryKind, Interpreter, ModuleImage, PythonError, Verdict, avoids_pools};
 use memhook_stream::{PythonConfig, Region};
 
-/// Looks at the attach, in a row, before the hook has to be careful. The process runs meanwhile, and a
-/// frame that ends between two reads spoils a look.
+/// Number of attempts to verify the layout at the attach. If none succeeds, the hook must be careful. The process runs
+/// meanwhile, so a frame that ends between two reads spoils an attempt.
 const LOOKS_AT_ATTACH: usize = 8;
-/// Looks that find something wrong, in a row, after which the layout is not that of this interpreter.
+/// Number of consecutive wrong results after which the layout is considered unsuitable for this interpreter.
 const WRONG_LOOKS: usize = 50;
 
-/// Known facts about the interpreter.
+/// Facts about the interpreter.
 #[derive(Default)]
 pub(super) struct Python {
     interpreter: Option<Interpreter>,
     is_settled: bool,
     wrong_looks: usize,
-    /// True if each of its objects is a block of malloc; `None` if nobody looked.
+    /// True if each of its objects is a block of malloc; `None` if it was not examined.
     avoids_pools: Option<bool>,
-    /// Message that the user has not been given yet.
+    /// Message that was not shown to the user yet.
     notice: Option<String>,
 }
 
 impl Python {
-    /// Looks at a process before it is touched.
+    /// Examines a process before it is touched.
     pub fn of(pid: i32, modules: &[ModuleImage], c_library: Option<CLibraryKind>) -> Python {
         let mut python = Python {
             avoids_pools: Some(avoids_pools(pid)),
@@ -50,7 +50,7 @@ impl Python {
         self.avoids_pools == Some(false)
     }
 
-    /// For the hook.
+    /// Returns the configuration for the hook.
     pub fn config(&self) -> Option<PythonConfig> {
         self.interpreter.as_ref().map(|interpreter| PythonConfig {
             layout: interpreter.layout.clone(),
@@ -58,7 +58,7 @@ impl Python {
         })
     }
 
-    /// As long as the layout is known by the version alone: looks at what the process has by now.
+    /// Checks the layout against the process's present state, as long as only its version supports it.
     pub fn look(&mut self, pid: i32, region: &Region) {
         let Some(interpreter) = self.interpreter.as_ref().filter(|_| !self.is_settled) else {
             return;

@@ -1,6 +1,5 @@
-//! Slots that no thread of the target can patch: its pages cannot be made writable (a seccomp filter refuses
-//! mprotect(2), or might kill for it), or may be under relocation just now, or modules come and go too
-//! fast.
+//! Slots that no thread of the target can patch. Their pages cannot be made writable (a seccomp filter refuses
+//! mprotect(2), or might kill the process for it), may be in relocation now, or modules come and go too fast.
 
 use memhook_abi::slot_state::{PATCHED, PENDING, REFUSED};
 use memhook_inject::{WordExchange, force_words, force_words_of_held};
@@ -8,7 +7,7 @@ use memhook_process::{HookCopy, RemoteAddress, Wrappers};
 use memhook_stream::{Region, SlotView};
 use std::time::Duration;
 
-/// Words to write for a slot: the original where the hook looks for it, and then the wrapper.
+/// Words to write for a slot: first the original for the hook, then the wrapper.
 struct Forced {
     slot: SlotView,
     wrapper: u64,
@@ -29,8 +28,8 @@ fn forced(region: &Region, hook: &HookCopy, which: Wrappers) -> Vec<Forced> {
         .collect()
 }
 
-/// Patches them with all threads held; returns for how long. `are_current` says, with the threads held,
-/// whether the modules are still those that the slots were found in.
+/// Patches the slots with all threads held, and returns how long. While the threads are held, `are_current` checks that
+/// the modules are still those in which the slots were found.
 pub fn patch(
     pid: i32,
     region: &Region,
@@ -42,7 +41,7 @@ pub fn patch(
     patch_by(&force, region, forced(region, hook, which))
 }
 
-/// Like the function above, for slots that are never unmapped, in a process all of whose threads the caller holds.
+/// Like the function above, for slots that are never unmapped, in a process whose threads are all held by the caller.
 pub fn patch_held(
     pid: i32,
     region: &Region,
@@ -57,7 +56,7 @@ pub fn patch_held(
     patch_by(&force, region, slots).map(drop)
 }
 
-/// Exchanges words; says which of them, and for how long threads were held.
+/// Exchanges words; returns which were exchanged, and how long threads were held.
 type Force<'a> =
     dyn Fn(&[WordExchange]) -> Result<(Vec<bool>, Duration), memhook_inject::Error> + 'a;
 
@@ -70,7 +69,7 @@ fn patch_by(
     if slots.is_empty() {
         return Ok(longest);
     }
-    // An original is written once, before the first slot that leads to it; nobody calls it until then.
+    // An original is written once, before the first slot that leads to it; no thread calls it until then.
     let originals: Vec<_> = slots
         .iter()
         .map(|forced| WordExchange {
@@ -81,7 +80,7 @@ fn patch_by(
         })
         .collect();
     longest = longest.max(force(&originals)?.1);
-    // A slot that lazy binding had not resolved at the look may hold the function by now.
+    // A slot that lazy binding had not resolved when it was read may hold the function now.
     for from in [
         |slot: &SlotView| slot.expected,
         |slot: &SlotView| slot.original,

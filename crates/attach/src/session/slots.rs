@@ -1,4 +1,4 @@
-//! The slots of an attach: which there are, whether they still hold our value, and back again.
+//! Slots of an attach: finding, verifying and restoring them.
 
 use super::Session;
 use super::refused_slots;
@@ -15,13 +15,13 @@ use memhook_stream::{SlotSpec, SlotView};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// Runtimes whose operators new may only forward.
+/// Runtimes whose operators new may only forward to malloc.
 const CXX_RUNTIMES: [&str; 3] = ["libstdc++.so", "libc++abi.so", "libc++.so"];
 
-/// Longest wait of the held thread for a moment in which no other thread unloads modules.
+/// Longest time that the held thread waits for a moment in which no other thread unloads modules.
 const STILL_PATIENCE: Duration = Duration::from_millis(20);
 
-/// Number of holds of all threads in which the modules must be found as they were examined.
+/// Number of attempts with all threads held in which the modules must be unchanged.
 const FORCED_TRIES: u32 = 5;
 
 impl Session {
@@ -30,8 +30,8 @@ impl Session {
         self.prepared.journal.has_mappings()
     }
 
-    /// Tells the hook which operators new end in a call of a hooked malloc: when most allocations are
-    /// passed by, those need no look of their own.
+    /// Tells the hook which operators new end in a call of a hooked malloc. While most allocations are skipped, these
+    /// operators need no decision of their own.
     pub(super) fn announce_forwarding_operators(&self) {
         let slots = self.region().slots();
         let patched = |names: Vec<&str>| {
@@ -55,7 +55,7 @@ impl Session {
         );
     }
 
-    /// Returns true if the functions of a module's own allocator are all traced although no slot leads to them.
+    /// Returns true if all functions of a module's own allocator are traced, although no slot leads to them.
     pub fn covers_allocator_of(&self, module: &ModuleImage) -> bool {
         self.prepared.pads.cover(module)
     }
@@ -66,7 +66,8 @@ impl Session {
         refused.filter(move |refused| refused.module == module.name())
     }
 
-    /// Slots that hold our value, or did until the detach, and modules that have one.
+    /// Returns the number of slots that hold our value, or did until the detach, and the number of modules with such
+    /// slots.
     pub fn patched(&self) -> (u64, u64) {
         let slots: Vec<_> = self
             .region()
@@ -78,22 +79,22 @@ impl Session {
         (slots.len() as u64, modules.len() as u64)
     }
 
-    /// Answers dlopen and dlclose calls of the target: new slots go into the journal, slots of
-    /// modules that are gone are forgotten.
+    /// Answers the target's dlopen and dlclose calls: adds new slots to the journal, and removes the slots of unloaded
+    /// modules.
     pub fn follow_modules(&mut self, answered: &mut u32) -> Result<(), Error> {
         let request = self.region().module_requests();
         if request == *answered {
             return Ok(());
         }
         let mut looked = self.prepared.look_at_modules();
-        // Threads of the target make no system calls of ours, so they cannot patch.
+        // Threads of the target must make no system calls for us, so they cannot patch.
         if looked.is_ok() && self.region().syscalls_filtered() {
             looked = self.force_slots().map(drop);
         } else if self.prepared.modules.may_vanish && self.has_refused_slots() {
-            // If the threads cannot all be held, the coverage says what is not seen.
+            // If not all threads can be held, the coverage shows the unseen calls.
             let _ = self.force_slots();
         }
-        // Whatever became of it: the target's dlopen waits for this.
+        // The request is answered in any case, because the target's dlopen waits for it.
         *answered = request;
         self.region().answer_modules(request);
         looked
@@ -104,8 +105,8 @@ impl Session {
         slots.any(|slot| slot.state == slot_state::REFUSED)
     }
 
-    /// Patches slots again that a lazy resolver, already under way at the attach, has overwritten, and
-    /// those that a thread of the target could not patch.
+    /// Patches slots again that a lazy resolver, which was running at the attach, has overwritten, and slots that a
+    /// thread of the target could not patch.
     pub fn verify_slots(&mut self) -> Result<(), Error> {
         let mut again = false;
         for slot in self.region().slots() {
@@ -115,7 +116,7 @@ impl Session {
             {
                 continue;
             }
-            // A new entry, which expects what the resolver wrote.
+            // A new entry replaces it, which expects the resolver's value.
             self.region().set_slot_state(slot.index, slot_state::UNUSED);
             self.region().push_slot(SlotSpec {
                 address: slot.address,
@@ -148,8 +149,8 @@ impl Session {
         Ok(())
     }
 
-    /// After an answer of the hook's: if it found that modules came or went since they were looked at,
-    /// looks again and has it patch, until it agrees. Returns its last answer.
+    /// Repeats the patching until the hook finds the module lists current: if modules came or went since they were
+    /// read, reads them again and makes the hook patch. Returns the hook's last answer.
     pub(super) fn patch_until_current(
         &mut self,
         held: &mut Held,
@@ -165,7 +166,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// Notes which slots hold a wrapper.
+    /// Records which slots hold a wrapper.
     fn note_slots(&self) {
         let slots = self.region().slots().into_iter();
         let patched = slots.filter(|slot| slot.state == slot_state::PATCHED);
@@ -173,13 +174,12 @@ impl Session {
         note(self.prepared.pid, Act::Slots(places));
     }
 
-    /// Returns true for wrappers that decide first whether to pass a call over (`patch_pending` of
-    /// `hook-cxx/patch.hpp`).
+    /// Returns true for wrappers that first decide if they skip a call (`patch_pending` of `hook-cxx/patch.hpp`).
     fn passes_calls_by(&self) -> bool {
         self.region().flags() & flags::LIVE_FILTER != 0
     }
 
-    /// Patches with all threads held what the hook could not patch. Returns for how long they were held.
+    /// Patches the slots that the hook could not patch, with all threads held. Returns how long they were held.
     pub(super) fn force_slots(&mut self) -> Result<Duration, Error> {
         let mut longest = Duration::ZERO;
         for _ in 0..FORCED_TRIES {
@@ -222,7 +222,7 @@ impl Session {
         }
     }
 
-    /// Leads the functions that have a pad to their wrappers, in a program that has not begun.
+    /// Points the cells of all pads to their wrappers, in a program that has not begun.
     pub(super) fn fill_cells(&self) -> Result<(), Error> {
         let copies = hook_copies(self.prepared.pid, &mappings(self.prepared.pid)?);
         let Some(hook) = copies.iter().find(|copy| copy.base == self.hook.base) else {
@@ -241,7 +241,7 @@ impl Session {
         Ok(())
     }
 
-    /// Brings journal and module list up to date.
+    /// Updates the journal and the module list.
     pub(crate) fn look_at_modules(&mut self) -> Result<(), Error> {
         self.prepared.look_at_modules()
     }

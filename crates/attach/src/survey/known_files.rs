@@ -1,18 +1,20 @@
-//! Files that the processes of one run share: those of their modules, with what was found in them.
+//! Files that the processes of one run share: the files of their modules, with the facts found in them.
 //!
-//! Nearly all that an attach reads comes from these files, and the processes of a build or a test suite run the same
-//! few programs and libraries. A file is the same one if device, inode, size, and times of change are.
+//! Nearly all data that an attach reads comes from these files, and the processes of a build or a test suite run the
+//! same few programs and libraries. A file is considered unchanged if its device, inode, size and change times are the
+//! same.
 
 use crate::unwinding::tables::{KnownTables, UnwindTables};
 use memhook_process::{ModuleBytes, ModuleFiles, ModuleImage};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Files that the last process did not use are forgotten when all of them together are larger than this (bytes).
+/// Total size above which files that the last process did not use are forgotten, in bytes.
 const MOST_BYTES: u64 = 512 << 20;
-/// And when there are more than this: they stay open, and a file system with an open file cannot be unmounted.
+/// Number above which they are forgotten too: the files stay open, and a file system with an open file cannot be
+/// unmounted.
 const MOST_FILES: usize = 64;
 
-/// Files that were read for one process, to be used for the next.
+/// Files that were read for one process and are reused for the next.
 #[derive(Clone)]
 pub struct KnownFiles {
     files: ModuleFiles,
@@ -31,17 +33,17 @@ impl Default for KnownFiles {
 }
 
 impl KnownFiles {
-    /// For an attach, which looks whether they have changed meanwhile.
+    /// Returns the files for an attach, which checks that they are unchanged.
     pub fn files(&self) -> ModuleFiles {
         self.files.for_another_process()
     }
 
-    /// Their tables.
+    /// Returns the unwind tables of the files.
     pub fn tables(&self) -> UnwindTables {
         UnwindTables::with_known(&self.tables)
     }
 
-    /// All processes have the same vDSO, whose bytes are read from each.
+    /// Shares the bytes of the vDSO, which is the same in all processes but is read from each.
     pub fn share_vdso(&mut self, vdso: &mut ModuleImage) {
         match &self.vdso {
             Some(known) if known[..] == vdso.bytes[..] => vdso.bytes = Arc::clone(known),
@@ -49,7 +51,7 @@ impl KnownFiles {
         }
     }
 
-    /// Remembers what an attach has found; `modules`: all that it uses.
+    /// Stores the findings of an attach. `modules`: all modules that the attach uses.
     pub fn learn(&mut self, files: &ModuleFiles, tables: &UnwindTables, modules: &[ModuleImage]) {
         self.files = files.clone();
         tables.tell(&mut self.tables);
@@ -60,8 +62,8 @@ impl KnownFiles {
     }
 }
 
-/// Files shared by attaches to many processes on several threads: the bytes of a library, its symbols and its unwind
-/// table are in memory once for all of them.
+/// Files shared by attaches to many processes on several threads. A library's bytes, symbols and unwind table are in
+/// memory once for all of them.
 #[derive(Default)]
 pub struct SharedFiles(Mutex<KnownFiles>);
 
@@ -70,18 +72,18 @@ impl SharedFiles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For one attach, which does not keep others waiting.
+    /// Returns a copy for one attach, so that other attaches do not wait.
     pub(crate) fn known(&self) -> KnownFiles {
         self.lock().clone()
     }
 
-    /// Adds what that attach knows now. What another one has found meanwhile may be found again.
+    /// Adds the findings of an attach. Findings of a concurrent attach may be lost and found again.
     pub(crate) fn learn(&self, known: KnownFiles) {
         *self.lock() = known;
     }
 
-    /// Forgets all of them, so that nothing is open any more but what an attach under way uses: to be called when a process
-    /// has ended or been left, whose file system may be about to be unmounted.
+    /// Forgets all files, so that only files of attaches in progress stay open. Call it when a process has ended or was
+    /// detached from, because its file system may be about to be unmounted.
     pub fn forget(&self) {
         *self.lock() = KnownFiles::default();
     }

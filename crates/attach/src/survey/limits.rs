@@ -1,5 +1,5 @@
-//! Limits that decide before anything is touched whether an attach is possible: those of the process itself, and
-//! resource limits that the shared memory could run into.
+//! Limits that decide if an attach is possible before anything is touched: limits of the process itself, and resource
+//! limits that the shared memory could exceed.
 
 use crate::config::{TraceConfig, USUAL_RING_BYTES};
 use crate::{error::Error, survey::memory_allowance::Allowance};
@@ -8,12 +8,12 @@ use memhook_foreign::size_text;
 use memhook_process::{Check, has_seccomp_filter, proc_path, proc_text};
 use memhook_stream::Plan;
 
-/// Refuses what cannot be traced, with the reason and the remedy. The process is only read.
+/// Refuses a process that cannot be traced, with the reason and the remedy. Only reads the process.
 pub fn refuse(pid: i32, config: &TraceConfig) -> Result<(), Error> {
     plan(pid, config).map(drop)
 }
 
-/// As [`refuse`]; returns what the attach may take of memory.
+/// Like [`refuse`]; returns the memory plan of the attach.
 pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
     config.check()?;
     let allowance = Allowance::of(pid, fitting_ring_bytes(pid, config.ring_bytes));
@@ -21,7 +21,7 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
     checks.extend(checks_within(&allowance, pid, config));
     match memhook_process::first_failure(&checks) {
         Some(why) => {
-            // What is wrong may be that the process has ended, and that another one has its id.
+            // The cause of the failure may be that the process has ended and its pid was reused.
             memhook_process::still_chosen(pid)?;
             Err(Error::Refused(why))
         }
@@ -39,19 +39,19 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
     }
 }
 
-/// Where so many bytes are allocated between two samples (mean), a ring has little in it: at ten gigabytes a second, some
+/// Mean distance between samples, in bytes, from which on a ring holds few events: at ten gigabytes a second, about
 /// 1,600 events between two passes that are 10 ms apart.
 const SELDOM_SAMPLED: u64 = 128 << 10;
-/// Bytes of such a ring at first, with room for 2,048 of them. It grows where that is not enough.
+/// Initial size of such a ring in bytes, with room for 2,048 events. It grows if necessary.
 const RING_OF_SAMPLES: u64 = 32 << 10;
 
-/// Compares the limits of the process with what would be mapped.
+/// Compares the limits of the process with the planned mappings.
 pub fn limit_checks(pid: i32, config: &TraceConfig) -> Vec<Check> {
     let ring_bytes = fitting_ring_bytes(pid, config.ring_bytes);
     checks_within(&Allowance::of(pid, ring_bytes), pid, config)
 }
 
-/// Address space that the region of an attach takes.
+/// Returns the address space for the region of an attach.
 pub(crate) fn region_bytes_of(pid: i32, config: &TraceConfig) -> u64 {
     let limits = Limits::of(pid).unwrap_or_default();
     region_bytes(limits.fitting_ring_bytes(room_of_ring(config)) as usize) as u64
@@ -67,8 +67,8 @@ fn checks_within(allowance: &Allowance, pid: i32, config: &TraceConfig) -> Vec<C
     checks
 }
 
-/// Refuses to map a memory file of this size in a process whose limits leave no room for that. One that is larger than
-/// its files may be would end it with SIGXFSZ (setrlimit(2)).
+/// Refuses to map a memory file of this size if the limits of the process leave no room. A file above the process's
+/// file size limit would end it with SIGXFSZ (setrlimit(2)).
 pub(crate) fn check_shared_memory(pid: i32, bytes: u64) -> Result<(), Error> {
     let limits = Limits::of(pid).unwrap_or_default();
     match memhook_process::first_failure(&limits.checks(pid, bytes)) {
@@ -77,18 +77,18 @@ pub(crate) fn check_shared_memory(pid: i32, bytes: u64) -> Result<(), Error> {
     }
 }
 
-/// Bytes that a region reserves for each ring, in a process whose address space may be limited.
+/// Returns the bytes that a region reserves for each ring in a process whose address space may be limited.
 pub(crate) fn fitting_room_of_ring(pid: i32, config: &TraceConfig) -> u64 {
     fitting_ring_bytes(pid, room_of_ring(config))
 }
 
-/// Bytes that a region reserves for each ring if nothing limits that. It is one number for all but very large rings, so
-/// that the next attach can put its region in the place of this one, whatever its rings may grow to.
+/// Returns the bytes that a region reserves for each ring without limits. The number is the same for all but very large
+/// rings, so that the next attach can replace this region whatever its rings may grow to.
 fn room_of_ring(config: &TraceConfig) -> u64 {
     config.ring_bytes.max(USUAL_RING_BYTES)
 }
 
-/// Bytes of a ring in a process whose address space may be limited: as many as wanted, or fewer.
+/// Returns the size of a ring in a process whose address space may be limited: the wanted size or less.
 fn fitting_ring_bytes(pid: i32, wanted: u64) -> u64 {
     Limits::of(pid).map_or(wanted, |limits| limits.fitting_ring_bytes(wanted))
 }
@@ -101,45 +101,44 @@ pub(crate) fn may_reserve(pid: i32) -> bool {
     })
 }
 
-/// The region may take one part in so many of the address space that is left to a process: it stays mapped after the
-/// detach.
+/// Divisor of a process's remaining address space for the region, which stays mapped after the detach.
 const SHARE: u64 = 8;
-/// Rings are not made smaller than this for want of address space.
+/// Smallest ring when address space is scarce.
 const LEAST_RING: u64 = 64 << 10;
-/// Memory that is locked for us in a process that locks everything it maps: the hook, and memory of a remote call.
+/// Memory that a process which locks all its mappings locks for us: the hook, and the memory of a remote call.
 const LOCKED: u64 = 1 << 20;
-/// May lock as much as it likes (capabilities(7)).
+/// Capability to lock any amount of memory (capabilities(7)).
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Limits of a process that what is mapped in it counts in, in bytes (setrlimit(2)); `None`: it has none.
+/// Limits that apply to mappings in a process, in bytes (setrlimit(2)); `None`: no limit.
 #[derive(Clone, Debug, Default)]
 struct Limits {
     file: Option<u64>,
     address_space: Option<u64>,
     data: Option<u64>,
     memory_locked: Option<u64>,
-    /// Mapped bytes, and how many of them are locked.
+    /// Mapped bytes, and the locked part of them.
     mapped: u64,
-    /// Bytes of the region of an earlier attach, which the next one replaces.
+    /// Bytes of an earlier attach's region, which the next region replaces.
     of_region: u64,
     locked: u64,
 }
 
-/// Name in `/proc/PID/maps` of the part of a region that has its rings.
+/// Name in `/proc/PID/maps` of the part of a region that contains the rings.
 const REPORT_PATH: &str = "/memfd:memhook-region";
 
-/// Bytes of the largest region that an earlier attach has left. Were it counted as taken, rings might have to be smaller
-/// than its own, which then could not come in its place.
+/// Returns the size of the largest region that an earlier attach has left. If it counted as used memory, the new rings
+/// might have to be smaller, and the new region could not replace the old one.
 fn bytes_of_region(pid: i32) -> u64 {
     let maps = memhook_process::mappings(pid).unwrap_or_default();
     let reports = maps.iter().filter(|m| m.path == REPORT_PATH);
-    // Behind its guide, it is mapped from where that ends.
+    // A report that follows its guide is mapped from the end of the guide.
     let bytes = reports.map(|m| m.end - m.start + m.offset);
     bytes.max().unwrap_or(0)
 }
 
 impl Limits {
-    /// `None`: the process has ended.
+    /// Returns `None` if the process has ended.
     fn of(pid: i32) -> Option<Limits> {
         let read = |file: &str| proc_text(proc_path(pid, file)).ok();
         let mut limits = Limits::from_text(&read("limits")?, &read("status")?);
@@ -209,7 +208,8 @@ impl Limits {
         checks
     }
 
-    /// Growing a file past this limit sends SIGXFSZ, which ends a program that does not expect it; memory files count.
+    /// Checks the file size limit: growing a file beyond it sends SIGXFSZ, which ends a program that does not expect
+    /// it. Memory files count.
     fn file_check(&self, pid: i32, bytes: u64) -> Option<Check> {
         let most = self.file.filter(|&most| most < bytes)?;
         Some(Check::bad(
@@ -223,7 +223,7 @@ impl Limits {
         ))
     }
 
-    /// Checks the limit of the address space: what we take, the program cannot have.
+    /// Checks the address space limit: the program cannot use what we take.
     fn address_space_check(&self, pid: i32, bytes: u64) -> Option<Check> {
         let left = self
             .address_space_left()
@@ -240,9 +240,9 @@ impl Limits {
         ))
     }
 
-    /// In a program that locks all memory that it maps, mapping more than it may lock fails.
+    /// Checks the limit for locked memory: if a program locks all its mappings, mapping more than this limit fails.
     fn lock_check(&self, pid: i32) -> Option<Check> {
-        // Most of what it has is locked; else it has locked some buffers, and what is mapped is not.
+        // If most of its memory is locked, new mappings are locked too; otherwise it has locked only some buffers.
         let left = self.memory_locked?.saturating_sub(self.locked);
         (self.locked > self.mapped / 2 && left < LOCKED).then(|| {
             Check::bad(
@@ -313,14 +313,14 @@ mod tests {
             512 << 10
         );
         assert_eq!(within(Some(0)).fitting_ring_bytes(1 << 20), LEAST_RING);
-        // The region of an earlier attach makes room for the next one.
+        // The next region replaces that of an earlier attach.
         let again = Limits {
             mapped: whole,
             of_region: whole,
             ..within(Some(SHARE * whole))
         };
         assert_eq!(again.fitting_ring_bytes(1 << 20), 1 << 20);
-        // What was asked for is never exceeded.
+        // The wanted size is never exceeded.
         assert_eq!(within(Some(0)).fitting_ring_bytes(4096), 4096);
     }
 }

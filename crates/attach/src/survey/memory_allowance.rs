@@ -1,9 +1,9 @@
-//! Memory that an attach may take: a share of what is free, below the limits of the target's control groups and of our
-//! own.
+//! Memory that an attach may take: a share of the free memory below the limits of the target's control groups and of
+//! our own.
 //!
-//! What we touch first is charged to our control group (see `memhook_stream`'s grants), so our own limits
-//! count for all of it. What is left to the target are pages of the kernel that say where the shared
-//! memory is, and rings of threads that begin faster than we look.
+//! Memory is charged to the control group of the process that touches it first. We touch most of it (see
+//! `memhook_stream`'s grants), so our own limits count for all of it. The target pays for page tables of the shared
+//! memory, and for rings of threads that begin before we notice them.
 
 use crate::error::Error;
 use memhook_foreign::size_text;
@@ -12,15 +12,15 @@ use memhook_stream::Plan;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The share of what is free that tracing may take: one part in so many.
+/// Divisor of the free memory: tracing may take this part (1/n).
 const SHARE: u64 = 50;
-/// A target that has less than this below its limit is left alone (bytes).
+/// Free bytes below its limit that a target must have to be traced.
 const LEAST_FREE: u64 = 1 << 20;
-/// For so long, what is free counts as the same.
+/// Time for which a reading of free memory stays valid.
 const MOMENT: Duration = Duration::from_millis(90);
 
-/// Refuses to charge so many bytes to a process, or to its control groups: pages of its own that we write, and memory
-/// that its threads are the first to touch.
+/// Refuses to charge this number of bytes to a process or its control groups: pages of its own that we write, and
+/// memory that its threads touch first.
 pub(crate) fn check_charge(pid: i32, bytes: u64) -> Result<(), Error> {
     let memory = CgroupMemory::of(pid);
     let is_tight = |level: &&MemoryLevel| level.free < LEAST_FREE || bytes > level.free / SHARE;
@@ -35,19 +35,19 @@ pub(crate) fn check_charge(pid: i32, bytes: u64) -> Result<(), Error> {
     }
 }
 
-/// Findings about the memory of a process, with their consequence.
+/// Findings about the memory of a process, and the resulting plan.
 pub struct Allowance {
     threads: usize,
-    /// The tightest level that pays for what we touch.
+    /// Tightest level that pays for the memory that we touch.
     ours: Option<MemoryLevel>,
-    /// The tightest level of the target.
+    /// Tightest level of the target.
     theirs: Option<MemoryLevel>,
-    /// `None`: not even the least fits.
+    /// `None`: not even the smallest plan fits.
     plan: Option<Plan>,
 }
 
 impl Allowance {
-    /// Allowance of an attach to this process.
+    /// Returns the allowance of an attach to this process.
     pub fn of(pid: i32, ring_bytes: u64) -> Allowance {
         let [ours, theirs] = CgroupMemory::of_both(std::process::id() as i32, pid);
         let (ours, theirs) = (ours.tightest_of_all(), theirs.tightest().cloned());
@@ -76,7 +76,7 @@ impl Allowance {
         if let (Some(plan), Some(share)) = (&mut plan, share(&theirs)) {
             plan.access_index = share;
         }
-        // Where the target has little, the rings that it may have to pay for itself are the smallest.
+        // If the target has little memory, rings that it may have to pay for have the smallest size.
         if let (Some(plan), Some(share)) = (&mut plan, share(&theirs)) {
             let good = Plan::within(share, threads, ring_bytes);
             if good.is_none_or(|good| good.first_ring < plan.first_ring) {
@@ -91,7 +91,7 @@ impl Allowance {
         }
     }
 
-    /// The plan, or why there is none.
+    /// Returns the plan, or the reason why there is none.
     pub fn plan(&self) -> Result<Plan, Error> {
         let check = self.check();
         match (&self.plan, check.remedy) {
@@ -104,7 +104,7 @@ impl Allowance {
         }
     }
 
-    /// Returns the finding for `doctor`, with the reason why an attach would refuse.
+    /// Returns the finding for `doctor`, including the reason for a refusal.
     pub fn check(&self) -> Check {
         let least = |threads: usize| {
             Plan::FIXED + threads as u64 * Plan::small_ring(memhook_abi::LEAST_RING_BYTES as u64)
@@ -160,13 +160,14 @@ impl Allowance {
     }
 }
 
-/// Returns the bytes that may be taken now, when `taken` bytes are: fewer when memory has become scarce.
+/// Returns the total bytes that may be taken now, given that `taken` bytes are. The number decreases when memory
+/// becomes scarce.
 pub fn allowance_now(plan: &Plan, taken: u64) -> u64 {
     let more = free_for_us().map_or(u64::MAX, |free| free / SHARE);
     plan.allowance.min(taken.saturating_add(more))
 }
 
-/// Returns the free memory for this process as of a moment ago: an attacher of many processes would otherwise read the
+/// Returns a recent value of the free memory for this process: an attacher of many processes would otherwise read the
 /// same files for each.
 fn free_for_us() -> Option<u64> {
     static LAST: Mutex<Option<(Instant, Option<u64>)>> = Mutex::new(None);
@@ -182,36 +183,35 @@ fn free_for_us() -> Option<u64> {
     }
 }
 
-/// The share of what is free that live blocks and call stacks of one process may take, unless the user
-/// says otherwise: one part in so many. Large enough to keep all of nearly any process's blocks, and
-/// small enough that neither this machine nor our own container runs out of memory because of us.
+/// Divisor of the free memory for live blocks and call stacks of one process, unless the user sets a limit. The part
+/// (1/n) is large enough for all blocks of nearly any process, and small enough that neither this machine nor our own
+/// container runs out of memory because of us.
 const LEDGER_SHARE: u64 = 4;
-/// And at most so much, whatever is free (bytes): a ledger that reaches its bound walks over all of its table
-/// while rings fill.
+/// Upper limit of that, in bytes: a ledger at its limit walks its whole table while rings fill up.
 const LEDGER_MOST: u64 = 1 << 30;
 
-/// Bytes for the ledger of one process.
+/// Returns the bytes for the ledger of one process.
 pub fn for_a_ledger() -> u64 {
     let level = CgroupMemory::of(std::process::id() as i32).tightest_of_all();
     let share = level.map_or(LEDGER_MOST, |level| level.free / LEDGER_SHARE);
     share.clamp(memhook_ledger::LEAST_BYTES as u64, LEDGER_MOST)
 }
 
-/// Notices that processes of the target's control group are killed for lack of memory.
+/// Counts kills for lack of memory in the target's control group.
 pub struct KillCount {
     memory: CgroupMemory,
     before: Option<u64>,
 }
 
 impl KillCount {
-    /// From now on.
+    /// Begins to count.
     pub fn of(pid: i32) -> KillCount {
         let memory = CgroupMemory::of(pid);
         let before = memory.kills();
         KillCount { memory, before }
     }
 
-    /// Explains the end of a process, if memory may be the reason.
+    /// Explains the end of a process if lack of memory may be the reason.
     pub fn explain(&self, pid: i32) -> Option<String> {
         let killed = self.memory.kills()?.checked_sub(self.before?)?;
         let group = self.memory.group()?.display();
@@ -258,7 +258,7 @@ mod tests {
         // The target's own limit makes rings small; the allowance is ours.
         let boxed = plan(32, level(16 << 30), level(18 << 20));
         assert_eq!((boxed.first_ring, boxed.allowance), (4096, (16 << 30) / 50));
-        // Both live below one limit.
+        // Both are below the same limit.
         assert_eq!(plan(8, level(30 << 20), level(30 << 20)).first_ring, 4096);
     }
 

@@ -1,5 +1,5 @@
-//! Facts about a process before anything of it is touched: its modules and its C library, what the hook needs, and
-//! limits that an attach could run into.
+//! Facts about a process before it is touched: its modules and C library, the needs of the hook, and limits that an
+//! attach could exceed.
 
 pub(crate) mod known_files;
 pub(crate) mod limits;

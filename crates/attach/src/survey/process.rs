@@ -1,4 +1,4 @@
-//! A process as an attach finds it. It is only read.
+//! Process as an attach finds it. It is only read.
 
 use crate::error::Error;
 use crate::hook::loading::WayIn;
@@ -6,25 +6,26 @@ use crate::hook::object::HookObject;
 use crate::hook::passage::InProcess;
 use memhook_process::{CLibrary, Mapping, ModuleFiles, ModuleImage, is_static, modules};
 
-/// Facts that an attach needs before it can be planned.
+/// Facts for planning an attach.
 pub(crate) struct Surveyed {
     pub pid: i32,
     pub maps: Vec<Mapping>,
-    /// Its modules.
+    /// Modules of the process.
     pub modules: Vec<ModuleImage>,
     pub libc: Option<CLibrary>,
-    /// Its program is static: there is no loader, and no module comes or goes.
+    /// True for a static program, which has no loader and whose modules never change.
     pub is_static: bool,
     /// Way in which the hook would come in.
     pub way_in: WayIn,
-    /// The way for exceptions through the hook, should it be mapped.
+    /// Passage for exceptions if the hook is mapped.
     pub passage: Option<InProcess>,
-    /// The build of the hook that would come in so.
+    /// Hook object for this way.
     pub object: &'static HookObject,
 }
 
 impl Surveyed {
-    /// Survey of a process with these mappings. `present`: where the hook is already that an attach would use (avma).
+    /// Surveys a process with these mappings. `present`: address (avma) of the hook that an attach would use, if the
+    /// process has it.
     pub fn of(
         pid: i32,
         maps: Vec<Mapping>,
@@ -35,7 +36,7 @@ impl Surveyed {
         let libc = CLibrary::of(pid, &maps);
         let way_in = WayIn::of(pid, &maps, &modules, libc.as_ref(), present)?;
         let object = way_in.loading.object(pid);
-        // A hook that the loader was to load may come in without it after all, when a thread is held.
+        // A hook that should be loaded may have to be mapped after all, depending on the held thread.
         let passage = InProcess::of(pid, &modules);
         Ok(Surveyed {
             is_static: libc.is_none() && is_static(pid),
@@ -49,7 +50,7 @@ impl Surveyed {
         })
     }
 
-    /// Where a function of its C library is (avma).
+    /// Returns the address (avma) of a function of its C library.
     pub fn function(&self, name: &'static str) -> Result<u64, Error> {
         let pid = self.pid;
         let libc = self.libc.as_ref().ok_or(Error::NoCLibrary { pid })?;

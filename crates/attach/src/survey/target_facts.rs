@@ -1,16 +1,16 @@
-//! Facts for the hook about the thread and the process that it runs in.
+//! Facts for the hook about its thread and process.
 
 use memhook_inject::Held;
 use memhook_process::{Mapping, RemoteAddress, has_seccomp_filter, inner_tid, read_memory};
 use memhook_stream::ThreadNumbers;
 use std::ops::Range;
 
-/// Where C libraries for x86-64 keep `tid` in `struct pthread`, in bytes from the thread pointer: all versions of
-/// glibc (nptl/descr.h) behind the TCB head of 704 bytes and a list node; musl since 1.1.25 behind six words, and
-/// behind seven before that (src/internal/pthread_impl.h). Looked at before it is believed.
+/// Offsets of `tid` in `struct pthread` in C libraries for x86-64, from the thread pointer. All versions of glibc
+/// (nptl/descr.h) have it after the TCB head of 704 bytes and a list node. musl has it after six words since 1.1.25,
+/// and after seven before (src/internal/pthread_impl.h). Each offset is checked in the process.
 const TID_OFFSETS: [u32; 3] = [720, 48, 56];
 
-/// The numbers of threads that are kept so are below this (PID_MAX_LIMIT).
+/// Upper limit of thread ids (PID_MAX_LIMIT).
 const TID_LIMIT: u32 = 1 << 22;
 
 /// Returns how threads find their ids.
@@ -36,8 +36,8 @@ pub fn thread_numbers(held: &Held) -> Option<ThreadNumbers> {
     if let Some(offset) = TID_OFFSETS.into_iter().find(holds_it) {
         return Some(all_right(offset));
     }
-    // Only fork(3) corrects the number of the thread that goes on in the child. glibc's `tcbhead_t` has its own address
-    // as first and third word.
+    // Only fork(3) updates the stored id of the thread that continues in the child. glibc's `tcbhead_t` contains its
+    // own address as first and third word.
     let mut head = [0; 24];
     let own_address = thread_pointer.0.to_le_bytes();
     let is_head =
@@ -51,13 +51,13 @@ pub fn thread_numbers(held: &Held) -> Option<ThreadNumbers> {
     })
 }
 
-/// Where threads keep their tid, in bytes from the thread pointer; 0: not known, or not all of them are right.
+/// Returns the offset of the tid from the thread pointer; 0: not known, or wrong for some threads.
 pub fn tid_offset(held: &Held) -> u32 {
     let numbers = thread_numbers(held).filter(|numbers| numbers.stale == 0);
     numbers.map_or(0, |numbers| numbers.offset)
 }
 
-/// System calls of the hook: to wait, to read a stack of unknown bounds, or to patch new modules.
+/// System calls of the hook: to wait, to read a stack with unknown bounds, and to patch new modules.
 const CALLS_OF_THE_HOOK: [i64; 7] = [
     libc::SYS_mprotect,
     libc::SYS_futex,
@@ -68,11 +68,11 @@ const CALLS_OF_THE_HOOK: [i64; 7] = [
     libc::SYS_process_vm_readv,
 ];
 
-/// Further system calls where mappings are traced: to learn where the program break is, and how large a segment.
+/// Further system calls of the hook if mappings are traced: to learn the program break and the size of a segment.
 const CALLS_FOR_MAPPINGS: [i64; 2] = [libc::SYS_brk, libc::SYS_shmctl];
 
-/// System calls of glibc's loader to load an object (elf/dl-load.c, dl-map-segments.h), with the allocations and the
-/// locks that it takes.
+/// System calls of glibc's loader to load an object (elf/dl-load.c, dl-map-segments.h), including its allocations and
+/// locks.
 const CALLS_OF_THE_LOADER: [i64; 17] = [
     libc::SYS_openat,
     libc::SYS_open,
@@ -105,8 +105,8 @@ pub fn is_filtered(held: &Held, traces_mappings: bool) -> bool {
     takes_offence(held, CALLS_OF_THE_HOOK.iter().chain(for_mappings))
 }
 
-/// Returns true if a filter may kill the process while the loader works for us. Filters do not see what a held thread
-/// calls, but they do as soon as this process is killed, and a `dlopen` that has begun goes on then.
+/// Returns true if a filter may kill the process while the loader works for us. Filters do not see the calls of a held
+/// thread, but if this attacher is killed, the running `dlopen` continues and they do.
 pub fn loading_is_filtered(held: &Held) -> bool {
     takes_offence(held, CALLS_OF_THE_LOADER.iter())
 }
@@ -118,7 +118,8 @@ pub fn charges_mappings() -> bool {
     mode.is_ok_and(|mode| mode.trim() == "2")
 }
 
-/// Where the stack of the initial thread may be (avma): it grows down to a limit, which is seldom higher than this.
+/// Returns the possible range of the initial thread's stack (avma): it grows down to a limit, which is seldom higher
+/// than this.
 pub fn main_stack(maps: &[Mapping]) -> Range<u64> {
     const BYTES: u64 = 64 << 20;
     let stack = maps.iter().find(|m| m.path == "[stack]");

@@ -1,4 +1,4 @@
-//! The modules of a traced process: those that it has, those that it had, and its vDSO.
+//! Modules of a traced process: present ones, unloaded ones, and the vDSO.
 
 use super::process::Surveyed;
 use crate::error::Error;
@@ -7,22 +7,22 @@ use memhook_process::{CLibraryKind, Mapping, ModuleFiles, ModuleImage, modules};
 /// Modules that are traced.
 #[derive(Clone)]
 pub(crate) struct TracedModules {
-    /// As last seen.
+    /// Last known modules.
     pub now: Vec<ModuleImage>,
-    /// Modules that were unloaded: they still explain addresses in old backtraces.
+    /// Unloaded modules, which still explain addresses in old backtraces.
     pub gone: Vec<ModuleImage>,
     vdso: Option<ModuleImage>,
-    /// The program is static: there is no loader, and no module comes or goes.
+    /// True for a static program, which has no loader and whose modules never change.
     pub is_static: bool,
-    /// The loader may unmap a module while the hook is about to exchange its slots.
+    /// True if the loader may unmap a module while the hook is about to exchange its slots.
     pub may_vanish: bool,
     pub files: ModuleFiles,
-    /// Mappings of files as last seen.
+    /// Last known mappings of files.
     layout: Vec<Mapping>,
 }
 
 impl TracedModules {
-    /// Modules of a process with these mappings.
+    /// Returns the modules of a process with these mappings.
     pub fn of(
         survey: &Surveyed,
         maps: &[Mapping],
@@ -41,17 +41,17 @@ impl TracedModules {
         }
     }
 
-    /// All that code of the process is in: the modules, and the vDSO.
+    /// Returns everything that contains code of the process: the modules and the vDSO.
     pub fn all(&self) -> Vec<ModuleImage> {
         self.now.iter().chain(&self.vdso).cloned().collect()
     }
 
-    /// Returns true if they are where they were.
+    /// Returns true if the modules have not moved.
     pub fn are_as_seen_in(&self, maps: &[Mapping]) -> bool {
         layout(maps) == self.layout
     }
 
-    /// Reads them again. [`TracedModules::settle`] is to follow when all that hangs on them was brought up to date.
+    /// Reads the modules again. Call [`TracedModules::settle`] after everything that depends on them has been updated.
     pub fn renew(&mut self, pid: i32, maps: &[Mapping]) -> Result<(), Error> {
         let now = modules(pid, maps, &mut self.files)?;
         for module in std::mem::replace(&mut self.now, now) {
@@ -63,13 +63,13 @@ impl TracedModules {
         Ok(())
     }
 
-    /// From now on these mappings are what [`TracedModules::are_as_seen_in`] compares with.
+    /// Makes these mappings the reference of [`TracedModules::are_as_seen_in`].
     pub fn settle(&mut self, maps: &[Mapping]) {
         self.layout = layout(maps);
     }
 }
 
-/// Returns the mappings that come from files, to compare where modules are.
+/// Returns the mappings of files, for comparing the places of modules.
 pub(crate) fn layout(maps: &[Mapping]) -> Vec<Mapping> {
     let of_file = |m: &&Mapping| m.file_id.2 != 0 && m.path.starts_with('/');
     maps.iter().filter(of_file).cloned().collect()

@@ -1,4 +1,4 @@
-//! When the memory of a process or its group is about to run out, and why.
+//! Alarm before the memory of a process or its group runs out, with the reason.
 
 use super::{Action, Again, Condition, GrowthForecast, Measured, Quantity, Triggers, locked};
 use memhook_ledger::Totals;
@@ -7,25 +7,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Between two looks, however many processes of a group are watched.
+/// Time between two checks, however many processes of a group are watched.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Like the constant above, as long as less than this share of the limit is used.
+/// Like the constant above, while less than this share of the limit is used.
 const CALM_PAUSE: Duration = Duration::from_millis(50);
 const CALM: f64 = 0.4;
 
-/// Reason why a report is due.
+/// Reason for a report.
 #[derive(Clone)]
 pub struct Alarm {
-    /// A word for it.
+    /// Reason in one word.
     pub reason: &'static str,
-    /// A sentence without its end.
+    /// Explanation, a sentence without its full stop.
     pub explanation: String,
-    /// The directory of the control group that is about to run out; `/` is the machine. `None`: the group of the process.
+    /// Directory of the control group that is about to run out; `/` is the machine. `None`: the group of the process.
     pub place: Option<PathBuf>,
 }
 
 impl Alarm {
-    /// Alarm for a condition that holds now.
+    /// Returns the alarm for a condition that is true now.
     fn new(condition: &Condition, now: &Measured) -> Alarm {
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         let (reason, explanation) = match (condition.first(), &now.memory) {
@@ -51,7 +51,7 @@ impl Alarm {
         }
     }
 
-    /// Alarm for a limit that will be reached this soon if the use goes on growing.
+    /// Returns the alarm for a limit that will be reached within this time if growth continues.
     fn of_growth(level: &MemoryLevel, left: Duration) -> Alarm {
         let (used, seconds) = (used(level), left.as_secs_f64());
         Alarm {
@@ -74,7 +74,7 @@ fn used(level: &MemoryLevel) -> String {
     format!("{percent:.1} % of {mib:.1} MiB are used {place}")
 }
 
-/// The alarms of a control group and of those that it is in, or of a process.
+/// Alarms of a control group and its ancestors, or of a process.
 pub struct Alarms(Mutex<State>);
 
 struct State {
@@ -82,15 +82,15 @@ struct State {
     growth: GrowthForecast,
     began: Instant,
     next: Instant,
-    /// Number of alarms given, and the last one.
+    /// Number of alarms, and the last one.
     given: u64,
     last: Option<Alarm>,
-    /// As last seen: the group may go with its processes.
+    /// Last known number: the group may disappear with its processes.
     kills: Option<u64>,
 }
 
 impl Alarms {
-    /// For a process, or its group.
+    /// Creates the alarms of a process or its group.
     pub fn new(pid: i32, conditions: impl IntoIterator<Item = Condition>) -> Alarms {
         let now = Instant::now();
         let reports = conditions.into_iter().map(|one| (one, Action::Report));
@@ -105,7 +105,7 @@ impl Alarms {
         }))
     }
 
-    /// An alarm that was given since `answered`.
+    /// Returns an alarm that occurred since `answered`.
     pub fn check(&self, answered: &mut u64) -> Option<Alarm> {
         let mut state = locked(&self.0);
         let now = Instant::now();
@@ -123,20 +123,20 @@ impl Alarms {
         state.last.clone()
     }
 
-    /// Returns the number of alarms given.
+    /// Returns the number of alarms.
     pub fn given(&self) -> u64 {
         locked(&self.0).given
     }
 
-    /// Returns how many of its processes the kernel has killed for want of memory, as far as it has said; `None` where
-    /// it does not say.
+    /// Returns how many of its processes the kernel is known to have killed for lack of memory; `None` if the kernel
+    /// does not report it.
     pub fn kills(&self) -> Option<u64> {
         let mut state = locked(&self.0);
         state.kills = state.triggers.cgroup().kills().or(state.kills);
         state.kills
     }
 
-    /// The directory of the group.
+    /// Returns the directory of the group.
     pub fn group(&self) -> Option<PathBuf> {
         let state = locked(&self.0);
         state.triggers.cgroup().group().map(Path::to_owned)
@@ -144,10 +144,10 @@ impl Alarms {
 }
 
 impl State {
-    /// Returns whether little is used, and an alarm if one is due.
+    /// Returns true if little memory is used, and an alarm if one is due.
     fn look(&mut self) -> (bool, Option<Alarm>) {
         let now = self.began.elapsed();
-        // Nothing of what lives is asked here.
+        // No condition here is about live blocks.
         let measured = self.triggers.measure(&Totals::default());
         let due = self.triggers.due(now, &measured);
         let due = due.first().map(|due| Alarm::new(&due.0, &measured));

@@ -20,27 +20,27 @@ pub enum Quantity {
     Live,
     /// Live blocks.
     Blocks,
-    /// Bytes in memory, as the kernel counts them.
+    /// Resident bytes, as the kernel counts them.
     Rss,
-    /// Live bytes that came in a minute.
+    /// Growth of the live bytes per minute.
     Growth,
-    /// Share of the limit that is used, in the fullest of the control groups that have one, or on the machine.
+    /// Used share of the limit, in the fullest control group with a limit or on the machine.
     LimitShare,
-    /// Bytes that are used there.
+    /// Used bytes in that group or on the machine.
     LimitBytes,
-    /// Share of this time in which processes waited for memory.
+    /// Share of a window in which processes waited for memory.
     Waiting {
-        /// All of them at once, rather than some.
+        /// True if all processes waited at the same time, rather than some.
         all: bool,
-        /// The time, up to now.
+        /// Length of the window, which ends now.
         window: Duration,
     },
 }
 
-/// The window of `psi`.
+/// Window of `psi`.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The words for quantities; what is used of a limit is told by the number.
+/// Words for quantities. For `limit`, the number decides if it is a share or a size.
 const QUANTITIES: [(&str, Quantity); 6] = [
     ("live", Quantity::Live),
     ("blocks", Quantity::Blocks),
@@ -64,7 +64,7 @@ enum Comparison {
     AtMost,
 }
 
-/// The two-letter ones first, because they begin with the others.
+/// The two-letter comparisons come first, because they begin with the others.
 const COMPARISONS: [(&str, Comparison); 4] = [
     (">=", Comparison::AtLeast),
     ("<=", Comparison::AtMost),
@@ -76,12 +76,12 @@ const COMPARISONS: [(&str, Comparison); 4] = [
 pub(super) struct Limit {
     pub quantity: Quantity,
     comparison: Comparison,
-    /// Shares are parts of 1.
+    /// Number to compare with; shares are parts of 1.
     pub number: f64,
 }
 
 impl Limit {
-    /// Returns true if this is the value, and on the right side of the limit.
+    /// Returns true if the value is known and on the right side of the limit.
     pub fn holds(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.comparison {
             Comparison::Above => value > self.number,
@@ -92,24 +92,24 @@ impl Limit {
     }
 }
 
-/// When something is to be done: all of its comparisons hold.
+/// Condition of a trigger; all its comparisons must be true.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     text: String,
     pub(super) limits: Vec<Limit>,
 }
 
-/// A condition that cannot be read.
+/// Syntax error of a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: expected {expected}")]
 pub struct ConditionError {
-    /// Where, from 1.
+    /// Column of the error, from 1.
     pub column: usize,
     /// Text that was expected there.
     pub expected: &'static str,
 }
 
-/// The rest of a text, and where it begins.
+/// Unparsed rest of a text, and its position.
 struct Rest<'a> {
     whole: &'a str,
     rest: &'a str,
@@ -219,11 +219,11 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// Parses a condition on waiting for memory in the kernel's words (Documentation/accounting/psi.rst): `some 150000
+    /// Parses a condition on waiting for memory in the kernel's syntax (Documentation/accounting/psi.rst): `some 150000
     /// 1000000` is 150 ms within a second.
     ///
     /// # Errors
-    /// What should be there.
+    /// The expected text.
     pub fn of_pressure(words: &str) -> Result<Condition, String> {
         /// Windows that the kernel accepts.
         const WINDOWS: std::ops::RangeInclusive<u64> = 500_000..=10_000_000;
@@ -260,12 +260,12 @@ impl Condition {
         })
     }
 
-    /// Returns the first quantity that it compares, and the number.
+    /// Returns the first quantity of the condition, and the number.
     pub fn first(&self) -> (Quantity, f64) {
         (self.limits[0].quantity, self.limits[0].number)
     }
 
-    /// Returns true if it depends on how long processes wait for memory.
+    /// Returns true if the condition depends on how long processes wait for memory.
     pub fn needs_pressure(&self) -> bool {
         let mut quantities = self.limits.iter().map(|limit| limit.quantity);
         quantities.any(|quantity| matches!(quantity, Quantity::Waiting { .. }))

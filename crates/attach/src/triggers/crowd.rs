@@ -1,5 +1,5 @@
-//! Several processes that are watched for the end of their memory: the alarms of their groups, who of them is large, and
-//! whom the kernel has killed.
+//! Several processes that are watched for the end of their memory: the alarms of their groups, the largest processes,
+//! and the processes that the kernel has killed.
 
 use super::{Alarms, Condition, locked};
 use memhook_process::{CgroupMemory, OomKill, OomKills, resident_counters};
@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// At an alarm of their group, so many of its processes are looked at: the largest.
+/// Number of processes that are examined after an alarm of their group: the largest ones.
 const MOST_LOOKED_AT: usize = 3;
-/// Kills that are remembered.
+/// Limit of the remembered kills.
 const MOST_KILLS: usize = 256;
 
 /// All watched processes.
@@ -18,7 +18,7 @@ pub struct Crowd {
     of_group: Vec<Condition>,
     alarms: Mutex<BTreeMap<Option<PathBuf>, Arc<Alarms>>>,
     kills: Mutex<Killed>,
-    /// Processes that are or were watched, and those that are.
+    /// All processes that are or were watched, and those that are.
     pids: Mutex<(BTreeSet<i32>, BTreeSet<i32>)>,
 }
 
@@ -28,7 +28,7 @@ struct Killed {
 }
 
 impl Crowd {
-    /// Nobody is watched yet.
+    /// Creates an empty set.
     pub fn new(of_group: Vec<Condition>) -> Crowd {
         Crowd {
             of_group,
@@ -41,24 +41,24 @@ impl Crowd {
         }
     }
 
-    /// The alarm of the group that a process is in.
+    /// Returns the alarm of the group of a process.
     pub fn alarm_of(&self, pid: i32) -> Arc<Alarms> {
         let group = CgroupMemory::of(pid).group().map(Path::to_owned);
         let mut alarms = locked(&self.alarms);
-        // Nobody is left in their groups.
+        // No process is left in these groups.
         alarms.retain(|_, alarms| Arc::strong_count(alarms) > 1);
         let found = alarms.entry(group);
         let new = || Arc::new(Alarms::new(pid, self.of_group.clone()));
         Arc::clone(found.or_insert_with(new))
     }
 
-    /// Returns true if a process is one of the largest that are watched.
+    /// Returns true if a process is one of the largest watched ones.
     pub fn is_large(&self, pid: i32) -> bool {
         let pids = locked(&self.pids).1.clone();
         Crowd::largest(pids).contains(&pid)
     }
 
-    /// Returns the processes of these that have the most in memory: as many as are worth a report.
+    /// Returns those of these processes with the most resident memory, at most as many as are worth a report.
     pub fn largest(pids: impl IntoIterator<Item = i32>) -> BTreeSet<i32> {
         let size = |pid| resident_counters(pid).map_or(0, |found| found.resident());
         let mut sizes: Vec<(u64, i32)> = pids.into_iter().map(|pid| (size(pid), pid)).collect();
@@ -67,7 +67,7 @@ impl Crowd {
         last.map(|(_, pid)| pid).collect()
     }
 
-    /// Whom the kernel has killed of those that are watched, and of the group of this one.
+    /// Returns the processes that the kernel has killed, among the watched ones and in the group of this one.
     pub fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<OomKill> {
         let mut kills = locked(&self.kills);
         let new = kills.log.take();
@@ -83,26 +83,26 @@ impl Crowd {
         kills.found.iter().filter(is_meant).cloned().collect()
     }
 
-    /// The watch of a process begins.
+    /// Begins the watch of a process.
     pub fn begins(&self, pid: i32) {
         let mut pids = locked(&self.pids);
         pids.0.insert(pid);
         pids.1.insert(pid);
     }
 
-    /// The watch of a process has ended.
+    /// Ends the watch of a process.
     pub fn ends(&self, pid: i32) {
         locked(&self.pids).1.remove(&pid);
     }
 
-    /// Nobody is to be told any more that a process was watched.
+    /// Forgets that a process was watched.
     pub fn forget(&self, pid: i32) {
         let mut pids = locked(&self.pids);
         pids.0.remove(&pid);
         pids.1.remove(&pid);
     }
 
-    /// Returns true if processes have been watched, and none is any more.
+    /// Returns true if processes have been watched, but none is now.
     pub fn is_deserted(&self) -> bool {
         let pids = locked(&self.pids);
         pids.1.is_empty() && !pids.0.is_empty()

@@ -1,28 +1,28 @@
-//! When a limit is reached if the use of memory goes on growing as it does.
+//! Forecast of when a limit is reached if the use of memory keeps growing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Window of the forecast: two halves, in both of which the use must grow.
+/// Window of the forecast. It has two halves, and the use must grow in both.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Between two samples.
+/// Time between two samples.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A limit that is farther away is no reason for an alarm.
+/// Forecast time within which a limit causes an alarm.
 const HORIZON: Duration = Duration::from_secs(60);
 
-/// Follows the use of memory below one limit.
+/// Use of memory below one limit.
 #[derive(Debug, Default)]
 pub struct GrowthForecast {
-    /// Time and bytes in use, the oldest first.
+    /// Time and used bytes, the oldest first.
     samples: VecDeque<(Duration, u64)>,
     limit: u64,
-    /// The next alarm is due when so little time is left.
+    /// Remaining time at which the next alarm is due.
     next: Option<Duration>,
 }
 
 impl GrowthForecast {
-    /// Takes a sample; the time that is left until the limit is reached, if that is an alarm: the first one when it
-    /// is a minute, and each further one when it is half of that of the one before.
+    /// Takes a sample. Returns the time until the limit is reached if an alarm is due: the first one a minute before,
+    /// each further one at half of the previous one's time.
     pub fn look(&mut self, now: Duration, used: u64, limit: u64) -> Option<Duration> {
         if limit != self.limit {
             *self = GrowthForecast {
@@ -45,7 +45,7 @@ impl GrowthForecast {
         }
         let left = self.time_left();
         let Some(left) = left.filter(|left| *left <= HORIZON) else {
-            // It has stopped growing, or a lot was released.
+            // The use has stopped growing, or much was released.
             if left.is_none_or(|left| left > 2 * HORIZON) {
                 self.next = None;
             }
@@ -58,7 +58,8 @@ impl GrowthForecast {
         Some(left)
     }
 
-    /// By the slower half of the window; `None` if that does not grow, or is not full.
+    /// Returns the remaining time by the slower half of the window; `None` if that does not grow, or if the window is
+    /// not full.
     fn time_left(&self) -> Option<Duration> {
         let (first, last) = (*self.samples.front()?, *self.samples.back()?);
         if last.0.saturating_sub(first.0) < WINDOW {
@@ -82,7 +83,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The alarms of a program that uses so much at each half second: when, and what was left.
+    /// Returns the alarms (time and remaining time) for a program with these values at half-second intervals.
     fn alarms(used: impl Iterator<Item = u64>, limit: u64) -> Vec<(f64, f64)> {
         let mut forecast = GrowthForecast::default();
         let mut found = Vec::new();
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_minute_before_the_limit_and_then_each_time_half_of_it_is_gone() {
-        // 10 MiB a second, and 1,000 MiB are the limit.
+        // 10 MiB a second, with a limit of 1,000 MiB.
         let leak = (0..200).map(|at| at * 5 * MIB);
         let found = alarms(leak, 1000 * MIB);
         assert_eq!(found[..3], [(40.0, 60.0), (70.0, 30.0), (85.0, 15.0)]);
@@ -106,10 +107,10 @@ mod tests {
     #[test]
     fn what_stands_still_or_comes_at_once_is_no_growth() {
         assert_eq!(alarms((0..100).map(|_| 900 * MIB), 1000 * MIB), []);
-        // All in one second, and then nothing.
+        // All within one second, and then nothing.
         let burst = (0..100).map(|at: u64| at.min(2) * 300 * MIB);
         assert_eq!(alarms(burst, 1000 * MIB), []);
-        // It goes up and down.
+        // Up and down.
         let waves = (0..100).map(|at: u64| (500 + at % 7 * 50) * MIB);
         assert_eq!(alarms(waves.clone(), 100_000 * MIB), []);
         // Slow growth, with two hours left.

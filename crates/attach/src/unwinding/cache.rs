@@ -1,10 +1,10 @@
-//! Unwind tables that were compiled once, kept for the next run.
+//! Compiled unwind tables, kept for the next run.
 //!
-//! A table is found by a digest of everything that it is compiled from: the bytes of the call frame information, and
-//! the addresses that these are relative to. Neither a build-id nor the time of a change is believed: a file that
-//! claims another one's build-id, or is changed and dated back, has other call frame information and so another
-//! table. An entry that is damaged, cut short or of another kind counts as absent. Whether the directory can be
-//! believed is decided by [`CacheDirectory`], as for names.
+//! The key of a table is a digest of everything that it is compiled from: the bytes of the call frame information, and
+//! the addresses that these are relative to. Build-ids and modification times do not count: a file with another file's
+//! build-id, or with a changed modification time, has other call frame information and so another table. A damaged,
+//! truncated or foreign entry counts as absent. [`CacheDirectory`] decides if the directory can be trusted, as for
+//! names.
 
 use memhook_abi::{MAX_ROWS, unwind_rule as rule};
 use memhook_foreign::{CacheDirectory, open_regular, read_exactly, user_caches};
@@ -12,15 +12,15 @@ use memhook_unwind::{Sections, UnwindTable};
 use ring::digest::{Context, Digest, SHA256};
 use std::{io::Write, path::PathBuf, sync::Arc};
 
-/// The directory below that of all our caches. Increase the number when the same call frame information gives
-/// another table than before, or when the format changes.
+/// Directory below that of all our caches. Increase the number when the same call frame information gives another table
+/// than before, or when the format changes.
 const NAME: &str = "unwind-1";
 const MAGIC: [u8; 8] = *b"mhkunwnd";
-/// Bytes that all tables may take.
+/// Total size of all tables in bytes.
 const MOST_BYTES: u64 = 128 << 20;
-/// Less call frame information is compiled as quickly as an entry is read.
+/// Size of call frame information below which compiling is as fast as reading an entry.
 const WORTHWHILE_BYTES: usize = 32 << 10;
-/// Magic, key, numbers of rules, of rows, and of rows that no rule describes.
+/// Magic, key, and the numbers of rules, of rows, and of rows that no rule describes.
 const HEADER_BYTES: usize = 8 + 32 + 3 * 4;
 const DIGEST_BYTES: usize = 32;
 
@@ -29,7 +29,7 @@ const DIGEST_BYTES: usize = 32;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// Key of an ELF file's table; `None` if it is not worth keeping.
+    /// Returns the key of an ELF file's table; `None` if the table is not worth keeping.
     pub fn of(elf: &[u8]) -> Option<Key> {
         let sections = Sections::of(elf).ok()?;
         if sections.eh_frame.len() + sections.debug_frame.len() < WORTHWHILE_BYTES {
@@ -58,7 +58,7 @@ fn bytes_of(digest: &Digest) -> Option<[u8; 32]> {
     digest.as_ref().first_chunk().copied()
 }
 
-/// A directory of tables.
+/// Directory of tables.
 #[derive(Clone, Debug)]
 pub struct TableCache {
     caches: PathBuf,
@@ -66,7 +66,7 @@ pub struct TableCache {
 }
 
 impl TableCache {
-    /// The user's, if there is a directory of the user's own.
+    /// Returns the user's cache, if the user has a directory for it.
     pub fn of_user() -> Option<TableCache> {
         Some(TableCache::at(user_caches()?))
     }
@@ -85,7 +85,7 @@ impl TableCache {
         }
     }
 
-    /// The bytes that are kept under this key, for [`decode`].
+    /// Returns the bytes that are stored under this key, for [`decode`].
     pub fn read(&self, key: &Key) -> Option<Vec<u8>> {
         let path = self.place().find(&key.file_name())?;
         let file = open_regular(&path).ok()?;
@@ -99,7 +99,7 @@ impl TableCache {
         Some(bytes)
     }
 
-    /// Keeps tables, if the directory can be written to.
+    /// Stores tables, if the directory is writable.
     pub fn keep(&self, tables: &[(Key, Arc<UnwindTable>)]) {
         let mut last = None;
         for (key, table) in tables {
@@ -132,7 +132,7 @@ fn encode(table: &UnwindTable, key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// The table, if these are the bytes that were written under this key.
+/// Returns the table, if these bytes were written under this key.
 pub fn decode(bytes: &[u8], key: &Key) -> Option<UnwindTable> {
     let (content, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST_BYTES)?)?;
     let (header, rest) = content.split_at_checked(HEADER_BYTES)?;
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(find(&scratch.cache(), &key).as_ref(), Some(&*table));
     }
 
-    /// Everything that the compiler reads is in the key; a build-id is not.
+    /// The key covers everything that the compiler reads; the build-id is not included.
     #[test]
     fn a_changed_file_has_another_key() {
         use object::{Object, ObjectSection};
@@ -270,7 +270,7 @@ mod tests {
         }
         assert_eq!(changed(range(".note.gnu.build-id").0 + 20), Some(key));
         assert_eq!(changed(range(".text").0), Some(key));
-        // Where .text is (sh_addr): pointers may be relative to it.
+        // Address of .text (sh_addr): pointers may be relative to it.
         let table = u64::from_le_bytes(bytes[0x28..0x30].try_into().unwrap());
         let text = object::File::parse(&*bytes)
             .unwrap()
@@ -311,11 +311,11 @@ mod tests {
             bad[at] ^= 0x41;
             assert_eq!(found(&bad), None, "{at}");
         }
-        // A whole entry under another one's name.
+        // A complete entry under another one's name.
         let other = Key([7; 32]);
         std::fs::write(scratch.entry(&other), &good).unwrap();
         assert_eq!(find(&cache, &other), None);
-        // Well written, but nothing that the compiler makes.
+        // Correctly written, but impossible for the compiler.
         let forged = |change: &dyn Fn(&mut UnwindTable)| {
             let mut table = UnwindTable::clone(&table);
             change(&mut table);
@@ -328,11 +328,11 @@ mod tests {
         assert_eq!(forged(&|t| t.rules[1] = 9), None);
         assert_eq!(forged(&|t| t.rules.clear()), None);
         assert_eq!(forged(&|t| t.row_rules.truncate(9)), None);
-        // Nor what is no file of ours to read.
+        // A file that we must not read.
         std::fs::remove_file(&path).unwrap();
         nix_fifo(&path);
         assert_eq!(find(&cache, &key), None);
-        // The next run makes it good.
+        // The next run repairs it.
         std::fs::remove_file(&path).unwrap();
         cache.keep(&[(key, table.clone())]);
         assert_eq!(find(&cache, &key).as_ref(), Some(&*table));
@@ -368,7 +368,7 @@ mod tests {
         symlink(&scratch.0, &link.0).unwrap();
         assert_eq!(find(&link.cache(), &key), None);
         std::fs::remove_file(&link.0).unwrap();
-        // Nothing can be made there, by root either.
+        // No directory can be created there, not even by root.
         let nowhere = TableCache::at("/proc/self/none".into());
         nowhere.keep(&[(key, table.clone())]);
         assert_eq!(find(&nowhere, &key), None);
@@ -392,7 +392,7 @@ mod tests {
         });
         let left = std::fs::read_dir(scratch.0.join(NAME)).unwrap();
         assert_eq!(left.count(), 1, "no writer's own file is left");
-        // The directory does not grow without end.
+        // The directory's size is limited.
         let small = TableCache {
             most_bytes: 1,
             ..cache.clone()

@@ -1,9 +1,9 @@
-//! The thread that finds and keeps unwind tables on disk.
+//! Thread that reads and writes unwind tables on disk.
 //!
-//! The user's home directory may be slow, or may not answer at all: a network file system whose server is gone lets
-//! nobody wait in vain only after minutes. Neither an attach, nor the end of a trace, nor our own end may wait for
-//! it longer than [`PATIENCE`]. So one thread of this process does all that touches it, and whoever waits for that
-//! thread gives it up when it does not answer.
+//! The user's home directory may be slow, or may not answer at all: on a network file system whose server is gone,
+//! calls fail only after minutes. Neither an attach, nor the end of a trace, nor our own end may wait for it longer
+//! than [`PATIENCE`]. So one thread of this process does all such work, and other threads abandon it if it does not
+//! answer.
 
 use super::cache::{Key, TableCache, decode};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -16,38 +16,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for the disk, for all questions together, and once more at the end.
+/// Longest wait for the disk, for all requests together, and again at the end.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The thread of this process.
+/// Thread of this process.
 static KEEPER: OnceLock<Option<TableKeeper>> = OnceLock::new();
 
 enum Request {
-    /// The bytes that are kept under a key.
+    /// Requests the bytes that are stored under a key.
     Find(Key, Sender<Option<Vec<u8>>>),
     Keep(Vec<(Key, Arc<UnwindTable>)>),
-    /// Answered once all that was asked for before is done.
+    /// Answered when all earlier requests are done.
     Finish(Sender<()>),
 }
 
-/// Finds and keeps tables.
+/// Reads and writes stored tables.
 pub struct TableKeeper {
     requests: Sender<Request>,
-    /// Something is to be written.
+    /// True if tables wait to be written.
     has_work: AtomicBool,
-    /// Microseconds spent waiting for its answers. Once that is [`PATIENCE`], nothing more is asked.
+    /// Microseconds spent waiting for answers. When they reach [`PATIENCE`], no more requests are made.
     waited_us: AtomicU64,
 }
 
-/// Returns the keeper of this process; `None` if no thread can be started.
+/// Returns the keeper of this process; `None` if its thread cannot be started.
 pub fn table_keeper() -> Option<&'static TableKeeper> {
     KEEPER
         .get_or_init(|| TableKeeper::start(TableCache::of_user))
         .as_ref()
 }
 
-/// Waits until unwind tables that are being kept for the next run are on disk, but only for a second. To be called
-/// at the end of a process that has traced: what is not written by then is compiled again by the next run.
+/// Waits until unwind tables for the next run are on disk, for a second at most. Call it at the end of a process that
+/// has traced. The next run compiles tables that were not written.
 pub fn finish_keeping_tables() {
     if let Some(Some(keeper)) = KEEPER.get() {
         keeper.finish();
@@ -55,12 +55,12 @@ pub fn finish_keeping_tables() {
 }
 
 impl TableKeeper {
-    /// `cache` is called by the thread, as it touches the disk.
+    /// The thread calls `cache`, because that reads the disk.
     fn start(cache: impl FnOnce() -> Option<TableCache> + Send + 'static) -> Option<TableKeeper> {
         let (requests, asked) = unbounded();
         let work = move || serve(&asked, cache());
         let thread = std::thread::Builder::new().name("tables".into());
-        // Nobody joins it: it may never end.
+        // The thread is never joined: it may never end.
         thread.spawn(work).ok()?;
         Some(TableKeeper {
             requests,
@@ -69,7 +69,7 @@ impl TableKeeper {
         })
     }
 
-    /// The table that an earlier run has kept under this key.
+    /// Returns the table that an earlier run has stored under this key.
     pub fn find(&self, key: &Key) -> Option<UnwindTable> {
         let waited = Duration::from_micros(self.waited_us.load(Relaxed));
         let left = PATIENCE
@@ -82,7 +82,7 @@ impl TableKeeper {
         decode(&bytes??, key)
     }
 
-    /// Keeps tables for later runs; does not wait.
+    /// Stores tables for later runs; does not wait.
     pub fn keep(&self, tables: Vec<(Key, Arc<UnwindTable>)>) {
         self.has_work.store(true, Relaxed);
         let _ = self.requests.send(Request::Keep(tables));
@@ -94,7 +94,7 @@ impl TableKeeper {
         }
     }
 
-    /// The answer, if there is one in time.
+    /// Returns the answer, if it comes in time.
     fn ask<T>(&self, wait: Duration, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
         let (reply, answer) = bounded(1);
         self.requests.send(request(reply)).ok()?;
@@ -103,7 +103,7 @@ impl TableKeeper {
 }
 
 fn serve(asked: &Receiver<Request>, cache: Option<TableCache>) {
-    // An answer that comes too late reaches nobody.
+    // A late answer has no receiver.
     for request in asked {
         match request {
             Request::Find(key, reply) => {
@@ -126,7 +126,7 @@ fn serve(asked: &Receiver<Request>, cache: Option<TableCache>) {
 mod tests {
     use super::*;
 
-    /// A disk that does not answer is waited for once, however often it is asked later.
+    /// A disk that does not answer is waited for once, however many requests follow.
     #[test]
     fn a_disk_that_never_answers_is_given_up() {
         let (end, never) = bounded::<()>(0);

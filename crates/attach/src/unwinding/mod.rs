@@ -1,4 +1,4 @@
-//! Unwind tables: compiled from the target's modules, published in the region, and kept on disk for the next run.
+//! Unwind tables: compiled from the target's modules, published in the region, and stored on disk for the next run.
 
 mod cache;
 pub(crate) mod keeper;

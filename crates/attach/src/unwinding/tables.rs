@@ -1,4 +1,4 @@
-//! Unwind tables of the target's modules, compiled once and kept in the region.
+//! Unwind tables of the target's modules, compiled once and written to the region.
 
 use super::cache::Key;
 use super::keeper::{TableKeeper, table_keeper};
@@ -13,14 +13,14 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicUsize, atomic::Ordering::Relaxed},
 };
 
-/// A file's contents, by where this process keeps them: two mappings of one file share them.
+/// Identity of a file's contents: their address in this process. Two mappings of one file share them.
 type FileKey = usize;
 
 fn key_of(module: &ModuleImage) -> FileKey {
     Arc::as_ptr(&module.bytes).addr()
 }
 
-/// Known facts about a file.
+/// Facts about a file.
 struct KnownTable {
     /// Keeps the key unique.
     _bytes: Arc<ModuleBytes>,
@@ -29,37 +29,37 @@ struct KnownTable {
     ret_gadget: Option<u64>,
 }
 
-/// Tables by file, to be shared by several attaches.
+/// Tables by file, shared by several attaches.
 #[derive(Clone, Default)]
 pub struct KnownTables(HashMap<FileKey, Arc<KnownTable>>);
 
 impl KnownTables {
-    /// Forgets those of other files.
+    /// Forgets the tables of other files.
     pub fn keep_only(&mut self, modules: &[ModuleImage]) {
         let used: HashSet<FileKey> = modules.iter().map(key_of).collect();
         self.0.retain(|key, _| used.contains(key));
     }
 }
 
-/// A table of this attach.
+/// Table of this attach.
 struct Compiled {
     known: Arc<KnownTable>,
     /// First row in the region, once written.
     first_row: Option<u32>,
 }
 
-/// The tables of one attach.
+/// Tables of one attach.
 #[derive(Default)]
 pub struct UnwindTables {
     files: HashMap<FileKey, Compiled>,
     rules: HashMap<u64, u16>,
     rows: usize,
-    /// Every address (avma) that a wrapped dlopen ever returned through.
+    /// All addresses (avma) through which a wrapped dlopen has ever returned.
     gadgets: HashSet<u64>,
 }
 
 impl UnwindTables {
-    /// With tables that another attach has found.
+    /// Creates the tables with those of another attach.
     pub fn with_known(known: &KnownTables) -> UnwindTables {
         let entry = |(&key, known): (&FileKey, &Arc<KnownTable>)| {
             let known = Arc::clone(known);
@@ -72,28 +72,28 @@ impl UnwindTables {
         }
     }
 
-    /// Forgets those of other modules that are not in the region.
+    /// Forgets the tables of other modules unless they are in the region.
     pub fn keep_only(&mut self, modules: &[ModuleImage]) {
         let used: HashSet<FileKey> = modules.iter().map(key_of).collect();
         self.files
             .retain(|key, file| file.first_row.is_some() || used.contains(key));
     }
 
-    /// Adds all that were found until now.
+    /// Adds all tables to `known`.
     pub fn tell(&self, known: &mut KnownTables) {
         let found = self.files.iter();
         let found = found.map(|(&key, file)| (key, Arc::clone(&file.known)));
         known.0.extend(found);
     }
 
-    /// Compiles the tables of modules not seen before, in parallel. A module without call frame
-    /// information gets an empty table: backtraces end there.
+    /// Compiles the tables of new modules in parallel. A module without call frame information gets an empty table, at
+    /// which backtraces end.
     pub fn compile(&mut self, modules: &[ModuleImage]) {
         self.add(modules, None);
     }
 
-    /// Like the function above, with tables that earlier runs have kept. Reads files of the user's, which may be slow:
-    /// not while a thread is held, or waits in dlopen.
+    /// Like the function above, with tables that earlier runs have stored. Reads files of the user, which may be slow,
+    /// so do not call it while a thread is held or waits in dlopen.
     pub fn find_or_compile(&mut self, modules: &[ModuleImage]) {
         let keeper = table_keeper();
         let compiled = self.add(modules, keeper);
@@ -102,7 +102,7 @@ impl UnwindTables {
         }
     }
 
-    /// Returns what was compiled and is worth keeping.
+    /// Returns the compiled tables that are worth storing.
     fn add(
         &mut self,
         modules: &[ModuleImage],
@@ -115,7 +115,7 @@ impl UnwindTables {
                 new.push(module);
             }
         }
-        // The largest first, so that the threads end at about the same time.
+        // The largest come first, so that the threads end at about the same time.
         new.sort_by_key(|m| std::cmp::Reverse(m.bytes.len()));
         let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let compiled = Mutex::new(Vec::new());
@@ -150,7 +150,7 @@ impl UnwindTables {
         compiled.into_inner().unwrap_or_default()
     }
 
-    /// For unwinding from outside.
+    /// Returns the tables for unwinding from outside.
     pub fn table_modules(&self, modules: &[ModuleImage]) -> Vec<TableModule> {
         modules
             .iter()
@@ -170,13 +170,12 @@ impl UnwindTables {
         self.gadgets.contains(&address)
     }
 
-    /// All such instructions until now (avma).
+    /// Returns all such instructions until now (avma).
     pub fn gadgets(&self) -> &HashSet<u64> {
         &self.gadgets
     }
 
-    /// Compiles the tables of `modules` and writes them into the region, if they are not there yet.
-    /// Slow the first time.
+    /// Compiles the tables of `modules` and writes them to the region unless they are there. Slow the first time.
     pub fn prepare(&mut self, region: &Region, modules: &[ModuleImage]) {
         self.compile(modules);
         for module in modules {
@@ -193,7 +192,7 @@ impl UnwindTables {
                 .collect();
             let rows = table.row_rules.iter();
             let row_rules: Vec<u16> = rows.map(|&r| numbers[usize::from(r)]).collect();
-            // No room for its rows: backtraces end there, and are counted as cut short.
+            // The region has no room for the rows: backtraces end there and count as cut short.
             if region
                 .write_rows(self.rows, &table.offsets, &row_rules)
                 .is_ok()
@@ -204,9 +203,8 @@ impl UnwindTables {
         }
     }
 
-    /// Makes `modules` the region's module list; of more than that can hold, the first ones.
-    /// `made`: where the process has code that it makes while it runs; there, and in code of its executable that no
-    /// table covers, frame pointers are followed.
+    /// Makes `modules` the region's module list; if they do not fit, the first ones. `made`: areas of run-time code.
+    /// There, and in code of the executable that no table covers, frame pointers are followed.
     pub fn publish(
         &mut self,
         region: &Region,
@@ -232,7 +230,7 @@ impl UnwindTables {
                 base: module.base,
                 first_row: file.first_row.unwrap_or(0),
                 row_count: file.first_row.map_or(0, |_| rows),
-                // V8's builtin functions are machine code in its executable, which its compiler made.
+                // V8's builtin functions are machine code in the executable, generated by V8's own compiler.
                 keeps_frame_pointers: module.is_main && !made.is_empty(),
                 is_permanent: module.is_permanent,
             });
@@ -250,10 +248,10 @@ impl UnwindTables {
     }
 }
 
-/// The `ret` (svma) that a wrapped dlopen returns through. To an unwinder it is the return address of the
-/// loader's frame: it looks at the row of the byte before, and should find the next return address at the
-/// top of the stack there. The hook knows better, so in a module that has none like that, any other one will do: what
-/// matters to the loader is the module that it lies in.
+/// Returns the `ret` (svma) that a wrapped dlopen returns through. To an unwinder it is the return address of the
+/// loader's frame: the unwinder uses the row of the byte before, and should find the next return address at the top of
+/// the stack. The hook does not depend on that, so in a module without such a `ret` any other one will do: the loader
+/// only checks which module contains it.
 fn ret_gadget(bytes: &ModuleBytes, table: &UnwindTable) -> Option<u64> {
     let at_entry = pack(unwind_rule::RSP, 8, unwind_rule::RBP_SAME, 0);
     let segments = code_places(bytes);
@@ -282,7 +280,7 @@ fn ret_gadget(bytes: &ModuleBytes, table: &UnwindTable) -> Option<u64> {
     })
 }
 
-/// Part of a file, read for several look-ups near each other.
+/// Part of a file, read for several nearby look-ups.
 #[derive(Default)]
 struct Window {
     start: u64,
@@ -307,7 +305,7 @@ impl Window {
     }
 }
 
-/// The region's number of a rule; beyond what the region holds, number 0, which is the stop.
+/// Returns the region's number of a rule. If the region is full, returns number 0, which is the stop.
 fn number(rules: &mut HashMap<u64, u16>, region: &Region, rule: u64) -> u16 {
     if rules.is_empty() {
         rules.insert(memhook_abi::unwind_rule::STOP, 0);
