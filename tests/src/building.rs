@@ -16,7 +16,7 @@ fn root() -> PathBuf {
 
 /// Returns a command for Cargo as started from a shell: with the variables that it sets for a test, build scripts that
 /// read them would run again, and everything that depends on their crates would be rebuilt.
-fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {
         let is_of_test = |name: &str| {
@@ -32,7 +32,7 @@ fn cargo() -> Command {
 }
 
 /// Returns the program whose path ends like this, according to the output of cargo.
-fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
+pub(crate) fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(messages);
     let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
     let mut programs = messages.filter_map(|message| {
@@ -122,7 +122,7 @@ fn whole(to: &Path, make: impl FnOnce(&Path)) {
 
 /// Has a file made unless there is one. Tests of one program run side by side and may want the same: the second
 /// waits. If both made it, the first would execute a file that the linker of the second still writes (ETXTBSY).
-fn once(to: &Path, make: impl FnOnce(&Path)) {
+pub(crate) fn once(to: &Path, make: impl FnOnce(&Path)) {
     type Turns = BTreeMap<PathBuf, Arc<Mutex<()>>>;
     static TURNS: Mutex<Turns> = Mutex::new(Turns::new());
     let turn = {

@@ -1,7 +1,9 @@
 //! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
 
 pub mod agents;
+pub mod arm64;
 mod building;
+mod debian_packages;
 mod debian_sources;
 mod debug_server;
 mod json_schema;
@@ -26,6 +28,7 @@ pub use building::{
     access_runtime, binary, binary_is, build_c_target, build_library, build_on_musl, build_service,
     build_target, build_telling, compile, source,
 };
+pub use debian_packages::DebianPackages;
 pub use debian_sources::debian_source;
 pub use debug_server::{DebugServer, build_id};
 pub use json_schema::JsonSchema;

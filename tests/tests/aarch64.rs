@@ -5,14 +5,18 @@
 #[macro_use]
 extern crate memhook_tests;
 
+use memhook_tests::arm64::{self, Machine};
 use memhook_tests::programs::{Folder, installed};
 use memhook_tests::{binary, build_target, not_run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-const PROCESSOR: &str = "aarch64-unknown-linux-gnu";
-const LINKER: &str = "aarch64-linux-gnu-gcc";
 const EMULATORS: [&str; 2] = ["qemu-aarch64-static", "qemu-aarch64"];
+/// Processors without and with LSE atomics, and with everything that the emulator knows (PAC, BTI, SVE).
+const PROCESSORS: [&str; 3] = ["cortex-a53", "neoverse-n1", "max"];
+/// Time for a command in an emulated machine, on a busy one.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The command for AArch64, and the emulator that runs it.
 struct Elsewhere {
@@ -26,43 +30,13 @@ fn runs(program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Returns whether the standard library for this processor is installed beside the compiler.
-fn has_standard_library() -> bool {
-    let output = Command::new("rustc")
-        .args(["--print", "target-libdir", "--target", PROCESSOR])
-        .output();
-    output.is_ok_and(|output| {
-        let directory = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        output.status.success() && Path::new(&directory).is_dir()
-    })
-}
-
-/// Returns whether the command can be compiled for that processor here. If not, the test has said why.
-fn can_compile() -> bool {
-    if !runs(LINKER) {
-        not_run("there is no compiler for AArch64: install g++-aarch64-linux-gnu");
-        return false;
+/// Builds the command with warnings as errors. `None`: it cannot be compiled here, and the test has said why.
+fn built() -> Option<PathBuf> {
+    if let Some(missing) = arm64::missing_tools() {
+        not_run(missing);
+        return None;
     }
-    if !has_standard_library() {
-        not_run(
-            "there is no standard library for AArch64: rustup target add aarch64-unknown-linux-gnu",
-        );
-        return false;
-    }
-    true
-}
-
-/// Has cargo do something with the command for that processor; a warning is an error.
-fn cargo(what: &str) -> Output {
-    Command::new(env!("CARGO"))
-        .args([what, "-q", "-p", "memhook-cli", "--target", PROCESSOR])
-        .arg("--message-format=json")
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
-        .env("RUSTFLAGS", "-D warnings")
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("cargo runs")
+    Some(arm64::build_command().expect("the command builds"))
 }
 
 impl Elsewhere {
@@ -72,24 +46,8 @@ impl Elsewhere {
             not_run("there is no emulator for AArch64: install qemu-user-static");
             return None;
         };
-        if !can_compile() {
-            return None;
-        }
-        let output = cargo("build");
-        assert!(
-            output.status.success(),
-            "the command does not build for AArch64"
-        );
-        let text = String::from_utf8_lossy(&output.stdout);
-        let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
-        let mut programs = messages.filter_map(|message| {
-            let path = message.ok()?["executable"].as_str()?.to_owned();
-            path.ends_with("/memhook-rs").then(|| PathBuf::from(path))
-        });
-        Some(Elsewhere {
-            emulator,
-            command: programs.next_back().expect("cargo names the program"),
-        })
+        let command = built()?;
+        Some(Elsewhere { emulator, command })
     }
 
     fn run(&self, words: &[&str]) -> Output {
@@ -127,13 +85,33 @@ fn shown(output: &Output) -> String {
     format!("{}\n{out}{errors}", output.status)
 }
 
+/// Returns a machine with this processor. `None`: there is none here, and the test has said why.
+fn machine(processor: &str) -> Option<Machine> {
+    let machine = Machine::new(processor, LIMIT);
+    machine.map_err(|why| not_run(&why)).ok()
+}
+
 #[test]
-#[ignore = "compiles the whole command once more: .ci/run ports"]
-fn it_compiles_without_a_warning() {
-    if can_compile() {
-        let output = cargo("check");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{text}");
+#[ignore = "fetches packages and emulates a machine: .ci/run ports"]
+fn a_machine_hands_over_what_a_command_made() {
+    if let Some(missing) = arm64::missing_tools() {
+        return not_run(missing);
+    }
+    for processor in PROCESSORS {
+        let Some(mut machine) = machine(processor) else {
+            return;
+        };
+        machine.put(&arm64::build_for_glibc("leaks.cc"), "bin/leaks");
+        let on_musl = arm64::build_for_musl(machine.root(), "on_musl.c");
+        machine.put(&on_musl, "bin/on_musl");
+        let script = "uname -m; echo g | leaks && echo g | on_musl 160; echo some >file; echo bad >&2; exit 7";
+        let ended = machine.run(script).expect("it ends");
+        let out = String::from_utf8_lossy(&ended.stdout);
+        assert_eq!(out, "aarch64\nready\ndone\nready\ndone\n", "{ended:?}");
+        assert_eq!(ended.stderr, b"bad\n");
+        assert_eq!(ended.code, 7);
+        let file = std::fs::read(ended.files.join("file"));
+        assert_eq!(file.expect("brought back"), b"some\n");
     }
 }
 

@@ -1,7 +1,8 @@
 //! `cargo xtask debian-roots`: the C libraries of other Debian releases, for tests.
 
+use memhook_tests::DebianPackages;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// Those that stay.
 const RELEASES: [&str; 2] = ["bullseye", "trixie"];
@@ -63,57 +64,21 @@ fn fetch(release: &str) -> Result<(), String> {
         _ => Vec::new(),
     };
     let work = root.with_extension("unfinished");
-    let apt = work.join("apt");
     if work.exists() {
         std::fs::remove_dir_all(&work).map_err(fail)?;
     }
-    for folder in ["state/lists/partial", "cache/archives/partial", "debs"] {
-        std::fs::create_dir_all(apt.join(folder)).map_err(fail)?;
-    }
-    let apt = apt.canonicalize().map_err(fail)?;
-    let sources = apt.join("sources.list");
-    let mirror = mirror()?;
-    let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
     // Experimental has only what differs from sid.
     let suites = if release == "experimental" {
         vec!["sid", release]
     } else {
         vec![release]
     };
-    let lines = suites
-        .iter()
-        .map(|suite| format!("deb [signed-by={keys}] {mirror} {suite} main\n"));
-    std::fs::write(&sources, lines.collect::<String>()).map_err(fail)?;
-    let options = [
-        format!("Dir::State={}", apt.join("state").display()),
-        format!("Dir::Cache={}", apt.join("cache").display()),
-        format!("Dir::Etc::sourcelist={}", sources.display()),
-        "Dir::Etc::sourceparts=/dev/null".to_owned(),
-        "Dir::Etc::preferencesparts=/dev/null".to_owned(),
-        "Dir::State::status=/dev/null".to_owned(),
-        format!("APT::Default-Release={release}"),
-    ];
-    let apt_get = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
-        for option in &options {
-            command.args(["-o", option]);
-        }
-        command
-            .arg("-qq")
-            .args(arguments)
-            .current_dir(apt.join("debs"));
-        complete(&mut command)
-    };
-    apt_get(&["update"])?;
-    apt_get(&[&["download"], &PACKAGES[..]].concat())?;
+    let packages = DebianPackages::new(&work.join("apt"), &suites, "amd64")?;
+    packages.unpack(&PACKAGES, &work)?;
     for package in more {
-        if let Err(why) = apt_get(&["download", package]) {
+        if let Err(why) = packages.unpack(&[package], &work) {
             println!("{release}: without {package}: {why}");
         }
-    }
-    for package in std::fs::read_dir(apt.join("debs")).map_err(fail)? {
-        let package = package.map_err(fail)?.path();
-        complete(Command::new("dpkg").arg("-x").arg(package).arg(&work))?;
     }
     // The link to the loader names a place of the running system.
     let link = work.join("lib64/ld-linux-x86-64.so.2");
@@ -126,29 +91,4 @@ fn fetch(release: &str) -> Result<(), String> {
         std::fs::remove_dir_all(&root).map_err(fail)?;
     }
     std::fs::rename(&work, &root).map_err(fail)
-}
-
-/// The mirror that this system installs Debian's packages from (after `apt-get update`).
-fn mirror() -> Result<String, String> {
-    let output = Command::new("apt-get")
-        .args([
-            "indextargets",
-            "--format",
-            "$(REPO_URI) $(LABEL)",
-            "Created-By: Packages",
-        ])
-        .output()
-        .map_err(|e| format!("apt-get: {e}"))?;
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .find_map(|line| line.strip_suffix(" Debian").map(str::to_owned))
-        .ok_or_else(|| "this system has no Debian mirror: needs Debian and apt-get update".into())
-}
-
-fn complete(command: &mut Command) -> Result<(), String> {
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("{command:?}: {status}")),
-        Err(error) => Err(format!("{command:?}: {error}")),
-    }
 }

@@ -1,5 +1,6 @@
 //! Tasks that a shell script would do.
 
+mod arm64;
 mod check;
 mod debian_roots;
 mod debugged;
@@ -35,6 +36,8 @@ enum Task {
     Nightly(nightly::Args),
     /// Fetch the C libraries of other Debian releases, for the tests of scan
     DebianRoots,
+    /// Run a command on AArch64, in an emulated machine
+    Arm64(Box<arm64::Args>),
     /// Check the manifests for Kubernetes and the Helm chart, without a cluster; needs Go and pip
     KubernetesCheck,
     /// Search for inputs that harm what reads foreign bytes
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Task::Storm(args) => storm::run(&args),
         Task::Nightly(args) => nightly::run(&args),
         Task::DebianRoots => debian_roots::run(),
+        Task::Arm64(args) => arm64::run(&args),
         Task::KubernetesCheck => kubernetes_check::run(),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Dist(args) => dist::run(&args),
