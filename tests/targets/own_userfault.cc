@@ -1,6 +1,7 @@
 // Uses userfaultfd(2) itself, by argument 1:
 //   hears    memory whose descriptor hears of forks; a thread reads of them, and never of those of the children
-//   begins   has mapped memory, and registers it when it is told so, keeps it so until the next byte, and gives it back
+//   begins   when it is told so, opens a descriptor, and registers shared memory and memory that it maps then; when it
+//            is told so again, private memory that it had from the start, and at last it gives all back
 // Without the right to use it, it says "refused" in place of "ready".
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -31,20 +32,21 @@ static int open_userfault(uint64_t features) {
   return userfault;
 }
 
-static void register_areas(int userfault) {
-  for (char* area : areas) {
-    uffdio_register request{};
-    request.range = {reinterpret_cast<uint64_t>(area), area_bytes};
-    request.mode = UFFDIO_REGISTER_MODE_MISSING;
-    CHECK(ioctl(userfault, UFFDIO_REGISTER, &request) == 0);
-  }
+static void register_area(int userfault, void* area) {
+  uffdio_register request{};
+  request.range = {reinterpret_cast<uint64_t>(area), area_bytes};
+  request.mode = UFFDIO_REGISTER_MODE_MISSING;
+  CHECK(ioctl(userfault, UFFDIO_REGISTER, &request) == 0);
 }
 
-static void unregister_areas(int userfault) {
-  for (char* area : areas) {
-    uffdio_range range{reinterpret_cast<uint64_t>(area), area_bytes};
-    CHECK(ioctl(userfault, UFFDIO_UNREGISTER, &range) == 0);
-  }
+static void register_areas(int userfault) {
+  for (char* area : areas) register_area(userfault, area);
+}
+
+static void* map_area(int sharing) {
+  void* area = mmap(nullptr, area_bytes, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
+  CHECK(area != MAP_FAILED);
+  return area;
 }
 
 int main(int, char** arguments) {
@@ -59,15 +61,16 @@ int main(int, char** arguments) {
   int userfault = open_userfault(hears ? UFFD_FEATURE_EVENT_FORK : 0);
   if (!hears) {
     close(userfault);
+    void* shared = map_area(MAP_SHARED);
     ready();
-    for (int i = 0; i < 200; i++) keep(malloc(100));
-    say("allocated");
-    wait_for_byte();
     userfault = open_userfault(0);
+    register_area(userfault, shared);
+    register_area(userfault, map_area(MAP_PRIVATE));
+    say("begun");
+    wait_for_byte();
     register_areas(userfault);
     say("registered");
     wait_for_byte();
-    unregister_areas(userfault);
     close(userfault);
     done();
     return 0;

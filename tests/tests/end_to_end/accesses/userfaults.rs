@@ -1,6 +1,6 @@
 //! Programs that use userfaultfd(2) themselves: of two that ask for the same memory, the second one is refused.
 
-use memhook_tests::{Target, build_target, not_run_here, run};
+use memhook_tests::{Attacher, Target, build_target, not_run_here, run, until};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,6 +14,38 @@ fn start(mode: &str) -> Option<Target> {
         return None;
     }
     Some(target)
+}
+
+/// Returns true if memory of the process is watched for writes (proc_pid_smaps(5), `uw`), as only memhook-rs does here.
+fn is_watched(target: &Target) -> bool {
+    let smaps = std::fs::read_to_string(format!("{}/smaps", target.folder()));
+    let smaps = smaps.expect("the target lives");
+    let mut flags = smaps.lines().filter(|line| line.starts_with("VmFlags:"));
+    flags.any(|line| line.contains(" uw"))
+}
+
+/// None of its requests is refused (the target checks that): `stale` does not watch shared memory, nor memory that is
+/// mapped after the descriptor was opened, and soon gives back all the rest.
+#[test]
+fn stale_makes_way_for_a_program_that_begins_with_it() {
+    memhook_tests::patiently(|| {
+        let Some(mut target) = start("begins") else {
+            return;
+        };
+        let attacher = Attacher::start(&target, &["--stale=1s"]);
+        until("it is watched", || is_watched(&target));
+        target.go();
+        target.expect("begun");
+        until("it is left alone", || !is_watched(&target));
+        target.go();
+        target.expect("registered");
+        let report = attacher.finish();
+        let notes = report["stale"]["notes"].to_string();
+        assert!(notes.contains("uses userfaultfd(2) itself"), "{notes}");
+        target.go();
+        target.expect("done");
+        assert!(target.finish().success());
+    });
 }
 
 /// A fork whose event is not read would wait forever, and the process with it.
