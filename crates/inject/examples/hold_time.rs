@@ -1,5 +1,5 @@
-//! Prints how long a hold takes, step by step: `hold_time PID DLOPEN_ADDRESS OBJECT [ROUNDS]`.
-//! Each round leaves one object and one region in the target.
+//! Prints how long each step of a hold takes: `hold_time PID DLOPEN_ADDRESS OBJECT [ROUNDS]`. Each round leaves one
+//! object and one region in the target.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let first = step();
         held.syscall(libc::SYS_getpid, [0; 6])?;
         let again = step();
-        // dlopen(NULL) gives the main program: cheap.
+        // dlopen(NULL) returns the main program, which is cheap.
         held.call(dlopen.address, &[0, libc::RTLD_NOW as u64])?;
         let call = step();
         load_object(&mut held, dlopen, &object)?;

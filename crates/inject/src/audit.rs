@@ -1,8 +1,8 @@
-//! A record of each act that touches a target, for whoever asked for one.
+//! Audit log of all acts on a target, if there is a reader.
 //!
-//! Everything that changes something in a target passes through this crate, so it is noted here, where it is done, and not by
-//! those who have it done. Notes go into a queue that takes no lock and never waits; nothing is written anywhere while a
-//! thread is held ([`is_holding`]). Without a reader, nothing is queued.
+//! Everything that changes a target passes through this crate, so the acts are recorded here, where they happen, and
+//! not by their callers. The queue takes no lock and never waits, and nothing is written to a file while a thread is
+//! held ([`is_holding`]). Without a reader, nothing is queued.
 
 use memhook_process::thread_start_time;
 use std::ops::Range;
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime};
 
-/// Act that was done to a process.
+/// Act on a process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
-    /// Threads were stopped, for so long.
+    /// Threads were stopped for this time.
     Stop(Duration),
-    /// A function was called so many times: once with these arguments, or once for each of several blocks.
+    /// A function was called this many times: once with these arguments, or once for each of several blocks.
     Call {
-        /// Its address.
+        /// Address of the function.
         function: u64,
         /// Number of calls.
         calls: usize,
-        /// The arguments of a single call, or those of each.
+        /// Arguments of a single call, or the arguments that vary between calls.
         arguments: Vec<u64>,
     },
     /// A system call was made.
@@ -31,57 +31,58 @@ pub enum Act {
         number: i64,
         /// Its arguments.
         arguments: [u64; 6],
-        /// Answer of the kernel.
+        /// Result from the kernel.
         result: i64,
     },
-    /// Words or instructions were exchanged, at these places.
+    /// Words or instructions at these addresses were exchanged.
     Exchange(Vec<u64>),
-    /// Slots of modules were exchanged for wrappers by the hook in the process, at these places.
+    /// The hook in the process exchanged slots of modules at these addresses for wrappers.
     Slots(Vec<u64>),
-    /// Slots hold what they held before, at these places.
+    /// Slots at these addresses hold their original contents again.
     SlotsBack(Vec<u64>),
-    /// Bytes were written from outside.
+    /// Bytes in this range were written from outside.
     Write(Range<u64>),
-    /// Pages are protected, so that the kernel notes writes to them.
+    /// Pages in this range were protected, so that the kernel records writes to them.
     Protect(Range<u64>),
-    /// The marks of what was accessed were cleared.
+    /// The accessed marks were cleared.
     ClearMarks,
-    /// A child was made of it, which never runs.
+    /// The process was forked; the child never runs.
     Fork(i32),
 }
 
 /// One act.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// When it was noted, at its end.
+    /// Time at the end of the act.
     pub time: SystemTime,
     /// The process.
     pub pid: i32,
-    /// When the process started, in clock ticks since the machine has; with the id, it is one process for ever.
+    /// Start time of the process, in clock ticks since the machine's start. Together with the id, it identifies a
+    /// process forever.
     pub started: Option<u64>,
     /// The act.
     pub act: Act,
 }
 
-/// Entry for a reader.
+/// Queue entry for a reader.
 #[derive(Clone, Debug)]
 pub enum Note {
     /// An act.
     Act(Entry),
-    /// Everything before it has been read.
+    /// All earlier entries have been read.
     End(Sender<()>),
 }
 
 static QUEUE: OnceLock<Sender<Note>> = OnceLock::new();
 static HOLDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Begins to note acts. `None`: somebody reads them already.
+/// Begins to record acts. `None`: there is a reader already.
 pub fn read_acts() -> Option<Receiver<Note>> {
     let (queue, acts) = channel();
     QUEUE.set(queue).is_ok().then_some(acts)
 }
 
-/// Waits until a reader has read everything that was noted before.
+/// Waits until a reader has read all earlier entries.
 pub fn wait_for_reader(limit: Duration) {
     if let Some(queue) = QUEUE.get() {
         let (end, has_ended) = channel();
@@ -91,20 +92,20 @@ pub fn wait_for_reader(limit: Duration) {
     }
 }
 
-/// Returns true if a thread of a target is held, or is about to be.
+/// Returns true if a thread of a target is held or about to be held.
 pub fn is_holding() -> bool {
     HOLDS.load(SeqCst) > 0
 }
 
-/// Notes an act.
+/// Records an act.
 pub fn note(pid: i32, act: Act) {
     note_as(pid, || act);
 }
 
-/// Like [`note`], where it costs something to describe the act.
+/// Like [`note`], if describing the act has a cost.
 pub(crate) fn note_as(pid: i32, act: impl FnOnce() -> Act) {
     if let Some(queue) = QUEUE.get() {
-        // A reader that has ended wants nothing.
+        // A reader that has ended needs no entries.
         let _ = queue.send(Note::Act(Entry {
             time: SystemTime::now(),
             pid,
@@ -114,7 +115,7 @@ pub(crate) fn note_as(pid: i32, act: impl FnOnce() -> Act) {
     }
 }
 
-/// Lives as long as threads of a process may be held.
+/// Guard for the time in which threads of a process may be held.
 pub(crate) struct Holding {
     pid: i32,
     since: std::time::Instant,

@@ -1,4 +1,4 @@
-//! The attacher is stopped, frozen or blocked while it holds a thread: the target goes on.
+//! The target continues if the attacher is stopped, frozen or blocked while it holds a thread.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Output};
@@ -10,10 +10,10 @@ use crate::kill_tests::{Target, target_of_attacher};
 use crate::{hold_all, steps};
 use memhook_process::tracer;
 
-/// Many times as long as a watchdog may need, also where it gets no processor for seconds.
+/// Many times the time that a watchdog may need, even if it gets no processor for seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// It is killed when the test ends early, because a target that it holds could not be ended.
+/// Attacher that is killed when the test ends early, because a target that it holds could not be ended.
 struct Attacher(Option<Child>);
 
 impl Attacher {
@@ -36,7 +36,7 @@ impl Drop for Attacher {
     }
 }
 
-/// Started by the tests below. It holds all threads, which nobody may let go in its place.
+/// Attacher for the tests below. It holds all threads, so no watchdog may release them for it.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn holder_of_all() {
@@ -47,16 +47,16 @@ fn holder_of_all() {
     if let Ok(cgroup) = std::env::var(STARVED_IN) {
         wait_for_a_starved_thread(&cgroup);
     } else {
-        // On a busy machine each look at it counts for less.
+        // On a busy machine each of the watchdog's looks counts for less.
         std::thread::sleep(5 * LIMIT);
     }
     held.release();
 }
 
-/// Where an attacher gets next to no processor: the directory of a cgroup.
+/// Variable with the directory of a cgroup in which an attacher gets next to no processor time.
 const STARVED_IN: &str = "MEMHOOK_TEST_STARVED_IN";
 
-/// Waits for a lock of another thread, which works with it and hardly gets a turn.
+/// Waits for a lock that another thread of the process holds while it computes and hardly gets a turn.
 fn wait_for_a_starved_thread(cgroup: &str) {
     let lock = std::sync::Mutex::new(());
     let is_locked = std::sync::Barrier::new(2);
@@ -67,7 +67,7 @@ fn wait_for_a_starved_thread(cgroup: &str) {
             let own = unsafe { libc::gettid() }.to_string();
             std::fs::write(format!("{cgroup}/tasks"), own).unwrap();
             is_locked.wait();
-            // Of its own time.
+            // Time of the thread itself.
             let mut used = libc::timespec {
                 tv_sec: 0,
                 tv_nsec: 0,
@@ -90,7 +90,7 @@ fn is_stopped(attacher: &mut Child, target: &Target) -> bool {
         if attacher.try_wait().unwrap().is_some() {
             return false;
         }
-        // It is stopped, but not while it holds.
+        // The attacher is stopped, but not while it holds a thread.
         if state(attacher.id() as i32, attacher.id() as i32) == 'T' && tracer(pid, pid) == 0 {
             return true;
         }
@@ -105,7 +105,7 @@ fn stopped_everywhere(name: &str, args: &[&str], signal: i32) {
     let mut stops = 0;
     for step in (1..).step_by(3) {
         let mut command = target.attacher("kill_tests::caller", step);
-        // A group of its own with a parent in another is not orphaned, so the terminal's signals stop it.
+        // A process group whose parent is in another group is not orphaned, so the terminal's signals stop it.
         command.process_group(0);
         command.env(steps::SIGNAL, signal.to_string());
         let mut attacher = Attacher(Some(command.spawn().unwrap()));
@@ -144,7 +144,7 @@ fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
 
 /// Steps of a hold with a call, from its begin to its end.
 const WHILE_HOLDING: [u64; 4] = [2, 9, 20, 31];
-/// About as many steps as it makes.
+/// Approximate number of steps.
 const LAST_STEP: u64 = 60;
 
 #[test]
@@ -171,11 +171,11 @@ fn who_is_continued_during_a_hold_does_not_stop_after_it() {
     target.ends_well();
 }
 
-/// Runs an attacher that hangs until somebody lets its target go.
+/// Runs an attacher that hangs until a watchdog releases its target.
 fn lets_go(variable: &str, milliseconds: &str) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in WHILE_HOLDING {
-        // It hangs for a while only, and whoever lets go, or sees that, may come too late.
+        // The attacher hangs only for a while, and the release, or the test's look at it, may come too late.
         let is_seen = (0..10).any(|_| is_let_go(&target, step, variable, milliseconds));
         assert!(is_seen, "step {step}");
     }
@@ -220,7 +220,7 @@ fn an_attacher_that_never_leaves_its_loop_is_ended() {
     ended_by_the_watchdog(steps::SPIN, "600000", || {});
 }
 
-/// At every third step: as if it were killed there, but it lives.
+/// Releases at every third step: the effect is that of a kill, but the attacher lives.
 #[test]
 fn a_target_that_is_let_go_in_the_middle_goes_on() {
     let targets = [("canary", &[][..]), ("waits", &["epoll"][..])];
@@ -230,7 +230,7 @@ fn a_target_that_is_let_go_in_the_middle_goes_on() {
             let mut command = target.attacher("kill_tests::caller", step);
             let attacher = command.env(steps::BLOCK, "600").spawn().unwrap();
             let Output { status, stdout, .. } = Attacher(Some(attacher)).output();
-            // A test that fails says why on its standard output.
+            // A failed test prints the reason on its standard output.
             let said = String::from_utf8_lossy(&stdout);
             assert!(status.success(), "step {step}: {status}: {said}");
             target.works(&format!("let go at step {step}"));
@@ -239,7 +239,8 @@ fn a_target_that_is_let_go_in_the_middle_goes_on() {
     }
 }
 
-/// A holder of all threads waits for a lock of a thread that gets a hundredth of a processor: starved is not stuck.
+/// A holder of all threads waits for a lock of a thread that gets a hundredth of a processor. The watchdog must not end
+/// a starved attacher.
 #[test]
 fn an_attacher_is_not_ended_because_one_of_its_threads_is_starved() {
     let directory = format!("/sys/fs/cgroup/cpu/memhook-test-{}", std::process::id());
@@ -259,13 +260,13 @@ fn an_attacher_is_not_ended_because_one_of_its_threads_is_starved() {
     let Output { status, stderr, .. } = Attacher(Some(attacher)).output();
     let errors = String::from_utf8_lossy(&stderr);
     assert!(status.success(), "{status}: {errors}");
-    // Twice as long as one may stand still that is not starved.
+    // Twice the time for which an attacher that is not starved may stand still.
     assert!(begin.elapsed() > Duration::from_secs(1));
     target.works("after it was held");
     target.ends_well();
 }
 
-/// Nobody can let all threads go in the place of one who holds them, and may be changing their code.
+/// If the attacher holds all threads and may be changing their code, the watchdog cannot release them for it.
 #[test]
 fn a_holder_of_all_threads_that_blocks_is_ended() {
     let target = Target::start("waits", &["nanosleep"]);
@@ -311,7 +312,8 @@ fn ended_by_the_watchdog(variable: &str, value: &str, again: impl Fn()) {
     target.ends_well();
 }
 
-/// A holder that stands still for three times as long as it may on a calm machine, beside many threads that want to run.
+/// A holder stands still for three times the limit of a calm machine, among many threads that compete for the
+/// processors.
 #[test]
 fn an_attacher_is_not_ended_because_the_machine_is_busy() {
     let target = Target::start("waits", &["nanosleep"]);

@@ -1,15 +1,15 @@
-//! End of a process that is not a child of ours.
+//! End of a process that is not our child.
 //!
-//! Its wait status is its parent's to take, and a shell takes it at once. A descriptor of the process (pidfd_open(2)) that was
-//! opened before keeps it (PIDFD_GET_INFO with PIDFD_INFO_EXIT, Linux 6.15); before that kernel, it is in /proc as long
-//! as the parent has not taken it.
+//! Its parent collects the wait status, and a shell does so immediately. A descriptor of the process (pidfd_open(2))
+//! that was opened before keeps the status (PIDFD_GET_INFO with PIDFD_INFO_EXIT, Linux 6.15). On older kernels, the
+//! status is in /proc until the parent has collected it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::descriptor::descriptor_of_process;
 use memhook_process::ended_with;
 
-/// A process whose end is to be known.
+/// Process whose end is of interest.
 pub struct EndWatch {
     pid: i32,
     process: Option<OwnedFd>,
@@ -30,7 +30,7 @@ const PIDFD_GET_INFO: libc::c_ulong = 0xc040_ff0b;
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
 
 impl EndWatch {
-    /// Watches the end of a process that lives.
+    /// Watches the end of a living process.
     pub fn of(pid: i32) -> EndWatch {
         EndWatch {
             pid,
@@ -38,7 +38,7 @@ impl EndWatch {
         }
     }
 
-    /// The wait status with which the process has ended, as far as anybody but its parent can know it.
+    /// Returns the wait status with which the process has ended, if it can be determined without being its parent.
     pub fn status(&self) -> Option<i32> {
         self.kept().or_else(|| ended_with(self.pid))
     }

@@ -1,22 +1,21 @@
-//! Errors, with the process, the thread and the address.
+//! Errors with the process, the thread and the address.
 
 use std::io;
 use std::time::Duration;
 
 use memhook_process::{Mapping, RemoteAddress};
 
-/// The failure of an operation on the target. Unless the variant says otherwise, the target has been
-/// put back as it was.
+/// Failure of an operation on the target. Unless the variant says otherwise, the target has been restored.
 ///
-/// A `cause` is part of the text, so it is not the [`std::error::Error::source`] as well.
+/// The text includes the `cause`, so that is not also the [`std::error::Error::source`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program could not be started.
     #[error("cannot start {program}")]
     Start {
-        /// Its name as it was given.
+        /// Name of the program as it was given.
         program: String,
-        /// Answer of the kernel.
+        /// Error from the kernel.
         #[source]
         cause: io::Error,
     },
@@ -34,20 +33,20 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// Another process has the id now.
+    /// Another process has taken the id.
     #[error(transparent)]
     Replaced(#[from] memhook_process::Replaced),
-    /// The target may not be traced by us.
+    /// We may not trace the target.
     #[error(
         "no permission to trace process {pid}: {cause} (run as the same user with CAP_SYS_PTRACE, or check kernel.yama.ptrace_scope)"
     )]
     Permission {
         /// Process id.
         pid: i32,
-        /// Answer of the kernel.
+        /// Error from the kernel.
         cause: io::Error,
     },
-    /// Another process traces the target already.
+    /// Another process already traces the target.
     #[error(
         "process {pid} is already traced by process {tracer}: end that debugger or tracer first"
     )]
@@ -57,8 +56,8 @@ pub enum Error {
         /// Process id of the tracer.
         tracer: i32,
     },
-    /// The target is stopped by job control, so a lock held by one of its threads would never be
-    /// released while we call into it.
+    /// The target is stopped by job control, so a lock held by one of its threads would never be released while we call
+    /// a function in it.
     #[error(
         "process {pid} is stopped (SIGSTOP or Ctrl-Z): continue it with kill -CONT {pid} first"
     )]
@@ -66,17 +65,18 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// No thread could be stopped at a point where calling into it is safe.
+    /// No thread could be stopped at a point where calls are safe.
     #[error("no thread of process {pid} reached a safe point within {} ms: {reason}", waited.as_millis())]
     NoSafeThread {
         /// Process id.
         pid: i32,
         /// Time spent on attempts.
         waited: Duration,
-        /// Reason why the last thread tried was refused.
+        /// Reason for refusing the last tried thread.
         reason: String,
     },
-    /// A seized thread did not stop: it sleeps uninterruptibly, or gets no processor. It is let go as soon as it stops.
+    /// A seized thread did not stop: it sleeps uninterruptibly, or gets no processor. It is released as soon as it
+    /// stops.
     #[error(
         "thread {tid} of process {pid} does not stop (uninterruptible sleep, or no processor); it will be released as soon as it stops"
     )]
@@ -86,7 +86,7 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// Not all threads stopped within the time for which each of them may be held, however often it was tried.
+    /// After all attempts, some threads did not stop within the time for which each of them may be held.
     #[error(
         "thread {tid} of process {pid} did not stop within {limit:?} (uninterruptible sleep, as during vfork, or no processor); the other threads were released after each of {attempts} attempts: try again, or allow a longer hold"
     )]
@@ -95,24 +95,24 @@ pub enum Error {
         pid: i32,
         /// Thread id.
         tid: i32,
-        /// For how long threads may be held.
+        /// Time limit of a hold.
         limit: Duration,
-        /// Number of holds that were given up.
+        /// Number of abandoned holds.
         attempts: u32,
     },
-    /// This process gets a processor too rarely to hold a thread of the target, which would stand still meanwhile. Nothing
-    /// was held.
+    /// This process gets processor time too rarely to hold a thread of the target, which would stay stopped meanwhile.
+    /// No thread was held.
     #[error(
         "process {pid} was left alone: memhook-rs waited {wait:?} for each turn on a processor, and a held thread would wait as long. Give memhook-rs more processor time (its control group may have a quota), or try again when the machine is less busy"
     )]
     Starved {
         /// Process id.
         pid: i32,
-        /// Length of its wait for a turn.
+        /// Length of the wait for a turn.
         wait: Duration,
     },
-    /// The target has system calls of this thread handed to a handler of its own, so it would answer those that we make
-    /// there (prctl(2), PR_SET_SYSCALL_USER_DISPATCH).
+    /// The target redirects the system calls of this thread to its own handler, which would receive ours too (prctl(2),
+    /// PR_SET_SYSCALL_USER_DISPATCH).
     #[error(
         "thread {tid} of process {pid} handles its own system calls (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), so memhook-rs cannot make any in it: attach before it does so, or to another process"
     )]
@@ -122,7 +122,7 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// The target watches its memory itself.
+    /// The target itself uses userfaultfd(2).
     #[error(
         "process {pid} uses userfaultfd(2) itself, so memhook-rs cannot watch which of its pages are written"
     )]
@@ -130,7 +130,7 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// A thread of the target that runs on has closed the descriptor that a held one had opened for us.
+    /// A running thread of the target has closed the descriptor that a held thread had opened for us.
     #[error(
         "another thread of process {pid} closed a descriptor that memhook-rs had just opened there (closefrom, close_range): try again"
     )]
@@ -147,7 +147,7 @@ pub enum Error {
         pid: i32,
         /// Thread id.
         tid: i32,
-        /// Answer of the kernel.
+        /// Error from the kernel.
         cause: io::Error,
     },
     /// Memory of the target could not be read or written.
@@ -159,9 +159,9 @@ pub enum Error {
         pid: i32,
         /// Address in the target.
         address: RemoteAddress,
-        /// Number of bytes that were asked for.
+        /// Number of requested bytes.
         bytes: usize,
-        /// Answer of the kernel.
+        /// Error from the kernel.
         cause: io::Error,
     },
     /// A file of /proc could not be used.
@@ -169,7 +169,7 @@ pub enum Error {
     File {
         /// Path of the file.
         path: String,
-        /// Answer of the kernel.
+        /// Error from the kernel.
         cause: io::Error,
     },
     /// The code that remote work needs was not found in executable memory of the target.
@@ -180,8 +180,8 @@ pub enum Error {
         /// Process id.
         pid: i32,
     },
-    /// The thread may not read the time-stamp counter, which our code in the target does: it would be
-    /// killed (PR_SET_TSC, prctl(2)).
+    /// The thread may not read the time stamp counter, which our code in the target does. The kernel would kill it
+    /// (PR_SET_TSC, prctl(2)).
     #[error(
         "thread {tid} of process {pid} has forbidden itself the time-stamp counter (prctl PR_SET_TSC), which tracing needs"
     )]
@@ -191,7 +191,7 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// The thread runs with a shadow stack (CET), which refuses the prepared way back.
+    /// The thread runs with a shadow stack (CET), which prevents the prepared return.
     #[error(
         "thread {tid} of process {pid} runs with a shadow stack: start the process without GLIBC_TUNABLES=glibc.cpu.hwcaps=SHSTK"
     )]
@@ -201,17 +201,17 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// Another process runs in the same memory, whose threads are not held with those of the target.
+    /// Another process runs in the same memory, and its threads are not held with those of the target.
     #[error(
         "process {other} runs in the memory of process {pid} (vfork): try again when it has executed its program"
     )]
     SharesMemory {
         /// Process id.
         pid: i32,
-        /// Process id of the other one.
+        /// Process id of the other process.
         other: i32,
     },
-    /// A thread has no thread pointer as the ABI wants it, by which pads tell threads apart.
+    /// A thread has no thread pointer as the ABI requires it. Pads tell threads apart by it.
     #[error(
         "thread {tid} of process {pid} has no thread pointer of its own, by which probes tell threads apart"
     )]
@@ -221,8 +221,8 @@ pub enum Error {
         /// Thread id.
         tid: i32,
     },
-    /// The thread went back to its own work by itself, because this process was stopped or got no
-    /// processor between two steps. What was called before has been done.
+    /// The thread resumed its own work by itself, because this process was stopped or got no processor between two
+    /// steps. Earlier calls have completed.
     #[error(
         "thread {tid} of process {pid} resumed its own work before memhook-rs was finished, because memhook-rs was stopped or delayed: try again"
     )]
@@ -249,13 +249,13 @@ pub enum Error {
     RemoteFault {
         /// Process id.
         pid: i32,
-        /// The faulting address if the kernel gives one, else the program counter.
+        /// Faulting address if the kernel reports one, otherwise the program counter.
         address: u64,
         /// Signal number.
         signal: i32,
     },
-    /// A function called in the target has not returned. It holds locks, so the thread finishes it by itself and then
-    /// goes back to its work.
+    /// A function called in the target has not returned. It holds locks, so the thread completes it by itself and then
+    /// resumes its own work.
     #[error(
         "function {function} called in process {pid} has not returned within {} ms; its thread finishes the call \
          and then resumes its own work",
@@ -269,8 +269,8 @@ pub enum Error {
         /// Length of the wait.
         waited: Duration,
     },
-    /// A function called in the target did not return. The thread was put back although the
-    /// function had not finished: it waited for a lock that it did not get.
+    /// A function called in the target did not return, because it waited for a lock. The thread was restored although
+    /// the function had not finished.
     #[error(
         "function {function} called in process {pid} did not return within {} ms: a lock it needs is held by another thread",
         waited.as_millis()
@@ -289,17 +289,17 @@ pub enum Error {
         /// Number of arguments given.
         count: usize,
     },
-    /// A seccomp filter may end the process for a system call that would have to be made in it.
+    /// A seccomp filter may end the process for a system call that is needed in it.
     #[error(
         "a seccomp filter may kill process {pid} for {call}, which memhook-rs has to call in it; the filter is suspended during the call, but not if memhook-rs is killed at that moment"
     )]
     CallIsFiltered {
         /// Process id.
         pid: i32,
-        /// Its name, or that of a function which makes it.
+        /// Name of the call, or of a function that makes it.
         call: &'static str,
     },
-    /// No copy of the process can be made by fork.
+    /// The process cannot be copied by fork.
     #[error("process {pid} cannot be copied by fork: {reason}")]
     NoFork {
         /// Process id.
@@ -319,13 +319,13 @@ pub enum Error {
     },
 }
 
-/// The mappings of the target.
+/// Returns the mappings of the target.
 pub(crate) fn mappings(pid: i32) -> Result<Vec<Mapping>, Error> {
     memhook_process::mappings(pid).map_err(|error| Error::of_process(pid, error))
 }
 
 impl Error {
-    /// Converts the error of looking at the target.
+    /// Converts an error of reading the target.
     pub(crate) fn of_process(pid: i32, error: memhook_process::Error) -> Error {
         match error {
             memhook_process::Error::Proc { path, cause } => Error::proc(pid, path, cause),
@@ -333,7 +333,7 @@ impl Error {
         }
     }
 
-    /// The error of using a file of the target in /proc.
+    /// Creates the error for a file of the target in /proc.
     pub(crate) fn proc(pid: i32, path: String, cause: io::Error) -> Error {
         match cause.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => Error::TargetGone { pid },
@@ -361,7 +361,7 @@ impl Error {
 mod tests {
     use super::*;
 
-    /// An error that is printed with its sources must not say the same thing twice.
+    /// An error that is printed with its sources must not repeat itself.
     #[test]
     fn no_text_repeats_its_source() {
         let (pid, tid) = (7, 8);

@@ -1,4 +1,4 @@
-//! Children that are forked while a guide is made keep its descriptor, and map it to write to it.
+//! Children that are forked while a guide is made keep its descriptor, and map it for writing.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use crate::{Guide, create_guided_region, steps};
 
 const GUIDE_BYTES: u64 = 1 << 16;
 const BYTES: u64 = 1 << 20;
-/// So long the attacher waits at a step, in ms, so that a fork comes in between.
+/// Time in milliseconds that the attacher waits at a step, so that a fork can happen there.
 const WINDOW: &str = "20";
 
-/// The test below starts it.
+/// Attacher for the test below.
 #[test]
 #[ignore = "the attacher of another test"]
 fn maker() {
@@ -26,7 +26,7 @@ fn maker() {
     println!("is shared: {is_shared}\nsteps: {}", steps::count());
 }
 
-/// The inodes of guides that a process has mapped with this protection.
+/// Returns the inodes of guides that a process has mapped with this protection.
 fn guides(pid: i32, protection: &str) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let guides = maps.lines().filter(|line| line.contains("memhook-guide"));
@@ -35,7 +35,7 @@ fn guides(pid: i32, protection: &str) -> Vec<String> {
     fields.map(|fields| fields[4].to_owned()).collect()
 }
 
-/// Returns true if a child has mapped what it can; it says so by its name.
+/// Returns true if a child has mapped everything that it can, which its name reports.
 fn has_mapped(child: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|name| name.trim() == "mapped")
 }
@@ -51,15 +51,15 @@ fn no_child_stays(pid: i32) {
     }
 }
 
-/// What became of the guides that were made while somebody forked.
+/// Counts of the guides that were made during forks.
 #[derive(Debug, Default)]
 struct Made {
     used: usize,
-    /// Those that a child had mapped before they were sealed.
+    /// Guides that a child had mapped before they were sealed.
     thrown_away: usize,
 }
 
-/// Has attachers make guides; each waits at another of its steps.
+/// Runs attachers that make guides; each waits at another of its steps.
 fn make_guides(target: &Target, made: &mut Made) {
     let pid = target.program.pid();
     for step in 1.. {
@@ -97,7 +97,7 @@ fn make_guides(target: &Target, made: &mut Made) {
 fn no_child_can_ever_write_a_guide() {
     let target = Target::start("keeps_guides", &[]);
     let mut made = Made::default();
-    // Those that fork need a processor in the right moment.
+    // The forking threads need a processor at the right moment.
     for _ in 0..10 {
         make_guides(&target, &mut made);
         if made.thrown_away > 0 {

@@ -1,5 +1,4 @@
-//! The attacher is killed at every step of remote work, and at random moments between; the target
-//! must never notice.
+//! The attacher is killed at every step of remote work, and at random moments between; the target must never notice.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
@@ -16,18 +15,18 @@ use crate::{
     Dlopen, Error, ForkPlan, Held, Others, create_region, hold_all, load_object, restart, steps,
 };
 
-/// Where the attacher, which is this test program started once more, finds its target.
+/// Variable with the target of the attacher, which is another run of this test program.
 pub(crate) const TARGET: &str = "MEMHOOK_TEST_TARGET";
 
-/// Holds a thread that goes home soon when the attacher is killed.
+/// Holds a thread that goes home soon after a kill of the attacher.
 pub(crate) fn hold(pid: u64) -> Held {
     patiently(|| hold_with(pid as i32, &anywhere(), Timing::QUICK))
 }
 
-/// The exit status of an attacher that got no processor for so long that its target was let go. It runs once more.
+/// Exit status of an attacher that got no processor for so long that its target was released. The test runs it again.
 pub(crate) const STARVED: i32 = 77;
 
-/// What the work of an attacher came to.
+/// Returns the result of an attacher's work.
 pub(crate) fn done<T>(result: Result<T, Error>) -> T {
     match result {
         Err(error) if is_for_want_of_a_processor(&error) => std::process::exit(STARVED),
@@ -35,7 +34,7 @@ pub(crate) fn done<T>(result: Result<T, Error>) -> T {
     }
 }
 
-/// The process id of the target, in an attacher that a test has started.
+/// Returns the process id of the target, in an attacher that a test has started.
 pub(crate) fn target_of_attacher() -> Option<u64> {
     let target = std::env::var(TARGET).ok()?;
     target.split(' ').next()?.parse().ok()
@@ -76,7 +75,7 @@ fn attacher() {
     done(load_object(&mut held, dlopen, &object));
     held.let_others_go();
     done(map_and_call(&mut held));
-    // Not every kernel has it.
+    // Not every kernel supports it.
     drop(take_userfault(&mut held));
     done(held.release());
     let mut plan = ForkPlan::of(pid as i32).unwrap();
@@ -103,9 +102,9 @@ fn caller_again() {
     done(held.release());
 }
 
-/// The other tests start it with [`TARGET`] set. The thread is held as if the stop had come when the kernel had set its
-/// registers for restart_syscall, and the thread was not there yet: by the kernel itself, with the number of the
-/// interrupted call, or after an interrupt, with none.
+/// The other tests start it with [`TARGET`] set. The thread is held as if the stop had come after the kernel had set
+/// its registers for restart_syscall, and before the thread got there: once with the number of the interrupted call,
+/// and once, as after an interrupt, with none.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_on_the_way() {
@@ -130,7 +129,7 @@ fn caller_on_the_way() {
     done(held.release());
 }
 
-/// The other tests start it with [`TARGET`] set; it leaves nothing in the target when it is done.
+/// The other tests start it with [`TARGET`] set. It leaves nothing in the target when it is done.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller() {
@@ -144,7 +143,7 @@ fn caller() {
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
     let mut held = hold(numbers[0]);
     match held.call(RemoteAddress(numbers[1]), &[]) {
-        // A test has stopped and continued this process, or made it stand still.
+        // A test has stopped and continued this process, or kept it from running.
         Err(Error::WentHome { .. }) if has_lost_time() => {}
         result => assert_eq!(done(result), numbers[0]),
     }
@@ -162,16 +161,16 @@ fn has_lost_time() -> bool {
 
 pub(crate) struct Target {
     pub program: Program,
-    /// The address of its count of rounds.
+    /// Address of the target's count of rounds.
     rounds: u64,
-    /// The address of its count of calls that ended with EINTR.
+    /// Address of the target's count of calls that ended with EINTR.
     interrupted: Option<u64>,
     attacher: String,
     object: Object,
     blocked: String,
 }
 
-/// A file that goes with the value.
+/// File that is removed with this value.
 struct Object(std::path::PathBuf);
 
 impl Drop for Object {
@@ -186,7 +185,7 @@ impl Target {
         Target::of(Program::start(name, args), common::build("object", &flags))
     }
 
-    /// Starts the same program once more.
+    /// Starts the same program again.
     pub fn again(&self, name: &str) -> Target {
         let object = common::link("object", &self.object.0);
         Target::of(self.program.again(name, &[]), object)
@@ -220,7 +219,7 @@ impl Target {
         read_word(self.program.pid(), RemoteAddress(address)).expect("the target lives")
     }
 
-    /// Runs the attacher; `true` if it came to its end.
+    /// Runs the attacher; `true` if it finished.
     fn attach(&self, step: u64, delay_us: Option<u64>) -> bool {
         self.run("kill_tests::attacher", step, delay_us)
     }
@@ -261,7 +260,7 @@ impl Target {
         output.status.success()
     }
 
-    /// Checks that the target goes on, untraced and with its signal mask.
+    /// Checks that the target continues, untraced and with its signal mask.
     pub fn works(&self, when: &str) {
         let pid = self.program.pid();
         let begin = Instant::now();
@@ -284,8 +283,8 @@ impl Target {
         assert_eq!(status(pid, "SigBlk:"), self.blocked, "{when}");
     }
 
-    /// Checks that no descriptor of ours stays open in it. The thread that was held closes it on its way home, and where it
-    /// is not the one that counts rounds, it may wait for a processor for longer than those take.
+    /// Checks that no descriptor of ours stays open in the target. The held thread closes it on its way home. If that
+    /// is not the thread that counts rounds, it may wait for a processor for longer than those take.
     pub fn has_no_file_of_ours(&self, when: &str) {
         let folder = format!("/proc/{}/fd", self.program.pid());
         let is_ours = |to: &String| to.contains("memfd:memhook") || to.contains("userfaultfd");
@@ -303,8 +302,8 @@ impl Target {
         }
     }
 
-    /// All mappings, but for where the main thread's stack begins: it grows whenever the program itself, or the kernel for a
-    /// signal of its, needs more of it.
+    /// Returns all mappings without the start of the main thread's stack, which grows whenever the program, or the
+    /// kernel for one of its signals, needs more of it.
     pub fn mappings(&self) -> String {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).unwrap();
         let end_of_stack = |line: &str| match line.ends_with("[stack]") {
@@ -314,7 +313,7 @@ impl Target {
         maps.lines().map(end_of_stack).collect()
     }
 
-    /// Checks that the mappings come to be these again.
+    /// Checks that these mappings are the only ones again.
     pub fn has_only(&self, mappings: &str, when: &str) {
         let until = Instant::now() + LONG;
         while self.mappings() != mappings {
@@ -330,7 +329,7 @@ impl Target {
     }
 }
 
-/// The ids of the children of all threads.
+/// Returns the ids of the children of all threads.
 pub(crate) fn children(pid: i32) -> String {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target lives");
     let files = threads
@@ -345,7 +344,7 @@ pub(crate) fn status(pid: i32, name: &str) -> String {
     line.unwrap().trim().to_owned()
 }
 
-/// A random number (xorshift64).
+/// Returns a random number (xorshift64).
 fn random(state: &mut u64, below: u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -353,8 +352,8 @@ fn random(state: &mut u64, below: u64) -> u64 {
     *state % below
 }
 
-/// How many random kills there are; the variable MEMHOOK_TEST_ROUNDS may ask for fewer, as of the end-to-end tests, whose
-/// harness needs this crate.
+/// Returns the number of random kills. MEMHOOK_TEST_ROUNDS may lower it, as for the end-to-end tests, whose harness
+/// needs this crate.
 fn rounds() -> u64 {
     let asked = std::env::var("MEMHOOK_TEST_ROUNDS").ok();
     let number: Option<u64> = asked.map(|number| number.parse().expect("a number of rounds"));
@@ -377,8 +376,8 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         }
         step += 1;
     }
-    // In each of two holds: from the request to stop over the wait up to the read of the registers. The
-    // numbers differ by one or two between runs, and by more where an attacher had to begin again.
+    // This covers each of two holds from the request to stop, over the wait, up to the read of the registers. The
+    // numbers differ by one or two between runs, and by more if an attacher had to begin again.
     assert!(interrupting.len() <= 20, "EINTR at {interrupting:?}");
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());
     for _ in 0..rounds() {
@@ -397,7 +396,7 @@ fn killed_everywhere(name: &str, args: &[&str]) {
     target.ends_well();
 }
 
-/// The scratch memory goes away with its maker, whenever that dies.
+/// The scratch memory disappears with its maker, whenever that dies.
 #[test]
 fn nothing_stays_mapped_after_a_kill() {
     let target = Target::start("canary", &[]);
@@ -445,7 +444,7 @@ fn a_poll_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("poll");
 }
 
-/// The wait is made by glibc's function for any call, which has no number in front of the call.
+/// glibc's function for any call makes the wait, so there is no number in front of the call.
 #[test]
 fn a_futex_wait_that_was_restarted_survives_a_killed_attacher() {
     killed_in_a_restarted_call("futex");

@@ -1,14 +1,12 @@
-//! Stop one thread of a running process, call functions and system calls in it, load the hook.
+//! Stops one thread of a running process, calls functions and system calls in it, and loads the hook.
 //!
-//! This is the only crate that uses ptrace. A [`Held`] thread is seized (`PTRACE_SEIZE`, so the
-//! target is neither signalled nor killed with us) and stopped; whatever is done with it, its
-//! registers, vector state, signal mask, `errno` and interrupted system call come back when it is
-//! released or dropped. The other threads of the target keep running, but for a few milliseconds while
-//! the loader is called ([`Held::stop_others`]) and where a caller holds all of them ([`AllHeld`]).
+//! This is the only crate that uses ptrace. A [`Held`] thread is seized (`PTRACE_SEIZE`, so the target is neither
+//! signalled nor killed with us) and stopped. Its registers, vector state, signal mask, `errno` and interrupted system
+//! call are restored when it is released or dropped. The other threads of the target keep running, except for a few
+//! milliseconds while the loader is called ([`Held::stop_others`]) and if a caller holds all of them ([`AllHeld`]).
 //!
-//! The caller provides a pid, the address ranges in which a thread must not be stopped, and the
-//! addresses of functions to call. This crate never interprets ELF files of the target, and does not
-//! know what the loaded object is for.
+//! The caller provides a pid, the address ranges in which a thread must not be stopped, and the addresses of functions
+//! to call. This crate never interprets ELF files of the target, and does not know the purpose of the loaded object.
 //!
 //! ptrace requests must come from the thread that seized, so [`Held`] is not `Send`.
 
@@ -26,7 +24,7 @@ mod ptrace;
 mod remote;
 mod watchpoint;
 
-// Each part has one short path, wherever it is used.
+// Each part has one short path in this crate.
 use arch::native::{
     clock, gadgets, native_stack, processor, regs, restart, restarted, scratch, signal_frame,
     syscall_probe,

@@ -1,14 +1,14 @@
-//! All threads of a process, stopped for a moment to read their registers, and let go as they are.
+//! All threads of a process, stopped for a moment to read their registers, and released unchanged.
 //!
-//! This is everything that a command does to threads when it may only look. [`Request`] lists the ptrace requests that
-//! exist here: none of them writes a register, a signal mask or memory, so a stopped thread has nothing to be put back, and
-//! the end of our thread is as good as a release (`exit_ptrace` of kernel/ptrace.c). The holds that change something are in
-//! `hold`, and share no code with this but the guard that keeps us from standing still meanwhile.
+//! A command that may only look does nothing else to threads. [`Request`] lists the ptrace requests of this module.
+//! None of them writes a register, a signal mask or memory, so a stopped thread needs no restoring, and the end of our
+//! thread is as good as a release (`exit_ptrace` of kernel/ptrace.c). The holds that change something are in `hold`.
+//! They share only the guard with this module, which keeps us from being stopped meanwhile.
 //!
-//! Without a write, a call that a stop ends with EINTR cannot be set to be repeated (signal(7) lists them; calls on sockets
-//! are among them if the program has set a timeout). Threads that sleep in such a call are therefore not stopped: where they
-//! sleep is in /proc, and that they have slept on is seen afterwards. The same goes for threads that were seen in such a
-//! call shortly before.
+//! Without a write, a call that a stop ends with EINTR cannot be set to be repeated (signal(7) lists such calls; they
+//! include calls on sockets for which the program has set a timeout). So threads that sleep in such a call are not
+//! stopped: /proc shows where they sleep, and afterwards that they have slept on. The same goes for threads that were
+//! seen in such a call shortly before.
 
 use crate::guard::Guard;
 use crate::regs::{self, Registers};
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Every ptrace request of this module.
+/// All ptrace requests of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Request {
@@ -34,35 +34,35 @@ enum Request {
 /// Number of times that a thread's call is examined before any thread is stopped, and the time between.
 const LOOKS: usize = 24;
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
-/// With more threads, each is looked at less often.
+/// Limit of all these looks; with more threads, each is examined less often.
 const MOST_LOOKS: usize = 6000;
-/// A thread that takes longer to stop sleeps uninterruptibly, or gets no processor.
+/// Time limit of a stop. A thread that takes longer sleeps uninterruptibly, or gets no processor.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
-/// For how long this process waits until it gets its turns on a processor.
+/// Longest time that this process waits until it gets its turns on a processor.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For how long a thread that must not be stopped is expected to fall asleep, if it happens to run.
+/// Longest wait for a running thread that must not be stopped to fall asleep.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
 
-/// One thread, as it was seen.
+/// State of one thread.
 pub struct SeenThread {
     /// Thread id.
     pub tid: i32,
-    /// Its registers. Of a thread that was not stopped: the number and the arguments of its call, `rip` and `rsp`.
+    /// Registers. For a thread that was not stopped: number and arguments of its call, `rip` and `rsp`.
     pub registers: Registers,
-    /// The whole extended state (vector registers); nothing of a thread that was not stopped.
+    /// Whole extended state (vector registers); empty for a thread that was not stopped.
     pub extended: Vec<u8>,
-    /// True if it was stopped, and all of its registers are known.
+    /// True if it was stopped, so that all of its registers are known.
     pub is_stopped: bool,
 }
 
-/// A thread that was not stopped: its id, and what changes when it runs.
+/// Thread that was not stopped: its id, and the facts that change when it runs.
 struct Sleeping {
     tid: i32,
-    /// The line of /proc/PID/task/TID/syscall, and how often the thread has gone to sleep. Nothing: it runs.
+    /// Line of /proc/PID/task/TID/syscall, and the number of times that the thread has gone to sleep. `None`: it runs.
     seen: Option<(String, u64)>,
 }
 
-/// All threads of a process, while those that may be stopped are stopped.
+/// All threads of a process, while the threads that may be stopped are stopped.
 pub struct ThreadsSeen {
     pid: i32,
     stopped_at: Instant,
@@ -73,21 +73,21 @@ pub struct ThreadsSeen {
 
 /// Result of a look.
 pub struct Seen<R> {
-    /// Result of the work while the threads stood still.
+    /// Result of the work while the threads were stopped.
     pub result: R,
-    /// For how long they did.
+    /// Time for which they were stopped.
     pub held: Duration,
-    /// Threads that were stopped in a call that ends with EINTR: they had begun it in the moment before.
+    /// Threads that were stopped in a call that ends with EINTR, which they had just begun.
     pub cut_short: Vec<i32>,
 }
 
 impl ThreadsSeen {
-    /// Time since the first thread was told to stop.
+    /// Returns the time since the first thread was told to stop.
     pub fn held_for(&self) -> Duration {
         self.stopped_at.elapsed()
     }
 
-    /// The threads that were not stopped.
+    /// Returns the threads that were not stopped.
     pub fn not_stopped(&self) -> impl Iterator<Item = i32> {
         self.not_stopped.iter().map(|thread| thread.tid)
     }
@@ -103,10 +103,10 @@ impl ThreadsSeen {
     }
 }
 
-/// Stops the threads of `pid` that can be stopped unnoticed, has `work` done, and lets them go. `limit`: for how long they
-/// may be held until all have stopped; after that it is for `work` to keep to it.
+/// Stops the threads of `pid` that can be stopped unnoticed, calls `work`, and releases them. `limit`: longest time
+/// that they may be held until all have stopped; after that `work` must keep to it.
 ///
-/// A thread of ours does it that ends with it: what has not stopped in time is let go by the kernel then.
+/// A separate thread of ours does this. When it ends, the kernel releases any thread that has not stopped in time.
 pub fn see_threads<R: Send>(
     pid: i32,
     limit: Option<Duration>,
@@ -124,9 +124,9 @@ fn see<R>(
     work: impl FnOnce(&ThreadsSeen) -> R,
 ) -> Result<Seen<R>, Error> {
     starvation::observe();
-    // Takes a moment to be on duty.
+    // The watchdog takes a moment to be on duty.
     crate::watchdog::start();
-    // Whoever is starved holds nobody.
+    // A starved thread must not hold any.
     starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)?;
     let delicate = seen_in_delicate_calls(pid);
     let _guard = Guard::begin(pid, false);
@@ -155,7 +155,7 @@ fn see<R>(
     })
 }
 
-/// The threads that were in a call which a stop would end, at one of several moments.
+/// Returns the threads that were in a call that a stop would end, at any of several moments.
 fn seen_in_delicate_calls(pid: i32) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     let mut left = MOST_LOOKS;
@@ -181,7 +181,7 @@ fn is_delicate(pid: i32, tid: i32) -> bool {
     let mut is_on_socket = || {
         let descriptor = fields.next().and_then(|field| field.strip_prefix("0x"));
         let number = descriptor.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        // One that cannot be looked at may be one.
+        // A thread that cannot be examined may be in such a call.
         number
             .and_then(|number| std::fs::read_link(format!("/proc/{pid}/fd/{number}")).ok())
             .is_none_or(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:"))
@@ -206,16 +206,16 @@ fn is_delicate(pid: i32, tid: i32) -> bool {
     }
 }
 
-/// Where a sleeping thread is (proc_pid_syscall(5)), and how often it has gone to sleep; `None` if it runs.
+/// Returns where a sleeping thread is (proc_pid_syscall(5)), and how often it has gone to sleep; `None` if it runs.
 fn asleep(pid: i32, tid: i32) -> Option<(String, u64)> {
-    // Twice, as the thread may run between the two.
+    // The count is read twice, because the thread may run between the two reads.
     let before = sleeps(pid, tid)?;
     let line = proc_text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     let is_asleep = !line.starts_with("running") && sleeps(pid, tid) == Some(before);
     is_asleep.then_some((line, before))
 }
 
-/// Number, arguments, stack pointer and program counter of a sleeping thread.
+/// Parses number, arguments, stack pointer and program counter of a sleeping thread.
 fn registers_of(line: &str) -> Option<Registers> {
     let mut fields = line.split_whitespace();
     let number: i64 = fields.next()?.parse().ok()?;
@@ -223,7 +223,7 @@ fn registers_of(line: &str) -> Option<Registers> {
         .map(|field| u64::from_str_radix(field.trim_start_matches("0x"), 16).ok())
         .collect();
     let values = values?;
-    // Outside of a call there are only the last two.
+    // Outside a call there are only the last two.
     let &[.., rsp, rip] = values.as_slice() else {
         return None;
     };
@@ -242,18 +242,18 @@ fn registers_of(line: &str) -> Option<Registers> {
     })
 }
 
-/// The threads on their way to a stop.
+/// Threads on their way to a stop.
 struct Stopping {
     pid: i32,
     /// Threads that are never stopped.
     delicate: BTreeSet<i32>,
-    /// Told to stop, and not seen to have stopped.
+    /// Threads that were told to stop, and were not seen to have stopped.
     seized: BTreeSet<i32>,
     seen: ThreadsSeen,
 }
 
 impl Stopping {
-    /// Until no new thread shows up: once all known ones stand still, nobody is left to start another.
+    /// Stops threads until there is no new one: once all known ones are stopped, none is left to start another.
     fn stop_all(&mut self, limit: Option<Duration>) -> Result<(), Error> {
         let mut known = BTreeSet::new();
         loop {
@@ -274,7 +274,7 @@ impl Stopping {
         }
     }
 
-    /// Uninterruptible sleep: nothing stops it.
+    /// Returns true for uninterruptible sleep, which nothing ends.
     fn is_stuck(&self, tid: i32) -> bool {
         thread_state(self.pid, tid) == Some('D')
     }
@@ -282,7 +282,7 @@ impl Stopping {
     fn look_at_sleeping(&mut self, tid: i32) {
         let until = Instant::now() + SLEEP_LIMIT;
         let mut seen = asleep(self.pid, tid);
-        // Nobody is to wait for it: those that are stopped already would stand still meanwhile.
+        // If other threads are stopped already, they must not wait for this one.
         while seen.is_none() && self.seen.threads.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_micros(200));
             seen = asleep(self.pid, tid);
@@ -382,7 +382,7 @@ impl Stopping {
         }
     }
 
-    /// Threads that have begun, since they were looked at, a call that a stop ends.
+    /// Returns the threads that have begun a call that a stop ends since they were examined.
     fn cut_short(&self) -> Vec<i32> {
         let is_cut =
             |r: &Registers| r.orig_rax as i64 >= 0 && r.rax as i64 == -i64::from(libc::EINTR);
@@ -400,16 +400,16 @@ impl Stopping {
     }
 }
 
-/// A request without pointers.
+/// Makes a request without pointers.
 fn plain(request: Request, tid: i32, data: i32) -> io::Result<()> {
     // SAFETY: the kernel follows no pointer for the requests that are made by this.
     unsafe { ask(request, tid, 0, data as usize) }
 }
 
-/// The only place from which this module calls ptrace(2).
+/// Calls ptrace(2), as the only place in this module.
 ///
 /// # Safety
-/// `data` must be what the request asks for; where it is a pointer it must be valid for what the kernel does there.
+/// `data` must be what the request requires; if it is a pointer, it must be valid for the kernel's access.
 unsafe fn ask(request: Request, tid: i32, address: usize, data: usize) -> io::Result<()> {
     // SAFETY: the caller vouches for the pointer; the request affects only the tracee.
     let result = unsafe { libc::ptrace(request as libc::c_uint, tid, address, data) };
@@ -420,10 +420,10 @@ unsafe fn ask(request: Request, tid: i32, address: usize, data: usize) -> io::Re
     }
 }
 
-/// Reads a register set into `room`, which it fits into; returns how many bytes it has.
+/// Reads a register set into `room`, which must be large enough; returns its size in bytes.
 ///
 /// # Safety
-/// `room` points to so many writable bytes, of a type for which any bytes are a value.
+/// `room` points to this many writable bytes, of a type for which any bytes are a value.
 unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Result<usize> {
     let mut vector = libc::iovec {
         iov_base: room.cast(),

@@ -1,4 +1,4 @@
-//! Objects that are mapped without a loader, and what is left of them when their maker is killed.
+//! Objects that are mapped without a loader, and their remains after a kill of their maker.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -12,10 +12,10 @@ use crate::scratch::word;
 use crate::{Error, Held, ObjectImage, hold, map_object, unmap_unfinished};
 
 const PAGE: u64 = 4096;
-/// Word that its data holds behind its own address.
+/// Word that the object's data contains after its own address.
 const ANSWER: u64 = 0x1234_5678_9abc;
 
-/// Four pages: a header, code that returns the first word of the data, the data, and zeros.
+/// Returns four pages: a header, code that returns the first word of the data, the data, and zeros.
 fn contents(base: u64) -> Vec<u8> {
     let mut bytes = vec![0; 3 * PAGE as usize];
     bytes[..5].copy_from_slice(b"\x7fELF\x02");
@@ -32,7 +32,7 @@ fn contents(base: u64) -> Vec<u8> {
     bytes
 }
 
-/// Maps it and calls it.
+/// Maps the object and calls it.
 pub(crate) fn map_and_call(held: &mut Held) -> Result<(), Error> {
     let object = ObjectImage {
         name: crate::load::NAME,
@@ -58,7 +58,7 @@ fn ours(pid: i32) -> Vec<String> {
 
 #[test]
 fn a_mapped_object_is_whole_and_nothing_of_it_is_writable_code() {
-    // With another program each time: an object may be left unfinished.
+    // Each attempt uses another program, because an object may be left unfinished.
     patiently(objects_are_whole);
 }
 
@@ -88,7 +88,7 @@ fn objects_are_whole() -> Result<(), Error> {
         assert_eq!(protection(PAGE), (true, false, true));
         assert_eq!(protection(2 * PAGE), (true, true, false));
         assert_eq!(protection(3 * PAGE), (true, true, false));
-        // Anonymous, because only such memory can be wiped in fork children (madvise(2)).
+        // This must be anonymous, because only such memory can be wiped in forked children (madvise(2)).
         assert_eq!(part(first.start + 3 * PAGE).file_id.2, 0);
         let data = RemoteAddress(first.start + 2 * PAGE);
         assert_eq!(read_word(pid, data + 8), Some(ANSWER));
@@ -112,7 +112,7 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
         bytes: 4 * PAGE,
         code: PAGE..2 * PAGE,
         data: 2 * PAGE..3 * PAGE,
-        // Past the end of all addresses.
+        // Beyond the end of all addresses.
         zeros: 3 * PAGE..1 << 62,
         cleared: 0..0,
         contents: &contents,
@@ -126,14 +126,15 @@ fn an_object_that_cannot_be_mapped_leaves_nothing() {
     program.ends_well();
 }
 
-/// A thread that was kept waiting has gone home and closed it, and the number may be that of a file of the target.
+/// A thread that was kept waiting has gone home and closed the descriptor, whose number may now belong to a file of the
+/// target.
 #[test]
 fn a_descriptor_that_was_closed_on_the_way_home_is_not_used() {
     let mut program = Program::start("canary", &[]);
     program.addresses();
     with_held(program.pid(), &anywhere(), |held| {
         let number = memfd(held, c"memhook-region", MemfdFor::Data)?;
-        // What the way home does before it closes it.
+        // The way home does this before it closes the descriptor.
         let opened = held.scratch()?.words() + word::OPENED;
         held.write(opened, &[0; 8])?;
         let is_refused = |result| matches!(result, Err(Error::WentHome { .. }));
@@ -147,8 +148,8 @@ fn a_descriptor_that_was_closed_on_the_way_home_is_not_used() {
     program.ends_well();
 }
 
-/// Has the target open a descriptor for us, and then, as another thread of it might, close that and open a file, which
-/// gets the number.
+/// Makes the target open a descriptor for us. Then, as another thread might do, makes it close that and open a file,
+/// which gets the number.
 fn replaced_descriptor(held: &mut Held) -> Result<u64, Error> {
     let number = memfd(held, c"memhook-region", MemfdFor::Data)?;
     held.checked_syscall("close", libc::SYS_close, &[number])?;
@@ -175,7 +176,7 @@ fn a_file_that_has_the_number_of_a_descriptor_of_ours_stays_open() {
         let file = Some("/dev/full".into());
         held.close_opened()?;
         assert_eq!(leads_to(pid, number), file);
-        // One that an earlier attacher has left.
+        // A descriptor that an earlier attacher has left.
         held.close_if(number, (1, 2))?;
         assert_eq!(leads_to(pid, number), file);
         let found = std::fs::metadata(format!("/proc/{pid}/fd/{number}")).unwrap();
@@ -187,7 +188,7 @@ fn a_file_that_has_the_number_of_a_descriptor_of_ours_stays_open() {
     program.ends_well();
 }
 
-/// The test below starts it with the target's numbers.
+/// The test below starts it with the target's ids.
 #[test]
 #[ignore = "the process to be killed, started by another test"]
 fn replacer() {
@@ -199,7 +200,7 @@ fn replacer() {
     common::send(std::process::id() as i32, libc::SIGKILL);
 }
 
-/// A thread that goes home by itself leaves the file open, too.
+/// A thread that goes home by itself also leaves the file open.
 #[test]
 fn a_killed_attacher_has_no_file_closed() {
     let target = Target::start("canary", &[]);
@@ -208,12 +209,12 @@ fn a_killed_attacher_has_no_file_closed() {
     target.works("replaced");
     let numbers = (0..64).map(|number| leads_to(pid, number));
     let files = numbers.filter(|file| *file == Some("/dev/full".into()));
-    // Another one of an attacher that had to begin again.
+    // An attacher that had to begin again leaves another one.
     assert_ne!(files.count(), 0);
     common::send(pid, libc::SIGTERM);
 }
 
-/// The test below starts it with the target's numbers.
+/// The test below starts it with the target's ids.
 #[test]
 #[ignore = "the process to be killed, started by another test"]
 fn mapper() {
@@ -225,7 +226,7 @@ fn mapper() {
     done(held.release());
 }
 
-/// Whatever a killed attacher was at, what it leaves is found and can be taken away, and the next one has room.
+/// Remains of an attacher that was killed at any step are found and can be removed, and the next attacher has room.
 #[test]
 fn what_a_killed_attacher_leaves_of_an_object_can_be_taken_away() {
     let target = Target::start("canary", &[]);
@@ -246,7 +247,7 @@ fn what_a_killed_attacher_leaves_of_an_object_can_be_taken_away() {
                 unfinished += 1;
                 unmap_unfinished(held, place)?;
             }
-            // Whole ones are kept by those who come next; here they are in the way.
+            // The next attacher would keep complete objects; here they are in the way.
             let maps = mappings(pid).unwrap();
             let first =
                 |m: &&memhook_process::Mapping| m.path == "/memfd:memhook-hook" && m.offset == 0;

@@ -1,4 +1,4 @@
-//! A frozen copy whose ancestors take in orphans (prctl(2), PR_SET_CHILD_SUBREAPER): they get it, and it ends.
+//! A frozen copy whose ancestors adopt orphans (prctl(2), PR_SET_CHILD_SUBREAPER): they adopt the copy, and it ends.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn copier() {
     let Some(pid) = target_of_attacher() else {
         return;
     };
-    // A target that is killed on the way can be neither held nor copied.
+    // A target that is killed meanwhile can be neither held nor copied.
     let Ok(mut plan) = ForkPlan::of(pid as i32) else {
         return;
     };
@@ -39,15 +39,16 @@ fn copier() {
     println!("steps: {}", steps::count());
 }
 
-/// Makes this process the one that orphans go to. The tests below start it, because it is so for all that a process has.
+/// Makes this process adopt orphans. The tests below start it in a separate process, because the setting is for a whole
+/// process.
 fn take_orphans_in() {
     // SAFETY: plain integers.
     let set = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
     assert_eq!(set, 0);
 }
 
-/// Waits for the ends of all children but these targets, and returns the statuses of those that were made of one: they have
-/// ended, or do so by themselves. The attacher's watchdog comes, too.
+/// Waits for the ends of all children except these targets, and returns the statuses of orphaned copies: they have
+/// ended, or end by themselves. The attacher's watchdog is one of the children too.
 fn orphans(targets: &[i32]) -> Vec<i32> {
     let until = Instant::now() + LONG;
     let mut statuses = Vec::new();
@@ -99,7 +100,7 @@ fn reaper() {
     println!("{step} steps, {copies} copies");
 }
 
-/// The target is killed at every fourth step, so that both processes that are being made may become ours.
+/// The target is killed at every fourth step, so that both processes that are being made may become our children.
 #[test]
 #[ignore = "started by a test as a process of its own"]
 fn reaper_of_all() {

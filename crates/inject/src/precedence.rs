@@ -1,27 +1,27 @@
-//! Precedence of a thread that others wait for: it gets a processor soon.
+//! Precedence for a thread that others wait for: it gets a processor soon.
 //!
-//! It asks for short turns (sched_setattr(2), `sched_runtime` of an ordinary thread; since Linux 6.12), which needs no
-//! privilege, and which an older kernel ignores. A lower niceness gives it more of a processor, too, and does harm where
-//! holders have no real-time priority: in a control group the kernel gives the group's share to the processor that has its
-//! weightiest threads, and the others, holders of targets among them, hardly get a turn on the other processors where there is
-//! a quota.
+//! The thread asks for short turns (sched_setattr(2), `sched_runtime` of an ordinary thread; since Linux 6.12). That
+//! needs no privilege, and an older kernel ignores it. A lower niceness also gives the thread more processor time, but
+//! does harm where holders have no real-time priority. In a control group, the kernel gives the group's share to the
+//! processor with its weightiest threads. With a quota, the other threads, including holders of targets, hardly get a
+//! turn on the other processors.
 
 use crate::urgency::Urgency;
 use crate::watchdog::call;
 
-/// The shortest turn that may be asked for, in nanoseconds.
+/// Shortest turn that may be requested, in nanoseconds.
 pub(crate) const SHORTEST_NS: u64 = 100_000;
-/// For a thread that may have work without end: the target needs the processor, too.
+/// Turn of a thread that may always have work: the target needs the processor too.
 const SHORT_NS: u64 = 500_000;
-/// Slack of a thread by default.
+/// Default turn of a thread.
 pub(crate) const USUAL_NS: u64 = 0;
 
-/// Priority over other threads: enough that a thread which has slept gets a processor at once among many busy ones, and
-/// too little to keep them from it for long.
+/// Niceness of such a thread: low enough that a thread that has slept gets a processor immediately among many busy
+/// ones, and high enough not to keep them from it for long.
 const NICE: i32 = -10;
 
-/// Gives the calling thread precedence over ordinary ones for the rest of its life. A niceness that somebody has chosen
-/// stays. Not real time, as in a hold: this thread may have work without end.
+/// Gives the calling thread precedence over ordinary ones for the rest of its life. A niceness that was set explicitly
+/// stays. It is not real-time priority as in a hold, because this thread may always have work.
 pub fn take_precedence() {
     set_turn(SHORT_NS);
     if !Urgency::begin().is_raised() {
@@ -35,8 +35,8 @@ pub fn take_precedence() {
     }
 }
 
-/// Asks for turns of this length for the calling thread; an ordinary one keeps its niceness, and others are left alone.
-/// It makes no call of the C library.
+/// Requests turns of this length for the calling thread. An ordinary thread keeps its niceness, and others are left
+/// alone. It makes no call of the C library.
 pub(crate) fn set_turn(turn_ns: u64) {
     let mut attributes = Attributes::default();
     let (at, bytes) = (

@@ -1,23 +1,23 @@
-//! The ptrace requests used, as safe functions. nix lacks several of them, so all go through `libc::ptrace`.
+//! The ptrace requests in use, as safe functions. nix lacks several of them, so all use `libc::ptrace`.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// System-call stops are marked with bit 7 of the signal, and execve is reported. Never EXITKILL.
+/// System call stops are marked with bit 7 of the signal, and execve is reported. EXITKILL is never used.
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
-/// For a program that was started here: new threads are seized as well, and each stops at its end.
+/// For a program that memhook-rs started: new threads are seized as well, and each stops at its end.
 const OPTIONS_OF_CHILD: i32 = OPTIONS | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXIT;
-/// Processes that it makes, by fork or vfork, are seized too.
+/// Processes that it makes by fork or vfork are seized too.
 const TRACE_FORKS: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
 
 /// Set if the kernel has refused PTRACE_O_SUSPEND_SECCOMP.
 static NO_SUSPENSION: AtomicBool = AtomicBool::new(false);
 
-/// One raw request.
+/// Makes one raw request.
 ///
 /// # Safety
-/// `address` and `data` must be what ptrace(2) asks for with this request; where one is a pointer
-/// into this process it must be valid for what the kernel reads or writes there.
+/// `address` and `data` must be what ptrace(2) requires for this request; a pointer into this process must be valid for
+/// the kernel's access.
 pub(crate) unsafe fn request(
     request: libc::c_uint,
     tid: i32,
@@ -36,7 +36,7 @@ pub(crate) unsafe fn request(
     }
 }
 
-/// A request without pointers.
+/// Makes a request without pointers.
 fn plain(kind: libc::c_uint, tid: i32, data: i32) -> io::Result<()> {
     // SAFETY: the kernel follows no pointer for the requests below that use this.
     unsafe { request(kind, tid, 0, data as usize) }.map(drop)
@@ -47,7 +47,7 @@ pub(crate) fn seize(tid: i32) -> io::Result<()> {
     plain(libc::PTRACE_SEIZE, tid, OPTIONS)
 }
 
-/// Asks a seized thread to stop; the stop is reported by waitpid as PTRACE_EVENT_STOP.
+/// Asks a seized thread to stop; waitpid reports the stop as PTRACE_EVENT_STOP.
 pub(crate) fn interrupt(tid: i32) -> io::Result<()> {
     plain(libc::PTRACE_INTERRUPT, tid, 0)
 }
@@ -62,20 +62,20 @@ pub(crate) fn resume_to_syscall(tid: i32, signal: i32) -> io::Result<()> {
     plain(libc::PTRACE_SYSCALL, tid, signal)
 }
 
-/// Keeps a thread in its group-stop, to be woken by SIGCONT.
+/// Keeps a thread in its group-stop until SIGCONT.
 pub(crate) fn listen(tid: i32) -> io::Result<()> {
     plain(libc::PTRACE_LISTEN, tid, 0)
 }
 
-/// From now on, threads that a stopped one starts are seized, and each stops at its end; with `forks`,
-/// processes that it makes are seized too.
+/// Seizes all threads that a stopped thread starts from now on, and stops each at its end. With `forks`, processes that
+/// it makes are seized too.
 pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
     let forks = if forks { TRACE_FORKS } else { 0 };
     plain(libc::PTRACE_SETOPTIONS, tid, OPTIONS_OF_CHILD | forks)
 }
 
-/// Returns the value of the present event: for a thread at its end, its wait status; for a clone, the id of the child,
-/// as this process sees it.
+/// Returns the value of the present event: for a thread at its end, its wait status; for a clone, the child's id in our
+/// namespace.
 pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     let mut message = 0u64;
     // SAFETY: the kernel writes one unsigned long.
@@ -90,11 +90,11 @@ pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     Ok(message)
 }
 
-/// Sets the options of a stopped thread and suspends its seccomp filters for as long as it is traced,
-/// because they might refuse what we call in it, or kill it for that. The kernel allows this to a tracer
-/// with CAP_SYS_ADMIN and without filters of its own (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
+/// Sets the options of a stopped thread, and suspends its seccomp filters as long as it is traced, because they might
+/// refuse our calls in it, or kill it for them. The kernel allows this to a tracer with CAP_SYS_ADMIN and without
+/// filters of its own (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
 ///
-/// Returns whether the filters are suspended.
+/// Returns true if the filters are suspended.
 fn set_options(tid: i32, options: i32) -> io::Result<bool> {
     if !NO_SUSPENSION.load(Relaxed) {
         match plain(
@@ -111,18 +111,18 @@ fn set_options(tid: i32, options: i32) -> io::Result<bool> {
     plain(libc::PTRACE_SETOPTIONS, tid, options).map(|()| false)
 }
 
-/// Suspends the seccomp filters of a stopped thread while it is held, where that is allowed; returns
-/// whether it is.
+/// Suspends the seccomp filters of a stopped thread while it is held, if that is allowed. Returns true if they are
+/// suspended.
 pub(crate) fn suspend_filters(tid: i32) -> io::Result<bool> {
     set_options(tid, OPTIONS)
 }
 
-/// Lets a stopped thread go.
+/// Detaches from a stopped thread, which continues.
 pub(crate) fn detach(tid: i32) -> io::Result<()> {
     plain(libc::PTRACE_DETACH, tid, 0)
 }
 
-/// The blocked signals; while a call such as ppoll has replaced the mask, the one that it will put back
+/// Returns the blocked signals. While a call such as ppoll has replaced the mask, this is the mask that it will restore
 /// (kernel/ptrace.c, PTRACE_GETSIGMASK).
 pub(crate) fn signal_mask(tid: i32) -> io::Result<u64> {
     let mut mask = 0u64;
@@ -153,12 +153,12 @@ pub(crate) fn set_signal_mask(tid: i32, mask: u64) -> io::Result<()> {
     .map(drop)
 }
 
-/// From now on, children that a stopped thread makes are traced by us too, from their first instruction.
+/// Makes children of a stopped thread traced by us too, from their first instruction.
 pub(crate) fn follow_children(tid: i32) -> io::Result<()> {
     set_options(tid, OPTIONS | libc::PTRACE_O_TRACECLONE).map(drop)
 }
 
-/// The details of the signal of the current signal-delivery-stop.
+/// Returns the details of the signal of the present signal-delivery-stop.
 pub(crate) fn signal_info(tid: i32) -> io::Result<libc::siginfo_t> {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -167,8 +167,8 @@ pub(crate) fn signal_info(tid: i32) -> io::Result<libc::siginfo_t> {
     Ok(info)
 }
 
-/// The signals that wait for a stopped thread, or for its whole process (`shared`), from the `from`th
-/// on. They stay queued.
+/// Returns the pending signals of a stopped thread, or of its whole process (`shared`), from the `from`th on. They stay
+/// queued.
 pub(crate) fn pending_signals(
     tid: i32,
     shared: bool,
@@ -200,8 +200,8 @@ pub(crate) fn pending_signals(
     Ok(found)
 }
 
-/// Returns true if system calls of a stopped thread are handed to a handler of the program (prctl(2),
-/// PR_SET_SYSCALL_USER_DISPATCH). A kernel before 6.4 cannot say.
+/// Returns true if the kernel passes the system calls of a stopped thread to a handler of the program (prctl(2),
+/// PR_SET_SYSCALL_USER_DISPATCH). A kernel before 6.4 cannot tell.
 pub(crate) fn dispatches_calls(tid: i32) -> bool {
     // PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, and struct ptrace_sud_config { u64 mode, selector, offset, len; }
     // (linux/ptrace.h).
@@ -213,7 +213,7 @@ pub(crate) fn dispatches_calls(tid: i32) -> bool {
     read.is_ok() && configuration[0] != 0
 }
 
-/// The address of the thread's `struct rseq`; 0 if it has none or the kernel (before 5.13) cannot say.
+/// Returns the address of the thread's `struct rseq`; 0 if it has none or the kernel (before 5.13) cannot tell.
 pub(crate) fn rseq_address(tid: i32) -> u64 {
     // struct ptrace_rseq_configuration { u64 pointer; u32 size, signature, flags, pad; }
     let mut configuration = [0u64; 3];

@@ -1,4 +1,4 @@
-//! The attacher is killed while it loads an object; debuggers then open what the loader lists.
+//! The attacher is killed while it loads an object; debuggers then open the names in the loader's list.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::kill_tests::{TARGET, Target, done, hold};
 use crate::{Dlopen, Others, load_object};
 use memhook_process::{RemoteAddress, mappings, read_memory};
 
-/// Debugging a small program takes a second; a debugger that reads from one of its own pipes takes for ever.
+/// Debugging a small program takes a second; a debugger that reads from one of its own pipes hangs.
 const LIMIT_SECONDS: &str = "120";
 
 /// The test below starts it with [`TARGET`] set.
@@ -32,13 +32,13 @@ fn loader() {
     done(held.release());
 }
 
-/// The names of objects of ours in the heap, where the loader keeps its list.
+/// Returns the names of our objects in the heap, where the loader keeps its list.
 fn names(pid: i32) -> Vec<String> {
     let maps = mappings(pid).expect("the target lives");
     let mut names = Vec::new();
     for heap in maps.iter().filter(|mapping| mapping.path == "[heap]") {
         let mut bytes = vec![0; (heap.end - heap.start) as usize];
-        // It may have shrunk meanwhile.
+        // The heap may have shrunk meanwhile.
         if read_memory(pid, RemoteAddress(heap.start), &mut bytes).is_err() {
             continue;
         }
@@ -50,7 +50,7 @@ fn names(pid: i32) -> Vec<String> {
     names
 }
 
-/// Checks that no other process opens anything by these names.
+/// Checks that no other process opens a file by these names.
 fn lead_nowhere(names: &[String], when: &str) {
     for name in names {
         let folder = Path::new(name)
@@ -61,7 +61,7 @@ fn lead_nowhere(names: &[String], when: &str) {
     }
 }
 
-/// Has debuggers come and go.
+/// Runs debuggers on the target.
 fn debug(target: &Target, when: &str) {
     let id = target.program.pid().to_string();
     let core = std::env::temp_dir()
@@ -75,7 +75,7 @@ fn debug(target: &Target, when: &str) {
         let output = Command::new("timeout")
             .args(["-s", "KILL", LIMIT_SECONDS])
             .args(command)
-            // It would ask the network.
+            // Otherwise it would ask the network.
             .env_remove("DEBUGINFOD_URLS")
             .stdin(Stdio::null())
             .output()
@@ -87,7 +87,7 @@ fn debug(target: &Target, when: &str) {
     std::fs::remove_file(format!("{core}.{id}")).expect("a core file");
 }
 
-/// Whatever of a name has been overwritten when the attacher is killed.
+/// The attacher is killed when any part of a name may have been overwritten.
 #[test]
 fn debuggers_come_and_go_after_a_killed_load() {
     if !memhook_tests::has_program("gdb") {
@@ -108,7 +108,7 @@ fn debuggers_come_and_go_after_a_killed_load() {
             if seen.insert(without_digits(&names)) {
                 debug(&target, &when);
             }
-            // In one that has the object already, the loader may take it for the one that it is asked for.
+            // In a target that already has the object, the loader might return it for the new one.
             let next = target.again("canary");
             std::mem::replace(&mut target, next).ends_well();
         }
@@ -117,7 +117,7 @@ fn debuggers_come_and_go_after_a_killed_load() {
         }
     }
     target.ends_well();
-    // The whole path, one of two names overwritten, both.
+    // The whole path; one of two names overwritten; both.
     assert!(seen.len() >= 3, "{seen:?}");
 }
 

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Variables of the environment: the step to die at, and how many µs after it.
+/// Environment variables: the step to die at, and how many µs after it.
 pub(crate) const STEP: &str = "MEMHOOK_TEST_STEP";
 pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
 /// Alternatives to dying: send itself a signal, freeze its cgroup (the value is its directory), or sleep (for this many
@@ -14,9 +14,9 @@ pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
 /// Like the variable above, without sleeping.
 pub(crate) const SPIN: &str = "MEMHOOK_TEST_SPIN";
-/// Like the variables above: kills the process with this id, and goes on.
+/// Like the variables above: kills the process with this id, and continues.
 pub(crate) const VICTIM: &str = "MEMHOOK_TEST_VICTIM";
-/// To be set beside `SIGNAL`: SIGCONT follows.
+/// Used with `SIGNAL`: SIGCONT follows.
 pub(crate) const CONTINUE: &str = "MEMHOOK_TEST_CONTINUE";
 
 fn number(name: &str) -> Option<u64> {
@@ -47,7 +47,7 @@ fn die() {
     // SAFETY: no pointers.
     unsafe { libc::kill(libc::getpid(), signal as i32) };
     if std::env::var(CONTINUE).is_ok() {
-        // Another thread may be the one that takes the first signal, and until then SIGCONT would discard it.
+        // Another thread may take the first signal, and until then SIGCONT would discard it.
         for _ in 0..40 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -58,7 +58,7 @@ fn die() {
 
 static DONE: AtomicU64 = AtomicU64::new(0);
 
-/// Number of steps that were done so far.
+/// Returns the number of steps so far.
 pub(crate) fn count() -> u64 {
     DONE.load(Ordering::Relaxed)
 }
@@ -75,7 +75,7 @@ pub(crate) fn done() {
     let Some(delay) = number(DELAY_US) else {
         return die();
     };
-    // The work goes on meanwhile.
+    // The work continues meanwhile.
     let until = Instant::now() + Duration::from_micros(delay);
     std::thread::spawn(move || {
         while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! The attacher is killed while a thread waits in a call of ours for a lock that another thread of the target keeps.
+//! The attacher is killed while a thread waits in a call of ours for a lock that another thread of the target holds.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use crate::timing::Timing;
 use crate::{Dlopen, Held, HoldOptions, load_object};
 use memhook_process::{RemoteAddress, read_word};
 
-/// Holds the initial thread of the target, in an attacher that a test has started, and says where the function is.
+/// Holds the initial thread of the target, in an attacher that a test has started, and returns the address of the
+/// function.
 fn held() -> Option<(Held, RemoteAddress)> {
     let target = std::env::var(TARGET).ok()?;
     let numbers: Vec<u64> = target.split(' ').map(|n| n.parse().unwrap()).collect();
@@ -23,7 +24,8 @@ fn held() -> Option<(Held, RemoteAddress)> {
     Some((held, RemoteAddress(numbers[1])))
 }
 
-/// The other tests start it with [`TARGET`] set. Its call waits for a lock with another one held, until it is killed.
+/// The other tests start it with [`TARGET`] set. Its call waits for a lock while holding another one, until it is
+/// killed.
 #[test]
 #[ignore = "the process to be killed, started by the other tests"]
 fn caller_that_waits() {
@@ -47,7 +49,7 @@ fn loader_that_waits() {
         address: function,
         internal_mode: false,
     };
-    // The locks are not asked for, so that it does wait.
+    // The locks are not checked first, so that the call does wait.
     let loaded = load_object(&mut held, dlopen, &object);
     panic!("it was not killed: {loaded:?}");
 }
@@ -60,8 +62,8 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The attacher is killed while its `dlopen` waits for a lock that another thread of the target keeps: the thread goes
-/// on when it gets the lock, and home when the object is loaded, and nobody is left with a lock.
+/// The attacher is killed while its `dlopen` waits for a lock that another thread of the target holds. The thread
+/// continues when it gets the lock, goes home when the object is loaded, and leaves no lock taken.
 fn loading_that_waits(arguments: &[&str]) {
     let until = Instant::now() + LONG;
     while !is_killed_while_it_loads(arguments) {
@@ -69,7 +71,7 @@ fn loading_that_waits(arguments: &[&str]) {
     }
 }
 
-/// Returns true if the attacher was killed before it released the thread for want of a processor.
+/// Returns true if the attacher was killed before it released the thread for lack of processor time.
 fn is_killed_while_it_loads(arguments: &[&str]) -> bool {
     let object = common::build("object", &["-shared", "-fPIC", "-nostdlib", "-DNUMBER=1"]);
     let mut program = Program::start("keeps_loader", arguments);
@@ -105,7 +107,7 @@ fn is_killed_while_it_loads(arguments: &[&str]) -> bool {
     let rounds = number("rounds");
     attacher.kill().unwrap();
     attacher.wait().unwrap();
-    // It still waits, in nobody's hands.
+    // The thread still waits, without an attacher.
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!((number("rounds"), number("works") as u32), (rounds, 0));
     assert_eq!(status(pid, "TracerPid:"), "0");
@@ -136,8 +138,8 @@ fn a_dlopen_that_waits_for_another_one_outlives_the_attacher() {
     let _ = std::fs::remove_file(library);
 }
 
-/// The attacher is killed while the thread waits in a call of ours: the thread gets the lock when it is free, lets go of
-/// all that it has taken, and goes home.
+/// The attacher is killed while the thread waits in a call of ours: the thread gets the lock when it is free, releases
+/// all locks that it has taken, and goes home.
 #[test]
 fn a_call_that_waits_outlives_the_attacher() {
     let mut program = Program::start("enters", &[]);
@@ -157,7 +159,7 @@ fn a_call_that_waits_outlives_the_attacher() {
     let until = Instant::now() + LONG;
     while number("entered") != 1 {
         assert!(Instant::now() < until, "it has one lock");
-        // It got no processor for so long that the thread was let go before the call.
+        // The attacher got no processor for so long that the thread was released before the call.
         if attacher.try_wait().unwrap().is_some() && number("entered") == 0 {
             attacher = start();
         }

@@ -1,9 +1,9 @@
 //! Hardware watchpoints on words of another thread's memory: `PERF_TYPE_BREAKPOINT` of perf_event_open(2).
 //!
-//! A watchpoint fires at most once (`PERF_EVENT_IOC_REFRESH` with 1 disables it after its first
-//! overflow), so a word that is used all the time costs its user one trap and no more. The kernel removes it
-//! when its descriptor is closed, also when we are killed. It is not inherited by forked processes, and
-//! an execve removes it (`remove_on_exec`, Linux 5.13).
+//! A watchpoint fires at most once (`PERF_EVENT_IOC_REFRESH` with 1 disables it after its first overflow), so a word
+//! that is used all the time costs its user only one trap. The kernel removes the watchpoint when its descriptor is
+//! closed, even if we are killed. Forked processes do not inherit it, and an execve removes it (`remove_on_exec`, Linux
+//! 5.13).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -38,7 +38,7 @@ struct Attributes {
 
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_BREAKPOINT: u32 = 5;
-/// `PERF_COUNT_SW_DUMMY`: counts nothing, and has a ring that others may write into.
+/// `PERF_COUNT_SW_DUMMY`: counts nothing, and has a ring that other events can write to.
 const SOFTWARE_DUMMY: u64 = 9;
 /// `HW_BREAKPOINT_RW`: x86 has no watchpoint for reads alone.
 const BREAKPOINT_READ_WRITE: u32 = 3;
@@ -55,7 +55,7 @@ const FLAG_REMOVE_ON_EXEC: u64 = 1 << 36;
 const SAMPLE_TYPE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 12 | 1 << 13;
 /// `PERF_REG_X86_BP`, `SP` and `IP` (arch/x86/include/uapi/asm/perf_regs.h).
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
-/// Bytes of the stack, enough for the innermost frames; they are copied at each hit.
+/// Bytes of the stack that are copied at each hit, enough for the innermost frames.
 const STACK_BYTES: u32 = 4096;
 const RECORD_SAMPLE: u32 = 9;
 /// `PERF_RECORD_MISC_CPUMODE_MASK` and `PERF_RECORD_MISC_KERNEL`.
@@ -66,7 +66,7 @@ const IOC_REFRESH: libc::c_ulong = 0x2402;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 
 const PAGE_BYTES: usize = 4096;
-/// Data pages of a ring: a power of two, and room for the hits of four watchpoints.
+/// Data pages of a ring: a power of two, with room for the hits of four watchpoints.
 const RING_PAGES: usize = 8;
 /// Offsets of `data_head` and `data_tail` in `struct perf_event_mmap_page`.
 const HEAD_OFFSET: usize = 1024;
@@ -92,7 +92,7 @@ fn open(attributes: &Attributes, tid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(number as i32) })
 }
 
-/// With these, both ends of an output agree on the format of records.
+/// Returns the common attributes, so that both ends of an output use the same record format.
 fn common(with_kernel: bool) -> Attributes {
     Attributes {
         size: size_of::<Attributes>() as u32,
@@ -110,7 +110,7 @@ fn common(with_kernel: bool) -> Attributes {
     }
 }
 
-/// A thread's access to a word that was watched.
+/// Access of a thread to a watched word.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// The thread.
@@ -121,14 +121,14 @@ pub struct Access {
     pub address: u64,
     /// True if the kernel made the access on the thread's behalf.
     pub by_kernel: bool,
-    /// The thread's program counter, stack pointer and rbp in user space; zeros if the kernel did not tell.
+    /// Program counter, stack pointer and rbp of the thread in user space; zeros if the kernel did not report them.
     pub registers: (u64, u64, u64),
-    /// The memory from the stack pointer on.
+    /// Memory from the stack pointer on.
     pub stack: Vec<u8>,
 }
 
 impl Access {
-    /// The word at an address of the part of the stack that was copied.
+    /// Returns the word at an address of the copied part of the stack.
     pub fn stack_word(&self, address: u64) -> Option<u64> {
         let at = usize::try_from(address.checked_sub(self.registers.1)?).ok()?;
         let bytes = self.stack.get(at..at.checked_add(8)?)?;
@@ -136,7 +136,7 @@ impl Access {
     }
 }
 
-/// Where the accesses of one thread are recorded.
+/// Ring for the recorded accesses of one thread.
 pub struct AccessRing {
     event: OwnedFd,
     pages: NonNull<u8>,
@@ -150,8 +150,8 @@ unsafe impl Send for AccessRing {}
 impl AccessRing {
     const BYTES: usize = (1 + RING_PAGES) * PAGE_BYTES;
 
-    /// Makes one. Fails where the limit of locked memory is reached (perf_event_mlock_kb), or where the thread may
-    /// not be observed.
+    /// Opens a ring. Fails if the limit of locked memory is reached (perf_event_mlock_kb), or if the thread may not be
+    /// observed.
     pub fn open(tid: i32, with_kernel: bool) -> io::Result<AccessRing> {
         let attributes = Attributes {
             kind: TYPE_SOFTWARE,
@@ -188,7 +188,7 @@ impl AccessRing {
         unsafe { AtomicU64::from_ptr(self.pages.as_ptr().add(offset).cast()) }
     }
 
-    /// Appends what was recorded since the last call.
+    /// Appends the accesses that were recorded since the last call.
     pub fn take(&mut self, found: &mut Vec<Access>) {
         const DATA_BYTES: usize = RING_PAGES * PAGE_BYTES;
         let head = self.index(HEAD_OFFSET).load(Ordering::Acquire);
@@ -211,18 +211,18 @@ impl AccessRing {
 
 impl Drop for AccessRing {
     fn drop(&mut self) {
-        // SAFETY: mapped by `open` with this size, and nobody else has the address.
+        // SAFETY: mapped by `open` with this size, and no other code has the address.
         unsafe { libc::munmap(self.pages.as_ptr().cast(), Self::BYTES) };
     }
 }
 
-/// The first record of some, and the others: `struct perf_event_header` has its size.
+/// Returns the first record and the rest: `struct perf_event_header` has its size.
 fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let size = u16::from_le_bytes(bytes.get(6..8)?.try_into().ok()?) as usize;
     (size >= 8).then(|| bytes.split_at_checked(size)).flatten()
 }
 
-/// Reads a sample: ip, pid and tid, time, address, registers, stack.
+/// Parses a sample: ip, pid and tid, time, address, registers, stack.
 fn parse(record: &[u8]) -> Option<Access> {
     let word = |at: usize| {
         let bytes = record.get(at..at.checked_add(8)?)?;
@@ -256,7 +256,7 @@ fn parse(record: &[u8]) -> Option<Access> {
     Some(access)
 }
 
-/// Kind of access that a watchpoint watches.
+/// Kind of access that a watchpoint detects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
     /// A word at a multiple of eight. An access to any of its bytes fires.
@@ -268,7 +268,7 @@ pub enum Width {
     WordWrites,
 }
 
-/// A watchpoint on one word or byte for one thread. Dropping it removes it.
+/// Watchpoint on one word or byte for one thread. Dropping it removes it.
 pub struct Watchpoint {
     event: File,
 }
@@ -304,7 +304,7 @@ impl Watchpoint {
         Ok(Watchpoint { event })
     }
 
-    /// Has it fire at the next access, and record that in `ring`, if there is one.
+    /// Makes it fire at the next access, and record that in `ring`, if there is one.
     pub fn arm(&self, ring: Option<&AccessRing>) -> io::Result<()> {
         let event = self.event.as_raw_fd();
         if let Some(ring) = ring {
@@ -329,7 +329,7 @@ impl Watchpoint {
     }
 }
 
-/// The id of the calling thread.
+/// Returns the id of the calling thread.
 pub fn own_thread() -> i32 {
     // SAFETY: no pointers.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
@@ -367,7 +367,7 @@ mod tests {
         assert!(!access.by_kernel && !access.stack.is_empty());
         assert!(access.stack_word(access.registers.1).is_some());
         drop(watchpoint);
-        // The next one works, too.
+        // The next one works too.
         let next = Watchpoint::reserve(own_thread(), address, true).unwrap();
         next.arm(Some(&ring)).unwrap();
         word.store(1, Ordering::Relaxed);

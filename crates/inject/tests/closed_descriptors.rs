@@ -14,7 +14,7 @@ use memhook_process::{RemoteAddress, read_word};
 
 const BYTES: u64 = 1 << 16;
 
-/// The thread that closes nothing; the other one goes on.
+/// Options for the thread that closes nothing; the other one keeps running.
 fn initial(pid: i32) -> HoldOptions<'static> {
     HoldOptions {
         thread: Some(pid),
@@ -22,14 +22,14 @@ fn initial(pid: i32) -> HoldOptions<'static> {
     }
 }
 
-/// Where this thread gets no processor for a while, the one that it holds is let go.
+/// If this thread gets no processor for a while, the held thread is released.
 fn is_late_at_most<T>(result: Result<T, Error>) {
     if let Err(error) = result {
         assert!(is_for_want_of_a_processor(&error), "{error:?}");
     }
 }
 
-/// What was made is ours, and the target's own file, which may get the number of our descriptor, stays as it was.
+/// The created object is ours, and the target's own file, which may get the number of our descriptor, stays unchanged.
 #[test]
 fn a_number_that_has_become_a_files_is_not_used() {
     let path = std::env::temp_dir().join(format!("memhook-mine-{}", std::process::id()));
@@ -65,7 +65,7 @@ fn a_number_that_has_become_a_files_is_not_used() {
     let _ = std::fs::remove_file(path);
 }
 
-/// The loader reads the object by a number, so nobody may close that meanwhile.
+/// The loader reads the object by a number, so the descriptor must not be closed meanwhile.
 #[test]
 fn objects_load_while_the_others_stand_still() {
     let path = std::env::temp_dir().join(format!("memhook-still-{}", std::process::id()));
@@ -83,7 +83,7 @@ fn objects_load_while_the_others_stand_still() {
     while loaded + awake < 60 || loaded == 0 && Instant::now() < until {
         let others = Others::of(pid);
         let mut held = patiently(|| hold(pid, &initial(pid)));
-        // On a busy machine it may take too long to stop the other one.
+        // On a busy machine it may take too long to stop the other thread.
         if !held.stop_others(&others).expect("it lives") {
             awake += 1;
             continue;
@@ -98,7 +98,7 @@ fn objects_load_while_the_others_stand_still() {
             Err(error) => panic!("{error}"),
         }
     }
-    // One that stopped too late is ours until we let it go: its process could not even end.
+    // A thread that stopped too late stays traced until we release it, and its process could not even end.
     memhook_inject::wait_for_late_threads(LONG);
     println!("{loaded} loaded, {awake} times the other thread ran");
     assert!(loaded > 0, "{awake} times the other thread ran");
@@ -108,10 +108,10 @@ fn objects_load_while_the_others_stand_still() {
     let _ = (std::fs::remove_file(path), std::fs::remove_file(object));
 }
 
-/// Threads that stand still run again by themselves when it takes too long.
+/// Stopped threads run again by themselves when a call takes too long.
 #[test]
 fn nobody_stands_still_for_a_call_that_waits() {
-    // With another program each time, because a call that waits cannot be made again.
+    // Each attempt uses another program, because a call that waits cannot be repeated.
     patiently(a_call_waits_while_others_run);
 }
 
@@ -120,7 +120,7 @@ fn a_call_waits_while_others_run() -> Result<(), Error> {
     let at = program.addresses();
     let pid = program.pid();
     let others = Others::of(pid);
-    // On a busy machine it may take too long to stop the other one.
+    // On a busy machine it may take too long to stop the other thread.
     let until = Instant::now() + LONG;
     let mut held = loop {
         let mut held = hold(pid, &initial(pid))?;
@@ -132,7 +132,7 @@ fn a_call_waits_while_others_run() -> Result<(), Error> {
     let begin = Instant::now();
     let patience = Duration::from_millis(300);
     let enter = RemoteAddress(at["enter"]);
-    // The other thread has to open the way.
+    // The other thread has to unblock the call.
     match held.call_to_its_end(enter, &mut [0; 8], patience, |_| vec![7]) {
         Err(Error::CallGoesOn { .. }) => {}
         other => panic!("{:?}", other?),

@@ -28,7 +28,7 @@ fn started() -> (Program, HashMap<String, u64>) {
     (program, at)
 }
 
-/// The initial thread: the other one keeps a lock.
+/// Options for the initial thread: the other one keeps a lock.
 fn options(pid: i32) -> HoldOptions<'static> {
     HoldOptions {
         thread: Some(pid),
@@ -38,7 +38,7 @@ fn options(pid: i32) -> HoldOptions<'static> {
 
 #[test]
 fn a_call_that_takes_too_long_is_finished_by_its_thread() {
-    // With another program each time, because a call that waits cannot be made again.
+    // Each attempt uses another program, because a call that waits cannot be repeated.
     patiently(a_call_is_finished_by_its_thread);
 }
 
@@ -67,7 +67,7 @@ fn a_call_is_finished_by_its_thread() -> Result<(), Error> {
     wait_until("it goes on with its work", || {
         number(pid, at["rounds"]) > rounds + 5
     });
-    // All that was there for the call has gone, and the thread can be held again.
+    // Everything that was made for the call has gone, and the thread can be held again.
     let again = with_held(pid, &options(pid), |held| {
         held.call_to_its_end(RemoteAddress(at["enter"]), &mut data, LONG, |_| vec![9])
     });

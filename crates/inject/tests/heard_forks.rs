@@ -1,4 +1,4 @@
-//! A fork that somebody has to take note of comes to an end, also where nobody does.
+//! A fork that a userfaultfd has to report is abandoned if nothing reads the report, and the target continues.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn a_process_that_hears_of_forks_and_ignores_children_goes_on() {
                 Ok(_) => panic!("it is forked"),
             }
         });
-        // The step by step deadlines together are 15 s.
+        // The deadlines of all steps together are 15 s.
         assert!(longest < Duration::from_secs(4), "{longest:?}");
         let before = rounds();
         let until = Instant::now() + LONG;

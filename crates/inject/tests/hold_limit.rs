@@ -1,4 +1,4 @@
-//! The limit of a hold is that of the stop, too.
+//! The limit of a hold also limits the stop.
 
 mod common;
 
@@ -8,12 +8,12 @@ use common::{Program, patiently};
 use memhook_inject::{hold_all_within, write_bytes};
 use memhook_process::{RemoteAddress, read_word};
 
-/// Others stand still for longer where they wait for the end of a sleep, unless that happens to come soon.
+/// Pause above which threads were stopped until the end of another thread's sleep, which seldom comes soon.
 const SHORT_NS: u64 = 200_000_000;
-/// So many more holds must be short than are long.
+/// Minimum surplus of short holds over long ones.
 const CLEARLY: i32 = 8;
 
-/// The thread that a hold has to wait for sleeps for .7 s at a time.
+/// The thread that a hold waits for sleeps for .7 s at a time.
 #[test]
 fn nobody_waits_for_a_thread_that_sleeps_uninterruptibly() {
     let mut program = Program::start("vfork_loop", &[]);
@@ -22,7 +22,8 @@ fn nobody_waits_for_a_thread_that_sleeps_uninterruptibly() {
     let (mut in_vain, mut lead) = (0, 0);
     let mut all = Vec::new();
     while lead < CLEARLY {
-        // A busy machine may keep us from letting go for a while, and others from measuring, but not most of the time.
+        // A busy machine may delay our release for a while, and the measurement of other threads, but not most of the
+        // time.
         assert!(all.len() < 100, "others stood still for {all:?} ns");
         write_bytes(pid, longest, &0u64.to_le_bytes()).expect("it lives");
         let limit = Some(Duration::from_millis(10));
@@ -30,7 +31,7 @@ fn nobody_waits_for_a_thread_that_sleeps_uninterruptibly() {
         in_vain += held.in_vain().holds;
         assert_eq!(held.threads().count(), 4);
         held.release();
-        // It works meanwhile, and notes its longest pause.
+        // The program works meanwhile, and records its longest pause.
         std::thread::sleep(Duration::from_millis(20));
         let longest = read_word(pid, longest).expect("it lives");
         lead += if longest < SHORT_NS { 1 } else { -1 };

@@ -1,4 +1,4 @@
-//! A holder that hangs where no descriptor is free. It is a program of its own because of its limit.
+//! A holder that hangs while no descriptor is free. It is a separate program because of its limit.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{LONG, Program, anywhere, patiently, state};
 use memhook_inject::{hold, wait_for_late_threads};
 use std::time::Duration;
 
-/// No descriptor gets a number from this one on.
+/// Limits descriptors to numbers below this one.
 fn limit_descriptors(limit: libc::rlim_t) -> libc::rlim_t {
     // SAFETY: rlimit is plain integers; all-zero is valid.
     let mut limits: libc::rlimit = unsafe { std::mem::zeroed() };
@@ -19,7 +19,7 @@ fn limit_descriptors(limit: libc::rlim_t) -> libc::rlim_t {
     }
 }
 
-/// It would be ended if it did not answer.
+/// The watchdog would end the holder if it did not react.
 #[test]
 fn the_target_is_let_go() {
     let mut program = Program::start("busy", &[]);
@@ -28,18 +28,19 @@ fn the_target_is_let_go() {
     let held = patiently(|| hold(pid, &anywhere()));
     let tid = held.tid();
     let before = limit_descriptors(0);
-    // It stands still for so long that it is told. Where the machine is busy, the watchdog looks late.
+    // The holder stands still for so long that it is told to release. On a busy machine, the watchdog looks late.
     let has_let_go = (0..60).any(|_| {
         // The watchdog goes by the clock.
         std::thread::sleep(Duration::from_secs(1));
-        // SAFETY: a live number. A thread that is held answers, another one is not ours (ptrace(2), ESRCH).
+        // SAFETY: a live number. The request succeeds for a thread that is held, and fails for others (ptrace(2),
+        // ESRCH).
         unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0, &mut 0u64) != 0 }
     });
     limit_descriptors(before);
     assert!(has_let_go);
     assert_ne!(state(pid, tid), 't');
     drop(held);
-    // Whoever waits for a thread's stop would collect the end of its process, too.
+    // Waiting for a thread's stop would also collect the end of its process.
     wait_for_late_threads(LONG);
     common::send(pid, libc::SIGTERM);
     program.ends_well();

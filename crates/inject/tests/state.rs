@@ -76,7 +76,7 @@ fn a_fault_is_reported_and_survived() {
         drop(held);
         Ok(())
     });
-    // It runs on: what a hold left wrong would show.
+    // It runs on, so that an error of the hold would show.
     std::thread::sleep(Duration::from_millis(20));
     send(program.pid(), libc::SIGTERM);
     program.ends_well();
@@ -103,7 +103,7 @@ fn an_ignored_sigtrap_stays_ignored() {
     let mut lines = output.lines().map_while(Result::ok);
     assert!(lines.any(|line| line == "ready"));
     assert!(ignored());
-    // Any call will do. No function is known, so a bad address is called.
+    // Any call is suitable. No function is known, so a bad address is called.
     with_held(pid, &anywhere(), |held| {
         match held.call(RemoteAddress(0x10), &[]) {
             Err(Error::RemoteFault { .. }) => Ok(()),
@@ -117,11 +117,11 @@ fn an_ignored_sigtrap_stays_ignored() {
     assert!(still && status.success(), "{still} {status}");
 }
 
-/// The shortest wait of the program `blocked`.
+/// Shortest wait of the program `blocked`.
 const SHORTEST_WAIT: Duration = Duration::from_millis(400);
 
-/// Holds the program several times while it is blocked, with and without remote work, and then lets it end. It checks
-/// itself that it does not end early; that it ends at all although it is held is for `timeouts.rs`.
+/// Holds the program several times while it is blocked, with and without remote work, and then lets it end. The program
+/// checks itself that it does not end early. That it ends at all despite the holds is tested in `timeouts.rs`.
 fn disturb(how: &str) {
     let path = common::build("blocked", &["-DLATE_IS_FINE"]);
     let begin = Instant::now();
@@ -132,7 +132,7 @@ fn disturb(how: &str) {
         .spawn()
         .unwrap();
     let pid = child.id() as i32;
-    // A wait without a limit lasts until we end it. One with a limit may be over before this thread gets its turn.
+    // A wait without a limit lasts until we end it. A wait with a limit may be over before this thread gets its turn.
     let is_endless = how == "read" || how == "epoll_infinite";
     let may_be_over = || !is_endless && begin.elapsed() >= SHORTEST_WAIT;
     wait_until_blocked(pid);
@@ -213,22 +213,21 @@ fn a_real_signal_still_gives_eintr() {
             let _ = child.kill();
             panic!("it is not woken");
         }
-        // One that was let go in the middle may have missed it.
+        // A thread that was released early may have missed it.
         if released.is_err() {
             memhook_inject::let_late_threads_go();
             send(pid, libc::SIGUSR1);
         }
-        // A pause between two looks.
+        // Pause between two checks.
         std::thread::sleep(Duration::from_millis(5));
     };
     let _ = std::fs::remove_file(path);
     assert!(status.success(), "{status}");
 }
 
-/// A program that waits for a flag set by its handler must wake up, even if the signal comes just
-/// when the thread has been let go but has not yet made its call again. A few signals may be lost, because
-/// the kernel may run another thread between its decision to restart the call and the call itself, as after
-/// any stop by any tracer.
+/// A program that waits for a flag set by its handler must wake up, even if the signal comes just when the thread has
+/// been released but has not yet repeated its call. A few signals may be lost, because the kernel may run another
+/// thread between its decision to restart the call and the call itself, as after any stop by any tracer.
 #[test]
 fn a_signal_right_after_the_release_still_gives_eintr() {
     let mut program = Program::start("waits", &["signals"]);
@@ -245,7 +244,7 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
         send(pid, libc::SIGUSR1);
         let until = Instant::now() + LONG;
         loop {
-            // A signal wakes it at once, so if it sleeps now, the handler has run, and the call was made after it.
+            // A signal wakes it immediately, so if it sleeps now, the handler has run, and the call was made after it.
             let sleeps = common::state(pid, pid) == 'S';
             if rounds() != round {
                 break;
@@ -255,7 +254,7 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
                 send(pid, libc::SIGUSR1);
             }
             assert!(Instant::now() < until, "it is not woken");
-            // A pause between two looks.
+            // Pause between two checks.
             std::thread::sleep(Duration::from_micros(50));
         }
         assert_eq!(rounds(), round + 1);
@@ -267,8 +266,8 @@ fn a_signal_right_after_the_release_still_gives_eintr() {
     program.ends_well();
 }
 
-/// Queues signals with numbers to a program that adds them up, while it is held again and again.
-/// At most `queue_limit` of them may wait (RLIMIT_SIGPENDING).
+/// Queues signals with numbers to a program that adds them up, while it is held repeatedly. At most `queue_limit` of
+/// them may be queued (RLIMIT_SIGPENDING).
 fn queue_signals_while_held(queue_limit: Option<u64>) {
     let mut program = Program::start("signals", &[]);
     let at = program.addresses();
@@ -276,7 +275,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
     if let Some(limit) = queue_limit {
         common::limit_queued_signals(pid, limit);
     }
-    // Signals are sent for as long as there are holds. On a loaded machine a hold takes longer than many signals.
+    // Signals are sent as long as there are holds. On a loaded machine a hold takes longer than many signals.
     let is_held = Arc::new(AtomicBool::new(true));
     let goes_on = Arc::clone(&is_held);
     let sender = std::thread::spawn(move || {
@@ -285,7 +284,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
             let value = libc::sigval {
                 sival_ptr: sent.0 as usize as *mut libc::c_void,
             };
-            // SAFETY: no pointers that anyone follows.
+            // SAFETY: the value is never used as a pointer.
             while unsafe { libc::sigqueue(pid, libc::SIGRTMIN(), value) } != 0 {
                 // Its queue is full for now.
                 std::thread::sleep(Duration::from_micros(100));
@@ -309,14 +308,13 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
     }
     is_held.store(false, Relaxed);
     let (count, sum) = sender.join().unwrap();
-    // The kernel delivers all waiting signals before the program looks at its flag again.
+    // The kernel delivers all queued signals before the program checks its flag again.
     send(pid, libc::SIGTERM);
     assert_eq!(program.line(), format!("{count} {sum}"));
     program.ends_well();
 }
 
-/// Queued signals that arrive before, during and after remote calls all reach the handler with
-/// their values.
+/// Queued signals that arrive before, during and after remote calls all reach the handler with their values.
 #[test]
 fn no_queued_signal_is_lost() {
     queue_signals_while_held(None);
@@ -329,7 +327,7 @@ fn no_queued_signal_is_lost_where_few_may_wait() {
 
 #[test]
 fn one_function_is_called_with_each_argument_once() {
-    // With another program each time: after an error it is not known how many calls were made.
+    // Each attempt uses another program: after an error the number of calls is unknown.
     patiently(call_each_once);
 }
 
@@ -343,7 +341,7 @@ fn call_each_once() -> Result<(), Error> {
     let table = held.call(RemoteAddress(at["plant"]), &[])?;
     let blocks: Vec<u64> = (0..600).map(|i| word(table + i * 8)).collect();
     assert_eq!(held.call_each(release, &[], Instant::now())?, 0);
-    // Although the time is over at once, one call is made.
+    // Although the time is already over, one call is made.
     assert_eq!(held.call_each(release, &blocks, Instant::now())?, 1);
     let most = held.call_each(release, &blocks[1..], Instant::now() + LONG)?;
     assert_eq!(most, memhook_inject::Held::MAX_CALLS);

@@ -1,4 +1,5 @@
-//! Synchronous signals that wait for a thread when it is stopped reach the program, before it does anything for us.
+//! Synchronous signals that are pending when a thread is stopped reach the program before the thread does anything for
+//! us.
 
 mod common;
 
@@ -6,7 +7,7 @@ use common::{Program, anywhere, patiently, send, with_held};
 use memhook_inject::{Error, hold_all, thread_with_own_answers};
 use memhook_process::RemoteAddress;
 
-/// Holds a program that gets one such signal after the other, and has it do something for us each time.
+/// Holds a program that gets one such signal after the other, and makes it do something for us each time.
 fn traps(kind: &str, all: bool) {
     let mut program = Program::start("traps", &[kind]);
     let at = program.addresses();
@@ -24,7 +25,7 @@ fn traps(kind: &str, all: bool) {
     program.ends_well();
 }
 
-/// SECCOMP_RET_TRAP, as browsers use it: the handler gives the answer.
+/// SECCOMP_RET_TRAP, as browsers use it: the handler provides the result.
 #[test]
 fn calls_that_a_filter_traps() {
     traps("filtered", false);
@@ -51,7 +52,7 @@ fn signals_of_another_thread() {
     traps("sent", true);
 }
 
-/// prctl(2), PR_SET_SYSCALL_USER_DISPATCH: what we call would be the program's to answer.
+/// prctl(2), PR_SET_SYSCALL_USER_DISPATCH: the program would handle our calls.
 #[test]
 fn a_thread_that_answers_system_calls_itself_is_left_alone() {
     let mut program = Program::start("traps", &["dispatched"]);

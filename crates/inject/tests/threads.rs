@@ -12,8 +12,8 @@ use common::{LONG, Program, anywhere, is_for_want_of_a_processor, patiently, sen
 use memhook_inject::{Dlopen, Error, HoldOptions, create_region, hold, load_object, write_bytes};
 use memhook_process::{RemoteAddress, read_memory};
 
-/// The loader's text and the allocator's part of libc: malloc.c is one object file of about 24 KiB,
-/// so 16 KiB to either side of `malloc` cover its static functions.
+/// Returns the loader's text and the allocator's part of libc: malloc.c is one object file of about 24 KiB, so 16 KiB
+/// to either side of `malloc` cover its static functions.
 fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Range<u64>> {
     let maps = memhook_process::mappings(pid).unwrap();
     let mut ranges: Vec<Range<u64>> = maps
@@ -26,7 +26,7 @@ fn locked_code(pid: i32, at: &std::collections::HashMap<String, u64>) -> Vec<Ran
     ranges
 }
 
-/// Whether no word at the top of the stack leads into such code.
+/// Returns true if no word at the top of the stack points into such code.
 fn is_outside(
     ranges: &[Range<u64>],
     registers: &memhook_inject::Registers,
@@ -40,7 +40,7 @@ fn is_outside(
     }
 }
 
-/// The offset of `answer` in the object, by nm.
+/// Returns the offset of `answer` in the object, by nm.
 fn answer_svma(object: &std::path::Path) -> u64 {
     let output = Command::new("nm").arg(object).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -195,7 +195,7 @@ fn a_killed_target_is_gone() {
     while common::state(pid, pid) != 'Z' && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Or it was let go just before.
+    // Or it was released just before.
     let is_gone = |error: &Error| {
         matches!(error, Error::TargetGone { .. }) || is_for_want_of_a_processor(error)
     };
@@ -222,7 +222,7 @@ fn a_target_killed_during_a_call_is_gone() {
     }
 }
 
-/// Whether the target was killed before the call ended for another reason.
+/// Returns true if the target was killed before the call ended for another reason.
 fn is_killed_during_a_call() -> bool {
     let mut program = Program::start("busy", &[]);
     program.addresses();
@@ -287,7 +287,7 @@ fn a_stopped_target_is_refused_and_stays_stopped() {
     // A stop that arrives during remote work takes effect at the release.
     let mut held = patiently(|| hold(pid, &anywhere()));
     send(pid, libc::SIGSTOP);
-    // Where this thread stood still, it takes effect earlier.
+    // If this thread got no processor, it takes effect earlier.
     let called = held.call(RemoteAddress(at["getpid"]), &[]);
     assert!(
         matches!(called, Ok(own) if own == pid as u64)

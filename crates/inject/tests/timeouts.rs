@@ -1,5 +1,5 @@
-//! A call with a timeout that is interrupted again and again ends when it is due. It never ends early, and
-//! it is not put off each time.
+//! A call with a timeout that is interrupted repeatedly ends when it is due. It never ends early, and its end is not
+//! postponed by each interruption.
 
 mod common;
 
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::{LONG, Program, anywhere, send, wait_until_blocked};
 use memhook_inject::{HoldOptions, hold, hold_all};
 
-/// Holds a program that waits for 400 ms again after every 50 ms. If the wait began anew each time, it would
-/// not end. The program itself checks that it does not end early.
+/// Interrupts a program that waits for 400 ms with a hold every 50 ms. If the wait began anew each time, it would not
+/// end. The program itself checks that it does not end early.
 fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let path = common::build("blocked", &["-DLATE_IS_FINE"]);
     let mut child = Command::new(&path)
@@ -24,7 +24,7 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let until = Instant::now() + LONG;
     let mut holds = 0;
     loop {
-        // It is held now and then while its call lasts.
+        // It is held repeatedly while its call lasts.
         std::thread::sleep(Duration::from_millis(50));
         match child.try_wait() {
             Ok(None) => {}
@@ -35,7 +35,7 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
                 break;
             }
         }
-        // About ten holds are expected, but on a busy machine it may come to its end late.
+        // About ten holds are expected, but on a busy machine the program may end late.
         if Instant::now() >= until || holds > 1000 {
             let _ = child.kill();
             let _ = child.wait();
@@ -57,7 +57,7 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     assert!(text.ends_with("right\n"), "{text}");
 }
 
-/// Holds the program once, which may end meanwhile.
+/// Holds the program once; it may end meanwhile.
 fn one(pid: i32) {
     if let Ok(mut held) = hold(pid, &anywhere()) {
         let _ = held.syscall(libc::SYS_getpid, [0; 6]);
@@ -65,7 +65,7 @@ fn one(pid: i32) {
     }
 }
 
-/// These the kernel restarts by itself.
+/// The kernel restarts these calls by itself.
 #[test]
 fn what_the_kernel_restarts_ends() {
     for how in [
@@ -112,13 +112,13 @@ fn epoll_wait_ends_though_all_threads_are_held() {
 /// The event that ends a wait may come at any moment, even just before the stop.
 fn is_never_early(how: &str) {
     let until = Instant::now() + LONG;
-    // On a busy machine the program may hardly come to wait at all.
+    // On a busy machine the program may hardly begin to wait.
     while !waits_to_the_end(how) {
         assert!(Instant::now() < until, "no wait took its whole time");
     }
 }
 
-/// Whether any wait took its whole time; none ended early.
+/// Returns true if any wait took its whole time; none ended early.
 fn waits_to_the_end(how: &str) -> bool {
     let mut program = Program::start("timeouts", &[how]);
     assert_eq!(program.line(), "ready");

@@ -1,6 +1,6 @@
-//! Parts that depend on the processor that the target runs on.
+//! Code that depends on the target's processor architecture.
 //!
-//! Everything else in this crate goes through the names that [`native`] has.
+//! The rest of this crate uses it only through the names in [`native`].
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;

@@ -1,4 +1,4 @@
-//! All threads of a process, held for a moment to look at it. We run nothing in them.
+//! All threads of a process, held for a moment to read their state. We run no code in them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,19 +15,19 @@ use crate::{Error, Registers, late, ptrace, regs, restart, starvation, synchrono
 use memhook_process::{Activity, sleeps, thread_ids, thread_state, tracer};
 use tracing::debug;
 
-/// For how long nothing is stopped because a thread sleeps uninterruptibly.
+/// Time limit for waiting, before anything is stopped, until no thread sleeps uninterruptibly.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For how long those that have stopped wait for one that sleeps uninterruptibly. Most such sleeps are for a page, and
-/// far shorter.
+/// Time that stopped threads wait for a thread that sleeps uninterruptibly. Most such sleeps are for a page and are far
+/// shorter.
 const SLEEP_LIMIT: Duration = Duration::from_millis(20);
-/// Time limit with a sleeper that does stop in the end: a few of its sleeps.
+/// Time limit if a sleeping thread does stop in the end: a few of its sleeps.
 const SLEEPER_PATIENCE: Duration = Duration::from_secs(3);
 
-/// One stopped thread.
+/// Stopped thread.
 pub(crate) struct Stopped {
     registers: Registers,
     extended: Vec<u8>,
-    /// When it was seen to have stopped.
+    /// Time when the stop was seen.
     at: Instant,
     pub sleep: Sleep,
 }
@@ -35,33 +35,32 @@ pub(crate) struct Stopped {
 /// Facts about the threads before they were disturbed.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// The threads in calls that a stop would end with EINTR, and how long they have been there, where that
-    /// is known.
+    /// Threads in calls that a stop would end with EINTR, and how long they have been there, if that is known.
     delicate: BTreeMap<i32, Option<Sleeper>>,
 }
 
-/// Holds that were given up before all threads had stopped.
+/// Holds that were abandoned before all threads had stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InVain {
     /// Number of holds.
     pub holds: u32,
-    /// The longest of them.
+    /// Longest of these holds.
     pub longest: Duration,
-    /// The thread that was waited for last.
+    /// Last thread that did not stop in time.
     pub tid: i32,
 }
 
-/// Every thread of a process, seized and stopped. Dropping it lets all of them go, with their
-/// interrupted system calls restarted.
+/// All threads of a process, seized and stopped. Dropping this value releases them and restarts their interrupted
+/// system calls.
 pub struct AllHeld {
     pub(crate) pid: i32,
     stopped_at: Instant,
     pub(crate) threads: BTreeMap<i32, Stopped>,
-    /// Seized, but not (yet) stopped.
+    /// Threads that are seized but not stopped yet.
     pub(crate) seized: BTreeMap<i32, Sleep>,
-    /// A thread that somebody else of us holds.
+    /// Thread that another part of this process holds.
     pub(crate) left_out: i32,
-    /// For how long threads may be held; `None`: as long as it takes.
+    /// Time limit of a hold; `None`: no limit.
     limit: Option<Duration>,
     in_vain: InVain,
     _guard: Guard,
@@ -69,27 +68,26 @@ pub struct AllHeld {
     _not_send: PhantomData<*const ()>,
 }
 
-/// Seizes and stops every thread of `pid`. A process that job control has stopped stays so
-/// afterwards.
+/// Seizes and stops every thread of `pid`. A process that job control has stopped stays stopped afterwards.
 ///
-/// Lists the threads again until no new one shows up: once all known threads stand still, nobody
-/// is left to start another.
+/// Lists the threads again until there is no new one: once all known threads are stopped, none is left to start
+/// another.
 pub fn hold_all(pid: i32) -> Result<AllHeld, Error> {
     hold_all_within(pid, None)
 }
 
-/// Like [`hold_all`], but holds no thread longer than `limit` before all of them have stopped: if one takes longer, the
-/// others are released, and are stopped again when it has stopped. After that it is for the caller to keep to the
+/// Like [`hold_all`], but holds no thread longer than `limit` before all of them have stopped. If one thread takes
+/// longer, the others are released, and are stopped again when it has stopped. Afterwards the caller must keep to the
 /// limit.
 pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Error> {
     late::let_late_threads_go();
     starvation::observe();
     watchdog::start();
-    // If one slept uninterruptibly, all the others would be held until it stops.
+    // If one thread slept uninterruptibly, all others would be held until it stops.
     let until = Instant::now() + PATIENCE;
     let mut slept = BTreeMap::new();
     while let Some(tid) = sleeper(pid) {
-        // One that wakes up between its sleeps will stop, and one that does not is left alone.
+        // A thread that wakes up between its sleeps will stop; a thread that does not is left alone.
         if *slept.entry(tid).or_insert_with(|| sleeps(pid, tid)) != sleeps(pid, tid) {
             break;
         }
@@ -98,8 +96,8 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Where each thread sleeps must be known before it is disturbed. It takes long to find out, so it is done
-    // before the first one stops.
+    // The place where each thread sleeps must be known before the thread is disturbed. Finding it takes long, so it
+    // happens before the first thread is stopped.
     let mut known = Known::of(pid);
     if starvation::wait_for_a_processor(pid, Instant::now() + PATIENCE)? {
         known = Known::of(pid);
@@ -108,7 +106,7 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     loop {
         match stop_all(pid, &known, limit) {
             Err(Error::DoesNotStop { tid, .. }) if wait_until_it_is_not_ours(pid, tid, until) => {
-                // Others may have been stopped and let go meanwhile.
+                // Other threads may have been stopped and released meanwhile.
                 known = Known::of(pid);
             }
             other => return other,
@@ -116,7 +114,7 @@ pub fn hold_all_within(pid: i32, limit: Option<Duration>) -> Result<AllHeld, Err
     }
 }
 
-/// Waits for one that this process was late to let go; whether that is done.
+/// Waits for a thread that this process released late. Returns true if that is done.
 fn wait_until_it_is_not_ours(pid: i32, tid: i32, until: Instant) -> bool {
     while Instant::now() < until {
         late::let_late_threads_go();
@@ -154,7 +152,7 @@ pub(crate) fn stop_all(pid: i32, known: &Known, limit: Option<Duration>) -> Resu
     Ok(held)
 }
 
-/// A thread in uninterruptible sleep.
+/// Returns a thread in uninterruptible sleep.
 fn sleeper(pid: i32) -> Option<i32> {
     thread_ids(pid)
         .unwrap_or_default()
@@ -163,7 +161,7 @@ fn sleeper(pid: i32) -> Option<i32> {
 }
 
 impl AllHeld {
-    /// None of the threads yet. `may_let_go` as for [`Guard::begin`].
+    /// Creates an empty set. `may_let_go` has the meaning of [`Guard::begin`].
     pub(crate) fn none(pid: i32, limit: Option<Duration>, may_let_go: bool) -> AllHeld {
         let guard = Guard::begin(pid, may_let_go);
         AllHeld {
@@ -179,15 +177,15 @@ impl AllHeld {
         }
     }
 
-    /// The threads: id, general registers, and the whole extended state (vector registers).
+    /// Returns the threads: id, general registers, and the whole extended state (vector registers).
     pub fn threads(&self) -> impl Iterator<Item = (i32, &Registers, &[u8])> {
         self.threads
             .iter()
             .map(|(&tid, t)| (tid, &t.registers, t.extended.as_slice()))
     }
 
-    /// Values that wait with queued signals (sigqueue(3), timers, message queues). They may be pointers
-    /// that are held nowhere else.
+    /// Returns the values of queued signals (sigqueue(3), timers, message queues). They may be the only pointers to an
+    /// object.
     pub fn queued_values(&self) -> Vec<u64> {
         let mut found = Vec::new();
         let mut take = |tid: i32, shared: bool| {
@@ -215,8 +213,8 @@ impl AllHeld {
         found
     }
 
-    /// The addresses to which the kernel writes for each thread whenever it runs on (rseq(2)); often nobody
-    /// else knows them.
+    /// Returns the addresses to which the kernel writes whenever a thread resumes (rseq(2)); often no other pointer to
+    /// them exists.
     pub fn rseq_places(&self) -> Vec<u64> {
         self.threads
             .keys()
@@ -225,7 +223,7 @@ impl AllHeld {
             .collect()
     }
 
-    /// Time since the first thread was told to stop.
+    /// Returns the time since the first thread was told to stop.
     pub fn held_for(&self) -> Duration {
         self.stopped_at.elapsed()
     }
@@ -235,12 +233,12 @@ impl AllHeld {
         self.threads.len()
     }
 
-    /// Returns the attempts that were given up before this hold.
+    /// Returns the attempts that were abandoned before this hold.
     pub fn in_vain(&self) -> InVain {
         self.in_vain
     }
 
-    /// Lets some threads run for about this long and stops them again, while the others stand still.
+    /// Lets some threads run for about this long and stops them again, while the others stay stopped.
     pub fn let_run(&mut self, tids: &[i32], time: Duration) -> Result<(), Error> {
         for tid in tids {
             if self.threads.remove(tid).is_some() {
@@ -250,7 +248,7 @@ impl AllHeld {
                 }
             }
         }
-        // A busy wait would not do: this thread has priority, and they may need its processor.
+        // A busy wait is wrong: this thread has priority, and the others may need its processor.
         std::thread::sleep(time);
         for tid in self.seized.keys().copied().collect::<Vec<_>>() {
             if ptrace::interrupt(tid).is_err() {
@@ -261,8 +259,8 @@ impl AllHeld {
         self.stop_within_limit(&Known::default())
     }
 
-    /// Stops every thread that is not stopped yet. Where that takes too long, those that have stopped run until one
-    /// that was waited for has stopped too, and then it is tried again.
+    /// Stops every thread that is not stopped yet. If a thread takes too long, the stopped ones are released until it
+    /// has stopped too, and then the attempt is repeated.
     fn stop_within_limit(&mut self, known: &Known) -> Result<(), Error> {
         let until = Instant::now() + SLEEPER_PATIENCE;
         loop {
@@ -275,7 +273,7 @@ impl AllHeld {
         }
     }
 
-    /// Lets all go that have stopped, and waits for the next one to stop.
+    /// Releases all stopped threads, and waits for the next one to stop.
     fn give_up_for(&mut self, tid: i32, until: Instant) -> Result<(), Error> {
         self.in_vain.holds += 1;
         self.in_vain.tid = tid;
@@ -318,13 +316,13 @@ impl AllHeld {
             let before = self.threads.len();
             let (delicate, sturdy): (Vec<i32>, Vec<i32>) =
                 new.iter().partition(|tid| known.delicate.contains_key(tid));
-            // All are told before the first is waited for, so that they stop side by side.
+            // All threads are told before the first is waited for, so that they stop concurrently.
             for tid in sturdy {
                 self.seize(tid, None)?;
             }
             self.wait_for_all()?;
-            // If we are killed after such a thread stops and before its call is set to be repeated,
-            // the call ends with EINTR. Taking them one by one keeps that time as short as it can be.
+            // If we are killed after such a thread stops and before its call is set to be repeated, the call ends with
+            // EINTR. Taking the threads one by one keeps that time as short as possible.
             for tid in delicate {
                 let sleeper = known.delicate.get(&tid).and_then(Option::as_ref);
                 self.seize(tid, sleeper)?;
@@ -336,7 +334,7 @@ impl AllHeld {
         }
     }
 
-    /// Lets all threads go. Returns how long they were held.
+    /// Releases all threads. Returns how long they were held.
     pub fn release(mut self) -> Duration {
         self.let_go();
         let held = self.stopped_at.elapsed();
@@ -351,8 +349,8 @@ impl AllHeld {
         Ok(())
     }
 
-    /// Waits until all threads have stopped that were told to. It takes them in the order in which they stop,
-    /// because only a thread that has been adopted survives our being killed.
+    /// Waits until all threads that were told to stop have stopped. Takes them in the order in which they stop, because
+    /// only an adopted thread survives our death.
     fn wait_for_all(&mut self) -> Result<(), Error> {
         let begin = Instant::now();
         let mut pace = Pace::start();
@@ -360,7 +358,7 @@ impl AllHeld {
             self.take_stops();
             let too_long = begin.elapsed() >= STOP_LIMIT
                 || self.limit.is_some_and(|limit| self.held_for() >= limit);
-            // Whoever waits for a processor stops as soon as it gets one.
+            // A thread that waits for a processor stops as soon as it gets one.
             let asleep = (begin.elapsed() >= SLEEP_LIMIT)
                 .then(|| self.sleeper())
                 .flatten();
@@ -380,13 +378,13 @@ impl AllHeld {
         Ok(())
     }
 
-    /// A thread that has not stopped and sleeps uninterruptibly.
+    /// Returns a thread that has not stopped and sleeps uninterruptibly.
     fn sleeper(&self) -> Option<i32> {
         let mut waited_for = self.seized.keys().copied();
         waited_for.find(|&tid| thread_state(self.pid, tid) == Some('D'))
     }
 
-    /// Takes over those that have stopped since the last look.
+    /// Takes over the threads that have stopped since the last call.
     fn take_stops(&mut self) {
         for (tid, sleep) in self.seized.clone() {
             match wait::poll_stop(self.pid, tid) {
@@ -396,7 +394,7 @@ impl AllHeld {
                     self.resumed(tid, ptrace::resume(tid, 0));
                 }
                 Some(Stop::Event(_)) => self.adopt(tid, sleep),
-                // Once it is delivered, its handler starts, and the thread stops at the first instruction.
+                // After the delivery its handler starts, and the thread stops at the first instruction.
                 Some(Stop::Signal(signal)) => self.resumed(tid, synchronous::take(tid, signal)),
                 Some(Stop::Syscall | Stop::Clone) => self.resumed(tid, ptrace::resume(tid, 0)),
                 Some(Stop::Gone) => drop(self.seized.remove(&tid)),
@@ -410,7 +408,7 @@ impl AllHeld {
         self.seized.retain(|&tid, _| !wait::has_ended(pid, tid));
     }
 
-    /// A thread that goes on until its next stop.
+    /// Records a thread that runs until its next stop.
     fn resumed(&mut self, tid: i32, resumed: io::Result<()>) {
         if resumed.is_err() {
             self.seized.remove(&tid);
@@ -418,7 +416,7 @@ impl AllHeld {
         }
     }
 
-    /// Reads the registers of a thread that has stopped; a thread that was killed meanwhile is left out.
+    /// Reads the registers of a stopped thread; a thread that was killed meanwhile is omitted.
     fn adopt(&mut self, tid: i32, sleep: Sleep) {
         let at = Instant::now();
         self.seized.remove(&tid);

@@ -1,23 +1,23 @@
 //! SIGCONT during a hold.
 //!
-//! A stop that comes while we hold is made up for after the hold, by us (`terminal_stops.rs`) or because the
-//! watchdog has continued us meanwhile (`watchdog.rs`). Somebody who sends SIGCONT before that takes the stop back,
-//! just as the kernel discards a stop signal that is pending when SIGCONT comes (signal(7)). For that we have to
-//! know our watchdog's SIGCONT from everybody else's. The watchdog sends its own to one thread, so that it does not take the
-//! place of one that is sent to the process before the handler has run.
+//! A stop signal during a hold takes effect after the hold: we stop ourselves then (`terminal_stops.rs`), also if the
+//! watchdog has continued us meanwhile (`watchdog.rs`). A SIGCONT from another process before that cancels the stop,
+//! just as the kernel discards a pending stop signal when SIGCONT comes (signal(7)). For that we must distinguish our
+//! watchdog's SIGCONT from others. The watchdog sends it to one thread, so that it does not replace one that is sent to
+//! the process before the handler has run.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use super::{signals, terminal_stops, watchdog};
 
-/// The time that the handler has to run before we stop after a hold.
+/// Time that the handler has to run before we stop after a hold.
 const HANDLER_TIME: Duration = Duration::from_millis(10);
 
 /// Value of the watchdog's SIGCONT (`si_value`, sigqueue(3)).
 pub(super) const OF_WATCHDOG: usize = 0x6d65_6d68_6f6f_6b77;
 
-/// Installs a handler for SIGCONT unless there is one: the program that we run in may have its own, or ignore it.
+/// Installs a handler for SIGCONT, unless the program that we run in has a handler or ignores the signal.
 pub(super) fn notice() {
     if signals::handler(libc::SIGCONT) == libc::SIG_DFL {
         signals::handle(libc::SIGCONT, signals::Handler::WithDetails(handler));
@@ -29,7 +29,7 @@ extern "C" fn handler(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) 
     is_meant(unsafe { &*info });
 }
 
-/// Called by every handler of SIGCONT: notes that we are to go on, and returns true, unless the signal is from our
+/// Called by every handler of SIGCONT. Records that we must continue and returns true, unless the signal is from our
 /// watchdog. It is async-signal-safe.
 pub(crate) fn is_meant(info: &libc::siginfo_t) -> bool {
     // SAFETY: si_value is valid for SI_QUEUE (sigaction(2)).
@@ -42,8 +42,8 @@ pub(crate) fn is_meant(info: &libc::siginfo_t) -> bool {
     true
 }
 
-/// To be called after a hold and before a stop is made up for, which `stop` says with a value other than zero: a
-/// SIGCONT that has just been sent may have chosen another thread, which first has to wake up for its handler.
+/// Lets the handler run after a hold, before a pending stop takes effect (`stop` is not zero). A SIGCONT that was just
+/// sent may have chosen another thread, which first has to wake up for its handler.
 pub(super) fn let_handler_run(stop: &AtomicU32) {
     if stop.load(SeqCst) != 0 {
         std::thread::sleep(HANDLER_TIME);
@@ -54,7 +54,7 @@ pub(super) fn let_handler_run(stop: &AtomicU32) {
 mod tests {
     use super::*;
 
-    /// Blocks SIGCONT or lets it come.
+    /// Blocks or unblocks SIGCONT.
     fn mask(how: i32) {
         // SAFETY: sigset_t is integers; the set lives through the calls.
         unsafe {
@@ -65,7 +65,7 @@ mod tests {
         }
     }
 
-    /// In a process of its own, in which no other thread takes the signals.
+    /// This runs in a separate process, in which no other thread takes the signals.
     #[test]
     fn somebody_elses_is_not_lost_behind_the_watchdogs() {
         // SAFETY: the child makes system calls and uses atomic variables only, and ends by _exit.
@@ -91,7 +91,7 @@ mod tests {
         let mut status = 0;
         // SAFETY: the kernel writes one int.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        // 1: the watchdog's own took the stop back, 2: somebody else's did not.
+        // 1: the watchdog's own signal cancelled the stop; 2: another one did not.
         assert_eq!(status, 0);
     }
 }

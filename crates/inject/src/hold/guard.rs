@@ -5,9 +5,9 @@ use crate::terminal_stops::PutOff;
 use crate::urgency::Urgency;
 use crate::watchdog::Armed;
 
-/// Lives from before the first thread is told to stop until the last one runs again.
+/// Guard from before the first thread is told to stop until the last one runs again.
 pub(crate) struct Guard {
-    // They end in this order, so that what may stop us comes last.
+    // The fields are dropped in this order, so that whatever may stop us comes last.
     _urgency: Urgency,
     _watchdog: Armed,
     _terminal: PutOff,
@@ -15,8 +15,8 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// `may_let_go`: whether the watchdog may have the threads let go in the middle, because nothing is done that needs all
-    /// of them to stand still.
+    /// `may_let_go`: true if the watchdog may release the threads early, because the work does not need all of them to
+    /// be stopped.
     pub(crate) fn begin(pid: i32, may_let_go: bool) -> Guard {
         let holding = Holding::begin(pid);
         let terminal = PutOff::begin();

@@ -1,4 +1,4 @@
-//! One thread, seized and stopped: [`Held`], the noun that everything in this crate is about.
+//! One thread, seized and stopped: [`Held`], the central type of this crate.
 //!
 //! ```no_run
 //! use memhook_inject::{HoldOptions, hold};
@@ -13,32 +13,33 @@
 //! # }
 //! ```
 //!
-//! **Where.** [`hold`](fn@crate::hold) takes a thread at any place, or one whose place its `judge` accepts. At any place,
-//! only system calls and functions that take no lock may be called, because the thread may own any lock of its process.
+//! **Place.** [`hold`](fn@crate::hold) stops a thread at any place, or at a place that its `judge` accepts. At an
+//! arbitrary place, only system calls and functions that take no lock may be called, because the thread may own any
+//! lock of its process.
 //!
-//! **What comes back.** Registers, vector state, signal mask and `errno` ([`Saved`]), and the system call that the stop
-//! interrupted, with what is left of its timeout. Signals that came meanwhile are sent again. A drop does the same as
-//! [`Held::release`], but reports no error.
+//! **Restored state.** Registers, vector state, signal mask and `errno` ([`Saved`]), and the interrupted system call
+//! with its remaining timeout. Signals that came meanwhile are sent again. A drop does the same as [`Held::release`],
+//! but reports no error.
 //!
-//! **What a call costs.** A hold that only reads writes nothing. The first system call or function makes the way home
-//! (`way_home.rs`), blocks the signals and maps scratch memory with a stack of ours (`scratch.rs`); later ones use it
-//! again, and the release unmaps it.
+//! **Cost of a call.** A hold that only reads writes nothing. The first system call or function prepares the way home
+//! (`way_home.rs`), blocks the signals and maps scratch memory with a stack of ours (`scratch.rs`). Later calls reuse
+//! it, and the release unmaps it.
 //!
-//! **Which call.** [`Held::syscall`] for one system call; [`Held::call`] for a function of up to six arguments;
-//! [`Held::call_with_data`] for one that reads or writes memory of its caller; [`Held::call_each`] for one function and
-//! many arguments, without a stop in between; [`Held::call_unless_locked`] for one that may wait for a lock, and is then
-//! abandoned; [`Held::call_to_its_end`] for one that holds a lock while it waits for another, and so must never be
-//! abandoned.
+//! **Choice of a call.** [`Held::syscall`] for one system call; [`Held::call`] for a function of up to six arguments;
+//! [`Held::call_with_data`] for a function that reads or writes memory of its caller; [`Held::call_each`] for one
+//! function and many arguments, without a stop in between; [`Held::call_unless_locked`] for a function that may wait
+//! for a lock, and is then abandoned; [`Held::call_to_its_end`] for a function that holds a lock while it waits for
+//! another, and so must never be abandoned.
 //!
-//! **The other threads** run on, unless [`Held::stop_others`] stops them for a moment. To hold all of them and call
-//! nothing is another noun, [`AllHeld`].
+//! **The other threads** run on, unless [`Held::stop_others`] stops them for a moment. To hold all threads without any
+//! call, use [`AllHeld`].
 //!
-//! **If we die**, the thread finishes its call and goes home by itself. If we hang or get no processor, the watchdog has
-//! us let the thread go, and operations fail with [`Error::WentHome`]; where we do not answer, it ends us. If the target
-//! dies, operations fail with [`Error::TargetGone`].
+//! **If we die**, the thread finishes its call and goes home by itself. If we hang or get no processor, the watchdog
+//! makes us release the thread, and operations fail with [`Error::WentHome`]; if we do not react, it kills us. If the
+//! target dies, operations fail with [`Error::TargetGone`].
 //!
-//! ptrace requests must come from the thread that seized, so a `Held` is not `Send`. A new operation is an
-//! `impl Held` block in a file of `remote/`.
+//! ptrace requests must come from the thread that seized, so a `Held` is not `Send`. A new operation is an `impl Held`
+//! block in a file of `remote/`.
 
 use std::io;
 use std::marker::PhantomData;
@@ -57,10 +58,10 @@ use crate::wait::{self, Stop};
 use crate::{Error, Registers, ptrace, regs, seccomp, watchdog};
 use memhook_process::{RemoteAddress, has_seccomp_filter};
 
-/// Longest time for one remote system call, or for the way back to a plain stop.
+/// Longest time for one remote system call, or for the return to a plain stop.
 pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(5);
 
-/// One thread of the target, seized and stopped. Dropping it restores its state and lets it go.
+/// One thread of the target, seized and stopped. Dropping this value restores the thread's state and releases it.
 ///
 /// If this process is killed, the thread restores itself: see `signal_frame.rs` and `scratch.rs`.
 pub struct Held {
@@ -69,16 +70,16 @@ pub struct Held {
     pub(crate) target: Rc<TargetFacts>,
     pub(crate) saved: Saved,
     pub(crate) work: RemoteWork,
-    /// The thread has been killed, or its process has called execve.
+    /// True if the thread has been killed, or its process has called execve.
     pub(crate) gone: bool,
-    /// The watchdog has had the thread let go.
+    /// True if the watchdog has released the thread.
     pub(crate) let_go: bool,
-    /// There is nothing left to put back or to let go.
+    /// True if nothing is left to restore or to release.
     pub(crate) finished: bool,
-    /// This is a thread of a program that was started here: it stays stopped when it is released, and
-    /// its end is not collected.
+    /// True for a thread of a program that memhook-rs started: a release leaves it stopped, and its end is not
+    /// collected here.
     pub(crate) stays_traced: bool,
-    /// The other threads, while they stand still.
+    /// Other threads, while they are stopped.
     pub(crate) others: Option<AllHeld>,
     /// See [`Held::thread_number_at`].
     pub(crate) thread_number_at: Option<u32>,
@@ -88,7 +89,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes over a thread that is in an event stop; on failure the thread is let go.
+    /// Takes over a thread that is in an event stop; after a failure the thread is released.
     pub(crate) fn adopt(
         pid: i32,
         tid: i32,
@@ -127,32 +128,32 @@ impl Held {
         self.tid
     }
 
-    /// Time since the thread stopped.
+    /// Returns the time since the thread stopped.
     pub fn held_for(&self) -> Duration {
         self.saved.stopped_at.elapsed()
     }
 
-    /// The registers at the stop, which will be put back.
+    /// Returns the registers at the stop, which the release restores.
     pub fn registers(&self) -> &Registers {
         &self.saved.registers
     }
 
-    /// Where the thread is about to keep its number, in bytes from the thread pointer: known of the initial thread of a
-    /// static program that was started here, which has just asked for it.
+    /// Returns the offset from the thread pointer at which the thread is about to store its id. Known only for the
+    /// initial thread of a static program that memhook-rs started, which has just asked the kernel for the id.
     pub fn thread_number_at(&self) -> Option<u32> {
         self.thread_number_at
     }
 
-    /// Returns true if the thread's seccomp filters let its own code make system call `nr`, or only refuse it, rather
-    /// than kill it or the like. `None`: this process may not look at them.
+    /// Returns true if the thread's seccomp filters let its own code make system call `nr`, or only refuse it, and do
+    /// nothing worse such as killing it. `None`: this process may not read the filters.
     pub fn may_call(&self, nr: i64) -> Option<bool> {
         let filters = seccomp::filters(self.tid).ok()?;
         let is_harmless = |filter: &Vec<_>| seccomp::is_harmless(filter, nr);
         Some(filters.iter().all(is_harmless))
     }
 
-    /// Returns true if a seccomp filter may kill the process for this system call. Filters that are suspended do not
-    /// see it, but they do as soon as this process is killed, and the thread may be on its way into the call then.
+    /// Returns true if a seccomp filter may kill the process for this system call. A suspended filter does not see the
+    /// call, but if this process is killed, the filter becomes active while the thread may be on its way into the call.
     pub(crate) fn may_be_ended_for(&mut self, nr: i64, args: [u64; 6]) -> bool {
         if !self.work.filters_suspended {
             return false; // such a target is judged by `may_call`, or refused
@@ -177,7 +178,7 @@ impl Held {
         self.work.filters_suspended
     }
 
-    /// Maps the failure of a ptrace request, and notes when the target is gone.
+    /// Maps the failure of a ptrace request, and records if the target is gone.
     pub(crate) fn check<T>(
         &mut self,
         request: &'static str,
@@ -212,7 +213,7 @@ impl Held {
         self.check("CONT", resumed)
     }
 
-    /// Deals with a signal that has stopped the thread during remote work, and lets it go on.
+    /// Handles a signal that has stopped the thread during remote work, and resumes the thread.
     pub(crate) fn resume_after(&mut self, signal: i32) -> Result<(), Error> {
         match self.passed_on(signal) {
             0 => {
@@ -228,9 +229,9 @@ impl Held {
         self.check("INTERRUPT", interrupted)
     }
 
-    /// Sets the registers to run something that leads home; the first time it also blocks the
-    /// signals. The order matters: with the signals blocked but its own registers, a thread that loses
-    /// its tracer would run on with them blocked for ever.
+    /// Sets the registers to run something that leads home; the first time it also blocks the signals. The order
+    /// matters: a thread that loses its tracer with its own registers and blocked signals would run on with them
+    /// blocked forever.
     pub(crate) fn commit(&mut self, registers: &Registers) -> Result<(), Error> {
         self.write_registers(registers)?;
         if !self.work.begun {
@@ -241,7 +242,7 @@ impl Held {
         Ok(())
     }
 
-    /// The next stop of the thread; `None` at the deadline.
+    /// Returns the next stop of the thread; `None` at the deadline.
     pub(crate) fn next_stop(&mut self, until: Instant) -> Result<Option<Stop>, Error> {
         match wait::wait_for_stop(self.pid, self.tid, until) {
             Some(Stop::Gone) => Err(self.is_gone()),
@@ -249,14 +250,14 @@ impl Held {
         }
     }
 
-    /// Returns true if the watchdog has released the thread, which then goes home by itself; notes that.
+    /// Returns true, and records it, if the watchdog has released the thread, which then goes home by itself.
     fn notices_let_go(&mut self) -> bool {
         self.let_go |= watchdog::has_let_go();
         self.work.went_home |= self.let_go;
         self.let_go
     }
 
-    /// Notes that the thread is no more, or no more ours.
+    /// Records that the thread has ended or is no longer ours.
     pub(crate) fn is_gone(&mut self) -> Error {
         if self.notices_let_go() {
             return self.has_gone_home();
@@ -299,7 +300,7 @@ impl Held {
 
     /// Writes the target's memory.
     pub(crate) fn write(&self, address: RemoteAddress, bytes: &[u8]) -> Result<(), Error> {
-        // Where a thread runs again, its stack is its own.
+        // If the thread runs again, its stack is its own.
         let kept = watchdog::keep().ok_or_else(|| self.has_gone_home())?;
         let written = self.target.memory.write_all_at(bytes, address.0);
         drop(kept);
@@ -308,7 +309,7 @@ impl Held {
         written.map_err(|cause| self.memory_failure("write", address, bytes.len(), cause))
     }
 
-    /// A process that dies loses its memory before its threads are reported dead.
+    /// Converts a failed access: a process that dies loses its memory before its threads are reported dead.
     fn memory_failure(
         &self,
         action: &'static str,
@@ -336,9 +337,8 @@ impl Held {
         }
     }
 
-    /// Brings the thread into an event stop, which lies inside the kernel's signal handling: only
-    /// from there does the kernel look at a pending restart when it resumes the thread. (A stop at
-    /// a system-call exit is past that point.)
+    /// Brings the thread into an event stop, which is inside the kernel's signal handling. Only from there does the
+    /// kernel check for a pending restart when it resumes the thread; a stop at a system call exit is past that point.
     pub(crate) fn settle(&mut self, until: Instant) -> Result<(), Error> {
         self.interrupt()?;
         self.resume()?;

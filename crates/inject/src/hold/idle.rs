@@ -1,21 +1,20 @@
-//! Threads that have nothing to do.
+//! Idle threads.
 
 use crate::restart;
 use memhook_process::{self as process, Activity};
 
-/// If a process has more threads, none is looked at, because that would take too long.
+/// Limit of the threads that are examined. In a process with more, none is, because that would take too long.
 const MAX_THREADS: usize = 256;
 
-/// The threads of a process that slept at one moment, in a system call that the kernel restarts after
-/// a stop.
+/// Threads of a process that slept at one moment, in system calls that the kernel restarts after a stop.
 pub struct IdleThreads {
     pid: i32,
-    /// Each thread, and how often it had gone to sleep.
+    /// Each thread, and the number of times that it had gone to sleep.
     asleep: Vec<(i32, u64)>,
 }
 
 impl IdleThreads {
-    /// Looks at all threads without stopping them.
+    /// Examines all threads without stopping them.
     pub fn of(pid: i32) -> IdleThreads {
         let mut tids = process::thread_ids(pid).unwrap_or_default();
         if tids.len() > MAX_THREADS {
@@ -28,7 +27,7 @@ impl IdleThreads {
         }
     }
 
-    /// A thread that has slept all the time since then.
+    /// Returns a thread that has slept all the time since then.
     pub fn still_asleep(&self) -> Option<i32> {
         let same = |&&(tid, before): &&(i32, u64)| sleeps(self.pid, tid) == Some(before);
         self.asleep.iter().find(same).map(|&(tid, _)| tid)

@@ -1,8 +1,8 @@
 //! Threads that were told to stop and did not stop in time.
 //!
-//! A thread in uninterruptible sleep stops when the sleep ends, and then nobody waits for it any more. Only
-//! a stopped thread can be let go, and only by the thread that has seized it (ptrace(2)), so such threads
-//! are remembered and looked at from time to time. The end of this process lets all of them go.
+//! A thread in uninterruptible sleep stops when the sleep ends, and by then no caller waits for it. Only a stopped
+//! thread can be released, and only by the thread that seized it (ptrace(2)), so such threads are remembered and
+//! checked periodically. The end of this process releases all of them.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use crate::{ptrace, regs, restart, watchdog};
 use memhook_process::is_untraced;
 
 thread_local! {
-    /// The ids of process and thread.
+    /// Ids of process and thread.
     static LATE: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that a seized thread is to be let go when it stops. Until then nobody stops this process for long: the thread
-/// would stand still with it.
+/// Records that a seized thread must be released when it stops. Until then the watchdog keeps this process from being
+/// stopped for long, because the thread would be stopped with it.
 pub(crate) fn let_go_later(pid: i32, tid: i32) {
     LATE.with_borrow_mut(|late| late.push((pid, tid)));
     watchdog::expect_late(true);
 }
 
-/// Lets the threads go that have stopped meanwhile. A thread of ours that has held threads of a process must
-/// call it now and then, as long as it lives and does not hold that process.
+/// Releases the threads that have stopped since. A thread of ours that has held threads of a process must call it
+/// periodically, as long as it lives and does not hold that process.
 pub fn let_late_threads_go() {
     let were_some = has_late_threads();
     LATE.with_borrow_mut(|late| late.retain(|&(pid, tid)| !has_gone(pid, tid)));
@@ -33,8 +33,8 @@ pub fn let_late_threads_go() {
     }
 }
 
-/// Returns true if this thread of ours has to call [`let_late_threads_go`] again soon: a thread of a process may stop
-/// at any moment, and stays stopped until then.
+/// Returns true if this thread of ours must call [`let_late_threads_go`] again soon: a seized thread may stop at any
+/// moment, and stays stopped until then.
 pub fn has_late_threads() -> bool {
     !LATE.with_borrow(Vec::is_empty)
 }
@@ -57,10 +57,10 @@ pub fn wait_for_late_threads(limit: Duration) {
     }
 }
 
-/// Takes the next stop of a thread; whether the thread now runs without us, or has ended.
+/// Takes the next stop of a thread. Returns true if the thread now runs untraced, or has ended.
 fn has_gone(pid: i32, tid: i32) -> bool {
     match wait::poll_stop(pid, tid) {
-        // The watchdog may have let it go. A child of ours can be waited for all the same (wait(2)).
+        // The watchdog may have released it. A child of ours can be waited for nevertheless (wait(2)).
         None => is_untraced(pid, tid),
         Some(Stop::Gone) => true,
         Some(Stop::Event(_)) => {
@@ -72,7 +72,7 @@ fn has_gone(pid: i32, tid: i32) -> bool {
             }
             ptrace::detach(tid).is_ok()
         }
-        // The stop that was requested comes after this one.
+        // The requested stop comes after this one.
         Some(Stop::Signal(signal)) => {
             let _ = ptrace::resume(tid, signal);
             false
@@ -94,7 +94,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 
-    /// Ends the sleep, and checks that the thread goes on.
+    /// Ends the sleep, and checks that the thread continues.
     fn is_let_go(mut program: Program, rounds: u64) {
         let pid = program.pid();
         for child in children(pid) {
@@ -118,12 +118,12 @@ mod tests {
         program.ends_well();
     }
 
-    /// A program that sleeps uninterruptibly, as the parent in vfork(2) does until its child has ended.
+    /// Returns a program that sleeps uninterruptibly, like the parent in vfork(2) until its child has ended.
     fn sleeper() -> (Program, u64) {
         let mut program = Program::start("vforks", &[]);
         let rounds = program.addresses()["rounds"];
         let pid = program.pid();
-        // With a child, it does not sleep for another reason.
+        // Once it has a child, this is the cause of its sleep.
         let until = Instant::now() + LONG;
         while children(pid).is_empty() || state(pid, pid) != 'D' {
             assert!(Instant::now() < until, "it does not sleep");
@@ -153,7 +153,7 @@ mod tests {
         is_let_go(program, rounds);
     }
 
-    /// A thread that another thread of ours is about to let go is waited for: nobody else traces it.
+    /// A hold waits for a thread that another thread of ours is about to release: no foreign tracer is involved.
     #[test]
     fn a_thread_that_another_one_of_ours_lets_go_late_is_held_after_it() {
         for all in [false, true] {
@@ -183,10 +183,10 @@ mod tests {
         }
     }
 
-    /// Who stops this process meanwhile does not stop the thread with it.
+    /// Stopping this process meanwhile does not leave the thread stopped.
     #[test]
     fn this_process_is_not_stopped_for_long_as_long_as_a_thread_may_be_late() {
-        // In a process of its own, because a stop is for all threads of a process.
+        // This runs in a separate process, because a stop affects all threads of a process.
         let mut stopped = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "hold::late::tests::stopped_with_a_late_thread"])
             .args(["--ignored", "--nocapture"])
@@ -215,12 +215,12 @@ mod tests {
         reader.join().unwrap();
     }
 
-    /// Set for the process that is stopped.
+    /// Variable that is set for the process to be stopped.
     const STOPPED: &str = "MEMHOOK_TEST_STOPPED";
-    /// Message of the holder when its watchdog has continued it.
+    /// Message of the holder after its watchdog has continued it.
     const GOES_ON: &str = "it goes on";
 
-    /// The test above starts it.
+    /// Process for the test above.
     #[test]
     #[ignore = "the process to be stopped, started by another test"]
     fn stopped_with_a_late_thread() {
@@ -242,7 +242,7 @@ mod tests {
         println!("\n{GOES_ON}");
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).unwrap();
-        // Who wants it to go on has taken the stop back, so that it is not made up for later.
+        // A SIGCONT from another process has cancelled the stop, so it does not take effect later.
         while watchdog::has_continued() {
             assert!(Instant::now() < until + LONG, "it would stop again");
             std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! Choosing threads, stopping them, and letting them go as they were.
+//! Choosing threads, stopping them, and releasing them unchanged.
 
 pub(crate) mod all_threads;
 pub(crate) mod continued;

@@ -1,11 +1,12 @@
-//! All other threads of a process, standing still while the held one makes calls.
+//! All other threads of a process, stopped while the held one makes calls.
 //!
-//! What they could do meanwhile, nobody can guard against afterwards: close the descriptor from which the loader reads,
-//! open a file that gets its number, take a lock of the loader and wait for the held thread. So they are stopped for the
-//! few milliseconds that such a call takes.
+//! Some acts of other threads cannot be undone afterwards: closing the descriptor from which the loader reads, opening
+//! a file that gets its number, or taking a lock of the loader and waiting for the held thread. So the others are
+//! stopped for the few milliseconds that such a call takes.
 //!
-//! One of them may have been stopped with a lock that the call needs, of an allocator for example. So none is kept for
-//! longer than [`STILL_LIMIT`]: then all of them run, and the call goes on beside them, as other calls do.
+//! One of them may have been stopped while it holds a lock that the call needs, for example of an allocator. So none
+//! stays stopped for longer than [`STILL_LIMIT`]: after that all of them run, and the call continues beside them, like
+//! other calls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,22 +17,22 @@ use crate::{Error, Registers, late, ptrace, watchdog};
 use memhook_process::thread_ids;
 use tracing::debug;
 
-/// For how long the other threads stand still, counted from when the first one is told to stop.
+/// Longest time that the other threads are stopped, from when the first one is told to stop.
 const STILL_LIMIT: Duration = Duration::from_millis(30);
-/// Part of it that may pass until all have stopped.
+/// Part of that time in which all of them must have stopped.
 const STOPPING_LIMIT: Duration = Duration::from_millis(10);
-/// To stop a thread and to read its registers takes 20 to 50 µs, so more would not stop in time.
+/// Limit of the threads. Stopping a thread and reading its registers takes 20 to 50 µs, so more would not stop in time.
 const MOST: usize = 256;
 
-/// The other threads, before any of them is disturbed.
+/// Other threads, before any of them is disturbed.
 pub struct Others {
     pid: i32,
-    /// `None`: they are too many to be stopped in time.
+    /// `None`: there are too many to stop in time.
     known: Option<Known>,
 }
 
 impl Others {
-    /// Looks at the threads of `pid`, which takes some microseconds for each, so it is done before one is held.
+    /// Examines the threads of `pid`. This takes some microseconds each, so call it before a thread is held.
     pub fn of(pid: i32) -> Others {
         watchdog::start();
         let count = thread_ids(pid).map_or(0, |tids| tids.len());
@@ -41,17 +42,18 @@ impl Others {
         }
     }
 
-    /// Returns true if they are few enough.
+    /// Returns true if there are few enough.
     pub fn can_be_stopped(&self) -> bool {
         self.known.is_some()
     }
 }
 
 impl Held {
-    /// Stops all other threads, until [`Held::let_others_go`], the release, or [`STILL_LIMIT`]. Returns whether they stand
-    /// still now: where they are many, or one does not stop soon, none of them is held.
+    /// Stops all other threads, until [`Held::let_others_go`], the release, or [`STILL_LIMIT`]. Returns true if they
+    /// are stopped now. If there are many, or one does not stop soon, none of them is held.
     ///
-    /// One that sleeps uninterruptibly stops when it wakes up, and is let go then by [`crate::let_late_threads_go`].
+    /// A thread that sleeps uninterruptibly stops when it wakes up, and [`crate::let_late_threads_go`] releases it
+    /// then.
     pub fn stop_others(&mut self, others: &Others) -> Result<bool, Error> {
         let (Some(known), true) = (&others.known, self.pid == others.pid) else {
             return Ok(false);
@@ -64,7 +66,7 @@ impl Held {
                     threads = held.count(),
                     "all other threads stand still"
                 );
-                // The hook makes system calls where a ring is new or full.
+                // The hook makes system calls if a ring is new or full.
                 let mut tids = held.threads.keys().copied();
                 let dispatching = tids.find(|&tid| ptrace::dispatches_calls(tid));
                 self.others = Some(held);
@@ -74,18 +76,18 @@ impl Held {
                 }
             }
             Err(error @ Error::TargetGone { .. }) => return Err(error),
-            // One sleeps uninterruptibly, or somebody else traces it.
+            // A thread sleeps uninterruptibly, or has another tracer.
             Err(error) => debug!(pid = self.pid, %error, "the other threads run on"),
         }
         Ok(self.others.is_some())
     }
 
-    /// Returns true if all other threads stand still.
+    /// Returns true if all other threads are stopped.
     pub fn others_stand_still(&self) -> bool {
         self.others.is_some()
     }
 
-    /// The other threads and their registers, while they stand still.
+    /// Returns the other threads and their registers, while they are stopped.
     pub fn other_threads(&self) -> impl Iterator<Item = (i32, &Registers)> {
         let others = self.others.iter().flat_map(AllHeld::threads);
         others.map(|(tid, registers, _)| (tid, registers))
@@ -108,7 +110,7 @@ impl Held {
         self.others.take().map(AllHeld::release);
     }
 
-    /// Lets them run if they have stood still for long enough.
+    /// Lets them run if they have been stopped for long enough.
     pub(crate) fn let_others_go_in_time(&mut self) {
         let is_due = |others: &AllHeld| others.held_for() >= STILL_LIMIT;
         if self.others.as_ref().is_some_and(is_due) {
@@ -117,7 +119,7 @@ impl Held {
     }
 }
 
-/// No thread is left out.
+/// Placeholder: no thread is left out.
 pub(crate) const NOBODY: i32 = 0;
 
 impl AllHeld {

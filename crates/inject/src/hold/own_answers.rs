@@ -1,5 +1,5 @@
-//! Programs that answer system calls themselves (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), as Wine does those of Windows
-//! programs: the kernel hands what our code asks for in such a thread to the program's handler of SIGSYS.
+//! Programs that handle system calls themselves (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), as Wine does for Windows
+//! programs. In such a thread, the kernel passes our system calls to the program's handler of SIGSYS.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::synchronous::only;
 use memhook_process::{caught_signals, has_seccomp_filter};
 use tracing::debug;
 
-/// For how long all threads may be held for the look.
+/// Longest time that all threads may be held for this check.
 const LOOK_LIMIT: Duration = Duration::from_millis(20);
 
-/// A thread of `pid` whose system calls its program answers itself, if that can be seen (Linux 6.4).
+/// Returns a thread of `pid` whose system calls the program handles itself, if that can be seen (Linux 6.4).
 ///
-/// Only the kernel knows, and it says so of stopped threads only; so nothing is stopped where there is no handler of SIGSYS,
-/// without which the first such call would end the process, or where the handler is that of a seccomp filter. What is
-/// missed here is refused when the thread is to make a call ([`crate::Error::CallsDispatched`]).
+/// Only the kernel knows, and it reports it only for stopped threads. So nothing is stopped if there is no handler of
+/// SIGSYS, without which the first such call would end the process, or if the handler serves a seccomp filter. A thread
+/// that is missed here is refused when it has to make a call ([`crate::Error::CallsDispatched`]).
 pub fn thread_with_own_answers(pid: i32) -> Option<i32> {
     let catches = caught_signals(pid).is_some_and(|caught| caught & only(libc::SIGSYS) != 0);
     if !catches || has_seccomp_filter(pid) {

@@ -1,4 +1,4 @@
-//! Putting a held thread back and letting it go.
+//! Restoring and releasing a held thread.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use memhook_process::RemoteAddress;
 use tracing::{debug, warn};
 
 impl Held {
-    /// Restores registers, vector state, signal mask, `errno` and the interrupted system call and
-    /// detaches. Returns how long the thread was held.
+    /// Restores registers, vector state, signal mask, `errno` and the interrupted system call, and detaches. Returns
+    /// how long the thread was held.
     pub fn release(mut self) -> Result<Duration, Error> {
         self.finish()?;
         let held = self.held_for();
@@ -50,14 +50,15 @@ impl Held {
         restored.and(detached)
     }
 
-    /// The thread was let go in the middle: it goes home by itself, or, if everything had been put back, already is there.
+    /// Handles a thread that was released early: it goes home by itself, or already is there if everything had been
+    /// restored.
     fn leave_to_itself(&mut self, restored: Result<(), Error>) -> Result<(), Error> {
         let (pid, tid) = (self.pid, self.tid);
         warn!(
             pid,
             tid, "a thread was let go early: this process got no processor, or stood still"
         );
-        // Unless it ran just then, and has yet to stop.
+        // The thread may have been running just then, and must stop first.
         let _ = ptrace::interrupt(tid);
         late::let_go_later(pid, tid);
         late::let_late_threads_go();
@@ -65,7 +66,7 @@ impl Held {
         restored.map_err(|_| self.has_gone_home())
     }
 
-    /// Sends the signals again that have come meanwhile.
+    /// Sends the signals again that came meanwhile.
     fn send_taken_again(&mut self) {
         for (signal, info) in std::mem::take(&mut self.work.taken) {
             resend::send_again(self.pid, self.tid, signal, &info);
@@ -78,7 +79,7 @@ impl Held {
         }
     }
 
-    /// Puts everything back; goes on after a failure and reports the first.
+    /// Restores everything; continues after a failure and reports the first.
     fn restore(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         if self.work.went_home {
@@ -98,7 +99,7 @@ impl Held {
         } else if !restart::must_be_repeated(&self.saved.registers) {
             return first;
         }
-        // Last, because up to here the registers lead home through the signal frame.
+        // This comes last, because until now the registers lead home through the signal frame.
         let lasted = self.saved.call_lasts();
         let mut registers = restart::resumed(&self.saved.registers, lasted);
         if restart::must_be_repeated(&self.saved.registers) {
@@ -111,7 +112,7 @@ impl Held {
         first.and(written)
     }
 
-    /// Leaves the unused part of the stack as it was. Where this fails, a later hold finds that part in use.
+    /// Restores the unused part of the stack. If this fails, a later hold considers that part used.
     fn wipe_frames(&mut self) {
         if let Some((at, bytes)) = self.work.frames.take() {
             let _ = self.write(at, &vec![0; bytes]);
@@ -121,8 +122,8 @@ impl Held {
         }
     }
 
-    /// A timeout in memory belongs to the program and stays as it is: the call is pointed to another one in the unused
-    /// part of the thread's stack, which the kernel reads as soon as the thread runs, when the call begins.
+    /// A timeout in memory belongs to the program and stays unchanged. The call gets a pointer to a shortened one in
+    /// the unused part of the thread's stack, which the kernel reads as soon as the thread runs, when the call begins.
     fn shorten_timeout(&mut self, registers: &mut Registers, lasted: Duration) {
         let Some(register) = restart::timeout_register(registers) else {
             return;
@@ -150,9 +151,9 @@ impl Held {
         }
     }
 
-    /// Removes what remote calls left: errno and the scratch mapping. Ends in an event stop, which
-    /// lies inside the kernel's signal handling: only from there does the kernel look at a pending
-    /// restart when it resumes the thread.
+    /// Removes what remote calls left: errno and the scratch mapping. Ends in an event stop, which is inside the
+    /// kernel's signal handling. Only from there does the kernel check for a pending restart when it resumes the
+    /// thread.
     fn undo_remote_work(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         if let Some((address, value)) = self.work.errno.take() {
@@ -173,7 +174,7 @@ impl Held {
         first.and(undone)
     }
 
-    /// A thread that went home has been stopped once more since then, perhaps in a call that must be repeated.
+    /// A thread that went home has been stopped again since, perhaps in a call that must be repeated.
     fn repeat_interrupted(&mut self) -> Result<(), Error> {
         let now = self.read_registers()?;
         if restart::must_be_repeated(&now) {
@@ -183,7 +184,7 @@ impl Held {
     }
 }
 
-/// Returns the rest of the time in a `struct timespec`; `None` if it holds no valid time.
+/// Returns the remaining time in a `struct timespec`; `None` if it contains no valid time.
 fn shortened(timeout: [u8; 16], lasted: Duration) -> Option<[u8; 16]> {
     let [seconds, nanoseconds] = timeout.as_chunks::<8>().0 else {
         return None;

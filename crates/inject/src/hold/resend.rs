@@ -1,16 +1,16 @@
-//! Giving back signals that were taken off a thread during remote work.
+//! Resending of signals that were taken from a thread during remote work.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Longest wait for room in the queue of signals. The thread runs again, so the queue gets shorter.
+/// Longest wait for room in the queue of signals, which gets shorter because the thread runs again.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// Resends a signal to the thread, or to the process if the thread has ended.
 ///
-/// Its siginfo is preserved where the kernel permits that: for another process, only if si_code is negative, as
-/// with sigqueue(3) (rt_sigqueueinfo(2)). If the queue is full (RLIMIT_SIGPENDING), a real-time
-/// signal waits for room, because kill(2) would send it without its value.
+/// Its siginfo is preserved if the kernel permits that: for another process, only if si_code is negative, as with
+/// sigqueue(3) (rt_sigqueueinfo(2)). If the queue is full (RLIMIT_SIGPENDING), a real-time signal waits for room,
+/// because kill(2) would send it without its value.
 pub(crate) fn send_again(pid: i32, tid: i32, signal: i32, info: &libc::siginfo_t) {
     let has_details = info.si_code < 0 && info.si_code != libc::SI_TKILL;
     let until = Instant::now() + ROOM_LIMIT;
@@ -55,7 +55,7 @@ mod tests {
             sival_ptr: std::ptr::without_provenance_mut(1),
         };
         let mut count = 0;
-        // SAFETY: no pointer that anyone follows.
+        // SAFETY: the value is never used as a pointer.
         while unsafe { libc::sigqueue(pid, libc::SIGRTMIN(), value) } == 0 {
             count += 1;
         }

@@ -1,16 +1,16 @@
-//! Decision whether a stopped thread may run a foreign call.
+//! Decision if a stopped thread may run a foreign call.
 
 use crate::{Registers, ptrace};
 use std::ops::Range;
 
 use memhook_process::{RemoteAddress, read_word};
 
-/// Judges where a thread is stopped, by its registers and a reader of 8-byte words of its memory: `Err` with the reason
-/// if the thread may not be used there.
+/// Judge of a stopped thread, which gets its registers and a reader of 8-byte words of its memory. Returns `Err` with
+/// the reason if the thread must not be used there.
 pub type Judge<'a> = &'a dyn Fn(&Registers, &dyn Fn(u64) -> Option<u64>) -> Result<(), String>;
 
-/// `Err` with the reason if the thread may not be used for anything, because moving its program counter out
-/// of a restartable sequence and back would hide the interruption from the kernel.
+/// Returns `Err` with the reason if the thread must not be used at all, because moving its program counter out of a
+/// restartable sequence and back would hide the interruption from the kernel.
 pub(crate) fn check_sequence(pid: i32, tid: i32, registers: &Registers) -> Result<(), String> {
     match rseq_section(pid, tid) {
         Some(section) if section.contains(&registers.rip) => Err(format!(
@@ -21,7 +21,7 @@ pub(crate) fn check_sequence(pid: i32, tid: i32, registers: &Registers) -> Resul
     }
 }
 
-/// `Err` with the reason if the thread's place does not do.
+/// Returns `Err` with the reason if the thread's place is not suitable.
 pub(crate) fn check(
     pid: i32,
     tid: i32,
@@ -32,7 +32,7 @@ pub(crate) fn check(
     judge(registers, &read).map_err(|why| format!("thread {tid} {why}"))
 }
 
-/// The code of the restartable sequence that the thread announces (rseq(2)).
+/// Returns the code range of the restartable sequence that the thread has announced (rseq(2)).
 fn rseq_section(pid: i32, tid: i32) -> Option<Range<u64>> {
     let area = ptrace::rseq_address(tid);
     if area == 0 {

@@ -1,4 +1,4 @@
-//! Work of a thread when it was stopped.
+//! State of a thread when it was stopped.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -9,18 +9,18 @@ use crate::survey::Survey;
 use crate::{Registers, ptrace, regs, restart, restarted, synchronous};
 use memhook_process::RemoteAddress;
 
-/// The state of a thread at its first stop, which comes back when it is released.
+/// State of a thread at its first stop, which the release restores.
 pub(crate) struct Saved {
     pub stopped_at: Instant,
     pub registers: Registers,
     pub extended: Vec<u8>,
     /// Blocked signals.
     pub mask: u64,
-    /// Synchronous signals that wait and that it could not take before (`synchronous.rs`).
+    /// Pending synchronous signals that it could not take before (`synchronous.rs`).
     pub waiting: u64,
-    /// Since when it has been in its call, if the kernel would not restart that.
+    /// Time since when the thread has been in its call, if the kernel would not restart the call.
     pub sleep: Sleep,
-    /// Where in the kernel it waited, if it was in restart_syscall(2).
+    /// Kernel function in which it waited, if it was in restart_syscall(2).
     pub waits_in: String,
     /// Room for the signal frames on the thread's own stack, or the reason why there is none.
     pub room: Result<Room, String>,
@@ -53,14 +53,14 @@ impl Saved {
         })
     }
 
-    /// Returns the least time for which the interrupted call has lasted by now.
+    /// Returns a lower bound of the interrupted call's duration until now.
     pub(crate) fn call_lasts(&self) -> Duration {
         self.sleep.lasts(self.stopped_at)
     }
 }
 
-/// Sets the registers of a stopped thread so that a call that has to be repeated is repeated even if this
-/// process is killed. Returns what is still known of the call's time.
+/// Sets the registers of a stopped thread so that a call that must be repeated is repeated even if this process is
+/// killed. Returns the remaining knowledge of the call's duration.
 pub(crate) fn set_to_repeat(
     pid: i32,
     tid: i32,
@@ -71,7 +71,7 @@ pub(crate) fn set_to_repeat(
     if !restart::must_be_repeated(registers) {
         return Ok(sleep);
     }
-    // At once: if this process is killed from here on, the program does not see EINTR.
+    // This comes first: if this process is killed from here on, the program does not see EINTR.
     regs::write(tid, &restart::repeat(registers, stopped_at.elapsed()))?;
     if !restart::has_timeout(registers) {
         return Ok(sleep);

@@ -16,10 +16,10 @@ const DATA_WORDS: usize = DATA_BYTES as usize / 4;
 /// Known words of the data.
 type Data = [Option<u32>; DATA_WORDS];
 
-/// A filter that takes more steps is not followed to its end. The filters of browsers take some hundred.
+/// Limit of the steps of a filter that are followed. The filters of browsers take some hundred.
 const MAX_STEPS: usize = 100_000;
 
-/// The filters of a stopped thread, the newest one first. The kernel shows them to a tracer that has
+/// Returns the filters of a stopped thread, the newest one first. The kernel shows them to a tracer that has
 /// CAP_SYS_ADMIN and no filter itself (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
 pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
     let mut all = Vec::new();
@@ -27,7 +27,7 @@ pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
         // SAFETY: without a buffer the kernel only says how many instructions there are.
         let length = match unsafe { ptrace::request(GET_FILTER, tid, all.len(), 0) } {
             Ok(length) => length as usize,
-            // There is no filter of that number.
+            // There is no filter with this index.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT)) => return Ok(all),
             // There is no filter at all.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL)) && all.is_empty() => {
@@ -35,7 +35,7 @@ pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
             }
             Err(e) => return Err(e),
         };
-        // SAFETY: this only makes a value.
+        // SAFETY: this only creates a value.
         let none = unsafe { libc::BPF_STMT(0, 0) };
         let mut program = vec![none; length.min(libc::BPF_MAXINSNS as usize)];
         let buffer = program.as_mut_ptr() as usize;
@@ -46,8 +46,8 @@ pub(crate) fn filters(tid: i32) -> io::Result<Vec<Vec<Instruction>>> {
     }
 }
 
-/// Returns true if a filter lets `nr` pass or refuses it with an error number, whatever its arguments and the caller
-/// are. It is not if it may do anything else, such as to kill, or cannot be followed.
+/// Returns true if a filter lets `nr` pass or refuses it with an error number, for all arguments and callers. Returns
+/// false if it may do anything else, such as kill, or cannot be followed.
 pub(crate) fn is_harmless(program: &[Instruction], nr: i64) -> bool {
     let mut data = [None; DATA_WORDS];
     data[..2].copy_from_slice(&[Some(nr as u32), Some(ARCH)]);
@@ -84,9 +84,9 @@ struct Machine {
     memory: [Option<u32>; 16],
 }
 
-/// Returns all results that a program may have when the kernel runs it (Documentation/networking/filter.rst) and not
-/// all of its data is known. `None` if the kernel would not take it for seccomp, if it returns something unknown, or if
-/// it has too many ways.
+/// Returns all possible results of a program in the kernel (Documentation/networking/filter.rst) if some of its data is
+/// unknown. `None` if the kernel would not accept it for seccomp, if it returns an unknown value, or if it has too many
+/// paths.
 fn results(program: &[Instruction], data: Data) -> Option<Vec<u32>> {
     let mut results = Vec::new();
     let start = Machine {
@@ -96,7 +96,7 @@ fn results(program: &[Instruction], data: Data) -> Option<Vec<u32>> {
         ..Machine::default()
     };
     let mut open = vec![start];
-    // Jumps only go forward, so each way ends.
+    // Jumps only go forward, so each path ends.
     for _ in 0..MAX_STEPS {
         let Some(mut machine) = open.pop() else {
             return Some(results);
@@ -153,12 +153,12 @@ fn results(program: &[Instruction], data: Data) -> Option<Vec<u32>> {
     None
 }
 
-/// The result of an operation; `Some(None)` if it is not known, `None` if the kernel does not accept the program.
+/// Returns the result of an operation; `Some(None)` if it is unknown, `None` if the kernel does not accept the program.
 fn calculate(code: u16, a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
     let (a, b) = match (a, b) {
         (Some(a), Some(b)) => (a, b),
-        // After a division by zero the kernel returns 0 for the filter, which means to kill
-        // (bpf_convert_filter in net/core/filter.c).
+        // After a division by zero the kernel returns 0 for the filter, which means to kill (bpf_convert_filter in
+        // net/core/filter.c).
         (_, None | Some(0)) if code & 0xf0 == 0x30 => return None,
         _ => return Some(None),
     };
@@ -177,7 +177,7 @@ fn calculate(code: u16, a: Option<u32>, b: Option<u32>) -> Option<Option<u32>> {
     }))
 }
 
-/// A word of the data: `Some(None)` where it is not known.
+/// Returns a word of the data: `Some(None)` if it is unknown.
 fn word(known: Data, offset: u32) -> Option<Option<u32>> {
     if !offset.is_multiple_of(4) || offset >= DATA_BYTES {
         return None;
@@ -193,7 +193,7 @@ mod tests {
         Instruction { code, jt, jf, k }
     }
 
-    /// A filter that kills for one call, refuses another, and lets the rest pass.
+    /// Returns a filter that kills for one call, refuses another, and lets the rest pass.
     fn filter(killed: u32, refused: u32) -> Vec<Instruction> {
         vec![
             instruction(0x20, 0, 0, 4),
@@ -216,7 +216,7 @@ mod tests {
         assert!(is_harmless(&filter, 1));
     }
 
-    /// A filter may look at arguments, and those of the hook are not always the same.
+    /// A filter may check arguments, and those of the hook vary.
     #[test]
     fn a_decision_by_an_argument_may_go_either_way() {
         // Kills if the low word of the first argument is 7.
@@ -235,7 +235,7 @@ mod tests {
         let kills = by_argument(0x7fff_0000);
         assert!(is_harmless_call(&kills, 35, [8, 7, 7, 7, 7, 7]));
         assert!(!is_harmless_call(&kills, 35, [7, 0, 0, 0, 0, 0]));
-        // More ways than can be followed: 40 such questions one after the other.
+        // More paths than can be followed: 40 such questions in a row.
         let mut many = vec![instruction(0x20, 0, 0, 16)];
         for bit in 0..40 {
             many.push(instruction(0x45, 0, 0, 1 << (bit % 32)));
@@ -269,7 +269,7 @@ mod tests {
     fn an_invalid_program_is_not_harmless() {
         assert!(!is_harmless(&[], 1));
         for code in 0..=u16::MAX {
-            // Whatever it is, there is no panic and no endless loop.
+            // No instruction may cause a panic or an endless loop.
             is_harmless(&[instruction(code, 255, 255, u32::MAX)], 1);
         }
         assert!(!is_harmless(&[instruction(0x20, 0, 0, 66)], 1));

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 static STOPS: AtomicU32 = AtomicU32::new(0);
 static RELOADS: AtomicU32 = AtomicU32::new(0);
 
-/// Signals that ask this process to end.
+/// Signals that request the end of this process.
 pub(crate) const STOPS_US: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 pub(crate) extern "C" fn count_stop(_: i32) {
     STOPS.fetch_add(1, Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP do not end this process but are counted. An ignored SIGHUP
-/// stays ignored, because that is what nohup(1) asks for.
+/// Makes SIGINT, SIGTERM and SIGHUP count instead of ending this process. An ignored SIGHUP stays ignored, as nohup(1)
+/// requests.
 pub fn catch_stops() {
-    // A shell without job control starts background processes with SIGINT ignored. If somebody sends it to this
-    // very process all the same, it is meant.
+    // A shell without job control starts background processes with SIGINT ignored. A SIGINT that is sent to this very
+    // process is intended nevertheless.
     for signal in [libc::SIGINT, libc::SIGTERM] {
         handle(signal, Handler::Plain(count_stop));
     }
@@ -31,7 +31,7 @@ extern "C" fn count_reload(_: i32) {
     RELOADS.fetch_add(1, Relaxed);
 }
 
-/// As [`catch_stops`], for a service: SIGHUP asks it to read its configuration again (daemon(7)).
+/// Like [`catch_stops`], for a service: SIGHUP requests that it read its configuration again (daemon(7)).
 pub fn catch_stops_and_reloads() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         handle(signal, Handler::Plain(count_stop));
@@ -50,7 +50,7 @@ pub fn reloads() -> u32 {
 pub struct LentKeys([(i32, libc::sighandler_t); 3]);
 
 impl LentKeys {
-    /// From now on.
+    /// Disables the keys.
     #[expect(clippy::new_without_default)]
     pub fn new() -> LentKeys {
         let signals = [libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP];
@@ -72,20 +72,20 @@ impl Drop for LentKeys {
     }
 }
 
-/// Returns the number of them since [`catch_stops`].
+/// Returns the number of termination signals since [`catch_stops`].
 pub fn stops() -> u32 {
     STOPS.load(Relaxed)
 }
 
-/// Action for a signal. It must be async-signal-safe and leave `errno` as it is.
+/// Action for a signal. It must be async-signal-safe and preserve `errno`.
 #[derive(Clone, Copy)]
 pub(crate) enum Handler {
     Plain(extern "C" fn(i32)),
     WithDetails(extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)),
 }
 
-/// Installs a handler. System calls that it interrupts go on. A process inherits blocked signals from
-/// the one that started it (execve(2)), so the signal is unblocked in this thread too.
+/// Installs a handler. Interrupted system calls are restarted. A process inherits blocked signals from its parent
+/// (execve(2)), so the signal is unblocked in this thread too.
 pub(crate) fn handle(signal: i32, handler: Handler) {
     let (handler, flags) = match handler {
         Handler::Plain(handler) => (handler as *const () as usize, 0),
@@ -95,7 +95,7 @@ pub(crate) fn handle(signal: i32, handler: Handler) {
     unblock(signal);
 }
 
-/// As [`handle`], but system calls that it interrupts fail with EINTR.
+/// Like [`handle`], but interrupted system calls fail with EINTR.
 pub(crate) fn handle_and_interrupt(signal: i32, handler: extern "C" fn(i32)) {
     install(signal, handler as *const () as usize, 0);
     unblock(signal);
@@ -127,7 +127,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     handler(signal) == libc::SIG_IGN
 }
 
-/// The handler of a signal, SIG_DFL or SIG_IGN.
+/// Returns the handler of a signal, SIG_DFL or SIG_IGN.
 pub(crate) fn handler(signal: i32) -> libc::sighandler_t {
     // SAFETY: as in `install`; the kernel writes one sigaction.
     let action: libc::sigaction = unsafe {

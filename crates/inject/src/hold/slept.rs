@@ -1,21 +1,19 @@
 //! Time that a thread has spent in its call before it is interrupted.
 //!
-//! A call that has to be repeated gets the time that is left of its timeout. The kernel tells nobody
-//! when a call began, so what is found out here is a lower bound: the timeout may end late by what the
-//! bound misses, but never early.
+//! A repeated call gets the remaining part of its timeout. The kernel does not report when a call began, so the result
+//! here is a lower bound: the timeout may end late by the error of the bound, but never early.
 //!
-//! - If a thread sleeps in the call when it is first looked at, and has run only once since, in order to stop
-//!   (the number of its turns on a processor is one higher), it has been in the call since then. Only one
-//!   other case looks the same: something else woke the thread just before our interrupt, and the interrupt
-//!   came when it was about to sleep in another call. That is rare, and it takes some time between the last
-//!   look and the interrupt, so this time has a limit.
-//! - `exec_start` in /proc/PID/task/TID/sched is the moment at which it went to sleep, by the clock of its
-//!   processor. That clock does not advance while interrupts and the hypervisor have the processor
-//!   (update_rq_clock_task in kernel/sched/core.c), so a thread of ours that has just run there compares it
-//!   with the same clock. Any other clock would make the sleep too long.
+//! - A thread has been in the call since the first look if it slept in the call then and has run only once since, in
+//!   order to stop (its number of turns on a processor is one higher). Only one other case looks the same: something
+//!   else woke the thread just before our interrupt, and the interrupt came when it was about to sleep in another call.
+//!   That is rare, and takes some time between the last look and the interrupt, so this time has a limit.
+//! - `exec_start` in /proc/PID/task/TID/sched is the moment at which it went to sleep, by the clock of its processor.
+//!   That clock does not advance while interrupts and the hypervisor have the processor (update_rq_clock_task in
+//!   kernel/sched/core.c), so a thread of ours that has just run there compares it with the same clock. Any other clock
+//!   would make the sleep too long.
 //!
-//! This clock and the clock of timeouts may still run at different rates, for example while the latter is
-//! slewed (adjtimex(2): by a tenth at most), so an eighth is subtracted.
+//! This clock and the clock of timeouts may still run at different rates, for example while the latter is slewed
+//! (adjtimex(2): by a tenth at most), so an eighth is subtracted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,24 +22,25 @@ use std::time::{Duration, Instant};
 use crate::{ptrace, restart};
 use memhook_process::{Activity, Scheduling, SchedulingFile, last_ran, processor};
 
-/// If more time than this passes from the last look to the interrupt, nothing is known of a thread's sleep. The limit
-/// leaves room for the interrupt itself, which takes long on a virtual machine where it wakes another processor.
+/// Limit of the time from the last look to the interrupt, above which a thread's sleep is unknown. It leaves room for
+/// the interrupt itself, which takes long on a virtual machine if it wakes another processor.
 const LOOK_LIMIT: Duration = Duration::from_micros(100);
-/// The length of the slowest tick. Where the time-stamp counter is not reliable, the processor's clock is corrected
-/// at every tick (kernel/sched/clock.c), so it may be wrong by one.
+/// Length of the slowest tick. If the time stamp counter is not reliable, the processor's clock is corrected at every
+/// tick (kernel/sched/clock.c), so it may be wrong by one tick.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Facts about a thread when it was interrupted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sleep {
-    /// A moment at which it was in its call already.
+    /// Moment at which it was already in its call.
     since: Option<Instant>,
-    /// Number of turns on a processor that it had had before.
+    /// Number of turns on a processor before.
     turns: u64,
 }
 
 impl Sleep {
-    /// Returns what is still known once the thread has stopped: nothing of a thread that ran more than once in between.
+    /// Returns the facts that are still valid once the thread has stopped: none if the thread ran more than once in
+    /// between.
     pub(crate) fn confirmed(self, pid: i32, tid: i32) -> Sleep {
         let turns = || SchedulingFile::of(pid, tid)?.read()?.turns();
         let ran_once = || Some(turns()? == self.turns + 1);
@@ -49,35 +48,35 @@ impl Sleep {
         Sleep { since, ..self }
     }
 
-    /// Returns the least time for which the call of a thread that stopped at this moment has lasted by now.
+    /// Returns a lower bound of the present duration of a call of a thread that stopped at this moment.
     pub(crate) fn lasts(&self, stopped_at: Instant) -> Duration {
         self.since.unwrap_or(stopped_at).elapsed()
     }
 }
 
-/// A thread in a call that a stop would end, while it sleeps.
+/// Sleeping thread in a call that a stop would end.
 pub(crate) struct Sleeper {
     scheduling: SchedulingFile,
-    /// Its figures at the first look.
+    /// Figures at the first look.
     seen: Scheduling,
     since: Instant,
 }
 
 impl Sleeper {
-    /// Looks at a thread; `None` if it does not sleep in such a call, or if it is not known since when. This is
-    /// slow, so it must be done before anything is stopped.
+    /// Examines a thread; `None` if it does not sleep in such a call, or if the start of its sleep is unknown. This is
+    /// slow, so it must happen before anything is stopped.
     pub(crate) fn of(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Sleeper> {
         // The cheap question comes first.
         in_delicate_call(pid, tid)?;
         let scheduling = SchedulingFile::of(pid, tid)?;
         let seen = scheduling.read()?;
-        // Only now is it known that it was in a call after these turns.
+        // This call certainly began after these turns.
         let call = in_delicate_call(pid, tid)?;
         let mut since = Instant::now();
         if let Some(asleep) = asleep_since(pid, tid, clocks) {
             since = since.min(asleep);
         }
-        // It must be in the same call at the end of all this.
+        // The thread must be in the same call at the end.
         let is_same = scheduling.read()? == seen && in_delicate_call(pid, tid)? == call;
         is_same.then_some(Sleeper {
             scheduling,
@@ -86,7 +85,7 @@ impl Sleeper {
         })
     }
 
-    /// Interrupts the thread, which is seized.
+    /// Interrupts the seized thread.
     pub(crate) fn interrupt(&self, tid: i32) -> io::Result<Sleep> {
         let begin = Instant::now();
         let is_same = self.scheduling.read() == Some(self.seen);
@@ -100,7 +99,7 @@ impl Sleeper {
     }
 }
 
-/// The call of a thread that sleeps in a call that is not restarted.
+/// Returns the call of a thread that sleeps in a call that is not restarted.
 fn in_delicate_call(pid: i32, tid: i32) -> Option<i64> {
     match Activity::of(pid, tid) {
         Activity::Blocked(nr) if restart::is_disturbed_by_a_stop(nr) => Some(nr),
@@ -108,7 +107,7 @@ fn in_delicate_call(pid: i32, tid: i32) -> Option<i64> {
     }
 }
 
-/// When a sleeping thread went to sleep, or a later moment.
+/// Returns when a sleeping thread went to sleep, or a later moment.
 fn asleep_since(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Instant> {
     let began = last_ran(pid, tid)?;
     let (clock, at) = clocks.of(processor(pid, tid)?)?;
@@ -116,7 +115,7 @@ fn asleep_since(pid: i32, tid: i32, clocks: &mut Clocks) -> Option<Instant> {
     at.checked_sub(slept - slept / 8)
 }
 
-/// The clocks of processors, each looked at once.
+/// Clocks of processors, each read once.
 #[derive(Default)]
 pub(crate) struct Clocks(BTreeMap<usize, Option<(Duration, Instant)>>);
 
@@ -132,7 +131,7 @@ impl Clocks {
             // SAFETY: the processor is in the set's range.
             unsafe { libc::CPU_SET(processor, &mut there) };
             set_affinity(&there)?;
-            // Sleeping and waking makes the kernel look at the clock.
+            // Sleeping and waking makes the kernel update the clock.
             std::thread::sleep(Duration::from_micros(1));
             let (pid, tid) = ids();
             let clock = last_ran(pid, tid);
@@ -154,7 +153,8 @@ fn no_processors() -> libc::cpu_set_t {
     unsafe { std::mem::zeroed() }
 }
 
-/// The processors that the calling thread may use; `None` also where a set has no room for all of them.
+/// Returns the processors that the calling thread may use; `None` if they are unknown, or if a set has no room for all
+/// of them.
 fn affinity() -> Option<libc::cpu_set_t> {
     let mut set = no_processors();
     // SAFETY: the kernel writes at most this many bytes.
@@ -182,7 +182,7 @@ mod tests {
         wait_until_blocked(pid);
         let blocked = Instant::now();
         std::thread::sleep(Duration::from_millis(300));
-        // Its processor may be busy with others just now, and the machine with other machines.
+        // Its processor may be busy with other threads, and the machine with other machines.
         let (mut best, mut good) = (Duration::ZERO, 0);
         let until = Instant::now() + LONG;
         while good < 10 {
@@ -191,7 +191,7 @@ mod tests {
             best = best.max(blocked.saturating_duration_since(sleeper.since));
             let known = blocked.elapsed();
             good += u32::from(sleeper.since.elapsed() + known / 4 > known / 2);
-            // This thread may stand still between its looks at two clocks.
+            // This thread may be stopped between its reads of two clocks.
             assert!(Instant::now() < until, "{known:?}");
         }
         println!("{best:?} before it was seen asleep");

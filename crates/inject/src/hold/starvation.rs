@@ -1,9 +1,8 @@
-//! Check whether this thread gets a processor soon enough to hold somebody.
+//! Check if this thread gets processor time soon enough to hold a thread.
 //!
-//! A stopped thread stands still until its holder has had the processor time that its work takes. Where that may take long,
-//! for example in a control group with a small quota, nothing is held at all: the thread that wants to hold waits until it
-//! has had its turns in time for a while, and gives up if it does not get them. The watchdog is for what could not be
-//! foreseen.
+//! A stopped thread waits until its holder has had the processor time for its work. If that may take long, for example
+//! in a control group with a small quota, no thread is held: the thread that wants to hold waits until it has had its
+//! turns in time for a while, and gives up if it does not get them. The watchdog handles what cannot be foreseen.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,18 +12,20 @@ use crate::urgency::Urgency;
 use memhook_process::SchedulingFile;
 use tracing::debug;
 
-/// On a busy machine a thread waits for each of its turns for some ten milliseconds; one that waits longer is starved.
+/// Longest wait per turn of a thread that is not starved. On a busy machine a thread waits some ten milliseconds for
+/// each turn.
 const MOST_PER_TURN: Duration = Duration::from_millis(50);
-/// Waits that add up to less than this prove nothing.
+/// Total wait below which nothing is concluded.
 const TELLING: Duration = Duration::from_millis(200);
 /// Period in which waits count.
 const RECENT: Duration = Duration::from_secs(10);
-/// The thread must get its turns in time for this many times as long as it waited for one, before it holds somebody.
+/// Ratio of the time in which the thread must get its turns promptly to its wait for one turn, before it may hold a
+/// thread.
 const CALM_PER_WAIT: u32 = 10;
-/// The longest that is asked for.
+/// Upper limit of that time.
 const CALM_MAX: Duration = Duration::from_secs(30);
-/// To find that out, it sleeps and works by turns. It uses less than a twentieth of a processor, with which a hold makes
-/// progress.
+/// Pause of the check, in which the thread alternately sleeps and works. It uses less than a twentieth of a processor,
+/// with which a hold makes progress.
 const SLEEP: Duration = Duration::from_millis(10);
 const WORK: Duration = Duration::from_micros(200);
 
@@ -32,7 +33,7 @@ thread_local! {
     static LAST: Cell<Option<Reading>> = const { Cell::new(None) };
 }
 
-/// Scheduling of the calling thread until some moment.
+/// Scheduling figures of the calling thread until some moment.
 #[derive(Clone, Copy)]
 struct Reading {
     at: Instant,
@@ -41,7 +42,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// `None` where the kernel keeps no such figures.
+    /// Returns `None` if the kernel keeps no such figures.
     fn now() -> Option<Reading> {
         // SAFETY: no pointers.
         let tid = unsafe { libc::gettid() };
@@ -54,15 +55,14 @@ impl Reading {
     }
 }
 
-/// Forgets how the calling thread fared long ago. Called before the last work that comes before a hold.
+/// Forgets the calling thread's older figures. Called before the last work that precedes a hold.
 pub(crate) fn observe() {
     if LAST.get().is_some_and(|last| last.at.elapsed() > RECENT) {
         LAST.set(Reading::now());
     }
 }
 
-/// For how long the calling thread has waited for each of its turns since the last look, or since its birth; `None` if it is
-/// not starved.
+/// Returns the calling thread's wait per turn since the last call, or since its birth; `None` if it is not starved.
 fn starved_for() -> Option<Duration> {
     let now = Reading::now();
     let last = LAST.replace(now);
@@ -80,13 +80,13 @@ fn wait_per_turn(waited: Duration, turns: u64) -> Option<Duration> {
     (waited >= TELLING && each >= MOST_PER_TURN).then_some(each)
 }
 
-/// Returns as soon as this thread can expect a processor whenever it wants one, which is at once on most machines; an error
-/// if it cannot by `until`. Whether it had to wait: then what is known of the process is old.
+/// Returns when this thread can expect a processor whenever it needs one, which is immediately on most machines; fails
+/// if it cannot by `until`. Returns true if it had to wait: earlier facts about the process are then outdated.
 pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<bool, Error> {
     let Some(mut wait) = starved_for() else {
         return Ok(false);
     };
-    // With real-time priority it does not matter how it fared without.
+    // With real-time priority, its turns without priority do not matter.
     if Urgency::begin().is_raised() {
         return Ok(false);
     }
@@ -115,7 +115,7 @@ fn calm_after(wait: Duration) -> Duration {
     wait.saturating_mul(CALM_PER_WAIT).min(CALM_MAX)
 }
 
-/// Returns how much longer than it should it took, with the priority of a hold.
+/// Sleeps and works with the priority of a hold. Returns the excess of the time that this took.
 fn sleep_and_work() -> Duration {
     let _urgency = Urgency::begin();
     let begin = Instant::now();
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn whoever_gets_its_turns_does_not_wait() {
         let until = Instant::now() + Duration::from_secs(60);
-        // With a deadline that has passed. On a busy machine it may not get its turns at first.
+        // With a deadline that has passed. On a busy machine the thread may not get its turns at first.
         while !matches!(wait_for_a_processor(1, Instant::now()), Ok(false)) {
             assert!(Instant::now() < until, "it waits");
             std::thread::sleep(SLEEP);

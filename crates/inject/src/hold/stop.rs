@@ -20,16 +20,16 @@ use tracing::debug;
 /// Options by which [`hold`] chooses a thread.
 #[derive(Clone)]
 pub struct HoldOptions<'a> {
-    /// Says whether the place where a thread is stopped will do; `None`: any place.
+    /// Judge of the place where a thread is stopped; `None`: any place.
     pub judge: Option<Judge<'a>>,
-    /// The only thread to try; `None`: any.
+    /// Only thread to try; `None`: any.
     pub thread: Option<i32>,
-    /// Time limit of the attempts.
+    /// Time limit of all attempts.
     pub deadline: Duration,
 }
 
 impl HoldOptions<'_> {
-    /// Any thread, stopped at any point: for system calls, and functions that take no lock.
+    /// Selects any thread, stopped at any point: for system calls, and functions that take no lock.
     pub fn anywhere(deadline: Duration) -> Self {
         HoldOptions {
             judge: None,
@@ -39,15 +39,14 @@ impl HoldOptions<'_> {
     }
 }
 
-/// A stop that takes longer means uninterruptible sleep.
+/// Time limit of a stop; a longer one means uninterruptible sleep.
 pub(crate) const STOP_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// Seizes and stops one thread of `pid`.
 ///
-/// Tries threads blocked in restartable calls and running ones first, those that a stop would
-/// disturb (`epoll_wait`, ...) last; lets go of one at an unsafe point and tries the next, until
-/// the deadline.
+/// Tries threads in restartable calls and running ones first, and threads that a stop would disturb (`epoll_wait`, ...)
+/// last. Releases a thread at an unsafe point and tries the next, until the deadline.
 pub fn hold(pid: i32, options: &HoldOptions<'_>) -> Result<Held, Error> {
     hold_with(pid, options, Timing::USUAL)
 }
@@ -64,7 +63,7 @@ pub(crate) fn hold_with(
     watchdog::start();
     // Its errors are clearer than those of the survey.
     Candidates::of(pid, options.thread).next()?;
-    // The survey is slow, so it comes before the stop, and before the choice, as threads may come and go
+    // The survey is slow, so it comes before the stop, and before the choice, because threads may come and go
     // meanwhile.
     let mut survey = Survey::of(pid, timing)?;
     let mut candidates = Candidates::of(pid, options.thread);
@@ -82,8 +81,8 @@ pub(crate) fn hold_with(
                 continue;
             }
             let attempt = match try_hold(pid, tid, options, &survey) {
-                // One that stopped late is let go as soon as it has stopped. No other is held before that: it would stand
-                // still for as long, perhaps with a lock that the other one waits for.
+                // A thread that stopped late is released as soon as it has stopped. No other is held before: it would
+                // be stopped for as long, perhaps with a lock that the late one waits for.
                 Err(error @ Error::DoesNotStop { .. }) if late::is_ours(tracer(pid, tid)) => {
                     let left = until.saturating_duration_since(Instant::now());
                     late::wait_for_late_threads(left.min(STOP_LIMIT));
@@ -129,16 +128,16 @@ pub(crate) fn hold_with(
     }
 }
 
-/// The thread that a hold would take just now.
+/// Thread that a hold would choose now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FirstChoice {
     /// Thread id.
     pub tid: i32,
-    /// True if it sits in a call that the kernel does not restart, like all the others.
+    /// True if it is in a call that the kernel does not restart, like all the others.
     pub is_disturbed: bool,
 }
 
-/// Which thread of `pid` a hold would take just now. None is stopped.
+/// Returns the thread of `pid` that a hold would choose now. Stops no thread.
 pub fn first_choice(pid: i32) -> Result<Option<FirstChoice>, Error> {
     let tid = Candidates::of(pid, None).next()?;
     let choice = |tid| FirstChoice {
@@ -148,12 +147,12 @@ pub fn first_choice(pid: i32) -> Result<Option<FirstChoice>, Error> {
     Ok(tid.map(choice))
 }
 
-/// Threads worth trying, best first. Only as many of them are looked at as it takes to find a good one:
-/// each look reads two files, and the target may have many threads and few processors.
+/// Threads worth trying, best first. Only as many are examined as necessary to find a good one: each look reads two
+/// files, and the target may have many threads and few processors.
 struct Candidates {
     pid: i32,
     unseen: std::vec::IntoIter<i32>,
-    /// Threads that were passed over for a better one, by rank.
+    /// Threads that were skipped for a better one, by rank.
     worse: BinaryHeap<Reverse<(u8, i32)>>,
     is_alive: bool,
 }
@@ -169,7 +168,7 @@ impl Candidates {
         }
     }
 
-    /// The next one; `None` when all were given.
+    /// Returns the next thread; `None` if all were returned.
     fn next(&mut self) -> Result<Option<i32>, Error> {
         for tid in self.unseen.by_ref() {
             let Some(rank) = rank(self.pid, tid, &mut self.is_alive)? else {
@@ -187,7 +186,7 @@ impl Candidates {
     }
 }
 
-/// Returns how good a choice a thread is, 0 being the best; `None` if it is not worth a try.
+/// Returns the rank of a thread, 0 being the best; `None` if it is not worth trying.
 fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
     let Some(state) = thread_state(pid, tid) else {
         return Ok(None);
@@ -205,7 +204,7 @@ fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
                 return Err(Error::AlreadyTraced { pid, tracer });
             }
         }
-        // D: it would not stop, and could not be let go before it does.
+        // A thread in state D would not stop, and could not be released before it does.
         'Z' | 'X' | 'D' => return Ok(None),
         _ => {}
     }
@@ -216,7 +215,7 @@ fn rank(pid: i32, tid: i32, is_alive: &mut bool) -> Result<Option<u8>, Error> {
     }))
 }
 
-/// Seizes and stops this thread; `None` if it has ended. It is an error if the thread is at an unsafe point.
+/// Seizes and stops this thread; `None` if it has ended. Fails if the thread is at an unsafe point.
 pub(crate) fn hold_thread(
     pid: i32,
     tid: i32,
@@ -224,7 +223,7 @@ pub(crate) fn hold_thread(
     survey: &Survey,
 ) -> Result<Option<Held>, Error> {
     if thread_state(pid, tid) == Some('D') {
-        // It would not stop, and could not be let go before it does.
+        // The thread would not stop, and could not be released before it does.
         return Err(Error::DoesNotStop { pid, tid });
     }
     match try_hold(pid, tid, options, survey)? {
@@ -264,7 +263,7 @@ pub(crate) fn try_hold(
     }
     let mut held = match Held::adopt(pid, tid, sleep, survey, guard) {
         Ok(held) => held,
-        // Only this thread is known to be gone; the next round shows whether the process lives.
+        // Only this thread is known to be gone; the next round shows if the process is alive.
         Err(Error::TargetGone { .. }) => {
             wait::reap(pid, tid);
             return Ok(Attempt::Vanished);
@@ -272,7 +271,7 @@ pub(crate) fn try_hold(
         Err(error) => return Err(error),
     };
     held.saved.waits_in = waits_in;
-    // This fails only if the thread is gone, which the next request finds out too.
+    // This fails only if the thread is gone, which the next request reports too.
     held.work.filters_suspended = ptrace::suspend_filters(tid).unwrap_or(false);
     if let Err(why) = usable(&held, options) {
         return match held.release() {
@@ -284,7 +283,7 @@ pub(crate) fn try_hold(
     Ok(Attempt::Held(Box::new(held)))
 }
 
-/// `Err` with the reason if the thread cannot be used where it is stopped.
+/// Returns `Err` with the reason if the thread cannot be used where it is stopped.
 pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), String> {
     let (pid, tid) = (held.pid, held.tid);
     held.saved.room.as_ref().map_err(String::clone)?;
@@ -296,8 +295,7 @@ pub(crate) fn usable(held: &Held, options: &HoldOptions<'_>) -> Result<(), Strin
     }
 }
 
-/// Seizes a thread and tells it to stop; `None` if it has ended or is about to, and so touches no memory
-/// any more.
+/// Seizes a thread and tells it to stop; `None` if it has ended or is about to, so that it no longer touches memory.
 pub(crate) fn seize(pid: i32, tid: i32, sleeper: Option<&Sleeper>) -> Result<Option<Sleep>, Error> {
     still_chosen(pid)?;
     if let Err(cause) = ptrace::seize(tid) {
@@ -329,7 +327,7 @@ fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error>
         Some(libc::ESRCH) => Ok(None),
         Some(libc::EPERM) => match tracer(pid, tid) {
             0 => Err(Error::Permission { pid, cause }),
-            // It was told to stop before, and is let go when it has.
+            // It was told to stop before, and is released when it has.
             tracer if late::is_ours(tracer) => Err(Error::DoesNotStop { pid, tid }),
             tracer => Err(Error::AlreadyTraced { pid, tracer }),
         },
@@ -337,19 +335,19 @@ fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error>
     }
 }
 
-/// Waits until a thread stops that was told to; `false` if it has exited instead. A signal that comes
-/// first, or that has to (`synchronous.rs`), is delivered at once: its handler starts, and the thread stops
-/// at the handler's first instruction.
+/// Waits until a thread that was told to stop has stopped; `false` if it has exited instead. A signal that comes first,
+/// or must come first (`synchronous.rs`), is delivered immediately: its handler starts, and the thread stops at the
+/// handler's first instruction.
 fn await_stop(pid: i32, tid: i32) -> Result<bool, Error> {
     let until = Instant::now() + STOP_LIMIT;
     loop {
         let signal = match wait::wait_for_stop(pid, tid, until) {
             Some(Stop::Event(libc::SIGTRAP)) => match synchronous::comes_first(pid, tid) {
                 Ok(true) => 0,
-                // An error means that the thread is gone, which the next request finds out too.
+                // An error means that the thread is gone, which the next request reports too.
                 _ => return Ok(true),
             },
-            // A group-stop: the process was stopped by job control just now. Detaching keeps it.
+            // A group-stop: job control has just stopped the process. Detaching keeps it stopped.
             Some(Stop::Event(_)) => {
                 let _ = ptrace::detach(tid);
                 return Err(Error::TargetStopped { pid });

@@ -1,4 +1,4 @@
-//! Facts about the process that a hold needs, found out before anything is stopped.
+//! Facts about the process that a hold needs, collected before anything is stopped.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use memhook_process::{
     CLibrary, CLibraryKind, Mapping, RemoteAddress, caught_signals, open_memory,
 };
 
-/// A process as it was found before the stop.
+/// Process as found before the stop.
 pub(crate) struct Survey {
     pub mappings: Vec<Mapping>,
     pub target: Rc<TargetFacts>,
@@ -23,30 +23,31 @@ pub(crate) struct Survey {
 
 /// Facts that stay the same while threads of the target come and go.
 pub(crate) struct TargetFacts {
-    /// Bound to the address space at the time of the survey, so that a write after an execve hits nothing.
+    /// Memory of the target, bound to the address space at the time of the survey, so that a write after an execve has
+    /// no effect.
     pub memory: File,
     pub functions: LibcFunctions,
     pub gadgets: Option<Gadgets>,
-    /// The signal by which our code in the target says that it is done. It does nothing in this process:
-    /// it is ignored by default, and no handler is installed.
+    /// Signal by which our code in the target reports that it is done. It has no effect in this process: it is ignored
+    /// by default, and no handler is installed.
     pub bell: Option<i32>,
     pub clock: Clock,
 }
 
-/// The signal by which glibc has every thread change its credentials (SIGSETXID, nptl/internaltypes.h).
+/// Signal by which glibc makes every thread change its credentials (SIGSETXID, nptl/internaltypes.h).
 const GLIBC_SIGSETXID: i32 = 33;
 
 /// Functions of the target's C library that remote calls need; none for a target without one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LibcFunctions {
-    /// `__errno_location`, which takes no arguments and returns the address of the calling thread's `errno` (LSB;
-    /// glibc and musl): remote calls leave `errno` as it was.
+    /// `__errno_location`, which takes no arguments and returns the address of the calling thread's `errno` (LSB; glibc
+    /// and musl). Remote calls preserve `errno`.
     pub errno_location: Option<RemoteAddress>,
     pub dlerror: Option<RemoteAddress>,
-    /// `dladdr` and `dl_iterate_phdr`, each of which takes one lock of the loader and lets go of it again.
+    /// `dladdr` and `dl_iterate_phdr`, each of which takes and releases one lock of the loader.
     pub dladdr: Option<RemoteAddress>,
     pub iterate: Option<RemoteAddress>,
-    /// The signal that a thread must answer in the middle of a call, because others wait for it with locks held; see
+    /// Signal that a thread must handle even during a call, because others wait for that with locks held; see
     /// [`crate::held::Held::remote_mask`].
     pub answered: Option<i32>,
 }
@@ -70,7 +71,7 @@ impl TargetFacts {
 }
 
 impl Survey {
-    /// Looks at the process; slow (milliseconds).
+    /// Surveys the process, which takes milliseconds.
     pub(crate) fn of(pid: i32, timing: Timing) -> Result<Survey, Error> {
         let clock = Clock::start();
         let memory = open_memory(pid).map_err(|error| Error::of_process(pid, error))?;
@@ -90,7 +91,7 @@ impl Survey {
         })
     }
 
-    /// Looks again at what changes while threads come and go.
+    /// Updates the facts that change while threads come and go.
     pub(crate) fn refresh(&mut self, pid: i32) -> Result<(), Error> {
         self.mappings = mappings(pid)?;
         Ok(())

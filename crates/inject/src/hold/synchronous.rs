@@ -1,21 +1,21 @@
-//! Synchronous signals that wait for a thread when it is stopped.
+//! Synchronous signals that are pending when a thread is stopped.
 //!
-//! The kernel stops a thread that a tracer interrupts before the thread takes its signals (get_signal in kernel/signal.c). So
-//! the signal that its last instruction or system call has caused may still wait: SIGSYS of a seccomp filter that traps
-//! (browsers' sandboxes) or of syscall user dispatch (Wine), SIGTRAP of a breakpoint, SIGABRT of raise(3). Such a signal
-//! belongs to the registers of that moment: a handler that runs later answers a system call that is over. And while we
-//! run code in the thread, it would look like a fault of ours.
+//! The kernel stops a thread that a tracer interrupts before the thread takes its signals (get_signal in
+//! kernel/signal.c). So the signal of its last instruction or system call may still be pending: SIGSYS of a seccomp
+//! filter that traps (browsers' sandboxes) or of syscall user dispatch (Wine), SIGTRAP of a breakpoint, SIGABRT of
+//! raise(3). Such a signal belongs to the registers of that moment: a handler that runs later would handle a system
+//! call that is over. And while we run code in the thread, the signal would look like a fault of ours.
 //!
-//! So a thread takes these signals before anything is done with it: their handlers start, and it is stopped again at the
-//! first instruction. Those that it may not take, because it blocks them, and those of the whole process stay queued and
-//! blocked until the thread is as it was.
+//! So a thread takes these signals before anything else: their handlers start, and the thread is stopped again at the
+//! first instruction. Signals that it blocks, and signals of the whole process, stay queued and blocked until the
+//! thread is restored.
 
 use std::io;
 
 use crate::ptrace;
 use memhook_process::blocked_by_thread;
 
-/// The signals that the kernel forces on a thread for what that does, and that of abort(3).
+/// Signals that the kernel forces on a thread for its own acts, and that of abort(3).
 pub(crate) const SYNCHRONOUS: [i32; 7] = [
     libc::SIGTRAP,
     libc::SIGSEGV,
@@ -26,12 +26,12 @@ pub(crate) const SYNCHRONOUS: [i32; 7] = [
     libc::SIGABRT,
 ];
 
-/// A set of signals with one in it.
+/// Returns a set of signals that contains only this one.
 pub(crate) fn only(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// The synchronous signals that wait for a stopped thread, or for its whole process (`shared`).
+/// Returns the pending synchronous signals of a stopped thread, or of its whole process (`shared`).
 fn waiting(tid: i32, shared: bool) -> io::Result<u64> {
     let mut set = 0;
     let mut from = 0;
@@ -48,19 +48,20 @@ fn waiting(tid: i32, shared: bool) -> io::Result<u64> {
     }
 }
 
-/// Synchronous signals that wait for a stopped thread, with whatever it has to do before it takes them.
+/// Returns the pending synchronous signals of a stopped thread, including those that it can take only after other work.
 pub(crate) fn all_waiting(tid: i32) -> io::Result<u64> {
     Ok(waiting(tid, false)? | waiting(tid, true)?)
 }
 
-/// Returns true if a thread that an interrupt has stopped has to take a synchronous signal first. If it is resumed, it
-/// stops for that at once: the signal is its own, it does not block it, and nobody else can take it.
+/// Returns true if a thread that an interrupt has stopped must take a synchronous signal first. If resumed, the thread
+/// stops for it immediately: the signal is its own, it is not blocked, and no other thread can take it.
 pub(crate) fn comes_first(pid: i32, tid: i32) -> io::Result<bool> {
     let waiting = waiting(tid, false)?;
     Ok(waiting != 0 && blocked_by_thread(pid, tid).is_some_and(|blocked| waiting & !blocked != 0))
 }
 
-/// Lets a thread that has stopped for a signal take it, and stops it again at the first instruction of the handler.
+/// Lets a thread that has stopped for a signal take it, and stops the thread again at the first instruction of the
+/// handler.
 pub(crate) fn take(tid: i32, signal: i32) -> io::Result<()> {
     ptrace::interrupt(tid)?;
     ptrace::resume(tid, signal)

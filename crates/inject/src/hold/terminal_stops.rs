@@ -1,7 +1,7 @@
 //! Ctrl-Z and similar stops wait for the end of a hold.
 //!
-//! By default they stop the whole process, whichever thread gets them (signal(7)), and a held thread
-//! would hang with us. SIGSTOP cannot be put off, which is why there is a watchdog.
+//! By default they stop the whole process, whichever thread gets them (signal(7)), and a held thread would stay stopped
+//! with us. SIGSTOP cannot be delayed, which is why there is a watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -12,18 +12,18 @@ const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// Number of our threads that hold, and the signals for which the handler below is installed.
 static HOLDS: Mutex<(u32, [bool; 3])> = Mutex::new((0, [false; 3]));
-/// True if any thread holds; for the handler, which may not wait for a lock.
+/// True if any thread holds. The handler reads it, because a handler must not wait for a lock.
 static HOLDING: AtomicBool = AtomicBool::new(false);
-/// The signals that came meanwhile, one bit for each number.
+/// Signals that came meanwhile, one bit per number.
 static CAME: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn note(signal: i32) {
     CAME.fetch_or(1 << signal, SeqCst);
     if !HOLDING.load(SeqCst) {
-        // It came during the hold, but the handler runs late.
+        // The signal came during the hold, but the handler runs late.
         stop();
     } else if signal != libc::SIGTSTP {
-        // The kernel tries the use of the terminal again at once, with another signal.
+        // The kernel retries the use of the terminal immediately, and sends another signal.
         let time = libc::timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,
@@ -39,7 +39,7 @@ extern "C" fn note(signal: i32) {
     }
 }
 
-/// Stops this process now if a stop was put off. Call it when the default actions are back.
+/// Stops this process now if a stop was delayed. Call it after the default actions are restored.
 fn stop() {
     let came = CAME.swap(0, SeqCst);
     let first = SIGNALS.into_iter().find(|signal| came & 1 << signal != 0);
@@ -49,7 +49,7 @@ fn stop() {
     }
 }
 
-/// Somebody has continued this process, so what has been put off is no longer wanted.
+/// Cancels the delayed stops after another process has continued this one.
 pub(super) fn take_back() {
     CAME.store(0, SeqCst);
 }
@@ -64,7 +64,7 @@ pub(super) fn waits() -> bool {
     CAME.load(SeqCst) != 0
 }
 
-/// While one lives, no terminal stops this process.
+/// Guard that delays the terminal's stop signals.
 pub(crate) struct PutOff;
 
 impl PutOff {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// Time for which a thread that has finished an operation waits to be stopped before it goes home.
+    /// Time that a thread waits to be stopped after an operation, before it goes home.
     pub spin: Duration,
-    /// After this time the result is looked for in memory too, because a seccomp filter may refuse the
-    /// bell. Well below `spin`.
+    /// Time after which the result is also read from memory, because a seccomp filter may refuse the bell. It is well
+    /// below `spin`.
     pub bell: Duration,
 }
 
@@ -16,7 +16,7 @@ impl Timing {
         spin: Duration::from_millis(300),
         bell: Duration::from_millis(50),
     };
-    /// For tests that kill the attacher over and over, and wait for the thread to go home each time.
+    /// Timing for tests that kill the attacher repeatedly, and wait for the thread to go home each time.
     #[cfg(test)]
     pub(crate) const QUICK: Timing = Timing {
         spin: Duration::from_millis(30),

@@ -3,10 +3,9 @@
 use crate::precedence::{SHORTEST_NS, USUAL_NS, set_turn};
 use std::marker::PhantomData;
 
-/// While it lives, the calling thread runs before ordinary ones, because a stopped thread of the target waits
-/// for us, and on a busy machine our turn would come milliseconds later. Without the privilege
-/// (CAP_SYS_NICE or RLIMIT_RTPRIO, sched(7)), and in a control group that has no time for real-time priority, it asks for
-/// short turns, which come sooner.
+/// Guard that makes the calling thread run before ordinary ones, because a stopped thread of the target waits for us,
+/// and on a busy machine our turn would come milliseconds later. Without the privilege (CAP_SYS_NICE or RLIMIT_RTPRIO,
+/// sched(7)), and in a control group without real-time budget, it asks for short turns, which come sooner.
 pub(crate) struct Urgency {
     is_raised: bool,
     has_short_turns: bool,
@@ -18,7 +17,7 @@ impl Urgency {
     pub(crate) fn begin() -> Urgency {
         // SAFETY: takes and returns integers; 0 is the calling thread.
         let policy = unsafe { libc::sched_getscheduler(0) };
-        // Another policy was chosen by somebody, so it stays.
+        // Another policy was chosen deliberately, so it stays.
         let is_ordinary = policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_OTHER;
         // Round robin at the lowest real-time priority; children, if any, are ordinary.
         let is_raised = is_ordinary && set_policy(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1);
@@ -33,13 +32,13 @@ impl Urgency {
         }
     }
 
-    /// Returns true if it runs before all ordinary threads.
+    /// Returns true if the thread runs before all ordinary threads.
     pub(crate) fn is_raised(&self) -> bool {
         self.is_raised
     }
 }
 
-/// Sets policy and priority of the calling thread; whether that was allowed.
+/// Sets policy and priority of the calling thread. Returns true if that was allowed.
 fn set_policy(policy: i32, priority: i32) -> bool {
     let parameter = libc::sched_param {
         sched_priority: priority,
@@ -54,7 +53,7 @@ impl Drop for Urgency {
             set_turn(USUAL_NS);
         }
         if self.is_raised && !set_policy(libc::SCHED_OTHER, 0) {
-            // Without CAP_SYS_NICE the flag cannot be taken back (sched(7)).
+            // Without CAP_SYS_NICE the flag cannot be removed (sched(7)).
             set_policy(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0);
         }
     }
@@ -76,7 +75,7 @@ mod tests {
         assert_eq!(policy(), before);
     }
 
-    /// Gives up CAP_SYS_NICE, as a thread does not have it whose priority RLIMIT_RTPRIO allows.
+    /// Drops CAP_SYS_NICE, so that the thread is like one whose priority RLIMIT_RTPRIO allows.
     fn give_up_the_capability() {
         const CAP_SYS_NICE: u32 = 23;
         // Version 3 (capget(2)), and 0 for the calling thread.

@@ -15,13 +15,13 @@ pub(crate) enum Stop {
     Signal(i32),
     /// At the entry or the exit of a system call.
     Syscall,
-    /// PTRACE_EVENT_CLONE: it has made a child, which is traced too.
+    /// PTRACE_EVENT_CLONE: it has created a child, which is traced too.
     Clone,
     /// The thread exited, was killed, or the process called execve.
     Gone,
 }
 
-/// Time of polling before sleeping: most stops are reported sooner. Polling longer would harm a target on our
+/// Time of polling before sleeping: most stops are reported sooner. Longer polling would harm a target on our
 /// processor, which gets no turn meanwhile. sched_yield(2) would give away a whole time slice on a loaded machine,
 /// whereas a sleeper is woken soon.
 const SPIN: Duration = Duration::from_micros(60);
@@ -29,8 +29,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Waits until `tid` stops; `None` if it has not stopped at `until`.
 ///
-/// It polls, because a blocking waitpid has no deadline and would never return for a group leader
-/// that exits before its threads (ptrace(2), "Death under ptrace").
+/// It polls, because a blocking waitpid has no deadline and would never return for a group leader that exits before its
+/// threads (ptrace(2), "Death under ptrace").
 pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> {
     let mut pace = Pace::start();
     loop {
@@ -47,7 +47,7 @@ pub(crate) fn wait_for_stop(pid: i32, tid: i32, until: Instant) -> Option<Stop> 
     }
 }
 
-/// The stop of `tid` that has not been waited for yet, if any.
+/// Returns the stop of `tid` that has not been collected yet, if there is one.
 pub(crate) fn poll_stop(pid: i32, tid: i32) -> Option<Stop> {
     match wait_now(tid) {
         Ok(None) => None,
@@ -72,7 +72,7 @@ pub(crate) fn has_ended(pid: i32, tid: i32) -> bool {
     ended
 }
 
-/// The time between two looks.
+/// Pause between two polls.
 pub(crate) struct Pace {
     begin: Instant,
     sleep: Duration,
@@ -98,7 +98,7 @@ impl Pace {
     }
 }
 
-/// The wait status of `tid`, if there is one; an error if it is not ours to wait for.
+/// Returns the wait status of `tid`, if there is one; fails if we may not wait for it.
 fn wait_now(tid: i32) -> io::Result<Option<i32>> {
     loop {
         let mut status = 0;
@@ -124,7 +124,7 @@ fn decode(tid: i32, status: i32) -> Stop {
         libc::PTRACE_EVENT_STOP => Stop::Event(signal),
         libc::PTRACE_EVENT_CLONE => Stop::Clone,
         libc::PTRACE_EVENT_EXEC => {
-            // A new program runs under this id, which is not ours to touch.
+            // A new program runs under this id, and we must not touch it.
             let _ = ptrace::detach(tid);
             Stop::Gone
         }
@@ -133,8 +133,8 @@ fn decode(tid: i32, status: i32) -> Stop {
     }
 }
 
-/// When a thread other than the leader calls execve it takes over the leader's id, so its stop is
-/// reported under `pid` (ptrace(2), "execve(2) under ptrace").
+/// Detaches after an execve. When a thread other than the leader calls execve, it takes over the leader's id, so its
+/// stop is reported under `pid` (ptrace(2), "execve(2) under ptrace").
 fn let_go_after_exec(pid: i32, tid: i32) {
     // WSTOPPED alone reaps nothing.
     if pid != tid && has_changed(pid, libc::WSTOPPED).unwrap_or(false) {
@@ -155,8 +155,8 @@ fn has_changed(tid: i32, change: i32) -> io::Result<bool> {
     Ok(info.si_signo == libc::SIGCHLD)
 }
 
-/// Collects the exit status of a traced thread that died. As long as it is not collected, the whole
-/// process cannot end, because its leader waits for it (ptrace(2), "Death under ptrace").
+/// Collects the exit status of a traced thread that died. Until then the whole process cannot end, because its leader
+/// waits for the thread (ptrace(2), "Death under ptrace").
 pub(crate) fn reap(pid: i32, tid: i32) {
     for _ in 0..20 {
         if is_collected(tid) {
@@ -164,10 +164,10 @@ pub(crate) fn reap(pid: i32, tid: i32) {
         }
         std::thread::sleep(Duration::from_micros(200));
     }
-    // It may live after all.
+    // It may be alive after all.
     late::let_go_later(pid, tid);
-    // On a loaded machine a thread may take a while to die, and a leader can be collected only after
-    // all other threads. If no thread can be started, our own exit collects it.
+    // On a loaded machine a thread may take a while to die, and a leader can be collected only after all other threads.
+    // If no thread can be started, our own exit collects it.
     let collector = move || {
         while !is_collected(tid) {
             std::thread::sleep(SLEEP_MAX * 10);
@@ -178,7 +178,7 @@ pub(crate) fn reap(pid: i32, tid: i32) {
         .spawn(collector);
 }
 
-/// Waits for the thread's end, not for its stops; whether there is nothing left to wait for.
+/// Waits for the thread's end, not for its stops. Returns true if nothing is left to wait for.
 fn is_collected(tid: i32) -> bool {
     has_changed(tid, libc::WEXITED)
         .unwrap_or_else(|error| error.raw_os_error() != Some(libc::EINTR))

@@ -1,22 +1,21 @@
 //! A process that ends a hold whose holder hangs.
 //!
-//! As long as its tracer does not run, a stopped thread stays stopped: SIGSTOP to this process, a
-//! frozen cgroup, a debugger, a file that never answers, or a machine on which we get no processor would stop the target
-//! with us. So each thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has
-//! been stopped, and a signal to one that has lost too much of a hold's time, for whatever reason: in its handler, the
-//! holder lets the target go (`let_go.rs`), and its work fails.
+//! A stopped thread stays stopped as long as its tracer does not run. SIGSTOP to this process, a frozen cgroup, a
+//! debugger, a file that never answers, or a machine on which we get no processor would stop the target with us. So
+//! each thread that holds has a watchdog, which sleeps between holds. It sends SIGCONT to a holder that has been
+//! stopped, and a signal to a holder that has lost too much of a hold's time for any reason: in its handler, the holder
+//! releases the target (`let_go.rs`), and its work fails.
 //!
-//! A holder that does not answer, or that may not let go, is killed: then the kernel lets the held thread go,
-//! and its registers lead it home (`way_home.rs`). But starved is not stuck, and for want of a processor nobody is
-//! killed. A holder that waits for one is runnable in the eyes of the kernel; where it sleeps, one of the threads that it
-//! may wait for wants to run and hardly gets a turn (`course.rs`, `look.rs`). One that runs and does no step of its work
-//! for seconds is stuck as well.
+//! A holder that does not react, or must not release the target, is killed: then the kernel releases the held thread,
+//! and its registers lead it home (`way_home.rs`). But starved is not stuck, and the watchdog never kills for lack of
+//! processor time. A holder that waits for a processor is runnable for the kernel. If the holder sleeps, it is starved
+//! if one of the threads that it may wait for wants to run and hardly gets a turn (`course.rs`, `look.rs`). A holder
+//! that runs without a step of its work for seconds is stuck as well.
 //!
-//! It is made by clone(2) with our memory, so that nothing is copied, and lives in a session of its
-//! own, where no terminal stops it. It dies with the thread that made it. Where the kernel lets us,
-//! it is born in the root of the cgroup hierarchy, so that a freezer of version 2 does not stop it
-//! together with us. Version 1 cannot be helped: a task that it has frozen does not even die before
-//! it is thawed (cgroup-v1/freezer-subsystem.rst).
+//! The watchdog is made by clone(2) with our memory, so that nothing is copied, and lives in its own session, where no
+//! terminal stops it. It dies with the thread that made it. If the kernel lets us, it is born in the root of the cgroup
+//! hierarchy, so that a freezer of version 2 does not stop it together with us. Version 1 has no remedy: a task that it
+//! has frozen does not even die before it is thawed (cgroup-v1/freezer-subsystem.rst).
 
 mod course;
 mod dog;
@@ -43,56 +42,56 @@ use std::time::{Duration, Instant};
 
 use super::continued;
 
-/// State that both sides know.
+/// State shared by holder and watchdog.
 struct Shared {
-    /// The attacher, and its thread that holds.
+    /// Process id of the attacher, and its thread that holds.
     pid: i32,
     tid: i32,
-    /// By which the holder is told to let go; 0: none is free.
+    /// Signal that tells the holder to release its target; 0: none is free.
     signal: i32,
-    /// The status and the scheduling figures of its thread that holds.
+    /// Paths of the status and the scheduling figures of the thread that holds.
     stat: CString,
     schedstat: CString,
     /// Number of processors of the machine.
     processors: u32,
     /// True if the watchdog is on duty: in its own session, and without our descriptors.
     ready: AtomicU32,
-    /// The number of the hold; [`LATE`]: there is none, but a thread may stop late; 0: neither, and then the watchdog
-    /// sleeps on this word (futex(2)).
+    /// Number of the hold. [`LATE`]: there is none, but a thread may stop late. 0: neither; the watchdog sleeps on this
+    /// word (futex(2)).
     armed: AtomicU32,
-    /// The hold whose target is to be let go, and that whose target has been.
+    /// Number of the hold whose target must be released, and of the hold whose target has been.
     asked: AtomicU32,
     let_go: AtomicU32,
-    /// For how many reasons the holder may not let go just now.
+    /// Number of reasons why the holder must not release its target now.
     kept: AtomicU32,
-    /// Counts what the holder does.
+    /// Counter of the holder's steps.
     steps: AtomicU32,
     /// The target.
     target: AtomicI32,
-    /// The descriptor of its list of threads: when the holder has to let go, none may be free to open that by. -1: it
-    /// could not be opened.
+    /// Descriptor of the holder's list of threads, opened early because no descriptor may be free when the holder has
+    /// to release its target. -1: it could not be opened.
     threads: AtomicI32,
 }
 
-/// In the place of a hold's number: between holds, a seized thread may stop at any moment, and only the holder can let it
-/// go (`late.rs`). Somebody who stops the holder then would stop that thread with it.
+/// Value in place of a hold's number: between holds, a seized thread may stop at any moment, and only the holder can
+/// release it (`late.rs`). Stopping the holder then would leave that thread stopped.
 const LATE: u32 = u32::MAX;
 
-/// Set if a watchdog has continued this process after somebody had stopped it.
+/// Set if a watchdog has continued this process after another process had stopped it.
 static CONTINUED: AtomicU32 = AtomicU32::new(0);
 
-/// Somebody has continued this process, so it does not stop after the hold.
+/// Cancels the stop after the hold, because another process has continued this one.
 pub(super) fn take_back_stops() {
     CONTINUED.store(0, SeqCst);
 }
 
-/// Returns true if it has, and nobody else since.
+/// Returns true if a watchdog has continued this process, and no other process has since.
 #[cfg(test)]
 pub(super) fn has_continued() -> bool {
     CONTINUED.load(SeqCst) != 0
 }
 
-/// The time that the watchdog has to go on duty, which takes a dozen system calls.
+/// Time limit for the watchdog to go on duty, which takes a dozen system calls.
 const READY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Its stack.
@@ -101,23 +100,24 @@ const STACK: Layout = match Layout::from_size_align(64 * 1024, 4096) {
     Err(_) => panic!("a power of two"),
 };
 
-/// The watchdog of one thread of ours.
+/// Watchdog of one thread of ours.
 struct Watchdog {
-    /// `None` if it could not be started, for example because there are too many processes. A hold then does without.
+    /// `None` if it could not be started, for example because there are too many processes. Holds then have no
+    /// watchdog.
     child: Option<i32>,
     shared: Box<Shared>,
     stack: *mut u8,
     holds: u32,
     /// True if threads may stop late.
     has_late: bool,
-    /// The number of the last hold.
+    /// Number of the last hold.
     last: u32,
-    /// File that `Shared::threads` is the number of.
+    /// File of the descriptor `Shared::threads`.
     threads: Option<File>,
 }
 
 thread_local! {
-    /// Ends with the thread.
+    /// Watchdog of this thread, which ends with it.
     static OWN: RefCell<Option<Watchdog>> = const { RefCell::new(None) };
     /// Memory shared with the watchdog, for the handler, which may interrupt a use of the other variable.
     static SHARED: Cell<*const Shared> = const { Cell::new(ptr::null()) };
@@ -144,14 +144,14 @@ pub(crate) fn has_let_go() -> bool {
     })
 }
 
-/// As long as it lives, this thread does not let go.
+/// Guard during which this thread does not release its target.
 pub(crate) struct Kept {
     /// Marker: the contents belong to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Keeps the target held for what must not be interrupted; `None` if it has been let go already. What is done must be
-/// short, or the holder is killed if it stands still.
+/// Keeps the target held for work that must not be interrupted; `None` if the target has already been released. The
+/// work must be short, because the holder is killed if it stands still.
 pub(crate) fn keep() -> Option<Kept> {
     let kept = Kept::begin();
     (!has_let_go()).then_some(kept)
@@ -177,8 +177,8 @@ impl Drop for Kept {
     }
 }
 
-/// Starts the watchdog of this thread if there is none yet. It should be called some time before the thread first holds
-/// one of a target, because on a busy machine it may take a while until the watchdog is on duty.
+/// Starts the watchdog of this thread if there is none yet. Call it some time before the thread's first hold, because
+/// on a busy machine it may take a while until the watchdog is on duty.
 pub fn start() {
     OWN.with_borrow_mut(|own| {
         if !own.as_mut().is_some_and(Watchdog::lives) {
@@ -192,8 +192,8 @@ pub fn start() {
     });
 }
 
-/// Ends the watchdog of this thread, if it has one and holds nothing: for a thread that will hold none for a long time. The
-/// next hold starts another one, before it stops anything.
+/// Ends the watchdog of this thread, if it has one and holds nothing. Use it for a thread that will hold nothing for a
+/// long time. The next hold starts another watchdog before it stops anything.
 pub fn dismiss() {
     OWN.with_borrow_mut(|own| {
         if own
@@ -205,8 +205,8 @@ pub fn dismiss() {
     });
 }
 
-/// Says whether threads that this thread of ours has seized may stop late. As long as they may, nobody can stop this
-/// process for long.
+/// Sets if threads that this thread of ours has seized may stop late. As long as they may, this process cannot be
+/// stopped for long.
 pub(super) fn expect_late(has_late: bool) {
     if has_late && !holds() {
         start();
@@ -257,8 +257,8 @@ impl Watchdog {
         let child = if stack.is_null() {
             None
         } else {
-            // SAFETY: both live until `drop` has collected the child, or as long as this address
-            // space does: the child dies with this thread. Nobody else uses the stack.
+            // SAFETY: both live until `drop` has collected the child, or as long as this address space does: the child
+            // dies with this thread. No other code uses the stack.
             unsafe { dog::spawn(&shared, stack.add(STACK.size())) }
         };
         Watchdog {
@@ -285,11 +285,11 @@ impl Watchdog {
         }
     }
 
-    /// Returns true if it still lives. If somebody has ended it, it is collected.
+    /// Returns true if the watchdog is alive. If another process has ended it, collects it.
     fn lives(&mut self) -> bool {
         let flags = libc::__WALL | libc::WNOHANG;
         self.child = self.child.filter(|&child| {
-            // SAFETY: waitpid is not asked for a status.
+            // SAFETY: waitpid writes no status.
             unsafe { libc::waitpid(child, ptr::null_mut(), flags) == 0 }
         });
         self.child.is_some()
@@ -329,32 +329,31 @@ impl Watchdog {
         }
     }
 
-    /// Makes up for a stop that the watchdog has ended.
+    /// Stops this process if the watchdog has ended an earlier stop.
     fn stop_if_asked(&self) {
         continued::let_handler_run(&CONTINUED);
         if CONTINUED.swap(0, SeqCst) != 0 {
-            // Somebody wants us to stop, and now nothing stops with us.
-            // SAFETY: no pointers.
+            // The stop was requested, and now no target is stopped with us. SAFETY: no pointers.
             unsafe { libc::kill(self.shared.pid, libc::SIGSTOP) };
         }
     }
 }
 
-/// While it lives, the watchdog checks that this thread makes progress.
+/// Guard while the watchdog checks that this thread makes progress.
 pub(crate) struct Armed {
-    /// Gone before the watchdog is off duty.
+    /// Dropped before the watchdog goes off duty.
     kept: Option<Kept>,
     /// The watchdog belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Armed {
-    /// `may_let_go`: whether the target may be let go in the middle.
+    /// `may_let_go`: true if the target may be released early.
     pub(crate) fn begin(target: i32, may_let_go: bool) -> Armed {
         if !holds() {
             start();
         }
-        // First, so that there is no moment without it.
+        // This comes first, so that there is no moment without it.
         let kept = (!may_let_go).then(Kept::begin);
         OWN.with_borrow_mut(|own| own.as_mut().map(|dog| dog.arm(target)));
         Armed {
@@ -379,13 +378,13 @@ impl Drop for Watchdog {
         if let Some(child) = self.child {
             // SAFETY: no pointers; the child has not been collected, so the number is its own.
             unsafe { libc::kill(child, libc::SIGKILL) };
-            // SAFETY: waitpid is not asked for a status. __WALL, because the end of the child is announced by no signal.
+            // SAFETY: waitpid writes no status. __WALL is needed because no signal announces the end of the child.
             while unsafe { libc::waitpid(child, ptr::null_mut(), libc::__WALL) } < 0
                 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EINTR)
             {}
         }
         if !self.stack.is_null() {
-            // SAFETY: it was allocated with this layout, and nobody runs on it any more.
+            // SAFETY: it was allocated with this layout, and no process runs on it any more.
             unsafe { alloc::dealloc(self.stack, STACK) };
         }
     }

@@ -1,4 +1,4 @@
-//! A wait for stops that ends at a given time: waitpid(2) takes no timeout, so a timer interrupts it.
+//! A wait for stops that ends at a given time: waitpid(2) has no timeout, so a timer interrupts it.
 
 use crate::signals;
 use nix::sys::signal::{SigEvent, SigevNotify, Signal};
@@ -6,14 +6,14 @@ use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
 use std::time::{Duration, Instant};
 
-/// Nobody in this process uses alarm(2).
+/// Signal of the timer; no code in this process uses alarm(2).
 const SIGNAL: Signal = Signal::SIGALRM;
-/// The signal may come just before the call that it is to interrupt, so it comes again and again.
+/// Interval of the signal, which may come just before the call that it must interrupt, and so is repeated.
 const REPEAT: Duration = Duration::from_millis(10);
 
-/// Interrupts the system calls of the thread that made it, from `at` on until it is dropped.
+/// Interrupts the system calls of the thread that created it, from `at` until it is dropped.
 pub(super) struct Alarm {
-    /// When it goes off first.
+    /// Time of the first signal.
     pub at: Instant,
     _timer: Timer,
 }

@@ -10,7 +10,7 @@ static PROGRAM: AtomicI32 = AtomicI32::new(0);
 /// Set if SIGCONT has come since the last [`HELD_OFF`] signal.
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 
-/// The signals that end or control a program by convention. SIGKILL and SIGSTOP cannot be handled.
+/// Signals that end or control a program by convention. SIGKILL and SIGSTOP cannot be handled.
 const SIGNALS: [i32; 7] = [
     libc::SIGINT,
     libc::SIGQUIT,
@@ -21,8 +21,8 @@ const SIGNALS: [i32; 7] = [
     libc::SIGCONT,
 ];
 
-/// The signals by which the terminal stops a process group. We stop when the program does, and not before: it may have
-/// to do something first, such as to restore the screen, and its signals go through our hands.
+/// Signals by which the terminal stops a process group. We stop when the program does, and not before: the program may
+/// first have to restore the screen, and its signals pass through us.
 const HELD_OFF: [i32; 2] = [libc::SIGTSTP, libc::SIGTTIN];
 
 extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -39,8 +39,8 @@ extern "C" fn hand_on(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
         // The program has ended, so the signal is meant for us.
         signals::count_stop(signal);
     }
-    // What the terminal sends (Ctrl-C: SI_KERNEL) goes to the whole foreground process group: the
-    // program has it already.
+    // A signal from the terminal (Ctrl-C: SI_KERNEL) goes to the whole foreground process group, so the program already
+    // has it.
     if code <= 0 && pid > 0 {
         // SAFETY: kill is async-signal-safe (signal-safety(7)) and takes plain integers; errno is this
         // thread's, and the code that the signal interrupted may be about to read it.
@@ -57,8 +57,8 @@ extern "C" fn hold_off(_: i32) {
     CONTINUED.store(false, Ordering::Relaxed);
 }
 
-/// The program has been stopped by job control, and the shell that waits for us has to see that. SIGCONT goes to the
-/// whole process group, so both continue.
+/// Stops this process after job control has stopped the program, because the shell that waits for us must see that.
+/// SIGCONT goes to the whole process group, so both continue.
 pub(super) fn stop_too(signal: i32) {
     let pid = PROGRAM.load(Ordering::Relaxed);
     let by_terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
@@ -71,9 +71,8 @@ pub(super) fn stop_too(signal: i32) {
     CONTINUED.store(false, Ordering::Relaxed);
 }
 
-/// From now on, signals that a process sends to us go to the program `pid`, and Ctrl-C does not end us
-/// before it. When it is stopped from the terminal, so are we. A signal that was ignored when we were started is
-/// still ignored.
+/// Forwards signals that a process sends to us to the program `pid`, so that Ctrl-C does not end us before it. When the
+/// terminal stops the program, we stop too. A signal that was ignored when we were started stays ignored.
 pub fn forward_signals(pid: i32) {
     PROGRAM.store(pid, Ordering::Relaxed);
     let forwarded = SIGNALS.map(|signal| (signal, Handler::WithDetails(hand_on)));
@@ -85,13 +84,13 @@ pub fn forward_signals(pid: i32) {
     }
 }
 
-/// The program has ended, so its id may now be that of another.
+/// Ends the forwarding after the program has ended, because its id may be reused.
 pub(super) fn stop_forwarding() {
     PROGRAM.store(0, Ordering::Relaxed);
 }
 
-/// Waits for the end of a program that was started here and has no tracer any more, and returns its wait
-/// status. We stop when it is stopped from the terminal, as before.
+/// Waits for the end of a program that memhook-rs started and that has no tracer any more, and returns its wait status.
+/// We stop when the terminal stops it, as before.
 pub fn wait_for_program(pid: i32) -> io::Result<i32> {
     loop {
         let mut status = 0;
@@ -110,8 +109,8 @@ pub fn wait_for_program(pid: i32) -> io::Result<i32> {
     }
 }
 
-/// Ends this process by the signal that has ended the program, so that Ctrl-C ends a script just as it would without
-/// us in between. Returns if the signal is ignored or blocked.
+/// Ends this process by the signal that has ended the program, so that Ctrl-C ends a script as it would without us in
+/// between. Returns if the signal is ignored or blocked.
 pub fn end_by(signal: i32) {
     // SAFETY: plain integers; the default action runs no code of ours.
     unsafe {
@@ -124,7 +123,7 @@ pub fn end_by(signal: i32) {
 mod tests {
     use super::*;
 
-    /// When the program has ended, whoever presses Ctrl-C means us.
+    /// After the program has ended, Ctrl-C is meant for us.
     #[test]
     fn without_a_program_signals_are_ours() {
         forward_signals(0);

@@ -1,5 +1,5 @@
 //! The launcher of a program is killed at every step up to the program's first own instruction; the program must run to
-//! its end as if nobody had started it.
+//! its end unaffected.
 
 use std::ffi::CString;
 use std::os::unix::process::ExitStatusExt;
@@ -11,8 +11,8 @@ use crate::kill_tests::{STARVED, done};
 use crate::timing::Timing;
 use crate::{Event, StartPoint, common, launch, steps};
 
-/// Program that the launcher, which is this test program started once more, is to run, and the point from which it is
-/// traced.
+/// Variable with the program for the launcher, which is another run of this test program, and the point from which the
+/// program is traced.
 const PROGRAM: &str = "MEMHOOK_TEST_PROGRAM";
 
 /// The other tests start it with [`PROGRAM`] set.
@@ -55,8 +55,8 @@ fn launcher() {
     }
 }
 
-/// Runs the launcher, which dies at a step; `true` if it came to its end, and `None` if it got no processor for a while, which
-/// is as if it had died elsewhere.
+/// Runs the launcher, which dies at a step. Returns `true` if it finished, and `None` if it got no processor for a
+/// while, which has the effect of a kill at another step.
 fn start(
     point: &str,
     program: &Path,
@@ -115,14 +115,14 @@ fn killed_everywhere(point: &str, kind: &str, expected: &str) {
     };
     assert!(start(u64::MAX, None));
     runs_to_its_end(&file, expected, "undisturbed");
-    // The first step is to seize the child; if it is killed there, the launcher has not yet told the child to go on.
+    // The first step seizes the child; if the launcher is killed there, it has not yet told the child to continue.
     let mut step = 2;
     while !start(step, None) {
         runs_to_its_end(&file, expected, &format!("killed at step {step}"));
         step += 1;
     }
     runs_to_its_end(&file, expected, "after its end");
-    // What the loader does on the way is no step: the program is not stopped there.
+    // The loader's work is not a step: the program is not stopped there.
     assert!(step > 50, "only {step} steps");
     for round in 0..60 {
         let (at, delay) = (2 + round * 37 % (step - 2), round * 89 % 400);
@@ -151,7 +151,7 @@ fn nothing_is_left_of_a_launcher_killed_before_the_start() {
         .unwrap();
     let mut output = launcher.stdout.take().unwrap();
     assert_eq!(launcher.wait().unwrap().signal(), Some(libc::SIGKILL));
-    // The pipe ends when nobody has it open any more, so the child has gone.
+    // The pipe ends when no process has it open any more, so the child has gone.
     let (tell, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::Read::read_to_end(&mut output, &mut Vec::new());

@@ -1,9 +1,9 @@
-//! Starting a program that is traced from its first instruction to its last.
+//! Starts a program that is traced from its first instruction to its last.
 //!
-//! A [`Child`] is our own child and is seized all its life. It can be stopped at the moment before its
-//! constructors ([`Child::run_to_start`]) and at the one after its last instruction, when no thread runs any
-//! more and their memory is still there ([`Event::Ending`]). In between it runs freely: only signals, new
-//! threads and execve stop it, and each stop is answered at once.
+//! A [`Child`] is our own child and is seized all its life. It can be stopped at the moment before its constructors
+//! ([`Child::run_to_start`]) and at the moment after its last instruction, when no thread runs any more and their
+//! memory still exists ([`Event::Ending`]). In between it runs freely: only signals, new threads and execve stop it,
+//! and each stop is answered immediately.
 
 mod alarm;
 mod forward;
@@ -32,30 +32,30 @@ use crate::{Error, ptrace};
 use alarm::Alarm;
 use watch::{Process, Status};
 
-/// The exit status of a child that could not execute its program; nobody sees it.
+/// Exit status of a child that could not execute its program; nothing reads it.
 const NOT_EXECUTED: i32 = 127;
 
-/// A program that was started here, and the processes that it makes if they are followed.
+/// Program that memhook-rs started, and the processes that it forks if they are followed.
 ///
-/// Dropped before its end, it goes on untraced, as it does when this process is killed.
+/// If dropped before its end, it continues untraced, as when this process is killed.
 pub struct Child {
-    /// The process that was started.
+    /// Process that was started.
     pid: i32,
     follows_forks: bool,
     processes: BTreeMap<i32, Process>,
-    /// Events that were found out on the way.
+    /// Events that were detected earlier.
     known: VecDeque<(i32, Event)>,
     timing: Timing,
-    /// Set while events are waited for only until some time.
+    /// Set while a wait for events has a time limit.
     alarm: Option<Alarm>,
     /// ptrace requests must come from the thread that seized.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Starts a program, which is looked up in `PATH` as by execvp(3); it stops before its first
-/// instruction. It has our standard streams, terminal, process group and environment.
+/// Starts a program, which is looked up in `PATH` as by execvp(3), and stops it before its first instruction. It has
+/// our standard streams, terminal, process group and environment.
 ///
-/// With `follow_forks`, the processes that it makes are traced too, and those that they make.
+/// With `follow_forks`, all its descendants are traced too.
 pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error> {
     let name = || {
         arguments
@@ -89,7 +89,7 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
         alarm: None,
         _not_send: PhantomData,
     };
-    // If this is refused the child finds its pipe closed and ends.
+    // If this is refused, the child finds its pipe closed and ends.
     ptrace::seize(pid).map_err(|cause| Error::Permission { pid, cause })?;
     say_go.write_all(&[1]).map_err(failed)?;
     loop {
@@ -108,7 +108,7 @@ pub fn launch(arguments: &[CString], follow_forks: bool) -> Result<Child, Error>
     }
 }
 
-/// Runs in the child: waits until it is seized, then becomes the program.
+/// Runs in the child: waits until it is seized, then executes the program.
 fn execute(go: i32, say_go: i32, report: i32, arguments: &[*const libc::c_char]) -> ! {
     let mut byte = 0u8;
     // SAFETY: these are system calls on memory and descriptors of ours, and execvp, which does not allocate in

@@ -1,4 +1,4 @@
-//! Running a new program up to the point where a hook can be loaded into it.
+//! Runs a new program up to the point where a hook can be loaded into it.
 
 use std::fs::File;
 use std::io;
@@ -15,28 +15,26 @@ use memhook_process::{
     Auxiliary, Loader, blocked_signals, inner_tid, is_audited, is_filtered, open_memory,
 };
 
-/// Where the program has been stopped.
+/// Point at which the program has been stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartPoint {
     /// Everything is mapped and relocated, libc is initialized, and no constructor has run.
     BeforeConstructors,
-    /// At the first instruction of the executable: the constructors of its libraries have run, its own have
-    /// not.
+    /// At the first instruction of the executable: the constructors of its libraries have run, its own have not.
     Entry,
     /// The program ended before, with this wait status, for example because a library is missing.
     Ended(i32),
 }
 
 impl Child {
-    /// Runs the program from its execve to where the hook can be loaded: before the constructors if
-    /// `before_constructors` and the loader is glibc's or musl's, else to its entry point. A static program runs until
-    /// its thread is set up, or stays where it is.
+    /// Runs the program from its execve to the point where the hook can be loaded: before the constructors if
+    /// `before_constructors` and the loader is glibc's or musl's, otherwise to its entry point. A static program runs
+    /// until its thread is set up, or stays where it is.
     ///
-    /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and
-    /// `__libc_early_init` has run, right before it returns to run the initializers (elf/rtld.c). It
-    /// holds no lock there, so `dlopen` works. This does not hold with LD_AUDIT, whose modules are announced earlier.
-    /// musl's __dls3 calls it when everything is relocated, and leaves all constructors to the program
-    /// (ldso/dynlink.c).
+    /// glibc's dl_main calls `_dl_debug_state` with RT_CONSISTENT once all relocations are done and `__libc_early_init`
+    /// has run, right before it returns to run the initializers (elf/rtld.c). It holds no lock there, so `dlopen`
+    /// works. This is not true with LD_AUDIT, whose modules are announced earlier. musl's __dls3 calls it when
+    /// everything is relocated, and leaves all constructors to the program (ldso/dynlink.c).
     pub fn run_to_start(
         &mut self,
         pid: i32,
@@ -79,8 +77,8 @@ impl Child {
         self.run_to(pid, &mem, probe, &|| true, StartPoint::Entry)
     }
 
-    /// Runs a static program until its C library has set up the initial thread. No call is made in it for that, and
-    /// nothing of it is changed, so that it just goes on if we are killed.
+    /// Runs a static program until its C library has set up the initial thread. No call is made in the program for
+    /// that, and nothing is changed, so the program just continues if we are killed.
     fn run_to_thread_pointer(&mut self, pid: i32) -> Result<StartPoint, Error> {
         let failed = |request| move |cause| Error::ptrace(pid, pid, request, cause);
         let mut resumed_with = Some(0);
@@ -97,7 +95,7 @@ impl Child {
                     if let (Some(new), Some(process)) = (&new, self.processes.get_mut(&pid)) {
                         process.thread_number_at = Some(new.number_at);
                     }
-                    // A call is two stops. One that never asks runs on a C library that we do not know.
+                    // A call is two stops. A program that never asks uses an unknown C library.
                     if new.is_some() || stops > 2 * MOST_CALLS {
                         settle(pid)?;
                         return Ok(StartPoint::BeforeConstructors);
@@ -122,7 +120,7 @@ impl Child {
         StartPoint::Ended(status)
     }
 
-    /// It is stopped by job control; SIGCONT ends that with another event stop.
+    /// Stops us too after job control has stopped the program; SIGCONT ends that with another event stop.
     fn stop_too(&self, pid: i32, stop: i32) -> Result<(), Error> {
         ptrace::listen(pid).map_err(|cause| Error::ptrace(pid, pid, "LISTEN", cause))?;
         if pid == self.pid {
@@ -131,7 +129,7 @@ impl Child {
         Ok(())
     }
 
-    /// Runs until the probe is passed while the condition holds.
+    /// Runs until a thread passes the probe while the condition is true.
     fn run_to(
         &mut self,
         pid: i32,
@@ -160,7 +158,7 @@ impl Child {
                 status if status == stops_here => {
                     let mut now = regs::read(pid).map_err(failed("GETREGSET"))?;
                     if !probe.is_passed_by(&now) {
-                        // Somebody else has sent it.
+                        // Another process has sent the signal.
                         if let Status::Signal(signal) = status {
                             resumed_with = Some(signal);
                         }
@@ -169,9 +167,9 @@ impl Child {
                     if !is_reached() {
                         continue;
                     }
-                    // The thread leaves the probe first: if we are killed in between, it goes through it again.
+                    // The thread leaves the probe first: if we are killed in between, it passes through it again.
                     now.rip = probe.resume;
-                    // The kernel must not make the call again.
+                    // The kernel must not repeat the call.
                     now.orig_rax = u64::MAX;
                     regs::write(pid, &now).map_err(failed("SETREGSET"))?;
                     probe
@@ -191,7 +189,7 @@ impl Child {
     }
 }
 
-/// Chooses how a probe stops the program: by a signal, unless that would stay pending because the program blocks it, or
+/// Chooses how a probe stops the program: by a signal, unless the program blocks it, so that it would stay pending, or
 /// a seccomp filter may refuse the call.
 fn stop_by(pid: i32) -> StopBy {
     let bit = 1 << (syscall_probe::SIGNAL - 1);

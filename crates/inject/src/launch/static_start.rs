@@ -1,22 +1,22 @@
-//! The start of a static program: nobody but its own code sets up its thread, and nothing marks the end of that.
+//! Start of a static program: only its own code sets up its thread, and nothing marks the end of that.
 
 use crate::{Registers, regs};
 use memhook_process::{RemoteAddress, read_memory};
 
-/// System calls that a C library makes before it asks for its thread's number, and more.
+/// Upper bound of the system calls that a C library makes before it asks for its thread's id.
 pub(super) const MOST_CALLS: u32 = 64;
 
 /// Facts about the C library from a thread that has just called set_tid_address(2).
 ///
-/// Both glibc (`__tls_init_tp`) and musl (`__init_tp`) call it once the thread pointer is set, and keep what it returns,
-/// the thread's number, behind that pointer. Neither has allocated anything, nor run a constructor.
+/// Both glibc (`__tls_init_tp`) and musl (`__init_tp`) call it once the thread pointer is set, and store the result,
+/// the thread's id, after that pointer. Neither has allocated anything, nor run a constructor.
 pub(super) struct NewThread {
-    /// Where it keeps its number, in bytes from the thread pointer.
+    /// Offset from the thread pointer at which it stores its id.
     pub number_at: u32,
 }
 
 impl NewThread {
-    /// Looks at a thread that has stopped at the entry or the exit of a system call.
+    /// Examines a thread that has stopped at the entry or the exit of a system call.
     pub fn of(pid: i32) -> std::io::Result<Option<NewThread>> {
         let now = regs::read(pid)?;
         // At the entry of a call, rax is -ENOSYS (arch/x86/entry/entry_64.S).
@@ -29,10 +29,10 @@ impl NewThread {
     }
 }
 
-/// Where the number can be: `struct pthread` of glibc, and that of musl since 1.1.25 and before.
+/// Possible offsets of the id: `struct pthread` of glibc, and of musl since 1.1.25 and before.
 const PLACES: [u32; 3] = [720, 48, 56];
 
-/// The next instruction that stores eax there: `mov %eax, disp(%reg)`.
+/// Finds the next instruction that stores eax at such an offset: `mov %eax, disp(%reg)`.
 fn number_that_is_stored(pid: i32, now: &Registers) -> Option<u32> {
     let mut code = [0; 32];
     read_memory(pid, RemoteAddress(now.rip), &mut code).ok()?;
@@ -55,7 +55,7 @@ fn stored_at(code: &[u8]) -> Option<u32> {
     })
 }
 
-/// glibc has the kernel clear the number at the end of the thread.
+/// Finds the offset in glibc, which makes the kernel clear the id at the end of the thread.
 fn number_that_is_cleared(now: &Registers) -> Option<u32> {
     let offset = now.rdi.checked_sub(now.fs_base)?;
     (offset == u64::from(PLACES[0])).then_some(PLACES[0])
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_store_of_a_threads_number_is_found() {
-        // Behind the system call in musl 1.2.3: mov %eax, 0x30(%rbx); lea 0x5a10(%rip), %rax.
+        // After the system call in musl 1.2.3: mov %eax, 0x30(%rbx); lea 0x5a10(%rip), %rax.
         let musl = b"\x89\x43\x30\x48\x8d\x05\x10\x5a\0\0";
         assert_eq!(stored_at(musl), Some(48));
         // In glibc: mov %rax, %rdx; mov %eax, 0x2d0(%rbx).

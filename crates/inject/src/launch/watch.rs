@@ -1,4 +1,4 @@
-//! Actions of the processes while they run, and their ends.
+//! Events of the processes while they run, and their ends.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,10 +13,11 @@ use memhook_process::{Activity, process_of, thread_state};
 
 /// Time after which threads that were told to end are examined more closely.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
-/// A thread in uninterruptible sleep ends later than this; its registers stay unknown.
+/// Time after which the missing threads of an ending process are not waited for. Only uninterruptible sleep takes
+/// longer; the registers of such a thread stay unknown.
 const ENDING_LIMIT: Duration = Duration::from_secs(5);
 
-/// A wait status, decoded.
+/// Decoded wait status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     /// The thread has ended, or, if it is the leader, the process.
@@ -31,26 +32,25 @@ pub(super) enum Status {
     Stop(i32),
     /// Entry or exit of a system call.
     Syscall,
-    /// A signal is to be delivered.
+    /// A signal waits for delivery.
     Signal(i32),
 }
 
 /// Event of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It has been made by one of the others, and runs; this comes only if forks are followed.
+    /// Another traced process has forked it, and it runs; only if forks are followed.
     Forked,
-    /// It executes another program now, which is stopped before its first instruction, as for
-    /// [`Child::run_to_start`].
+    /// It executes another program now, which is stopped before its first instruction, as for [`Child::run_to_start`].
     Executed,
-    /// Its last instruction is done. Every thread is stopped ([`Child::ending_threads`]) until
-    /// [`Child::let_end`]. The value is the wait status that will come (waitpid(2)).
+    /// Its last instruction is done. Every thread is stopped ([`Child::ending_threads`]) until [`Child::let_end`]. The
+    /// value is the wait status that will come (waitpid(2)).
     Ending(i32),
     /// It has ended, with this wait status.
     Ended(i32),
 }
 
-/// A thread of an ending process.
+/// Thread of an ending process.
 pub struct EndingThread {
     /// Kernel thread id.
     pub tid: i32,
@@ -60,7 +60,7 @@ pub struct EndingThread {
     pub extended: Vec<u8>,
 }
 
-/// A process that is traced.
+/// Traced process.
 pub(super) struct Process {
     /// Threads that are seized and have not ended.
     pub threads: BTreeSet<i32>,
@@ -68,18 +68,18 @@ pub(super) struct Process {
     ending: Vec<EndingThread>,
     /// Set once it is ending.
     end: Option<End>,
-    /// Made at the start point, and used by each hold there.
+    /// Survey made at the start point, for each hold there.
     pub survey: Option<Survey>,
-    /// Where threads of a static program keep their numbers, in bytes from the thread pointer.
+    /// Offset from the thread pointer at which threads of a static program store their ids.
     pub thread_number_at: Option<u32>,
 }
 
 struct End {
     begun: Instant,
     next_look: Instant,
-    /// The wait status that will come.
+    /// Wait status that will come.
     status: i32,
-    /// [`Event::Ending`] was reported.
+    /// True if [`Event::Ending`] was reported.
     is_told: bool,
 }
 
@@ -102,7 +102,7 @@ impl Process {
         });
     }
 
-    /// Threads that have not come to their end.
+    /// Returns the threads that have not come to their end.
     fn missing(&self) -> Vec<i32> {
         let is_there = |tid: i32| self.ending.iter().any(|t| t.tid == tid);
         self.threads
@@ -112,8 +112,8 @@ impl Process {
             .collect()
     }
 
-    /// The wait status, once all threads are stopped at their end, except those that take too long or have gone
-    /// without a word.
+    /// Returns the wait status, once all threads are stopped at their end, except threads that take too long or have
+    /// disappeared without a report.
     fn comes_to_its_end(&mut self, pid: i32) -> Option<i32> {
         let missing = self.missing();
         let end = self.end.as_mut().filter(|end| !end.is_told)?;
@@ -156,7 +156,7 @@ pub(super) fn wait(of: i32) -> io::Result<(i32, Status)> {
 
 fn look(of: i32, flags: i32) -> io::Result<Option<(i32, Status)>> {
     let mut status = 0;
-    // Other parts of this process may have children of their own, so only those of this thread are waited for.
+    // Other parts of this process may have their own children, so only those of this thread are waited for.
     let flags = flags | libc::__WALL | libc::__WNOTHREAD;
     // SAFETY: waitpid writes one int.
     let tid = unsafe { libc::waitpid(of, &raw mut status, flags) };
@@ -200,7 +200,7 @@ impl Child {
         ptrace::resume(pid, 0).map_err(failed("CONT"))
     }
 
-    /// Waits for the next event, until `deadline` if there is one. Stops that are no events are answered on the way.
+    /// Waits for the next event, until `deadline` if there is one. Other stops are answered on the way.
     pub fn next_event(&mut self, deadline: Option<Instant>) -> Result<Option<(i32, Event)>, Error> {
         if let Some(known) = self.known.pop_front() {
             return Ok(Some(known));
@@ -211,7 +211,7 @@ impl Child {
             let is_waiting = self.processes.values().any(ending);
             let flags = if is_waiting { libc::WNOHANG } else { 0 };
             let found = match look(-1, flags) {
-                // Somebody else has collected them.
+                // Another part of the process has collected them.
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
                     self.processes.clear();
                     return Ok(None);
@@ -271,7 +271,7 @@ impl Child {
             return None;
         }
         if status == Status::Executed {
-            // Whichever thread called it has the leader's id now, and is the only one.
+            // The thread that called execve has the leader's id now, and is the only one.
             self.processes.insert(tid, Process::new(tid));
             return Some((tid, Event::Executed));
         }
@@ -292,10 +292,10 @@ impl Child {
         if status == Status::Cloned
             && let Ok(new) = ptrace::event_message(tid).map(|id| id as i32)
             && let Some(of) = process_of(new)
-            // All of its life may have been reported before.
+            // All of its events may have been reported before.
             && !matches!(thread_state(of, new), None | Some('Z' | 'X'))
         {
-            // Its own first stop may come after the end of who made it.
+            // Its own first stop may come after the end of its creator.
             if of == pid {
                 self.processes.get_mut(&pid)?.threads.insert(new);
             } else if of == new && self.follows_forks && !self.processes.contains_key(&new) {
@@ -310,7 +310,7 @@ impl Child {
             Status::Cloned | Status::Syscall | Status::Stop(libc::SIGTRAP) => {
                 let _ = ptrace::resume(tid, 0);
             }
-            // It is stopped by job control, and stays so until SIGCONT.
+            // Job control has stopped it, and it stays stopped until SIGCONT.
             Status::Stop(signal) => {
                 let _ = ptrace::listen(tid);
                 if tid == self.pid {
@@ -318,8 +318,8 @@ impl Child {
                 }
             }
             Status::Signal(signal) => {
-                // A signal that is ignored would not have woken an untraced thread (kernel/signal.c,
-                // sig_ignored), so the kernel makes the call again unless a handler is to run.
+                // A signal that is ignored would not have woken an untraced thread (kernel/signal.c, sig_ignored), so
+                // the kernel repeats the call unless a handler must run.
                 if let Ok(now) = regs::read(tid)
                     && restart::must_be_repeated(&now)
                 {
@@ -333,12 +333,12 @@ impl Child {
         event
     }
 
-    /// The threads of a process at its end; before that, there are none.
+    /// Returns the threads of a process at its end; before that, there are none.
     pub fn ending_threads(&self, pid: i32) -> &[EndingThread] {
         self.processes.get(&pid).map_or(&[], |p| &p.ending)
     }
 
-    /// Lets a process at its end go on and end; [`Event::Ended`] follows.
+    /// Lets a process at its end continue and end; [`Event::Ended`] follows.
     pub fn let_end(&mut self, pid: i32) {
         let process = self.processes.get_mut(&pid);
         for thread in process.map_or(Vec::new(), |p| std::mem::take(&mut p.ending)) {

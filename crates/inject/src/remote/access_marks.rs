@@ -1,5 +1,4 @@
-//! The marks that a processor leaves in page tables when a page is accessed (the accessed bit; Intel SDM volume 3,
-//! 4.8).
+//! Marks that a processor leaves in page tables when a page is accessed (the accessed bit; Intel SDM volume 3, 4.8).
 
 use crate::audit::{Act, note};
 use std::fs::OpenOptions;
@@ -10,34 +9,34 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use crate::descriptor::descriptor_of_process;
 use memhook_process::proc_path;
 
-/// Clears the marks of the anonymous pages of a process (`/proc/PID/clear_refs`, proc_pid_clear_refs(5)), all at one go.
-/// It goes on as before; whatever it maps, unmaps or touches for the first time meanwhile waits until the kernel
-/// has been through its page tables. A processor that has a translation in its cache leaves no new mark until that
-/// one is flushed, and this does not flush it.
+/// Clears the marks of all anonymous pages of a process in one call (`/proc/PID/clear_refs`, proc_pid_clear_refs(5)).
+/// The process keeps running, but mapping, unmapping and first accesses wait until the kernel has walked its page
+/// tables. A processor with a cached translation leaves no new mark until the translation is flushed, which this call
+/// does not do.
 pub fn clear_access_marks(pid: i32) -> io::Result<()> {
     let path = proc_path(pid, "clear_refs");
     note(pid, Act::ClearMarks);
     OpenOptions::new().write(true).open(path)?.write_all(b"2")
 }
 
-/// Clears the marks of a range at a time, by `process_madvise(2)` with `MADV_COLD`. That takes the lock of the address
-/// space for reading, so only who maps or unmaps memory meanwhile waits. It takes CAP_SYS_NICE.
+/// Clears the marks range by range, by `process_madvise(2)` with `MADV_COLD`. That takes the lock of the address space
+/// for reading, so only threads that map or unmap memory meanwhile wait. It needs CAP_SYS_NICE.
 ///
-/// The kernel also takes these pages for inactive ones, the first to be swapped out: so this is for machines without
-/// swap, where anonymous pages stay where they are.
+/// The kernel also marks these pages as inactive, the first to be swapped out. So this is for machines without swap,
+/// where anonymous pages stay resident.
 pub struct RangeMarks {
     process: OwnedFd,
 }
 
 impl RangeMarks {
-    /// Asks for the permission; nothing has changed for the process.
+    /// Checks the permission without changing anything for the process.
     pub fn of(pid: i32) -> io::Result<RangeMarks> {
         let process = descriptor_of_process(pid)?;
         let marks = RangeMarks { process };
         marks.advise(&[]).map(|_| marks)
     }
 
-    /// Clears the marks of a range inside one mapping. Pages that are shared with a forked child keep theirs.
+    /// Clears the marks of a range inside one mapping. Pages that are shared with a forked child keep their marks.
     pub fn clear(&self, range: Range<u64>) -> io::Result<()> {
         let one = libc::iovec {
             iov_base: range.start as *mut libc::c_void,

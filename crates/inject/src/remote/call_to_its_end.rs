@@ -7,13 +7,13 @@ use crate::{Error, Registers};
 use memhook_process::RemoteAddress;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at a call that is not done.
+/// Time between two checks of a call that is not done.
 const STEP: Duration = Duration::from_millis(100);
 
 impl Held {
-    /// As [`Held::call_with_data`], for a function that must not be abandoned half-way. If it has not returned after
-    /// `patience`, this thread finishes it and goes back to its work by itself, as if this process had been
-    /// killed ([`Error::CallGoesOn`]); nothing more can be done with it then.
+    /// Like [`Held::call_with_data`], for a function that must not be abandoned half-way. If it has not returned after
+    /// `patience`, the thread completes it and resumes its work by itself, as if this process had been killed
+    /// ([`Error::CallGoesOn`]); the thread can then no longer be used.
     ///
     /// Panics if `data` is longer than [`crate::MAX_CALL_DATA`].
     pub fn call_to_its_end(
@@ -37,8 +37,7 @@ impl Held {
         Ok(result)
     }
 
-    /// Runs foreign code from these registers, and leaves it to the thread if it has not come to its end after
-    /// `patience`.
+    /// Runs foreign code from these registers, and leaves it to the thread if it has not ended after `patience`.
     pub(crate) fn run_unabandoned(
         &mut self,
         function: RemoteAddress,
@@ -53,7 +52,7 @@ impl Held {
             match outcome {
                 Outcome::Done(result) => return Ok(result),
                 Outcome::Unfinished(_) if waited >= patience => {
-                    // Its registers lead through the rest of the call and then home, so they stay as they are.
+                    // The registers lead through the rest of the call and then home, so they stay unchanged.
                     self.work.went_home = true;
                     return Err(Error::CallGoesOn {
                         pid: self.pid(),

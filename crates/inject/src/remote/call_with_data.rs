@@ -8,9 +8,9 @@ use memhook_process::RemoteAddress;
 pub const MAX_CALL_DATA: usize = Scratch::DATA_BYTES as usize;
 
 impl Held {
-    /// As [`Held::call`], for a function that reads and writes memory of its caller: `data` is copied
-    /// into the target, `args` makes the arguments from its address there (8-byte aligned), and after
-    /// the call it is copied back.
+    /// Like [`Held::call`], for a function that reads and writes memory of its caller. `data` is copied into the
+    /// target; `args` makes the arguments from its address there (8-byte aligned); after the call the data is copied
+    /// back.
     ///
     /// Panics if `data` is longer than [`MAX_CALL_DATA`].
     pub fn call_with_data(

@@ -1,4 +1,4 @@
-//! Memory in the target for code of ours, which nobody can change once it is complete.
+//! Memory for our code in the target, which cannot be changed once it is complete.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -14,7 +14,7 @@ use memhook_process::RemoteAddress;
 #[derive(Debug)]
 pub struct CodeArea {
     file: File,
-    /// Where it is.
+    /// Address in the target.
     pub address: RemoteAddress,
 }
 
@@ -24,8 +24,8 @@ const ANONYMOUS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
 const AT_THIS_PLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
 const NO_FILE: u64 = u64::MAX;
 
-/// Maps an empty area of `bytes` bytes at `address`, and behind it `wiped_bytes` bytes of zeros that the target can write,
-/// and that a fork wipes. `None` if something else is there. The area has this name in /proc/PID/maps, and is private: a
+/// Maps an empty area of `bytes` bytes at `address`, followed by `wiped_bytes` bytes of zeros that the target can write
+/// and that a fork wipes. `None` if other memory is there. The area has this name in /proc/PID/maps, and is private: a
 /// forked process has a copy.
 pub fn map_code_area(
     held: &mut Held,
@@ -87,7 +87,7 @@ fn map(
     Ok(wiped?.then_some(CodeArea { file, address }))
 }
 
-/// Maps the code, and returns true if there was room.
+/// Maps the code. Returns true if there was room.
 fn map_here(held: &mut Held, arguments: &[u64; 6]) -> Result<bool, Error> {
     let mapped = held.checked_syscall("mmap", libc::SYS_mmap, arguments);
     match mapped {
@@ -105,8 +105,8 @@ fn map_here(held: &mut Held, arguments: &[u64; 6]) -> Result<bool, Error> {
 }
 
 impl CodeArea {
-    /// Fills the area and seals it: from now on not even the target can change it, except by mapping something
-    /// else there.
+    /// Fills the area and seals it. From then on not even the target can change it, except by mapping other memory over
+    /// it.
     pub fn fill(&self, bytes: &[u8]) -> std::io::Result<()> {
         self.file.write_all_at(bytes, 0)?;
         let seals =

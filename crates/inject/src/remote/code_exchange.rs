@@ -10,47 +10,47 @@ use crate::audit::{Act, note};
 use crate::{AllHeld, Error, hold_all, memory_sharers};
 use memhook_process::{RemoteAddress, mappings, open_memory};
 
-/// Code to be exchanged.
+/// Code to exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeExchange {
-    /// Where it is; the bytes do not cross the end of a page.
+    /// Address; the bytes do not cross the end of a page.
     pub at: RemoteAddress,
     /// Bytes that must be there.
     pub from: Vec<u8>,
-    /// Bytes to write there, as many.
+    /// New bytes of the same length.
     pub to: Vec<u8>,
 }
 
 /// Result of one exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchanged {
-    /// The code is exchanged.
+    /// The code has been exchanged.
     Done,
-    /// Something else is there.
+    /// Other bytes are there.
     Differs,
-    /// A thread, or something that it will return to, may be between the first and the last of the bytes.
+    /// The program counter or a return address of a thread may point between the first and the last byte.
     InUse,
 }
 
-/// Result of an attempt.
+/// Results of an attempt.
 #[derive(Debug)]
 pub struct CodeExchanges {
-    /// Result of each of them.
+    /// Result of each exchange.
     pub done: Vec<Exchanged>,
-    /// Tells for each of the given ranges whether no thread is in it or will return to it.
+    /// True for each of the given ranges that no thread is in or will return to.
     pub unused: Vec<bool>,
-    /// The threads with their thread pointers.
+    /// Threads with their thread pointers.
     pub thread_pointers: Vec<(i32, u64)>,
-    /// For how long all threads were held.
+    /// Time for which all threads were held.
     pub held: Duration,
 }
 
-/// Length of a stack that is searched, from the stack pointer on.
+/// Length of the searched part of a stack, from the stack pointer on.
 const MOST_STACK_BYTES: u64 = 16 << 20;
 /// Bytes below the stack pointer that signal handlers leave untouched.
 const RED_ZONE: u64 = 128;
 
-/// The memory of a process, by which code is exchanged for as long as the process executes what it does now.
+/// Opens the memory of a process for exchanges, which is valid as long as the process executes its present program.
 ///
 /// # Errors
 /// [`Error::TargetGone`], or what forbids it.
@@ -58,24 +58,24 @@ pub fn memory_of_code(pid: i32) -> Result<File, Error> {
     open_memory(pid).map_err(|error| Error::of_process(pid, error))
 }
 
-/// Exchanges code with all threads held, and says which of `ranges` are not in use.
+/// Exchanges code with all threads held, and reports which of `ranges` are not in use.
 ///
-/// An exchange is left out if a program counter, or any word on the stack of a thread, points between its first and
-/// its last byte: the word may be a return address, or the program counter of a frame that a signal has interrupted.
+/// An exchange is skipped if a program counter, or any word on the stack of a thread, points between its first and its
+/// last byte: the word may be a return address, or the program counter of a frame that a signal has interrupted.
 ///
 /// # Cross-modifying code
 /// A processor may execute stale instructions if another one changes them while it runs (Intel SDM, volume 3, "Handling
 /// Self- and Cross-Modifying Code"), unless it executes a serializing instruction in between. No thread of the target
-/// runs in user mode here, and to run again each of them has to be switched in. The write is the first one to its page
-/// (which replaces the page, and with it a TLB flush interrupts or marks every processor that has the address space
-/// loaded) or a later one; in any case the thread was switched out in ptrace_stop (kernel/signal.c), and comes back by
-/// loading CR3, or through the return from the interrupt that woke its processor, both of which serialize. Each write
-/// lies in one page, and thus is one copy in the kernel (`__access_remote_vm`, mm/memory.c): a process that is killed
-/// at any moment leaves the old or the new bytes, never a mixture.
+/// runs in user mode here, and each must be switched in before it runs again. A write is the first one to its page, or
+/// a later one. The first write replaces the page, and the TLB flush for that interrupts or marks every processor that
+/// has the address space loaded. In any case the thread was switched out in ptrace_stop (kernel/signal.c), and comes
+/// back by loading CR3, or through the return from the interrupt that woke its processor, both of which serialize. Each
+/// write is within one page, and so is one copy in the kernel (`__access_remote_vm`, mm/memory.c): a process that is
+/// killed at any moment leaves the old or the new bytes, never a mixture.
 ///
-/// Writes through /proc/PID/mem ignore page protection, so the text never becomes writable for the target. `memory` is that
-/// file ([`memory_of_code`]), opened before what the exchanges lead to was mapped: if the process executes another program, which may have the
-/// same code at the same address, all of them differ.
+/// Writes through /proc/PID/mem ignore page protection, so the text never becomes writable for the target. `memory` is
+/// that file ([`memory_of_code`]), opened before the destinations of the exchanges were mapped. If the process executes
+/// another program, which may have the same code at the same address, all exchanges fail as different.
 pub fn exchange_code(
     pid: i32,
     memory: &File,
@@ -130,8 +130,8 @@ pub fn exchange_code(
     })
 }
 
-/// Every thread must have a thread pointer of its own, at which the pointer itself is to be read (System V psABI for
-/// x86-64, "Thread-Local Storage").
+/// Checks that every thread has its own thread pointer, and that the word at the pointer is the pointer itself (System
+/// V psABI for x86-64, "Thread-Local Storage").
 fn check_thread_pointers(held: &AllHeld, memory: &File) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     for (tid, registers, _) in held.threads() {
@@ -146,8 +146,8 @@ fn check_thread_pointers(held: &AllHeld, memory: &File) -> Result<(), Error> {
     Ok(())
 }
 
-/// Memory from an address on, up to the first page that cannot be read: the stack of a thread ends there if that is
-/// the guard page of the next one, which may be in the same mapping (MADV_GUARD_INSTALL, glibc 2.43).
+/// Reads memory from an address up to the first unreadable page. A thread's stack ends there if the page is the guard
+/// page of the next stack, which may be in the same mapping (MADV_GUARD_INSTALL, glibc 2.43).
 fn read_to_gap(memory: &File, from: u64, most: usize) -> Vec<u8> {
     let mut bytes = vec![0; most];
     let mut done = 0;
@@ -158,7 +158,7 @@ fn read_to_gap(memory: &File, from: u64, most: usize) -> Vec<u8> {
     bytes
 }
 
-/// Addresses of code that threads are at, or that lie on their stacks: those that matter, sorted.
+/// Sorted addresses of relevant code that are program counters of threads or on their stacks.
 struct Used(Vec<u64>);
 
 impl Used {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use memmap2::MmapMut;
 
-    /// Checks that memory below a gap is seen, and memory behind it is not needed.
+    /// Memory below a gap is read, and memory behind it is not needed.
     #[test]
     fn a_stack_is_read_up_to_a_gap() {
         const PAGE: usize = 4096;

@@ -11,8 +11,8 @@ use crate::{Error, Held};
 use memhook_process::{living_thread, open_descriptor, proc_path};
 
 impl Held {
-    /// Notes which object a descriptor is that the target has just opened for us. Its other threads run: one that
-    /// closes descriptors by their numbers (closefrom(3)) may close this one at any moment, and a file of the target may
+    /// Records the object of a descriptor that the target has just opened for us. The target's other threads run: one
+    /// that closes descriptors by number (closefrom(3)) may close this one at any moment, and a file of the target may
     /// then get its number.
     pub(crate) fn note_object(&mut self, number: u64, name: &CStr) -> Result<(), Error> {
         let path = proc_path(self.pid, &format!("fd/{number}"));
@@ -20,19 +20,19 @@ impl Held {
             Ok(link) => link,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
             Err(_) => {
-                // It cannot be seen from here.
+                // We cannot see the object.
                 self.work.object = None;
                 return Ok(());
             }
         };
         let ours = format!("/memfd:{} (deleted)", name.to_string_lossy());
         let object = identity(&path).filter(|_| link.as_os_str() == ours.as_str());
-        // No file has these, so whatever has the number is not taken for ours.
+        // No file has these numbers, so no other file is mistaken for ours.
         self.work.object = Some(object.unwrap_or((0, 0)));
         object.map(drop).ok_or(self.descriptor_lost())
     }
 
-    /// Checks that the number still is that object's, as far as that can be seen.
+    /// Checks, as far as we can see it, that the number still refers to that object.
     pub(crate) fn check_object(&self, number: u64) -> Result<(), Error> {
         let path = proc_path(self.pid, &format!("fd/{number}"));
         match self.work.object {
@@ -50,7 +50,7 @@ impl Held {
         }
     }
 
-    /// Checks that the mapping that was made by the number is the object. What is not is unmapped.
+    /// Checks that the mapping that was made by the number is the object, and unmaps it if not.
     pub(crate) fn check_mapped(&mut self, address: u64, bytes: u64) -> Result<(), Error> {
         let Some((_, inode)) = self.work.object else {
             return Ok(());
@@ -71,7 +71,7 @@ impl Held {
     }
 }
 
-/// Does it again, a few times, if another thread of the target has closed the descriptor meanwhile.
+/// Repeats an operation a few times if another thread of the target has closed the descriptor meanwhile.
 pub(crate) fn undisturbed<T>(
     held: &mut Held,
     attempt: impl Fn(&mut Held) -> Result<T, Error>,
@@ -86,7 +86,7 @@ pub(crate) fn undisturbed<T>(
     Err(held.descriptor_lost())
 }
 
-/// Returns true if this error can come from a descriptor that somebody else has closed: any call may find that out.
+/// Returns true if this error can come from a descriptor that another thread has closed, which any call may report.
 fn is_loss(error: &Error) -> bool {
     match error {
         Error::DescriptorLost { .. } => true,
@@ -96,7 +96,7 @@ fn is_loss(error: &Error) -> bool {
     }
 }
 
-/// Opens the target's descriptor here, which is that of the object: through /proc, else by pidfd_getfd(2).
+/// Opens the object of the target's descriptor here: through /proc, otherwise by pidfd_getfd(2).
 pub(crate) fn open_here(held: &Held, number: u64) -> Result<File, Error> {
     held.check_opened()?;
     let file = match open_descriptor(held.pid, number) {
@@ -111,8 +111,8 @@ pub(crate) fn open_here(held: &Held, number: u64) -> Result<File, Error> {
     Ok(file)
 }
 
-/// Gives the object its size: from here, because in the target the number may be that of a file of its own by now, unless
-/// the object cannot be opened here, or our own limit is lower (RLIMIT_FSIZE: the kernel would end us).
+/// Sets the size of the object, from this process, because in the target the number may now refer to its own file. The
+/// target does it if we cannot open the object, or if our own limit is lower (RLIMIT_FSIZE: the kernel would end us).
 pub(crate) fn resize(held: &mut Held, number: u64, bytes: u64) -> Result<(), Error> {
     match open_here(held, number) {
         Ok(file) if bytes <= own_file_limit() => file.set_len(bytes).map_err(|cause| Error::File {
@@ -129,7 +129,7 @@ pub(crate) fn resize(held: &mut Held, number: u64, bytes: u64) -> Result<(), Err
     }
 }
 
-/// 0 if it is not known.
+/// Returns 0 if it is unknown.
 fn own_file_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -140,23 +140,23 @@ fn own_file_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Device and inode of what a path leads to.
+/// Returns device and inode of a path.
 pub(crate) fn identity(path: &str) -> Option<(u64, u64)> {
     let found = fs::metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }
 
-/// A descriptor of ours for what the target's descriptor `number` refers to (pidfd_getfd(2)).
+/// Returns a descriptor of ours for the object of the target's descriptor `number` (pidfd_getfd(2)).
 pub fn duplicate_descriptor(pid: i32, number: u64) -> io::Result<OwnedFd> {
     let process = descriptor_of_process(pid)?;
     // SAFETY: no pointers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
 }
 
-/// A descriptor of the process (pidfd_open(2)), by which its memory and its descriptors can be had.
+/// Returns a descriptor of the process (pidfd_open(2)), which gives access to its memory and its descriptors.
 pub(crate) fn descriptor_of_process(pid: i32) -> io::Result<OwnedFd> {
     let thread = living_thread(pid);
-    // An initial thread that has ended has neither any more; a descriptor of another one takes Linux 6.9.
+    // An initial thread that has ended has neither any more; a descriptor of another thread needs Linux 6.9.
     let flags = if thread == pid { 0 } else { PIDFD_THREAD };
     // SAFETY: no pointers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) })
@@ -165,10 +165,10 @@ pub(crate) fn descriptor_of_process(pid: i32) -> io::Result<OwnedFd> {
 /// `PIDFD_THREAD` of linux/pidfd.h.
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
-/// Returns the descriptor that a system call has returned.
+/// Wraps the descriptor that a system call has returned.
 fn owned(number: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(number) {
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
         Ok(number @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
         _ => Err(io::Error::last_os_error()),
     }

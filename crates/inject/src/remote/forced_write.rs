@@ -1,4 +1,4 @@
-//! Writes into pages that the target itself may neither write nor make writable.
+//! Writes into pages that the target itself can neither write nor make writable.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use memhook_process::{RemoteAddress, read_memory};
 
 use crate::{Error, hold_all, write_bytes};
 
-/// A word to be exchanged.
+/// Word to exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WordExchange {
-    /// Where it is, 8-byte aligned.
+    /// Address, 8-byte aligned.
     pub address: RemoteAddress,
-    /// Value that it must hold.
+    /// Value that the word must have.
     pub from: u64,
-    /// Value that it is to hold.
+    /// New value.
     pub to: u64,
-    /// True if the address means the same, whatever the process does.
+    /// True if the address keeps its meaning, whatever the process does.
     pub is_permanent: bool,
 }
 
-/// Exchanges words of `pid`'s memory through /proc/PID/mem, to which page protection does not matter
-/// (proc_pid_mem(5)). All threads are held, so that nobody reads or writes the words meanwhile.
-/// Returns which words were exchanged, and for how long the threads were held. A word that does not hold
-/// what it must, or that is not there any more, stays as it is. Words that are not permanent are only
-/// exchanged if `are_current` says, with all threads held, that the addresses still mean what they did.
+/// Exchanges words of `pid`'s memory through /proc/PID/mem, which ignores page protection (proc_pid_mem(5)). All
+/// threads are held, so that none reads or writes the words meanwhile. Returns which words were exchanged, and how long
+/// the threads were held. A word with another value, or in unmapped memory, is skipped. Words that are not permanent
+/// are exchanged only if `are_current`, called with all threads held, confirms that the addresses have kept their
+/// meaning.
 pub fn force_words(
     pid: i32,
     words: &[WordExchange],
@@ -34,7 +34,7 @@ pub fn force_words(
     Ok((done, held.release()))
 }
 
-/// Like [`force_words`], for a process all of whose threads the caller holds.
+/// Like [`force_words`], for a process whose threads are all held by the caller.
 pub fn force_words_of_held(
     pid: i32,
     words: &[WordExchange],

@@ -1,5 +1,6 @@
-//! A region of two parts: in front of what the target and this process write, the guide, which only this process can
-//! write. Processes that the target forks may have fewer rights than it, and what it calls and reads through is told there.
+//! Region of two parts: the guide, which only this process can write, is followed by the part that both the target and
+//! this process write. The guide has all addresses that the target calls and reads through, because its forked children
+//! may have fewer rights than the target.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,40 +18,41 @@ use crate::region::{
 use crate::{Error, Held, Others};
 use memhook_process::{RemoteAddress, locked_bytes};
 
-/// The part of a region that only this process can write.
+/// Part of a region that only this process can write.
 #[derive(Debug)]
 pub enum Guide {
-    /// Mapped here; the target has mapped it so that neither it nor its children can ever write it.
+    /// Mapped here. The target's mapping can never be made writable, neither by it nor by its children.
     Mapped(MmapRaw),
-    /// Private memory of the target's, which is written through /proc/PID/mem: the kernel has no seal for the other way
-    /// (before 5.1).
+    /// Private memory of the target, which we write through /proc/PID/mem, because the kernel (before 5.1) has no seal
+    /// for a shared guide.
     Private,
 }
 
-/// A region with a guide in front.
+/// Region with a guide in front.
 #[derive(Debug)]
 pub struct GuidedRegion {
-    /// All of it. What its memory object has in the place of the guide is not mapped.
+    /// Whole region. The part of its memory object that the guide covers is not mapped.
     pub region: Region,
-    /// Its beginning.
+    /// Guide at the beginning of the region.
     pub guide: Guide,
 }
 
-/// Nobody can map it to write to it from then on, nor write to it by a descriptor, but for who has mapped it so before
-/// (fcntl(2), since Linux 5.1).
+/// Seal after which the object can no longer be mapped for writing or written by a descriptor; existing writable
+/// mappings stay (fcntl(2), since Linux 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
 
-/// Number of further attempts where somebody forks in the wrong moment, before all other threads are stopped for it.
+/// Number of further attempts if a fork comes at the wrong moment, before all other threads are stopped for the
+/// operation.
 const TRIES: u32 = 4;
 
 static WITHOUT_SEALS: AtomicBool = AtomicBool::new(false);
 
-/// Does from now on as if the kernel had no such seal. For tests of that.
+/// Makes this process behave as if the kernel had no such seal, for tests.
 pub fn without_seals() {
     WITHOUT_SEALS.store(true, Relaxed);
 }
 
-/// As [`create_region`], with a guide of `guide_bytes` bytes of this name in front; `bytes` are those of both.
+/// Like [`create_region`], with a guide of `guide_bytes` bytes and this name in front; `bytes` includes both parts.
 pub fn create_guided_region(
     held: &mut Held,
     names: [&CStr; 2],
@@ -76,7 +78,7 @@ pub fn create_guided_region(
     }
 }
 
-/// Maps a guide in the place of what is there.
+/// Maps a guide over existing memory.
 fn guide_at(
     held: &mut Held,
     name: &CStr,
@@ -87,7 +89,7 @@ fn guide_at(
     let mut are_stopped = false;
     let guide = loop {
         attempts += 1;
-        // A child that is forked while the target has the descriptor could map it before it is sealed.
+        // A child that is forked while the target has the descriptor could map the object before it is sealed.
         let stands_still = held.others_stand_still();
         let newest = newest_process();
         let sealed = undisturbed(held, |held| sealed_guide(held, name, at, bytes))?;
@@ -118,7 +120,7 @@ fn guide_at(
     Ok((guide, attempts > 1))
 }
 
-/// A guide, and the newest process when it had been sealed.
+/// Guide, and the newest process at the time of its sealing.
 struct Sealed {
     guide: Guide,
     newest: Option<u64>,
@@ -158,8 +160,8 @@ fn seal_and_map(
     if map.len() as u64 != bytes {
         return Err(Error::DescriptorLost { pid: held.pid });
     }
-    // A page that is touched must not become two megabytes.
-    // SAFETY: address and length are those of the mapping, whose contents stay as they are.
+    // A touched page must not become two megabytes. SAFETY: address and length are those of the mapping, whose contents
+    // stay unchanged.
     unsafe { libc::madvise(map.as_mut_ptr().cast(), map.len(), libc::MADV_NOHUGEPAGE) };
     match add_seals(&fd, SEALS | F_SEAL_FUTURE_WRITE) {
         Ok(()) => {}
@@ -176,8 +178,8 @@ fn seal_and_map(
     Ok(Sealed { guide, newest })
 }
 
-/// Maps the object over what is there. In a process that locks all that it maps, as a region is mapped: what a page that
-/// nobody can touch grows into is not locked.
+/// Maps the object over existing memory. In a process that locks all its mappings, this is done as for a region: a
+/// mapping that grows from an inaccessible page is not locked.
 fn map_read_only(held: &mut Held, at: RemoteAddress, bytes: u64, number: u64) -> Result<(), Error> {
     let (fixed, read) = (SHARED | libc::MAP_FIXED as u64, libc::PROT_READ as u64);
     if locked_bytes(held.pid) == Some(0) {
@@ -190,7 +192,7 @@ fn map_read_only(held: &mut Held, at: RemoteAddress, bytes: u64, number: u64) ->
     grow_into(held, &page, at, bytes)
 }
 
-/// Puts memory that reads as zeros, and takes nothing, in the place of what is there.
+/// Replaces memory by memory that reads as zeros and occupies nothing.
 fn map_zeros(held: &mut Held, at: RemoteAddress, bytes: u64) -> Result<(), Error> {
     let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     let none = u64::MAX;
@@ -205,7 +207,7 @@ fn map_zeros(held: &mut Held, at: RemoteAddress, bytes: u64) -> Result<(), Error
     grow_into(held, &page, at, bytes)
 }
 
-/// Maps a page somewhere, and has it take the place of what is there, grown to so many bytes, readable and not locked.
+/// Maps a page at a free address, grows it to this size, readable and not locked, and moves it over existing memory.
 fn grow_into(held: &mut Held, page: &[u64], at: RemoteAddress, bytes: u64) -> Result<(), Error> {
     let somewhere = held.checked_syscall("mmap", libc::SYS_mmap, page)?;
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
@@ -224,14 +226,14 @@ fn grow_into(held: &mut Held, page: &[u64], at: RemoteAddress, bytes: u64) -> Re
         .map(drop)
 }
 
-/// Gives the memory of a guide back that is not used any more, or of a part of it: whoever still reads it finds zeros.
+/// Frees the memory of an unused guide, or of a part of it. A thread that still reads it gets zeros.
 pub fn empty_guide(held: &mut Held, at: RemoteAddress, bytes: u64) -> Result<(), Error> {
     map_zeros(held, at, bytes)?;
     set_inherited(held, at, bytes, true)
 }
 
-/// The number of the process or thread that was made last, as our pid namespace counts them, which those of all targets
-/// are in or below (proc_loadavg(5)).
+/// Returns the id of the newest process or thread in our pid namespace, which includes those of all targets
+/// (proc_loadavg(5)).
 fn newest_process() -> Option<u64> {
     let text: io::Result<String> = fs::read_to_string("/proc/loadavg");
     text.ok()?.split_whitespace().next_back()?.parse().ok()

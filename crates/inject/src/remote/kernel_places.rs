@@ -1,6 +1,5 @@
-//! Memory that the kernel uses for a thread, and whose address often nobody else knows: a program that gave
-//! memory from malloc to sigaltstack(2) or set_tid_address(2) need not keep its address, and /proc does not
-//! show it.
+//! Memory that the kernel uses for a thread and to which often no pointer exists: a program that passed memory from
+//! malloc to sigaltstack(2) or set_tid_address(2) need not keep its address, and /proc does not show it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,14 +11,14 @@ use crate::survey::Survey;
 use crate::timing::Timing;
 use memhook_process::thread_ids;
 
-/// The size of `stack_t`: the stack's address, flags, and its size.
+/// Size of `stack_t`: the stack's address, flags and size.
 const STACK_BYTES: usize = 24;
-/// The size of the thread's number, which the kernel clears when the thread ends.
+/// Size of the thread id that the kernel clears when the thread ends.
 const TID_BYTES: u64 = 4;
 
-/// The alternate signal stacks of all threads of `pid` and the words that the kernel clears at their ends, as
-/// address ranges, and the longest time for which a thread was held to ask it. It is an error if one of them
-/// could not be asked.
+/// Returns the alternate signal stacks of all threads of `pid` and the words that the kernel clears at their ends, as
+/// address ranges, and the longest time that a thread was held for the question. Fails if one of them could not be
+/// asked.
 pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
     let survey = Survey::of(pid, Timing::USUAL)?;
     let options = HoldOptions::anywhere(Duration::ZERO);
@@ -28,7 +27,7 @@ pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
     let threads = thread_ids(pid).map_err(|_| Error::TargetGone { pid })?;
     for tid in threads {
         let Some(mut held) = hold_thread(pid, tid, &options, &survey)? else {
-            // It has ended, so its stack is no longer one.
+            // The thread has ended, so its stack is no longer in use.
             continue;
         };
         let stack = held.alternate_stack();
@@ -55,7 +54,7 @@ impl Held {
         })
     }
 
-    /// It is `None` as well where the kernel was built without CONFIG_CHECKPOINT_RESTORE (PR_GET_TID_ADDRESS,
+    /// The result is also `None` if the kernel was built without CONFIG_CHECKPOINT_RESTORE (PR_GET_TID_ADDRESS,
     /// prctl(2)).
     fn tid_address(&mut self) -> Result<Option<Range<u64>>, Error> {
         let place = self.scratch()?.data();

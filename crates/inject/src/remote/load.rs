@@ -11,36 +11,36 @@ use memhook_process::{Mapping, RemoteAddress, inner_tid, living_thread};
 /// The target's own `dlopen`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dlopen {
-    /// Its address in the target.
+    /// Address in the target.
     pub address: RemoteAddress,
-    /// Whether it is glibc's `__libc_dlopen_mode` (before 2.34), which wants one more mode bit.
+    /// True for glibc's `__libc_dlopen_mode` (before 2.34), which needs one more mode bit.
     pub internal_mode: bool,
 }
 
-/// How long a thread waits for a lock of the loader that another one holds.
+/// Longest wait of a thread for a lock of the loader that another thread holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
-/// The same where the other one stands still: long enough for a call that waits for no lock, on a busy machine.
+/// Like the constant above, if the other thread is stopped: long enough for a call that waits for no lock, on a busy
+/// machine.
 const STILL_PATIENCE: Duration = Duration::from_millis(5);
-/// How long `dlopen` is given before its thread is left alone with it.
+/// Time after which `dlopen` is left to its thread.
 const LOADING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How much of what the loader says is read.
+/// Length of the loader's message that is read.
 const REASON_BYTES: usize = 256;
 
 /// `__RTLD_DLOPEN` of glibc's include/dlfcn.h.
 const RTLD_DLOPEN_INTERNAL: u64 = 0x8000_0000;
 
-/// The name of the hook's memory object, as /proc/PID/maps shows it.
+/// Name of the hook's memory object in /proc/PID/maps.
 pub const NAME: &std::ffi::CStr = c"memhook-hook";
 
-/// Loads the shared object with the content `object` by a remote `dlopen` of a memory object. Returns its load
-/// bias: where it is, minus the address that is stated in the file.
+/// Loads the shared object with the content `object` by a remote `dlopen` of a memory object. Returns its load bias:
+/// the actual address minus the address in the file.
 ///
-/// The `dlopen` is never abandoned; see [`Held::call_to_its_end`], and [`Held::ask_for_loader_locks`] before.
+/// The `dlopen` is never abandoned; see [`Held::call_to_its_end`], and call [`Held::ask_for_loader_locks`] before.
 ///
-/// It fails with [`Error::DescriptorLost`] where another thread closes descriptors that it does not know. Such a process
-/// is not asked again: the loader reads and closes its file by a number, which may be that of a file of the target by
-/// then.
+/// Fails with [`Error::DescriptorLost`] if another thread closes unknown descriptors. In such a process there is no
+/// further attempt: the loader reads and closes its file by a number, which may then belong to a file of the target.
 pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64, Error> {
     let number = region::memfd(held, NAME, region::MemfdFor::Code)?;
     let loaded = fill_and_open(held, dlopen, object, number);
@@ -50,8 +50,8 @@ pub fn load_object(held: &mut Held, dlopen: Dlopen, object: &[u8]) -> Result<u64
     Ok(loaded)
 }
 
-/// Loads a shared object from a file of the target by a remote `dlopen`. Returns its load bias. `earlier`: how many
-/// objects it has loaded from files of this name, which may be gone.
+/// Loads a shared object from a file of the target by a remote `dlopen`. Returns its load bias. `earlier`: number of
+/// objects that it has loaded from files of this name, which may have been removed.
 pub fn load_file(
     held: &mut Held,
     dlopen: Dlopen,
@@ -85,19 +85,19 @@ fn fill_and_open(
     loaded.bias(held)
 }
 
-/// The paths by which the loader may open the object with this descriptor, the first choice first.
+/// Returns the paths by which the loader may open the object with this descriptor, in order of preference.
 ///
-/// The name stands in the loader's list until it is overwritten, or for good if we are killed before. So the first one
-/// leads through a thread of the process: a debugger that opens it finds nothing, as no thread of its own has that id.
-/// In a /proc of another pid namespace the thread has another id, and there is nothing to open. Only the loader looks
-/// there: a file system of the target's may take its time, and we hold a thread.
+/// The name stays in the loader's list until it is overwritten, or forever if we are killed before. So the first path
+/// leads through a thread of the process: a debugger that opens it finds nothing, because none of its own threads has
+/// that id. In a /proc of another pid namespace the thread has another id, and the path leads nowhere. Only the loader
+/// opens it, because a file system of the target may be slow, and we hold a thread.
 fn paths_of(held: &Held, number: u64) -> [String; 2] {
-    // The loader takes an object with the same name for the same object, so an object loaded by an
-    // earlier attach through the same descriptor number would come back instead of this one.
+    // The loader identifies objects by name, so it would return the object of an earlier attach that was loaded through
+    // the same descriptor number.
     let file = format!("{}{number}", "./".repeat(held.work.earlier_loads));
     let (pid, tid) = (held.pid, held.tid);
     let thread = inner_tid(pid, tid).map_or(tid.to_string(), |inner| inner.to_string());
-    // An initial thread that has ended has no descriptors any more, and by it /proc shows the process.
+    // An initial thread that has ended has no descriptors any more, and /proc shows the process through it.
     let folder = match living_thread(pid) == pid {
         true => "self",
         false => "thread-self",
@@ -108,14 +108,14 @@ fn paths_of(held: &Held, number: u64) -> [String; 2] {
     ]
 }
 
-/// An object that the loader has loaded.
+/// Object that the loader has loaded.
 struct Loaded {
     /// `struct link_map` of <link.h>; musl's `struct dso` begins in the same way.
     link_map: u64,
 }
 
 impl Loaded {
-    /// Where it is, minus the address that is stated in its file.
+    /// Returns its load bias: the actual address minus the address in its file.
     fn bias(&self, held: &Held) -> Result<u64, Error> {
         held.read_word(RemoteAddress(self.link_map)) // l_addr
     }
@@ -158,11 +158,11 @@ fn open(held: &mut Held, dlopen: Dlopen, path: String) -> Result<Loaded, Error> 
 }
 
 impl Held {
-    /// Has the thread take each lock of the loader for a moment.
+    /// Makes the thread take each lock of the loader for a moment.
     ///
-    /// `dlopen` takes one of them and, with that held, the other. Each of the functions called here takes one and holds
-    /// none: where another thread keeps it for longer than 100 ms, or while it stands still, nothing has happened, and the
-    /// result is [`Error::CallTimeout`].
+    /// `dlopen` takes one of them and, while holding it, the other. Each of the functions called here takes one and
+    /// holds none. If another thread keeps a lock for longer than 100 ms, or is stopped with it, nothing has happened,
+    /// and the result is [`Error::CallTimeout`].
     pub fn ask_for_loader_locks(&mut self) -> Result<(), Error> {
         self.prepare_calls()?;
         let scratch = self.scratch()?;
@@ -196,8 +196,8 @@ pub(crate) fn fill(held: &mut Held, object: &[u8], number: u64) -> Result<(), Er
     }
 }
 
-/// What the loader says about the failure. It must be asked in any case, because it reports a failure at the next
-/// question (dlerror(3)), which would otherwise be the program's.
+/// Returns the loader's message about the failure. It must be read in any case, because otherwise the program's next
+/// dlerror(3) would return it.
 fn reason(held: &mut Held) -> Option<String> {
     let text = held.call(held.target.functions.dlerror?, &[]).ok()?;
     let mut bytes = [0u8; REASON_BYTES];
@@ -217,7 +217,7 @@ fn reason(held: &mut Held) -> Option<String> {
     (!text.is_empty()).then(|| text + advice)
 }
 
-/// Copies the object through memory of the target, where its descriptor cannot be opened here.
+/// Copies the object through memory of the target, if we cannot open its descriptor.
 fn fill_remotely(held: &mut Held, object: &[u8], number: u64) -> Result<(), Error> {
     let bytes = object.len() as u64;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -238,7 +238,7 @@ fn fill_remotely(held: &mut Held, object: &[u8], number: u64) -> Result<(), Erro
     written
 }
 
-/// How many objects of ours the target has loaded already.
+/// Returns the number of our objects that the target has already loaded.
 pub(crate) fn earlier_loads(mappings: &[Mapping]) -> usize {
     let name = format!("/memfd:{}", NAME.to_string_lossy());
     let inodes: BTreeSet<u64> = mappings

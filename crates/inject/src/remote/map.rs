@@ -1,14 +1,12 @@
 //! Mapping a shared object into the target without its loader.
 //!
-//! A loader is needed to bind symbols and to give out thread-local storage. An object that wants neither
-//! can be laid out from outside: all that is left is to add its load bias to the words that hold
-//! addresses. That works where a `dlopen` does not: without a file system to open anything in, without a
-//! loader, or where no thread may be made to call it.
+//! A loader is needed to bind symbols and to allocate thread-local storage. An object that uses neither can be laid out
+//! from outside: its load bias must only be added to the words that hold addresses. That works where `dlopen` does not:
+//! without a file system to open anything in, without a loader, or if no thread may be made to call it.
 //!
-//! The contents come from a memory object, so that the object has the same name in /proc/PID/maps as one
-//! that the loader has loaded, and no page is ever writable and executable, not even in turn. The code
-//! becomes executable last: a copy without executable pages is one whose maker was killed, and nobody has
-//! been inside of it.
+//! The contents come from a memory object, so that the object has the same name in /proc/PID/maps as one that the
+//! loader has loaded, and no page is ever writable and executable, not even in turn. The code becomes executable last:
+//! a copy without executable pages is one whose maker was killed, and no thread has ever executed it.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -18,25 +16,25 @@ use crate::descriptor::{resize, undisturbed};
 use crate::{Error, Held, region};
 use memhook_process::{MAPPED_MARK, RemoteAddress};
 
-/// A shared object as it is to be in memory. All offsets are whole pages from its first byte.
+/// Shared object as laid out in memory. All offsets are whole pages from its first byte.
 pub struct ObjectImage<'a> {
     /// Name in /proc.
     pub name: &'a CStr,
-    /// Number of bytes that it takes.
+    /// Size in bytes.
     pub bytes: u64,
     /// Its code.
     pub code: Range<u64>,
-    /// Its data, with what the file holds of it.
+    /// Data that the file contains.
     pub data: Range<u64>,
-    /// The end of its data's last page, which is to be zero; the file holds something else there.
+    /// End of the data's last page, which must be zero although the file contains something there.
     pub cleared: Range<u64>,
-    /// Memory of its data that the file holds nothing of. It is private and anonymous, as from a loader.
+    /// Data that the file does not contain. It is private and anonymous, as from a loader.
     pub zeros: Range<u64>,
-    /// The bytes before `zeros`, for an object whose first byte is at this address.
+    /// Returns the bytes before `zeros`, for an object whose first byte is at this address.
     pub contents: &'a dyn Fn(u64) -> Vec<u8>,
 }
 
-/// Maps an object, and returns where its first byte is. After an error nothing of it is left.
+/// Maps an object, and returns the address of its first byte. After an error nothing is left.
 ///
 /// Unlike `dlopen` this takes no lock of the target, so the thread may have been stopped anywhere.
 pub fn map_object(held: &mut Held, object: &ObjectImage<'_>) -> Result<u64, Error> {
@@ -52,8 +50,8 @@ pub fn map_object(held: &mut Held, object: &ObjectImage<'_>) -> Result<u64, Erro
 
 fn map(held: &mut Held, object: &ObjectImage<'_>, number: u64) -> Result<u64, Error> {
     resize(held, number, object.bytes)?;
-    // All of it at once, so that it is in one place, and so that the name of the memory object covers
-    // what a killed attacher leaves.
+    // The whole object is mapped in one call, so that it is contiguous, and so that the name of the memory object
+    // covers the remains of a killed attacher.
     let (read, private) = (libc::PROT_READ as u64, libc::MAP_PRIVATE as u64);
     let whole = [0, object.bytes, read, private, number, 0];
     let base = held.checked_syscall("mmap", libc::SYS_mmap, &whole)?;
@@ -71,7 +69,7 @@ fn complete(
     number: u64,
     base: u64,
 ) -> Result<(), Error> {
-    // Nobody has touched the pages yet, so a private mapping shows what is written now.
+    // The pages are still untouched, so a private mapping shows what is written now.
     let mut contents = (object.contents)(base);
     let (place, mark) = MAPPED_MARK;
     if let Some(byte) = contents.get_mut(place) {
@@ -106,7 +104,7 @@ fn complete(
     Ok(())
 }
 
-/// Unmaps what an attacher that was killed in between has left of an object.
+/// Unmaps the remains of an object whose attacher was killed during the mapping.
 pub fn unmap_unfinished(held: &mut Held, place: Range<u64>) -> Result<(), Error> {
     region::unmap_region(held, RemoteAddress(place.start), place.end - place.start)
 }

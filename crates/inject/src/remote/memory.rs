@@ -1,4 +1,4 @@
-//! Writes to the target's memory: process_vm_writev(2) first, /proc/PID/mem where that is refused.
+//! Writes to the target's memory: process_vm_writev(2) first, then /proc/PID/mem if that is refused.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,8 @@ use crate::Error;
 use crate::audit::{self, Act};
 use memhook_process::{RemoteAddress, living_thread, open_memory};
 
-/// Writes `bytes` to `address` of process `pid`. Where the page is not writable the write goes
-/// through /proc/PID/mem, which ignores page protection for a private mapping.
+/// Writes `bytes` to `address` of process `pid`. If the page is not writable, the write goes through /proc/PID/mem,
+/// which ignores page protection for a private mapping.
 pub fn write_bytes(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<(), Error> {
     audit::note_as(pid, || {
         Act::Write(address.0..address.0.saturating_add(bytes.len() as u64))
@@ -22,7 +22,7 @@ pub fn write_bytes(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<(),
         .map_err(|cause| failure(pid, address, bytes.len(), cause))
 }
 
-/// Writes `bytes` only where the target itself could.
+/// Writes `bytes` only if the target itself could.
 pub(crate) fn write_writable(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<(), Error> {
     if write_at_once(pid, address, bytes)? {
         return Ok(());
@@ -31,7 +31,7 @@ pub(crate) fn write_writable(pid: i32, address: RemoteAddress, bytes: &[u8]) -> 
     Err(failure(pid, address, bytes.len(), cause))
 }
 
-/// Returns true if process_vm_writev could write all of it.
+/// Returns true if process_vm_writev could write all bytes.
 fn write_at_once(pid: i32, address: RemoteAddress, bytes: &[u8]) -> Result<bool, Error> {
     let local = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),

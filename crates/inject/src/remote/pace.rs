@@ -1,19 +1,20 @@
-//! The pace at which the kernel is asked to go through a process's memory. While it does, threads of the process that map
-//! or unmap memory wait, so each request is short, and between them there is time.
+//! Pace of requests in which the kernel walks a process's memory. Threads of the process that map or unmap memory wait
+//! meanwhile, so each request is short, with pauses between them.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// An answer that comes so soon was about memory that is hardly used.
+/// Duration below which a request must have concerned memory that is hardly used.
 const QUICK: Duration = Duration::from_micros(100);
 const MOST_QUICK_BYTES: u64 = 1 << 30;
 
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Ranges that are this near are asked about together: what is between them is hardly more than the request itself.
+/// Distance of ranges below which they are combined into one request: the memory between them adds hardly more than the
+/// request itself costs.
 const NEAR_BYTES: u64 = 2 << 20;
 
-/// Ranges in order, those that are near each other made one with what is between them.
+/// Merges ranges, given in order, that are near each other, including the gaps between them.
 pub fn with_gaps(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -27,28 +28,28 @@ pub fn with_gaps(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>
     found
 }
 
-/// Requests about any number of ranges, with time between them. A lock that is taken again at once is not had by those
-/// who have waited for it (`rwsem_down_read_slowpath` of kernel/locking/rwsem.c lets readers pass by them for 4 ms).
+/// Pace of requests about any number of ranges. If a lock is taken again immediately, threads that have waited for it
+/// do not get it (`rwsem_down_read_slowpath` of kernel/locking/rwsem.c lets readers overtake them for 4 ms).
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Time that the requests since the last pause took.
+    /// Duration of the requests since the last pause.
     since_pause: Duration,
 }
 
 impl Pace {
-    /// Time that a request should take.
+    /// Desired duration of a request.
     pub const AIM: Duration = Duration::from_micros(500);
-    /// A request that takes longer than this is too long. It may also have had to wait for a lock or for a processor.
+    /// Upper limit of a request's duration. A longer one may also have waited for a lock or for a processor.
     pub const TOO_LONG: Duration = Duration::from_millis(2);
-    /// Behind memory that is empty, and is gone through in no time, comes memory that is not.
+    /// Largest request: empty memory, which is walked in no time, may be followed by populated memory.
     pub const MOST_BYTES: u64 = 64 << 20;
 
-    /// Limit up to which a mapping with its room to grow is released as a whole: in slices, it would be two mappings
-    /// between one slice and the next, and mremap(2) refuses such a range. More would keep threads waiting for longer
-    /// than a hold.
+    /// Size up to which a mapping with its room to grow is released as a whole: in slices, it would be two mappings
+    /// between one slice and the next, and mremap(2) refuses such a range. A larger one would make threads wait for
+    /// longer than a hold.
     const MOST_WHOLE_BYTES: u64 = 320 << 20;
 
-    /// Lets a mapping go, in slices only if it is large: asks as [`Pace::in_slices`] does.
+    /// Releases a mapping, in slices only if it is large. Makes requests like [`Pace::in_slices`].
     pub fn let_go<E>(
         &mut self,
         mapping: Range<u64>,
@@ -60,7 +61,7 @@ impl Pace {
         self.ask(|| ask(mapping))
     }
 
-    /// Asks what takes a moment.
+    /// Makes a request and measures it.
     pub fn ask<T>(&mut self, ask: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         let answer = ask();
@@ -70,12 +71,12 @@ impl Pace {
         answer
     }
 
-    /// Returns how long to leave the locks after requests that took this long: as long as they have held them.
+    /// Returns how long to pause after requests of this duration: as long as they have held the locks.
     pub fn after(time: Duration) -> Duration {
         time.clamp(Duration::from_micros(100), Pace::TOO_LONG)
     }
 
-    /// Asks about a range in slices.
+    /// Makes requests about a range in slices.
     pub fn in_slices<E>(
         &mut self,
         range: Range<u64>,
@@ -83,7 +84,7 @@ impl Pace {
     ) -> Result<(), E> {
         let (mut at, mut bytes) = (range.start, Pace::MOST_BYTES);
         while at < range.end {
-            // A huge page that lies in two slices would be split.
+            // A huge page that is in two slices would be split.
             let end = at.saturating_add(bytes) & !(HUGE_PAGE_BYTES - 1);
             let end = range.end.min(end);
             let begin = Instant::now();
@@ -102,8 +103,8 @@ impl Pace {
         Ok(())
     }
 
-    /// A request took so long; returns how long to pause before the next one. Pauses are few: on a busy machine, each
-    /// lasts for milliseconds, however short it should be.
+    /// Records the duration of a request; returns how long to pause before the next one. Pauses are few: on a busy
+    /// machine, each lasts for milliseconds, however short it should be.
     fn took(&mut self, time: Duration) -> Option<Duration> {
         self.since_pause += time;
         (self.since_pause >= Pace::AIM).then(|| Pace::after(std::mem::take(&mut self.since_pause)))
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(Pace::default().in_slices(0..1, |_| Err(7)), Err(7));
     }
 
-    /// As many mappings as a process may have, on a busy machine, where now and then a request waits for a processor.
+    /// As many mappings as a process may have, on a busy machine where some requests wait for a processor.
     #[test]
     fn pauses_between_tens_of_thousands_of_requests_are_few() {
         let mut pace = Pace::default();
@@ -140,7 +141,7 @@ mod tests {
         }
         assert!(pauses.len() < 1000, "{}", pauses.len());
         assert!(pauses.iter().sum::<Duration>() <= asked);
-        // Whoever waits is let in all the same.
+        // Waiting threads get their turn nevertheless.
         assert_eq!(pace.took(Pace::TOO_LONG), Some(Pace::TOO_LONG));
     }
 

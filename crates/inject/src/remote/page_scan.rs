@@ -1,6 +1,5 @@
-//! Which pages of a target are there, and which were written: `PAGEMAP_SCAN` of
-//! `/proc/PID/pagemap` (Linux 6.7, Documentation/admin-guide/mm/pagemap.rst). The request is unsafe code, so it is
-//! made in this crate.
+//! Populated and written pages of a target: `PAGEMAP_SCAN` of `/proc/PID/pagemap` (Linux 6.7,
+//! Documentation/admin-guide/mm/pagemap.rst). The request is unsafe code, so it is made in this crate.
 
 use std::fs::File;
 use std::io;
@@ -44,21 +43,21 @@ const IS_WRITTEN: u64 = 1 << 1;
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
-/// The page of zeros that all processes share: read and never written.
+/// Page of zeros that all processes share: read and never written.
 const IS_ZERO: u64 = 1 << 5;
-/// Write-protect what is found, and refuse mappings that are not watched asynchronously.
+/// Flags to write-protect the found pages, and to refuse mappings that are not watched asynchronously.
 const WP_MATCHING_ASYNC: u64 = 1 | 2;
 const REGIONS_AT_ONCE: u64 = 1024;
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// While the kernel goes through a range, threads of the target that map or unmap memory wait for it. So it is asked for
-/// so many bytes at a time, and for more where there is little to go through.
+/// Size of a request. While the kernel walks a range, threads of the target that map or unmap memory wait. Requests are
+/// larger if there is little to walk.
 const BYTES_AT_ONCE: u64 = 64 << 20;
 const MOST_AT_ONCE: u64 = 1 << 30;
 const QUICK: Duration = Duration::from_micros(100);
 /// `PAGE_IS_HUGE`.
 const IS_HUGE: u64 = 1 << 6;
 
-/// Which pages to look for.
+/// Kind of pages to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
     /// Pages with contents, in memory or swapped out, except those that were only read and are still zeros.
@@ -66,23 +65,23 @@ pub enum PageState {
     /// Like the state above, without pages of files and of shared memory: in a private mapping of a file, the pages
     /// that were written.
     Own,
-    /// Pages in memory, of files and of shared memory too, except those that were only read and are still zeros: what
-    /// the kernel counts as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). Beyond that it finds pages of hugetlbfs,
-    /// and of devices.
+    /// Pages in memory, including those of files and of shared memory, except those that were only read and are still
+    /// zeros. The kernel counts them as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). The result also contains
+    /// pages of hugetlbfs, and of devices.
     Resident,
-    /// Like the state above, as far as the pages are in huge pages.
+    /// Like the state above, but only pages in huge pages.
     Huge,
-    /// Pages that were written since they were last asked for, in mappings that a
-    /// [`WriteWatch`](crate::WriteWatch) watches; the first time, all pages with contents. Asking starts
-    /// the next round. Pages that the target has given back meanwhile are not reported, nor are huge ones: the first write to
-    /// a protected huge page splits it (`do_huge_pmd_wp_page` of mm/huge_memory.c), so they are never protected.
+    /// Pages that were written since the last request, in mappings that a [`WriteWatch`](crate::WriteWatch) watches;
+    /// the first time, all pages with contents. The request starts the next round. Pages that the target has freed
+    /// meanwhile are not reported, nor are huge ones: the first write to a protected huge page splits it
+    /// (`do_huge_pmd_wp_page` of mm/huge_memory.c), so they are never protected.
     Written,
-    /// The pages that nobody has protected, huge ones too, without starting the next round: they stay as they are, and the
-    /// target pays nothing.
+    /// Unprotected pages, including huge ones. This request does not start the next round: all pages keep their state,
+    /// at no cost for the target.
     WrittenSoFar,
 }
 
-/// The page tables of a process.
+/// Page tables of a process.
 pub struct PageScan {
     pagemap: File,
 }
@@ -94,7 +93,7 @@ impl PageScan {
         Ok(PageScan { pagemap })
     }
 
-    /// Appends the pages of an address range that are in that state to `found`, as ascending address ranges.
+    /// Appends the pages of an address range in that state to `found`, as ascending address ranges.
     pub fn find(
         &self,
         range: Range<u64>,
@@ -104,7 +103,7 @@ impl PageScan {
         self.each_region(range, state, |region| append(found, region))
     }
 
-    /// Returns true if a range of a private mapping has a page that is its own ([`PageState::Own`]).
+    /// Returns true if a range of a private mapping has a page of its own ([`PageState::Own`]).
     pub fn has_own(&self, range: Range<u64>) -> io::Result<bool> {
         let mut region = PageRegion::default();
         let mut at = range.start;
@@ -116,7 +115,7 @@ impl PageScan {
                 end,
                 vec: (&raw mut region) as u64,
                 vec_len: 1,
-                // The first one is enough.
+                // One page is enough.
                 max_pages: 1,
                 ..ScanArgument::default()
             };
@@ -135,8 +134,8 @@ impl PageScan {
         Ok(false)
     }
 
-    /// Appends the pages of an address range that are [`PageState::Resident`] to `found`, and those of them that are in
-    /// huge pages to `huge`. Returns how many bytes both are.
+    /// Appends the [`PageState::Resident`] pages of an address range to `found`, and those of them that are in huge
+    /// pages to `huge`. Returns the size of both in bytes.
     pub fn find_resident(
         &self,
         range: Range<u64>,
@@ -156,14 +155,14 @@ impl PageScan {
         Ok((all_bytes, huge_bytes))
     }
 
-    /// Regions in address order, each page in at most one of them.
+    /// Calls back with regions in address order, each page in at most one of them.
     fn each_region(
         &self,
         range: Range<u64>,
         state: PageState,
         mut each: impl FnMut(&PageRegion),
     ) -> io::Result<()> {
-        // Most ranges are short where there are many.
+        // If there are many ranges, most are short.
         let room = (range.end.saturating_sub(range.start) / PAGE_BYTES + 1).min(REGIONS_AT_ONCE);
         let mut regions = vec![PageRegion::default(); room as usize];
         let mut at = range.start;
@@ -199,9 +198,9 @@ impl PageScan {
             };
             let found = &regions[..count.min(regions.len())];
             found.iter().for_each(&mut each);
-            // The kernel hands out regions in several goes of at most 512. If the walk stops for want of room in one of
-            // them and comes to its end in a later one, `walk_end` still says where it stopped (do_pagemap_scan of
-            // fs/proc/task_mmu.c), and who goes on from there is told the same pages twice.
+            // The kernel returns regions in several batches of at most 512. If the walk stops for lack of room in one
+            // batch and ends in a later one, `walk_end` still says where it stopped (do_pagemap_scan of
+            // fs/proc/task_mmu.c), and continuing from there would report the same pages twice.
             let next = match found.last() {
                 Some(last) if count >= regions.len() => argument.walk_end.max(last.end),
                 _ => end,
@@ -236,8 +235,8 @@ impl ScanArgument {
                 self.return_mask = IS_PRESENT | IS_HUGE;
             }
             PageState::Written | PageState::WrittenSoFar => {
-                // Only pages that exist are asked for: protecting holes as well would fill the target's page
-                // tables with markers, even for a large area that it has only reserved.
+                // Only existing pages are requested: protecting holes too would fill the target's page tables with
+                // markers, even for a large area that it has only reserved.
                 let without = if state == PageState::Written {
                     self.flags = WP_MATCHING_ASYNC;
                     IS_ZERO | IS_HUGE
@@ -253,7 +252,7 @@ impl ScanArgument {
     }
 }
 
-/// Appends a region to those before it.
+/// Appends a region to the previous ones.
 fn append(found: &mut Vec<Range<u64>>, region: &PageRegion) {
     match found.last_mut() {
         // Regions of one kind are split where other categories differ.

@@ -14,16 +14,16 @@ use memhook_process::{RemoteAddress, locked_bytes, proc_path};
 pub struct Region {
     /// Our descriptor of the memory object.
     pub fd: OwnedFd,
-    /// Where the target has mapped it.
+    /// Address in the target.
     pub address: RemoteAddress,
-    /// Another thread of the target has closed the descriptor meanwhile, so it took more than one attempt.
+    /// True if another thread of the target closed the descriptor meanwhile, so that several attempts were necessary.
     pub was_disturbed: bool,
 }
 
-/// Makes a shared memory object of `bytes` bytes and this name in the target, maps it there (shared, without
-/// reserving swap, left out of core dumps, far from everything else) and opens it here. No descriptor stays in the
-/// target, and no page of it becomes resident, even if the target locks all memory that it maps. Processes that the
-/// target forks do not get it ([`set_inherited`]).
+/// Creates a shared memory object of `bytes` bytes and this name in the target, maps it there (shared, without
+/// reserving swap, excluded from core dumps, far from all other mappings) and opens it here. No descriptor stays in the
+/// target, and no page becomes resident, even if the target locks all its mappings. Forked children do not inherit it
+/// ([`set_inherited`]).
 pub fn create_region(held: &mut Held, name: &CStr, bytes: u64) -> Result<Region, Error> {
     let attempts = Cell::new(0);
     let mut region = undisturbed(held, |held| {
@@ -46,7 +46,7 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
         path: format!("/proc/{}/fd/{number}", held.pid),
         cause,
     })?;
-    // By now the scratch memory is mapped: it would be locked, too.
+    // The scratch memory must be mapped by now, or it would be locked too.
     let protection = read_write(held.pid);
     let address = if locked_bytes(held.pid) == Some(0) {
         map_with_room(held, bytes, bytes, protection, number)?
@@ -58,8 +58,8 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
         return Err(refused);
     }
     held.check_mapped(address, bytes)?;
-    // Nothing depends on this. It keeps the region out of core dumps, and a page that is touched from taking two
-    // megabytes where huge pages are on for shared memory.
+    // Neither advice is essential. The first keeps the region out of core dumps; the second keeps a touched page from
+    // occupying two megabytes if huge pages are enabled for shared memory.
     for advice in [libc::MADV_DONTDUMP, libc::MADV_NOHUGEPAGE] {
         held.syscall(libc::SYS_madvise, [address, bytes, advice as u64, 0, 0, 0])?;
     }
@@ -74,9 +74,9 @@ fn map_and_open(held: &mut Held, number: u64, bytes: u64) -> Result<Region, Erro
 pub(crate) const SHARED: u64 = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// Returns the protection for readable and writable memory in a process that is not executable: with READ_IMPLIES_EXEC
-/// (personality(2)), whatever can be read can be executed. A page that may be written can be read on x86-64, whatever
-/// is said of that (`protection_map` in arch/x86/mm/pgprot.c).
+/// Returns the protection for readable, writable and not executable memory in a process: with READ_IMPLIES_EXEC
+/// (personality(2)), all readable memory is executable. On x86-64, a writable page is always readable (`protection_map`
+/// in arch/x86/mm/pgprot.c).
 fn read_write(pid: i32) -> u64 {
     let read = match read_implies_exec(pid) {
         true => 0,
@@ -91,8 +91,8 @@ fn read_implies_exec(pid: i32) -> bool {
     personality & libc::READ_IMPLIES_EXEC as u64 != 0
 }
 
-/// Maps the first bytes of the object, where `room` bytes are free and nobody else maps anything: beside the modules
-/// it would take the reach of jumps (probes), and beside other mappings their room to grow.
+/// Maps the first bytes of the object at a place with `room` free bytes, away from other mappings: next to the modules
+/// it would take the reach of jumps (probes), and next to other mappings their room to grow.
 fn map_with_room(
     held: &mut Held,
     bytes: u64,
@@ -101,7 +101,7 @@ fn map_with_room(
     number: u64,
 ) -> Result<u64, Error> {
     if let Some(place) = held.work.place.for_memory(room) {
-        // Before Linux 4.17 the address is only a hint, which is as good.
+        // Before Linux 4.17 the address is only a hint, which is sufficient.
         let flags = SHARED | libc::MAP_FIXED_NOREPLACE as u64;
         let there = [place, bytes, protection, flags, number, 0];
         match held.checked_syscall("mmap", libc::SYS_mmap, &there) {
@@ -114,10 +114,10 @@ fn map_with_room(
     held.checked_syscall("mmap", libc::SYS_mmap, &anywhere)
 }
 
-/// Maps the object in a process that may lock all memory that it maps (mlockall(2) with MCL_FUTURE). Such memory
-/// becomes resident at once, all of it, and what is locked counts in a limit. So one page is mapped, which nobody can
-/// touch, and unlocked; what it grows into is not locked then (mremap(2)), and only afterwards is it made
-/// accessible. For what the program itself maps, nothing changes.
+/// Maps the object in a process that may lock all its mappings (mlockall(2) with MCL_FUTURE). Such memory becomes
+/// resident immediately and completely, and counts in a limit. So one inaccessible page is mapped and unlocked; the
+/// memory that it grows into is then not locked (mremap(2)), and is made accessible afterwards. For the program's own
+/// mappings nothing changes.
 fn map_unlocked(held: &mut Held, bytes: u64, protection: u64, number: u64) -> Result<u64, Error> {
     let none = libc::PROT_NONE as u64;
     let address = map_with_room(held, PAGE_BYTES, bytes, none, number)?;
@@ -145,8 +145,7 @@ fn grow_unlocked(
     Ok(())
 }
 
-/// Decides whether processes that the target forks get a region, too. They could write it, whatever rights they have
-/// given up.
+/// Sets if processes that the target forks inherit a region. They could write it, whatever rights they have given up.
 pub fn set_inherited(
     held: &mut Held,
     address: RemoteAddress,
@@ -163,7 +162,7 @@ pub fn set_inherited(
         .map(drop)
 }
 
-/// Moves a region to the place of another one of the same size, in one step: there is no moment without memory there.
+/// Moves a region to the place of another one of the same size in one step, so that the place is never without memory.
 pub fn move_region(
     held: &mut Held,
     from: RemoteAddress,
@@ -185,8 +184,8 @@ pub fn unmap_region(held: &mut Held, address: RemoteAddress, bytes: u64) -> Resu
         .map(drop)
 }
 
-/// Moves a region of two parts to the place of another one of the same size: the guide, and then the report. Where a
-/// thread is inside of a call that was traced, it meets a guide of another attach in between, and keeps off.
+/// Moves a region of two parts to the place of another one of the same size: the guide, and then the report. A thread
+/// inside a traced call finds the guide of another attach in between, and does not record.
 pub fn move_guided_region(
     held: &mut Held,
     from: RemoteAddress,
@@ -203,10 +202,10 @@ pub fn move_guided_region(
     )
 }
 
-/// These keep the region at its size; holes can be punched all the same (fcntl(2)).
+/// Seals that fix the size of the region; holes can be punched nevertheless (fcntl(2)).
 pub(crate) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// From then on nobody can change its size: a process that maps it would die of a page that is gone.
+/// Seals the size, because a process that maps the object would die if a page disappeared.
 fn seal(fd: &OwnedFd) -> io::Result<()> {
     add_seals(fd, SEALS)
 }
@@ -222,7 +221,7 @@ pub(crate) fn add_seals(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
 /// Purpose of a memory object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemfdFor {
-    /// Data, of a size that can be sealed.
+    /// Data whose size can be sealed.
     Data,
     /// Code.
     Code,
@@ -230,8 +229,8 @@ pub(crate) enum MemfdFor {
     SealedCode,
 }
 
-/// `memfd_create` in the target; [`Held::close_opened`] closes it. For code, asks for the execute permission
-/// that the sysctl `vm.memfd_noexec` would take away; kernels before 6.3 don't know that flag.
+/// Calls `memfd_create` in the target; [`Held::close_opened`] closes the descriptor. For code, requests the execute
+/// permission that the sysctl `vm.memfd_noexec` would remove; kernels before 6.3 do not know that flag.
 pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64, Error> {
     let data = held.scratch()?.data();
     held.write(data, name.to_bytes_with_nul())?;
@@ -259,8 +258,8 @@ pub(crate) fn memfd(held: &mut Held, name: &CStr, what: MemfdFor) -> Result<u64,
     create(held, flags)
 }
 
-/// Closes a descriptor of the target. One that is closed already, as by a thread that has come home from a call of an
-/// attacher that was killed, is no failure.
+/// Closes a descriptor of the target. It is not an error if it is already closed, for example by a thread that went
+/// home after its attacher was killed.
 pub(crate) fn close_descriptor(held: &mut Held, number: u64) -> Result<(), Error> {
     match held.checked_syscall("close", libc::SYS_close, &[number]) {
         Err(Error::RemoteSyscall { cause, .. }) if cause.raw_os_error() == Some(libc::EBADF) => {

@@ -1,4 +1,4 @@
-//! A function call made by the held thread on a stack of ours, and how any operation runs.
+//! A function call made by the held thread on a stack of ours, and the execution of any operation.
 
 use std::time::{Duration, Instant};
 
@@ -11,46 +11,47 @@ use crate::{Error, Registers, clock, regs, restart, signal_frame};
 use memhook_process::RemoteAddress;
 use tracing::trace;
 
-/// A call that takes longer is stopped, and abandoned if it waits for a lock.
+/// Time after which a call is stopped, and abandoned if it waits for a lock.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
-/// A call that is not in a futex wait at the deadline may go on for this long.
+/// Time limit of a call that is not in a futex wait at the deadline.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// Flags of the scratch memory's mapping.
 const SCRATCH_FLAGS: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
 /// The descriptor argument of mmap for memory without a file.
 const NO_FILE: u64 = u64::MAX;
-/// Number of other places that are tried when somebody else has taken the first one.
+/// Number of alternative places if other memory has been mapped at the first one.
 const PLACE_TRIES: u32 = 8;
 
-/// Time for which a thread that is seen to run may make a call that a filter may kill its process for: shorter than a
-/// process takes to end, and longer than another processor takes to see a store.
+/// Time for which a running thread gets leave to make a call for which a filter may kill its process: shorter than the
+/// end of a process takes, and longer than another processor takes to see a store.
 const LEAVE: Duration = Duration::from_micros(10);
-/// Time for a thread that may be waiting for this processor, which has to be given to it first. Then longer and longer.
+/// Leave for a thread that may be waiting for this processor, which must be given to it first. It grows with each
+/// attempt.
 const LONGER_LEAVE: Duration = Duration::from_micros(100);
 const LONGEST_LEAVE: Duration = Duration::from_millis(2);
 
 /// End of an operation.
 pub(crate) enum Outcome {
-    /// It left this in rax.
+    /// It completed with this value in rax.
     Done(u64),
-    /// It did not end: the thread was stopped in the middle, with these registers.
+    /// It was stopped before its end, with these registers.
     Unfinished(Box<Registers>),
 }
 
 impl Held {
     /// Calls a function of the target with up to six integer or pointer arguments and returns its rax.
     ///
-    /// A call that has not returned after 5 s and waits for a lock is abandoned
-    /// ([`Error::CallTimeout`]); one that is busy is given 30 s. So this is for functions that hold no lock while they
-    /// wait for another one; [`Held::call_to_its_end`] is for others.
+    /// A call that has not returned after 5 s and waits for a lock is abandoned ([`Error::CallTimeout`]); a busy call
+    /// gets 30 s. So use this only for functions that hold no lock while they wait for another one;
+    /// [`Held::call_to_its_end`] is for others.
     pub fn call(&mut self, function: RemoteAddress, args: &[u64]) -> Result<u64, Error> {
         self.prepare_calls()?;
         self.run(function, args)
     }
 
-    /// Calls a function of the target that takes locks, like [`Held::call`], and abandons it if it still waits for
-    /// one after this time. For functions that hold no lock while they wait for another one.
+    /// Calls a function of the target that takes locks, like [`Held::call`], and abandons the call if it still waits
+    /// for a lock after this time. Use it only for functions that hold no lock while they wait for another one.
     pub fn call_unless_locked(
         &mut self,
         function: RemoteAddress,
@@ -61,7 +62,7 @@ impl Held {
         self.run_within(function, args, patience)
     }
 
-    /// Makes the guard page, and remembers `errno`.
+    /// Makes the guard page, and saves `errno`.
     pub(crate) fn prepare_calls(&mut self) -> Result<(), Error> {
         let scratch = self.scratch()?;
         if !self.work.guarded {
@@ -86,7 +87,7 @@ impl Held {
         Ok(())
     }
 
-    /// The scratch mapping, made on first use.
+    /// Returns the scratch mapping, made on first use.
     pub(crate) fn scratch(&mut self) -> Result<Scratch, Error> {
         if self.work.went_home {
             return Err(self.has_gone_home());
@@ -95,7 +96,7 @@ impl Held {
             return Ok(scratch);
         }
         let way = self.way_home()?;
-        // Nothing has been done yet that they would have to undo.
+        // Nothing has been done yet that would have to be undone.
         let leaving = [self.work.place.address().0, Scratch::BYTES, 0, 0, 0, 0];
         for (call, nr, args) in [
             ("munmap", libc::SYS_munmap, leaving),
@@ -109,7 +110,7 @@ impl Held {
         let scratch = self.map_scratch(way)?;
         self.work.scratch = Some(scratch);
         self.check_processor(way)?;
-        // By mmap rather than mprotect, which sandboxes refuse more often.
+        // This uses mmap rather than mprotect, which sandboxes refuse more often.
         let read_execute = (libc::PROT_READ | libc::PROT_EXEC) as u64;
         let fixed = SCRATCH_FLAGS | libc::MAP_FIXED as u64;
         let code = scratch.code().0;
@@ -131,7 +132,8 @@ impl Held {
         Ok(scratch)
     }
 
-    /// The signal with which the thread says that it is done; 0: none, because a filter might end the process for it.
+    /// Returns the signal by which the thread reports that it is done; 0: none, because a filter might kill the process
+    /// for it.
     fn bell(&mut self) -> i32 {
         let (pid, tid) = (self.pid as u64, self.tid as u64);
         let signal = self.target.bell.unwrap_or(0);
@@ -161,7 +163,7 @@ impl Held {
             let mapped = self.bare_syscall(way.unmapping, "mmap", libc::SYS_mmap, &map);
             let (start, is_mapped) = match mapped {
                 Ok(start) => (RemoteAddress(start), true),
-                // Somebody else was faster.
+                // The target has mapped other memory there first.
                 Err(Error::RemoteSyscall { cause, .. })
                     if cause.raw_os_error() == Some(libc::EEXIST) && tries < PLACE_TRIES =>
                 {
@@ -197,7 +199,7 @@ impl Held {
         self.run_to_the_end(function, &registers, deadline)
     }
 
-    /// Registers for the entry of the stub that calls this function, with up to six arguments.
+    /// Returns registers for the entry of the stub that calls this function, with up to six arguments.
     pub(crate) fn function_registers(
         &mut self,
         function: RemoteAddress,
@@ -218,7 +220,7 @@ impl Held {
         Ok(registers)
     }
 
-    /// Registers for the entry of the stub that makes one call.
+    /// Returns registers for the entry of the stub that makes one call.
     pub(crate) fn call_registers(&mut self) -> Result<Registers, Error> {
         let scratch = self.scratch()?;
         let mut registers = self.remote_registers(scratch.call_entry(), scratch.stack_top());
@@ -229,7 +231,8 @@ impl Held {
         Ok(registers)
     }
 
-    /// Notes a call that is about to begin. Those of a loop (`remote_calls.rs`) are noted when it is known how many they are.
+    /// Records a call that is about to begin. Calls of a loop (`remote_calls.rs`) are recorded once their number is
+    /// known.
     pub(crate) fn note_call(&self, function: RemoteAddress, registers: &Registers) {
         if registers.r11 == function.0 {
             let r = registers;
@@ -241,8 +244,8 @@ impl Held {
         }
     }
 
-    /// Runs foreign code from these registers. If it waits for a lock at the deadline, it is abandoned; if it
-    /// is busy, it is given more time.
+    /// Runs foreign code from these registers. If it waits for a lock at the deadline, it is abandoned; if it is busy,
+    /// it gets more time.
     pub(crate) fn run_to_the_end(
         &mut self,
         function: RemoteAddress,
@@ -262,8 +265,8 @@ impl Held {
                 Outcome::Unfinished(now) => now,
             };
             let waited = begin.elapsed();
-            // Only a wait that the stop has interrupted: one that has just succeeded must go on, because the wake-up that
-            // ended it would be lost, and another thread would sleep on beside a free lock.
+            // Only a wait that the stop has interrupted may be abandoned. A wait that has just succeeded must continue,
+            // because the wake-up that ended it would be lost, and another thread would sleep on next to a free lock.
             let waits =
                 now.orig_rax == libc::SYS_futex as u64 && restart::is_restart_code(now.rax as i64);
             if waits || waited >= CALL_LIMIT {
@@ -278,7 +281,8 @@ impl Held {
         }
     }
 
-    /// As [`Held::operate`], for a function of the target: it may wait for threads that wait for an answer of this one.
+    /// Like [`Held::operate`], for a function of the target, which may wait for threads that wait for this one to
+    /// handle a signal.
     pub(crate) fn operate_answering(
         &mut self,
         registers: &Registers,
@@ -288,7 +292,7 @@ impl Held {
         self.wait_until_done_answering(limit)
     }
 
-    /// As [`Held::wait_until_done`], likewise.
+    /// Like [`Held::wait_until_done`], with the same difference.
     pub(crate) fn wait_until_done_answering(&mut self, limit: Duration) -> Result<Outcome, Error> {
         self.answer_signals(true)?;
         let outcome = self.wait_until_done(limit)?;
@@ -300,8 +304,8 @@ impl Held {
         Ok(outcome)
     }
 
-    /// Starts the stub and waits for its result. Ends in a stop: at the bell or in the stub's
-    /// spin, or wherever the thread was at the time limit.
+    /// Starts the stub and waits for its result. Ends in a stop: at the bell or in the stub's spin, or wherever the
+    /// thread was at the time limit.
     pub(crate) fn operate(
         &mut self,
         registers: &Registers,
@@ -311,11 +315,11 @@ impl Held {
         self.wait_until_done(limit)
     }
 
-    /// As [`Held::operate`], for a system call for which a filter that is suspended may end the process: it sees the call
-    /// if this process is killed before. So the thread waits for our leave, which ends before a killed process could come to
-    /// its end, and goes home without the call if it gets none. It gets leave while it is seen to run on another
-    /// processor. Where there is no other one, a leave has to last until the thread is given the processor, and a moment
-    /// remains.
+    /// Like [`Held::operate`], for a system call for which a suspended filter may kill the process: the filter sees the
+    /// call if this process is killed before. So the thread waits for our leave, which ends before a killed process
+    /// could complete its exit, and goes home without the call if it gets none. It gets leave while it is seen to run
+    /// on another processor. If there is only one processor, the leave must last until the thread gets it, plus a
+    /// moment.
     pub(crate) fn operate_with_leave(
         &mut self,
         registers: &Registers,
@@ -331,13 +335,13 @@ impl Held {
         self.resume()?;
         match self.give_leave(scratch)? {
             true => self.await_result(limit),
-            // It is stopped where it is, or has gone home.
+            // The thread is stopped where it is, or has gone home.
             false => self.await_result(Duration::ZERO),
         }
     }
 
-    /// Gives the thread leave until it has taken it. It goes home by itself after [`Timing::spin`], counted from when it
-    /// came to wait, and from then on its memory is not ours: `false` well before that.
+    /// Gives the thread leave until it has taken it. The thread goes home by itself after [`Timing::spin`], counted
+    /// from the beginning of its wait, and its memory is then no longer ours. Returns `false` well before that.
     ///
     /// [`Timing::spin`]: crate::timing::Timing
     fn give_leave(&mut self, scratch: Scratch) -> Result<bool, Error> {
@@ -347,7 +351,7 @@ impl Held {
         let (while_it_runs, mut until_it_runs) = (counts(LEAVE), counts(LONGER_LEAVE));
         let longest = counts(LONGEST_LEAVE);
         let until = Instant::now() + STEP_DEADLINE;
-        // It did not wait yet at this time.
+        // The wait had not begun at this time.
         let mut not_before = Instant::now();
         let mut pace = wait::Pace::start();
         loop {
@@ -403,7 +407,7 @@ impl Held {
         self.await_result(limit)
     }
 
-    /// Waits for the result of a thread that runs, then stops it.
+    /// Waits for the result of a running thread, then stops it.
     pub(crate) fn await_result(&mut self, limit: Duration) -> Result<Outcome, Error> {
         let begin = Instant::now();
         let until = begin + limit;
@@ -458,7 +462,7 @@ impl Held {
         Ok(Outcome::Done(result))
     }
 
-    /// Lets a handler that has interrupted the stub come to its end: whoever has sent its signal waits for that.
+    /// Lets a handler that has interrupted the stub finish, because the sender of its signal waits for that.
     fn leave_handler(&mut self, mut now: Registers) -> Result<(), Error> {
         let until = Instant::now() + STEP_DEADLINE;
         if self.target.functions.answered.is_none() {
@@ -482,8 +486,8 @@ impl Held {
         Ok(())
     }
 
-    /// The result of the current operation, once its token is there. After the thread went home, other
-    /// memory may be at this address; it does not hold the token.
+    /// Returns the result of the present operation, once its token is there. After the thread has gone home, other
+    /// memory may be at this address; it does not contain the token.
     pub(crate) fn result(&self) -> Option<u64> {
         let mut words = [0u8; 16];
         let place = self.work.scratch?.words();
@@ -494,8 +498,7 @@ impl Held {
         (u64::from_le_bytes(*done) == self.work.token).then(|| u64::from_le_bytes(*result))
     }
 
-    /// Gives up the current operation: from now on the registers only lead home, and the signal that stopped the
-    /// operation is dropped.
+    /// Abandons the present operation: its registers now only lead home, and the signal that stopped it is dropped.
     pub(crate) fn back_out(&mut self) -> Result<(), Error> {
         let Some(scratch) = self.work.scratch else {
             return Ok(());
@@ -507,13 +510,13 @@ impl Held {
         self.settle(Instant::now() + STEP_DEADLINE)
     }
 
-    /// The thread's registers, set to run our code from `entry` on.
+    /// Returns the thread's registers, set to run our code from `entry` on.
     pub(crate) fn remote_registers(&self, entry: RemoteAddress, stack: RemoteAddress) -> Registers {
         let mut registers = self.saved.registers;
         registers.rip = entry.0;
         // 16-byte aligned, as before a call instruction (psABI 3.2.2).
         registers.rsp = stack.0;
-        // The kernel must not restart the call of the target that was interrupted.
+        // The kernel must not restart the interrupted call of the target.
         registers.orig_rax = u64::MAX;
         registers.eflags &= !(regs::EFLAGS_DF | regs::EFLAGS_TF);
         registers

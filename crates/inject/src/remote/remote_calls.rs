@@ -1,7 +1,6 @@
-//! One function called many times in a row by the held thread, without a stop in between.
+//! Many calls of one function in a row by the held thread, without a stop in between.
 //!
-//! The loop is part of the stub (`scratch.rs`). If this process is killed, the thread finishes the
-//! loop and goes home.
+//! The loop is part of the stub (`scratch.rs`). If this process is killed, the thread finishes the loop and goes home.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +10,18 @@ use crate::scratch::Scratch;
 use crate::{Error, Registers, clock};
 use memhook_process::RemoteAddress;
 
-/// A call that waits for a lock this long is abandoned, because it is a thread of the target that waits.
+/// Time after which a call that waits for a lock is abandoned. It is short, because a thread of the target waits.
 const LOCK_DEADLINE: Duration = Duration::from_millis(200);
 
 impl Held {
-    /// The most calls that [`Held::call_each`] makes.
+    /// Limit of the calls of one [`Held::call_each`].
     pub const MAX_CALLS: usize = (Scratch::DATA_BYTES / 8) as usize;
 
-    /// Calls a function of the target once with each of the arguments, in order, up to the moment
-    /// `until` or until all, at most [`Held::MAX_CALLS`], are done. Returns how many were made, which is
-    /// at least one.
+    /// Calls a function of the target once with each of the arguments, in order, until the moment `until` or until all
+    /// are done, at most [`Held::MAX_CALLS`]. Returns the number of calls, which is at least one.
     ///
-    /// After an error it is not known how many were made. A call that waits for a lock is abandoned
-    /// after 200 ms ([`Error::CallTimeout`]).
+    /// After an error the number is unknown. A call that waits for a lock is abandoned after 200 ms
+    /// ([`Error::CallTimeout`]).
     pub fn call_each(
         &mut self,
         function: RemoteAddress,
@@ -35,7 +33,7 @@ impl Held {
         })
     }
 
-    /// As [`Held::call_each`], for a function that must not be abandoned half-way, because it may hold one lock while
+    /// Like [`Held::call_each`], for a function that must not be abandoned half-way, because it may hold one lock while
     /// it waits for another. If the calls are not done after `patience`, the thread finishes them and goes home by
     /// itself ([`Error::CallGoesOn`]).
     pub fn call_each_to_its_end(
@@ -75,7 +73,7 @@ impl Held {
         let counts = rate as f64 * time.as_secs_f64() * 1e3;
         registers.r15 = clock::count().saturating_add(counts as u64);
         let stopped = run(self, &registers);
-        // After an error it is not known how many were made: all may have been.
+        // After an error the number is unknown: all calls may have been made.
         let count = stopped.as_ref().map_or(arguments.len(), |stopped| {
             (stopped.wrapping_sub(scratch.data().0) / 8) as usize
         });

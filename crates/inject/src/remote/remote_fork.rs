@@ -1,14 +1,13 @@
 //! A frozen copy of the target's memory: a grandchild that never runs an instruction of the target.
 //!
-//! One thread forks while the others are held too, because the kernel copies page tables one by one: the copy
-//! would have only a part of what a running thread does meanwhile. The child forks again and exits at
-//! once, and the thread waits for it before it goes on, so the target has no child afterwards. The
-//! grandchild goes to the init process (or a subreaper), which collects it. It is traced from its birth
-//! and does not run. When it is let go, or when this process is killed, its next instructions are
-//! `exit_group(0)`.
+//! One thread forks while the others are held too, because the kernel copies page tables one by one: a running thread's
+//! changes during the fork would be only partly in the copy. The child forks again and exits immediately, and the
+//! thread waits for it before it continues, so the target has no child afterwards. The grandchild goes to the init
+//! process (or a subreaper), which collects it. It is traced from its birth and does not run. When it is released, or
+//! when this process is killed, its next instructions are `exit_group(0)`.
 //!
-//! The children end without a signal (exit signal 0), and share the table of descriptors with the
-//! target: nothing that the target closes stays open.
+//! The children end without a signal (exit signal 0), and share the descriptor table with the target: a file that the
+//! target closes does not stay open.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +32,7 @@ pub struct ForkPlan {
 }
 
 impl ForkPlan {
-    /// Looks at the process; fails if a fork of it would be noticed.
+    /// Examines the process; fails if its fork would be noticed.
     pub fn of(pid: i32) -> Result<ForkPlan, Error> {
         if inner_tid(pid, pid) == Some(1) {
             return Err(Error::NoFork {
@@ -47,13 +46,13 @@ impl ForkPlan {
     }
 }
 
-/// A frozen copy of a process. Dropping it ends it.
+/// Frozen copy of a process. Dropping it ends it.
 pub struct FrozenChild {
     tid: i32,
 }
 
 impl FrozenChild {
-    /// Its process id, for reading its memory.
+    /// Returns its process id, for reading its memory.
     pub fn pid(&self) -> i32 {
         self.tid
     }
@@ -73,12 +72,12 @@ impl Drop for FrozenChild {
     }
 }
 
-/// The two processes that are being made.
+/// The two processes that are being created.
 #[derive(Default)]
 struct Children {
-    /// True if the thread has set out, and is not known to be back.
+    /// True if the thread has begun the fork, and is not known to have returned.
     under_way: bool,
-    /// True if the first one is to end before it makes the second one.
+    /// True if the first process must end before it creates the second one.
     are_unwanted: bool,
     child: Option<i32>,
     child_ended: bool,
@@ -87,13 +86,12 @@ struct Children {
 }
 
 impl Children {
-    /// Returns true if nothing more will come of them.
+    /// Returns true if no more events of them are expected.
     fn are_done(&self) -> bool {
         self.child_ended && (self.frozen || self.grandchild.is_none())
     }
 
-    /// Takes the next stop of each. A request fails only if its process was killed, which is seen at the
-    /// next stop.
+    /// Takes the next stop of each. A request fails only if its process was killed, which the next stop shows.
     fn follow(&mut self) {
         if let (Some(tid), false) = (self.child, self.child_ended) {
             if self.are_unwanted {
@@ -124,8 +122,8 @@ impl Children {
 }
 
 impl Drop for Children {
-    /// After a failure the first child may still be on its way, or wait for ever for what nobody does. The process that it
-    /// may have made ends by itself.
+    /// After a failure the first child may still be running, or wait forever for something that never happens. The
+    /// process that it may have created ends by itself.
     fn drop(&mut self) {
         self.are_unwanted = true;
         let until = Instant::now() + EXIT_LIMIT;
@@ -138,8 +136,8 @@ impl Drop for Children {
 }
 
 impl AllHeld {
-    /// Makes a frozen copy of the process as it is now. One of the threads, which does it, is let go
-    /// when it is done; the others stay held.
+    /// Makes a frozen copy of the process as it is now. The thread that does it is released when it is done; the others
+    /// stay held.
     pub fn fork(&mut self, plan: &ForkPlan) -> Result<FrozenChild, Error> {
         let pid = self.pid;
         let options = HoldOptions::anywhere(Duration::ZERO);
@@ -151,7 +149,7 @@ impl AllHeld {
             let guard = Guard::begin(pid, false);
             let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, guard) {
                 Ok(held) => held,
-                // It was killed, so it changes nothing any more, but the others may live.
+                // It was killed, so it changes nothing any more, but the others may be alive.
                 Err(Error::TargetGone { .. }) => {
                     wait::reap(pid, tid);
                     continue;
@@ -164,7 +162,7 @@ impl AllHeld {
                     let mut children = Children::default();
                     let copy = held.fork(&mut children);
                     if copy.is_err() {
-                        // What it waits for may be theirs to do.
+                        // It may wait for one of them to do something.
                         self.let_stopped_go();
                         held.end_fork(&mut children);
                     }
@@ -192,7 +190,7 @@ impl AllHeld {
 }
 
 impl Held {
-    /// Forks twice, as the head of this file describes. After an error the fork may still be under way.
+    /// Forks twice, as the head of this file describes. After an error the fork may still be in progress.
     fn fork(&mut self, children: &mut Children) -> Result<FrozenChild, Error> {
         let follow = ptrace::follow_children(self.tid);
         self.check("SETOPTIONS", follow)?;
@@ -219,14 +217,14 @@ impl Held {
         Ok(copy)
     }
 
-    /// Brings a fork to its end that is given up: without the child for which the thread waits.
+    /// Ends an abandoned fork: without the child for which the thread waits.
     fn end_fork(&mut self, children: &mut Children) {
         if !children.under_way || self.gone {
             return;
         }
         children.are_unwanted = true;
         if !matches!(self.run_fork(children), Ok(Outcome::Done(_))) && !self.gone {
-            // Where this fails, so does what the release does next.
+            // If this fails, the release that follows fails too.
             let until = Instant::now() + STEP_DEADLINE;
             let stopped = self.interrupt().and_then(|()| self.wait_settled(until));
             let _ = stopped.and_then(|()| self.back_out());
@@ -240,7 +238,7 @@ impl Held {
         }
     }
 
-    /// The copy would become the child of a process that takes orphans in.
+    /// Refuses a process with a subreaper, which would become the parent of the copy.
     fn refuse_subreaper(&mut self) -> Result<(), Error> {
         let data = self.scratch()?.data();
         self.write(data, &[0; 4])?;
@@ -254,7 +252,7 @@ impl Held {
         Ok(())
     }
 
-    /// Waits for the result of a thread that forks and runs, and follows its child.
+    /// Waits for the result of the forking thread while it runs, and follows its child.
     fn run_fork(&mut self, children: &mut Children) -> Result<Outcome, Error> {
         let until = Instant::now() + STEP_DEADLINE;
         let mut pace = Pace::start();
@@ -291,8 +289,8 @@ impl Held {
         }
     }
 
-    /// Returns true if the thread, or its child, waits until somebody has read of its fork, who may be one of the held
-    /// ones (userfaultfd(2), UFFD_FEATURE_EVENT_FORK).
+    /// Returns true if the thread, or its child, waits until its fork has been read from a userfaultfd, possibly by a
+    /// held thread (userfaultfd(2), UFFD_FEATURE_EVENT_FORK).
     fn is_to_be_heard(&self, children: &Children) -> bool {
         let forking = children.child.map_or((self.pid, self.tid), |id| (id, id));
         waits_in(forking.0, forking.1).starts_with("userfaultfd")
@@ -308,8 +306,7 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    /// The target is not our child: only then does a thread that its tracer has not let go keep it
-    /// from ending.
+    /// The target must not be our child: otherwise an unreleased thread does not keep it from ending.
     #[test]
     fn a_process_killed_before_the_fork_is_let_go() {
         let program = build("busy", &[]);

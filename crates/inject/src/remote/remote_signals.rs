@@ -5,17 +5,18 @@ use crate::synchronous::{SYNCHRONOUS, only};
 use crate::{Error, Registers, ptrace};
 
 impl Held {
-    /// The signals that are blocked during remote work.
+    /// Returns the signals that are blocked during remote work.
     ///
-    /// Synchronous ones stay open: the kernel resets the handler of a *blocked* synchronous signal to the default when it
-    /// must force it (force_sig_info_to_task), so if these were blocked, a fault of ours would destroy a handler of the
-    /// target; and abort(3) unblocks SIGABRT. Only those that waited before are not taken for ours.
+    /// Synchronous ones stay unblocked. The kernel resets the handler of a *blocked* synchronous signal to the default
+    /// when it must force it (force_sig_info_to_task), so a fault of ours would destroy a handler of the target; and
+    /// abort(3) unblocks SIGABRT. Only signals that were pending before are blocked too, so that they are not mistaken
+    /// for ours.
     ///
-    /// Those of glibc itself, which no program sees, differ. SIGSETXID comes from a thread that changes the
-    /// credentials of all: it waits for each thread's answer with the lock of the list of stacks held, so a call that
-    /// needs this lock would wait for its own thread. The handler makes one system call and is harmless on any stack.
-    /// SIGCANCEL stays blocked: before 2.41 a thread inside a cancellation point is cancelled wherever it stands, and
-    /// that would unwind our stack. It arrives when the thread is back in its own call.
+    /// The signals of glibc itself, which no program sees, differ. SIGSETXID comes from a thread that changes the
+    /// credentials of all. It waits for each thread's reaction while it holds the lock of the list of stacks, so a call
+    /// that needs this lock would wait for its own thread. The handler makes one system call and is harmless on any
+    /// stack. SIGCANCEL stays blocked: before 2.41 a thread inside a cancellation point is cancelled wherever it is,
+    /// and that would unwind our stack. It arrives when the thread is back in its own call.
     pub(crate) fn remote_mask(&self) -> u64 {
         let open = SYNCHRONOUS.iter().chain(&self.target.bell);
         !open.fold(0, |set, &signal| set | only(signal)) | self.saved.waiting
@@ -27,8 +28,8 @@ impl Held {
         self.remote_mask() & !answered.map_or(0, only)
     }
 
-    /// Lets the thread answer the signal that others wait for, or keeps that for later: single system calls of ours are
-    /// short, and some of them run on the thread's own stack, where there is room for one signal frame only.
+    /// Lets the thread handle the signal that others wait for, or postpones it: our single system calls are short, and
+    /// some of them run on the thread's own stack, which has room for only one signal frame.
     pub(crate) fn answer_signals(&mut self, answers: bool) -> Result<(), Error> {
         let mask = match answers {
             true => self.call_mask(),
@@ -38,7 +39,8 @@ impl Held {
         self.check("SETSIGMASK", set)
     }
 
-    /// The signal with which a thread that has stopped for this one goes on: its handler runs at once, or not at all.
+    /// Returns the signal with which a thread continues that has stopped for this one: its handler runs immediately, or
+    /// not at all.
     pub(crate) fn passed_on(&self, signal: i32) -> i32 {
         match self.target.functions.answered {
             Some(answered) if answered == signal => signal,
@@ -46,14 +48,14 @@ impl Held {
         }
     }
 
-    /// Deals with a signal during remote work: a fault of the code that we run becomes an error (and
-    /// the signal vanishes), any other signal is kept to be sent again after the release.
+    /// Handles a signal during remote work. A fault of the code that we run becomes an error (and the signal is
+    /// dropped); any other signal is stored and sent again after the release.
     pub(crate) fn take_signal(&mut self, signal: i32) -> Result<(), Error> {
         let info = ptrace::signal_info(self.tid);
         let info = self.check("GETSIGINFO", info)?;
         let registers = self.read_registers()?;
-        // si_code > 0: made by the kernel for a fault. abort(3) sends SIGABRT to its own thread, and nothing of the
-        // program's runs here; what another thread sends is the program's.
+        // si_code > 0: the kernel sent it for a fault. abort(3) sends SIGABRT to its own thread, and no code of the
+        // program runs here; a signal from another thread is the program's.
         let is_fault = info.si_code > 0 && SYNCHRONOUS.contains(&signal);
         let own_abort = signal == libc::SIGABRT && info.si_code <= 0 && has_aborted(&registers);
         if is_fault && signal == libc::SIGSYS && info.si_code == SYS_USER_DISPATCH {
@@ -67,7 +69,7 @@ impl Held {
                 // SAFETY: si_addr is set for the fault signals, which is checked above.
                 address = unsafe { info.si_addr() } as u64;
             }
-            // A general protection fault has no address: the program counter says more.
+            // A general protection fault has no address; the program counter says more.
             let address = if address == 0 { rip } else { address };
             return Err(Error::RemoteFault {
                 pid: self.pid,
@@ -75,7 +77,7 @@ impl Held {
                 signal,
             });
         }
-        // A bell that was overtaken by an interrupt.
+        // A bell that an interrupt has overtaken.
         if self.target.bell == Some(signal) && info.si_code == libc::SI_TKILL {
             return Ok(());
         }
@@ -97,7 +99,7 @@ impl Held {
 /// si_code of the SIGSYS of syscall user dispatch (asm-generic/siginfo.h).
 const SYS_USER_DISPATCH: i32 = 2;
 
-/// Returns true if a thread is in the system call by which it has sent SIGABRT, like abort(3) with one of these.
+/// Returns true if a thread is in the system call by which it has sent SIGABRT, as in abort(3).
 fn has_aborted(registers: &Registers) -> bool {
     let sent = match registers.orig_rax as i64 {
         libc::SYS_tgkill => registers.rdx,

@@ -1,9 +1,8 @@
 //! A system call made by the held thread.
 //!
-//! The first calls, which make the scratch memory, and the last one, which removes it, run through
-//! libc's own `syscall; ret` with rsp at the signal frame on the thread's stack: left alone, the
-//! thread returns from the call into rt_sigreturn. The others run through the stub in the scratch
-//! memory (`scratch.rs`).
+//! The first calls, which make the scratch memory, and the last one, which removes it, run through libc's own `syscall;
+//! ret` with rsp at the signal frame on the thread's stack: without intervention, the thread returns from the call into
+//! rt_sigreturn. The others run through the stub in the scratch memory (`scratch.rs`).
 
 use std::io;
 use std::time::Instant;
@@ -19,19 +18,19 @@ use crate::{Error, Registers, ptrace, restart};
 use memhook_process::{RemoteAddress, has_seccomp_filter, proc_path};
 
 impl Held {
-    /// Makes system call `nr` in the target and returns what the kernel returned, a negative
-    /// errno included. Signals are blocked meanwhile.
+    /// Makes system call `nr` in the target and returns the kernel's result, which may be a negative errno. Signals are
+    /// blocked meanwhile.
     pub fn syscall(&mut self, nr: i64, args: [u64; 6]) -> Result<i64, Error> {
         let entry = self.scratch()?.syscall_entry();
         self.syscall_at(entry, nr, &args)
     }
 
-    /// As [`Held::checked_syscall`], for a call that opens a descriptor, which is closed by [`Held::close_opened`]. If we
-    /// are killed before that, the thread closes it: a descriptor that stayed open could not be told from one of the
-    /// target's own. There is one at a time.
+    /// Like [`Held::checked_syscall`], for a call that opens a descriptor, which [`Held::close_opened`] closes. If we
+    /// are killed before that, the thread closes it: a descriptor that stayed open would look like one of the target's
+    /// own. At most one is open at a time.
     ///
-    /// Without us, the thread's seccomp filters see what it does. Where they might end the process for close(2) or
-    /// fstat(2), it stays open.
+    /// Without us, the thread's seccomp filters see its calls. If they might kill the process for close(2) or fstat(2),
+    /// the descriptor stays open.
     pub(crate) fn open_descriptor(
         &mut self,
         name: &'static str,
@@ -76,8 +75,8 @@ impl Held {
         Err(self.has_gone_home())
     }
 
-    /// Closes the descriptor that [`Held::open_descriptor`] has opened. If somebody else has closed it, the number is not
-    /// ours any more.
+    /// Closes the descriptor that [`Held::open_descriptor`] has opened. If another thread has closed it, the number is
+    /// no longer ours.
     pub(crate) fn close_opened(&mut self) -> Result<(), Error> {
         let object = self.work.object.take();
         if let Some(number) = self.work.unguarded.take() {
@@ -90,7 +89,8 @@ impl Held {
         let Some(number) = self.work.opened else {
             return Ok(());
         };
-        // What was noted right after the call may be a file of the target already. Its name says what is ours.
+        // The object recorded right after the call may already be a file of the target. The name shows if the
+        // descriptor is ours.
         if let Some(object) = object {
             self.write_object(object)?;
         }
@@ -99,8 +99,8 @@ impl Held {
         closed
     }
 
-    /// Closes a descriptor of the target if it is the object with this device and inode; else another thread has its number
-    /// for something else by now.
+    /// Closes a descriptor of the target if it is the object with this device and inode. Otherwise another thread has
+    /// reused the number.
     pub fn close_if(&mut self, number: u64, object: (u64, u64)) -> Result<(), Error> {
         let may_look =
             !has_seccomp_filter(self.pid) || self.may_call(libc::SYS_fstat) == Some(true);
@@ -108,7 +108,7 @@ impl Held {
             self.write_object(object)?;
             return self.close_noted(number);
         }
-        // A filter might end the process for the look, so it is done from here.
+        // A filter might kill the process for the check in the thread, so this process makes it.
         if identity(&proc_path(self.pid, &format!("fd/{number}"))) != Some(object) {
             return Ok(());
         }
@@ -148,14 +148,15 @@ impl Held {
                 Ok(result as i64)
             }
             Outcome::Unfinished(_) => {
-                // None of our calls waits for anything: the thread, or we, had no processor for as long.
+                // None of our calls waits for anything: the thread, or this process, has had no processor for this
+                // time.
                 self.back_out()?;
                 Err(self.has_gone_home())
             }
         }
     }
 
-    /// As [`Held::syscall`], with a negative result as an error under the call's name.
+    /// Like [`Held::syscall`], with a negative result as an error under the call's name.
     pub(crate) fn checked_syscall(
         &mut self,
         name: &'static str,
@@ -203,12 +204,12 @@ impl Held {
         registers
     }
 
-    /// Makes a system call without memory of ours; for calls that do not wait. Ends in an event
-    /// stop, like every operation. Left alone, the thread goes on into the signal frame at `frame`.
+    /// Makes a system call without memory of ours; for calls that do not wait. Ends in an event stop, like every
+    /// operation. Without intervention, the thread continues into the signal frame at `frame`.
     ///
-    /// A single step would end in SIGTRAP, which the kernel forces on the thread and which would
-    /// reset a SIGTRAP disposition of the target that is ignored or blocked; so the thread stops
-    /// at the entry of the call, and at the interrupt that was requested there.
+    /// A single step would end in SIGTRAP, which the kernel forces on the thread, and which would reset a SIGTRAP
+    /// disposition of the target that is ignored or blocked. So the thread stops at the entry of the call, and at the
+    /// interrupt that was requested there.
     pub(crate) fn bare_syscall(
         &mut self,
         frame: RemoteAddress,
@@ -251,7 +252,7 @@ impl Held {
     }
 }
 
-/// Arguments of a system call, with zeros for those that are not given.
+/// Returns the arguments of a system call, filled up with zeros.
 fn padded(args: &[u64]) -> [u64; 6] {
     std::array::from_fn(|index| args.get(index).copied().unwrap_or(0))
 }

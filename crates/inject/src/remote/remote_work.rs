@@ -1,4 +1,4 @@
-//! State of a held thread that has changed so far, and must be undone.
+//! Changes of a held thread so far, which must be undone.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -16,30 +16,30 @@ pub(crate) struct RemoteWork {
     pub begun: bool,
     /// True if the thread's seccomp filters are suspended.
     pub filters_suspended: bool,
-    /// The filters, once they were looked at; `None` where there are none, and `Some(None)` where they cannot be seen.
+    /// Filters, once they have been read; `None` if there are none, and `Some(None)` if they cannot be read.
     pub filters: Option<Filters>,
-    /// The frames that lead home, once they are written.
+    /// Frames that lead home, once they are written.
     pub way_home: Option<WayHome>,
-    /// Where these are, and how many bytes they have.
+    /// Address and size of these frames.
     pub frames: Option<(RemoteAddress, usize)>,
-    /// Where the scratch memory will be, if nobody maps anything there first.
+    /// Intended address of the scratch memory.
     pub place: Place,
     pub scratch: Option<Scratch>,
     /// True if the scratch stack has its guard page.
     pub guarded: bool,
-    /// Marks the result of one operation; begins at a random number.
+    /// Mark of one operation's result; begins at a random number.
     pub token: u64,
     /// Address and value of the thread's `errno` before the first remote call.
     pub errno: Option<(RemoteAddress, [u8; 4])>,
-    /// Signals taken off the thread, to be sent again.
+    /// Signals taken from the thread, to be sent again.
     pub taken: Vec<(i32, libc::siginfo_t)>,
-    /// The open descriptor of ours that the way home closes.
+    /// Open descriptor of ours that the way home closes.
     pub opened: Option<u64>,
-    /// The one that it does not close.
+    /// Open descriptor of ours that the way home does not close.
     pub unguarded: Option<u64>,
-    /// Device and inode of what is open.
+    /// Device and inode of the open descriptor.
     pub object: Option<(u64, u64)>,
-    /// Number of objects of ours that the target has loaded already.
+    /// Number of our objects that the target has already loaded.
     pub earlier_loads: usize,
     /// True if the thread has restored itself and must not be restored again.
     pub went_home: bool,
@@ -47,7 +47,7 @@ pub(crate) struct RemoteWork {
 }
 
 impl RemoteWork {
-    /// Nothing has been done with this thread yet.
+    /// Returns the state of a thread without changes.
     pub(crate) fn none(tid: i32, survey: &Survey) -> RemoteWork {
         RemoteWork {
             begun: false,

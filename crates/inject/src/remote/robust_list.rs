@@ -1,6 +1,6 @@
 //! Lists of locks that the kernel marks when a thread ends (get_robust_list(2)).
 
-/// The head of a thread's list; `None` if it has none, or if the kernel does not tell us.
+/// Returns the head of a thread's list; `None` if it has none, or if the kernel does not permit the question.
 pub fn robust_list(tid: i32) -> Option<u64> {
     let mut head = 0u64;
     let mut length = 0usize;
@@ -18,7 +18,7 @@ mod tests {
     fn this_thread_has_a_list() {
         // SAFETY: no pointers.
         let tid = unsafe { libc::gettid() };
-        // glibc registers one for each thread; it is in the thread's descriptor.
+        // glibc registers a list for each thread; it is in the thread's descriptor.
         assert!(robust_list(tid).is_some());
         assert_eq!(robust_list(i32::MAX), None);
     }

@@ -1,19 +1,20 @@
-//! The name under which the loader lists an object that it has loaded from a descriptor.
+//! Name under which the loader lists an object that it has loaded from a descriptor.
 //!
-//! It is the path that `dlopen` was given, of a descriptor in /proc. Whoever lists the modules of the process opens them
-//! by their names: a debugger, and symbolizers within the process (dl_iterate_phdr(3), dladdr(3)). There, the descriptor
-//! is another file, a pipe perhaps, and to read it hangs them or takes what was meant for others. A program that loads its
-//! own libraries by such paths would be given ours for the same number. So the text is overwritten by one that says what
-//! it is and names no file, as the kernel does with `[vdso]`.
+//! The name is the path that was passed to `dlopen`, of a descriptor in /proc. Debuggers, and symbolizers within the
+//! process (dl_iterate_phdr(3), dladdr(3)), list the modules and open them by their names. For them, the descriptor is
+//! another file, perhaps a pipe, and reading it hangs them or takes data that was meant for others. A program that
+//! loads its own libraries by such paths would get our object for the same number. So the name is overwritten by one
+//! that describes the object and is not the name of a file, like the kernel's `[vdso]`.
 //!
-//! glibc has the name in two places, which are public in part: `l_name` of `struct link_map` (link.h), and the names
-//! under which the object was asked for, `l_libname` (include/link.h of its sources). A text is overwritten only where it
-//! is the path that was given, so that nothing is written if they are elsewhere.
+//! glibc has the name in two places, which are partly public: `l_name` of `struct link_map` (link.h), and the names
+//! under which the object was requested, `l_libname` (include/link.h of its sources). A text is overwritten only if it
+//! is the given path, so that nothing is written if the fields are elsewhere.
 
 use crate::{Error, Held};
 use memhook_process::RemoteAddress;
 
-/// No longer than the shortest path of a descriptor. It is absolute, so that nobody looks for it in a working directory.
+/// Shown name, no longer than the shortest path of a descriptor. It is absolute, so that it is never looked up in a
+/// working directory.
 const SHOWN: &[u8] = b"/[memhook-hook]";
 
 /// `l_name` of `struct link_map`.
@@ -22,7 +23,7 @@ const NAME: u64 = 8;
 const ASKED_NAMES: u64 = 56;
 /// A `struct libname_list` has a name, and the next one at this offset.
 const NEXT: u64 = 8;
-/// The loader lists one for each name by which an object was found, so this one has one.
+/// Limit of the followed names. The loader lists one for each name by which an object was found, so ours has one.
 const MOST_NAMES: u32 = 4;
 
 /// Overwrites the names of the object with this `struct link_map`, which was loaded by `path`.
@@ -34,7 +35,7 @@ pub(crate) fn overwrite(held: &mut Held, link_map: u64, path: &str) -> Result<()
         if list == 0 {
             break;
         }
-        // What is no list has no such name.
+        // If this is not a list, it does not contain the name.
         let Ok(name) = held.read_word(RemoteAddress(list)) else {
             break;
         };

@@ -1,55 +1,59 @@
 //! Parts of a mapping to watch so that it continues to grow as one.
 //!
-//! The kernel never joins a mapping that belongs to a userfaultfd with a new one beside it that does not; and once each
-//! of them has pages of its own, it never joins them again, because their pages belong to different `anon_vma`s
-//! (`is_mergeable_anon_vma` of mm/vma.c). A heap that grows while it is watched would be a mapping more with each growth,
-//! for as long as its process lives, and a process has room for 65,530 (vm.max_map_count): at the end of that, its
-//! malloc fails. So
-//! - what an arena has reserved is watched with it: mprotect(2) makes a part of it accessible, which joins the rest;
-//! - of the heap that brk(2) makes, the last page is not watched. It has the `anon_vma` of the rest, it grows in the place
-//!   of the heap, and when the watch ends, the kernel joins the two.
+//! The kernel never merges a mapping that belongs to a userfaultfd with a new neighbour that does not. Once each of
+//! them has its own pages, it never merges them again, because their pages belong to different `anon_vma`s
+//! (`is_mergeable_anon_vma` of mm/vma.c). A heap that grows while it is watched would gain a mapping with each growth,
+//! for the rest of the process's life. A process has room for 65,530 (vm.max_map_count), and at that limit its malloc
+//! fails. So
+//! - the reserved memory of an arena is watched with it: mprotect(2) makes a part of it accessible, which merges with
+//!   the rest;
+//! - the last page of the brk(2) heap is not watched. It has the `anon_vma` of the rest and grows in the place of the
+//!   heap, and when the watch ends, the kernel merges the two.
 //!
-//! Nothing else is cut: mremap(2) refuses ranges of several mappings, and a program may call it on memory of its own. It may
-//! also have called it since the mappings were looked at: one is longer then, or somewhere else, or another one is where
-//! it was. So mappings are watched together with all that lies between them, by one request, from what is not watched
-//! before them to what is not watched behind them. Wherever in there they are by then, they are watched whole.
+//! Nothing else is cut: mremap(2) refuses ranges of several mappings, and a program may call it on its own memory. It
+//! may also have called it since the mappings were read: one is then longer, or somewhere else, or another one is in
+//! its place. So mappings are watched together with everything between them, by one request, from the unwatched memory
+//! before them to the unwatched memory after them. Wherever they are in that range, they are watched completely.
 
 use crate::page_scan::{PAGE_BYTES, PageScan, PageState};
 use memhook_process::Mapping;
 use std::ops::Range;
 
-/// An inaccessible neighbour that is no larger is a guard, and is never opened; a larger one is what a heap grows into.
+/// Size up to which an inaccessible neighbour is a guard, which is never made accessible. A heap grows into a larger
+/// one.
 const MOST_GUARD_BYTES: u64 = 64 << 10;
 
-/// More than a mapping grows by between a look at it and the next request.
+/// Upper bound of a mapping's growth between reading the mappings and the next request.
 const ROOM_TO_GROW: u64 = 64 << 20;
 
-/// By default, nothing is mapped below (vm.mmap_min_addr), and a request for it is refused.
+/// Lowest address in a request: by default nothing is mapped below (vm.mmap_min_addr), and a request for such memory is
+/// refused.
 const LEAST_ADDRESS: u64 = 64 << 10;
 
-/// Threads that map or unmap memory wait for a request, which takes longer with each mapping in it.
+/// Limit of the mappings in a request. Threads that map or unmap memory wait for it, and it takes longer with each
+/// mapping.
 const MOST_TOGETHER: usize = 256;
 
-/// A mapping, and what to watch of it.
+/// Mapping, and the part of it to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watchable {
-    /// Its number in the list of mappings.
+    /// Index in the list of mappings.
     pub mapping: usize,
-    /// The part with pages that can be watched.
+    /// Part with pages that can be watched.
     pub part: Range<u64>,
 }
 
 /// Mappings that are watched by one request, so that none of them is cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbours {
-    /// In order, at least one.
+    /// Mappings in order, at least one.
     pub members: Vec<Watchable>,
-    /// Range that the request has to cover: all of them, with what they may grow or move into.
+    /// Range of the request: all mappings, with the addresses that they may grow or move into.
     pub whole: Range<u64>,
 }
 
 impl Neighbours {
-    /// Splits them into two halves, if there are any: a request for all of them was refused because of one.
+    /// Splits them into two halves, unless there is only one, because the request for all of them was refused.
     pub(super) fn halves(self) -> Option<[Neighbours; 2]> {
         let Neighbours { mut members, whole } = self;
         let second = members.split_off(members.len() / 2);
@@ -62,7 +66,7 @@ impl Neighbours {
     }
 }
 
-/// Returns what to watch of the wanted mappings among all mappings of a process, in order.
+/// Returns the parts to watch of the wanted mappings, given all mappings of a process in order.
 pub fn watchable(
     pages: &PageScan,
     maps: &[Mapping],
@@ -86,7 +90,7 @@ fn neighbours(
     can_be_cut: &dyn Fn(&Mapping, u64) -> bool,
 ) -> Vec<Neighbours> {
     let mut found: Vec<Neighbours> = Vec::new();
-    // What the next ones may have moved into begins here. Whether they belong to the last ones.
+    // Begin of the addresses that the next mappings may have moved into, and true if these belong to the previous ones.
     let (mut free_from, mut goes_on) = (LEAST_ADDRESS, false);
     for (mapping, m) in maps.iter().enumerate() {
         let next_start = maps.get(mapping + 1).map_or(u64::MAX, |next| next.start);
@@ -100,7 +104,7 @@ fn neighbours(
                 _ => (free_from, goes_on) = (m.end, false),
             }
         } else if m.path == "[heap]" {
-            // Grown by brk(2) alone, in its place.
+            // Grown only by brk(2), in its place.
             let is_last = maps
                 .get(mapping + 1)
                 .is_none_or(|next| next.path != "[heap]");
@@ -152,18 +156,18 @@ fn neighbours(
     found
 }
 
-/// The page in the middle between two addresses.
+/// Returns the page in the middle between two addresses.
 fn middle(end: u64, start: u64) -> u64 {
     (end + start.saturating_sub(end) / 2) & !(PAGE_BYTES - 1)
 }
 
-/// The end of the free addresses behind a mapping into which it may have grown since it was looked at.
+/// Returns the end of the free addresses after a mapping into which it may have grown since the mappings were read.
 fn room_behind(end: u64, next_start: u64) -> u64 {
     end.saturating_add(ROOM_TO_GROW).min(next_start.max(end))
 }
 
-/// Returns what to release of the wanted mappings among all mappings of a process: each with the free addresses behind
-/// it, as it may have grown since. Where it moves to, it is not watched (`mremap_userfaultfd_prep` of
+/// Returns the ranges to release of the wanted mappings, given all mappings of a process: each with the free addresses
+/// after it, because it may have grown since. A moved mapping is not watched (`mremap_userfaultfd_prep` of
 /// fs/userfaultfd.c).
 pub fn to_let_go(maps: &[Mapping], is_wanted: &dyn Fn(&Mapping) -> bool) -> Vec<Range<u64>> {
     let wanted = maps.iter().enumerate().filter(|(_, m)| is_wanted(m));
@@ -180,7 +184,7 @@ fn is_reserve_of(m: &Mapping, others: &Neighbours) -> bool {
     is_closed(m) && last.is_some_and(|last| last.part.end == m.start)
 }
 
-/// Returns true if this is a guard beside a stack or the like.
+/// Returns true if this is a guard, for example of a stack.
 fn is_guard(m: &Mapping) -> bool {
     is_closed(m) && m.end - m.start <= MOST_GUARD_BYTES
 }
@@ -201,7 +205,7 @@ mod tests {
         neighbours(&maps, &is_wanted, &|_, _| true)
     }
 
-    /// The parts, and what each request is for.
+    /// Returns the parts and the range of each request.
     fn found(text: &str) -> Vec<(Vec<Range<u64>>, Range<u64>)> {
         let parts = |found: Neighbours| {
             let parts = found.members.into_iter().map(|member| member.part);
@@ -218,7 +222,7 @@ mod tests {
     fn the_heap_grows_at_a_page_that_is_left_out() {
         let heap = "10000-20000 rw-p 0 00:00 0 [heap]\n";
         assert_eq!(found(heap), [alone(0x10000..0x1f000, 0x10000..0x1f000)]);
-        // What is watched already, and the page that was left out, which has grown.
+        // Memory that is already watched, and the page that was left out, which has grown.
         let cut = "10000-1f000 rw-p 0 00:00 0 [heap]\n1f000-28000 rw-p 0 00:00 0 [heap]\n";
         let parts = [
             alone(0x10000..0x1f000, 0x10000..0x1f000),
@@ -226,7 +230,7 @@ mod tests {
         ];
         assert_eq!(found(cut), parts);
         assert_eq!(found("10000-11000 rw-p 0 00:00 0 [heap]\n"), []);
-        // What lies behind it leaves it room.
+        // The mapping behind it leaves it room.
         let behind = "10000-20000 rw-p 0 00:00 0 [heap]\n30000-40000 rw-p 0 00:00 0\n";
         let end = 0x40000 + ROOM_TO_GROW;
         assert_eq!(found(behind)[1], alone(0x30000..0x40000, 0x28000..end));
@@ -237,7 +241,7 @@ mod tests {
         let arena = "10000000-10200000 rw-p 0 00:00 0\n10200000-14000000 ---p 0 00:00 0\n14000000-14001000 r--p 0 00:00 0\n";
         let whole = 0x0c00_0000..0x1400_0000;
         assert_eq!(found(arena), [alone(0x1000_0000..0x1020_0000, whole)]);
-        // A reserve that is nobody's.
+        // A reserve that belongs to no mapping.
         let apart = "10000-20000 rw-p 0 00:00 0\n30000-90000 ---p 0 00:00 0\n";
         assert_eq!(found(apart), [alone(0x10000..0x20000, 0x10000..0x30000)]);
         let file = "10000-20000 rw-p 0 00:00 0\n20000-90000 ---p 0 08:01 7 /lib/x\n";
@@ -246,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_may_have_moved_is_watched_where_it_is_now() {
-        // A library, what is between, stacks with their guards, what is between, a library.
+        // A library, a gap, stacks with their guards, a gap, a library.
         let maps = "10000-20000 r--p 0 08:01 7 /lib/x\n30000-31000 ---p 0 00:00 0\n31000-40000 rw-p 0 00:00 0\n50000-51000 ---p 0 00:00 0\n51000-60000 rw-p 0 00:00 0\n80000-90000 r--p 0 08:01 7 /lib/y\n";
         let parts = vec![0x31000..0x40000, 0x51000..0x60000];
         assert_eq!(found(maps), [(parts, 0x20000..0x80000)]);

@@ -8,18 +8,18 @@ use crate::signal_frame::{self, State};
 use crate::{Error, memory, ptrace, regs, restart, restarted, watchdog};
 use memhook_process::RemoteAddress;
 
-/// Way home for the thread if we are killed: frames on its own stack, and code to enter them by.
+/// Way home for the thread if we are killed: frames on its own stack, and the code that enters them.
 #[derive(Clone, Copy)]
 pub(crate) struct WayHome {
-    /// The frame that leads home.
+    /// Frame that leads home.
     pub home: RemoteAddress,
-    /// The frame that unmaps the scratch memory first.
+    /// Frame that unmaps the scratch memory first.
     pub unmapping: RemoteAddress,
     pub gadgets: Gadgets,
 }
 
 impl Held {
-    /// Says what the frames are, for whoever comes after this process was killed.
+    /// Writes the mark that identifies the frames for an attacher that comes after a kill of this process.
     pub(crate) fn mark_frames(&self) -> Result<(), Error> {
         if let (Some((at, length)), Ok(room)) = (self.work.frames, &self.saved.room) {
             let mut frames = vec![0; length];
@@ -89,7 +89,7 @@ impl Held {
                 reason: format!("the vector state of thread {} is too large", self.tid),
             });
         }
-        // First: who finds a mark without its frames knows that nothing else was written.
+        // The mark comes first: a mark without its frames shows that nothing else was written.
         let (place, mark) = room.mark(frames.call, &frames.bytes);
         self.write(RemoteAddress(place), &mark)?;
         match room.grows {
@@ -102,8 +102,8 @@ impl Held {
             }
         }
         self.work.frames = Some((lower, frames.bytes.len()));
-        // They must be in the address space that was looked at before the stop, not in that of a program that
-        // was started since.
+        // The frames must be in the address space that was examined before the stop, not in that of a program that was
+        // started since.
         let mut there = vec![0u8; frames.bytes.len()];
         self.read(lower, &mut there)?;
         if there != frames.bytes {

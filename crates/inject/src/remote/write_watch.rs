@@ -1,9 +1,9 @@
-//! Watching what a running target writes, without stopping it: userfaultfd write protection in
-//! asynchronous mode (Linux 6.7). The kernel resolves the faults itself; nobody waits for us.
+//! Watching a running target's writes without stopping it: userfaultfd write protection in asynchronous mode (Linux
+//! 6.7). The kernel resolves the faults itself, so no thread waits for us.
 //!
-//! A userfaultfd belongs to the address space of its maker, so the target makes it, by a remote
-//! system call, and we take it over; if we are killed in between, the thread closes it. When the last
-//! descriptor is closed, for example because we were killed, the kernel lifts all protection.
+//! A userfaultfd belongs to the address space of its maker, so the target makes it, by a remote system call, and we
+//! take it over; if we are killed in between, the thread closes it. When the last descriptor is closed, for example
+//! because we were killed, the kernel lifts all protection.
 
 use std::io;
 use std::ops::Range;
@@ -16,8 +16,8 @@ use crate::audit::{Act, note};
 use crate::watchable::{Neighbours, Watchable, watchable};
 use crate::{Error, Held, HoldOptions, PageScan, PageState, duplicate_descriptor, hold};
 
-/// With this flag no privileges are needed. Asynchronous write protection never asks a handler, so writes by
-/// the kernel into user memory are tracked all the same.
+/// With this flag no privileges are needed. Asynchronous write protection never calls a handler, so the kernel's own
+/// writes to user memory are tracked nevertheless.
 const UFFD_USER_MODE_ONLY: u64 = 1;
 /// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
@@ -31,7 +31,7 @@ const UFFD_API: u64 = 0xaa;
 /// `UFFD_FEATURE_PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM | WP_UNPOPULATED | WP_ASYNC`.
 const FEATURES: u64 = 1 | 1 << 12 | 1 << 13 | 1 << 15;
 const MODE_WRITE_PROTECT: u64 = 2;
-/// As in `page_scan.rs`: threads of the target wait meanwhile.
+/// Size of a request. As in `page_scan.rs`, threads of the target wait meanwhile.
 const BYTES_AT_ONCE: u64 = 64 << 20;
 
 /// `struct uffdio_api`.
@@ -59,20 +59,20 @@ struct WriteProtect {
     mode: u64,
 }
 
-/// Watches writes into some mappings of a process until it is dropped.
+/// Watch of writes to some mappings of a process, until it is dropped.
 pub struct WriteWatch {
     userfault: OwnedFd,
     pages: PageScan,
     held: Duration,
-    /// The process that is watched.
+    /// Process that is watched.
     pid: i32,
 }
 
 impl WriteWatch {
     /// Takes a userfaultfd from the target, for which it holds one thread. Nothing is watched yet.
     ///
-    /// A program that has one of its own is left alone: the second one that asks for an area is refused, and that must not be
-    /// the program.
+    /// A program that has its own userfaultfd is left alone: the kernel refuses the second request for an area, which
+    /// must not be the program's.
     pub fn start(pid: i32) -> Result<WriteWatch, Error> {
         if has_userfaultfd(pid) {
             return Err(Error::OwnUserfaultfd { pid });
@@ -84,7 +84,7 @@ impl WriteWatch {
         WriteWatch::agreed(pid, userfault?, pages, held).map_err(failed(pid))
     }
 
-    /// Watches writes of this process itself, to find out what they cost on this machine.
+    /// Watches writes of this process itself, to measure their cost on this machine.
     pub fn of_ourselves() -> io::Result<WriteWatch> {
         let pid = std::process::id() as i32;
         let pages = PageScan::open(pid).map_err(io::Error::other)?;
@@ -99,7 +99,7 @@ impl WriteWatch {
         WriteWatch::agreed(pid, userfault, pages, Duration::ZERO)
     }
 
-    /// Agrees with the kernel on what the descriptor is for.
+    /// Negotiates the features of the descriptor with the kernel.
     fn agreed(
         pid: i32,
         userfault: OwnedFd,
@@ -124,12 +124,12 @@ impl WriteWatch {
         })
     }
 
-    /// Returns how long a thread was held to get here.
+    /// Returns how long a thread was held for this.
     pub fn held_for(&self) -> Duration {
         self.held
     }
 
-    /// Returns what can be watched of the wanted mappings of the process, so that they continue to grow as one.
+    /// Returns the watchable parts of the wanted mappings of the process, so that they continue to grow as one.
     pub fn watchable(
         &self,
         maps: &[Mapping],
@@ -138,8 +138,8 @@ impl WriteWatch {
         watchable(&self.pages, maps, is_wanted)
     }
 
-    /// Begins to watch an address range, which must be mapped without holes. At first,
-    /// [`WriteWatch::written`] gives all its pages.
+    /// Begins to watch an address range, which must be mapped without holes. At first, [`WriteWatch::written`] returns
+    /// all its pages.
     pub fn add(&self, range: Range<u64>) -> io::Result<()> {
         note(self.pid, Act::Protect(range.clone()));
         let mut register = Register {
@@ -162,8 +162,8 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Begins to watch what is [watchable](WriteWatch::watchable). Returns those that are watched now, and what the requests
-    /// were for: in order, and apart.
+    /// Begins to watch the [watchable](WriteWatch::watchable) parts. Returns the parts that are watched now, and the
+    /// ranges of the requests, in order and disjoint.
     pub fn add_all(&self, found: Neighbours) -> (Vec<Watchable>, Vec<Range<u64>>) {
         let (mut members, mut wholes) = (Vec::new(), Vec::new());
         let mut left = vec![found];
@@ -174,7 +174,7 @@ impl WriteWatch {
             } else if let Some(halves) = found.clone().halves() {
                 left.extend(halves.into_iter().rev());
             } else {
-                // Something else may have been mapped into what it grows into.
+                // Other memory may have been mapped into their room to grow.
                 let alone = found.members.into_iter();
                 for member in alone.filter(|member| self.add(member.part.clone()).is_ok()) {
                     wholes.push(member.part.clone());
@@ -185,8 +185,8 @@ impl WriteWatch {
         (members, wholes)
     }
 
-    /// Watches an address range no longer. Where everything is closed at once, threads that map or unmap memory wait until
-    /// the kernel has been through all of it.
+    /// Ends the watch of an address range. If everything were closed in one step, threads that map or unmap memory
+    /// would wait until the kernel has walked all of it.
     pub fn remove(&self, range: Range<u64>) -> io::Result<()> {
         let mut argument = [range.start, range.end - range.start];
         // SAFETY: the kernel reads one uffdio_range, two 64-bit numbers, live for the call.
@@ -203,25 +203,25 @@ impl WriteWatch {
         Ok(())
     }
 
-    /// Appends the pages of an address range that were written since the last call to `found`. Huge pages are not watched,
-    /// and stay whole: [`WriteWatch::huge`] has them.
+    /// Appends the pages of an address range that were written since the last call to `found`. Huge pages are not
+    /// watched, so that they stay whole; [`WriteWatch::huge`] returns them.
     pub fn written(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::Written, found)
     }
 
-    /// Appends the pages of an address range that are not protected, because they were written or because
-    /// nobody has protected them yet. Nothing changes for the target.
+    /// Appends the unprotected pages of an address range to `found`: they were written, or have never been protected.
+    /// Nothing changes for the target.
     pub fn written_so_far(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::WrittenSoFar, found)
     }
 
-    /// Appends the huge pages of an address range to `found`: whoever wants to know what was written has to look at all of
+    /// Appends the huge pages of an address range to `found`. A caller that needs all written pages must read all of
     /// them.
     pub fn huge(&self, range: Range<u64>, found: &mut Vec<Range<u64>>) -> io::Result<()> {
         self.pages.find(range, PageState::Huge, found)
     }
 
-    /// Lifts the protection of a range of pages that is being watched.
+    /// Lifts the protection of a range of watched pages.
     pub fn lift(&self, range: Range<u64>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -261,7 +261,7 @@ fn failed(pid: i32) -> impl Fn(io::Error) -> Error {
     }
 }
 
-/// A userfaultfd that the target has made, of which it has no descriptor any more.
+/// Returns a userfaultfd that the target has made, and whose descriptor the target no longer has.
 pub(crate) fn take_userfault(held: &mut Held) -> Result<OwnedFd, Error> {
     let flags = UFFD_USER_MODE_ONLY | (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
     let number = held.open_descriptor("userfaultfd", libc::SYS_userfaultfd, &[flags])?;

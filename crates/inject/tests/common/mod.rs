@@ -1,4 +1,4 @@
-//! Builds the C programs of `tests/programs`, runs them, and ends them whatever happens.
+//! Builds the C programs of `tests/programs`, runs them, and always ends them.
 #![allow(dead_code)] // each test file uses its part
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use memhook_inject::{Error, Held, HoldOptions, hold, let_late_threads_go};
 
-/// A path for a program. Tests run at the same time and share programs, so each call has another one.
+/// Returns a path for a program. Tests run concurrently and share programs, so each call returns another path.
 fn output(name: &str) -> PathBuf {
     static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -19,7 +19,7 @@ fn output(name: &str) -> PathBuf {
         .join(format!("{name}-{}-{number}", std::process::id()))
 }
 
-/// Gives the result of [`build`] a second path: compiling takes longer than most tests.
+/// Gives the result of [`build`] a second path, because compiling takes longer than most tests.
 pub fn link(name: &str, built: &Path) -> PathBuf {
     let path = output(name);
     std::fs::hard_link(built, &path).expect("a link beside it");
@@ -42,7 +42,7 @@ pub fn build(name: &str, flags: &[&str]) -> PathBuf {
     output
 }
 
-/// A running program that prints `name value` lines.
+/// Running program that prints `name value` lines.
 pub struct Program {
     pub child: Child,
     path: PathBuf,
@@ -55,7 +55,7 @@ impl Program {
         Program::run(build(name, &[]), args)
     }
 
-    /// Starts the same program once more.
+    /// Starts the same program again.
     pub fn again(&self, name: &str, args: &[&str]) -> Program {
         Program::run(link(name, &self.path), args)
     }
@@ -74,14 +74,14 @@ impl Program {
         self.child.id() as i32
     }
 
-    /// The next line of output; empty at the end.
+    /// Returns the next line of output; empty at the end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("output is text");
         line.trim_end().to_owned()
     }
 
-    /// The `name value` lines up to the line `ready`, with values in hexadecimal.
+    /// Returns the `name value` lines up to the line `ready`, with values in hexadecimal.
     pub fn addresses(&mut self) -> HashMap<String, u64> {
         let mut found = HashMap::new();
         loop {
@@ -108,11 +108,11 @@ impl Program {
                     return;
                 }
                 Ok(None) => {}
-                // That has collected its end.
+                // That call has collected its end.
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return,
                 Err(error) => panic!("{error}"),
             }
-            // A pause between two looks.
+            // Pause between two checks.
             std::thread::sleep(Duration::from_millis(5));
         }
         panic!("the program does not end");
@@ -127,18 +127,19 @@ impl Drop for Program {
     }
 }
 
-/// Longest wait of a test for what comes by itself: a busy machine gives a thread no processor for seconds.
+/// Longest wait of a test for something that happens by itself: a busy machine may give a thread no processor for
+/// seconds.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// Number of attempts at something that a busy machine may keep from happening.
+/// Number of attempts at something that a busy machine may prevent.
 const MOST_TRIES: u32 = 20;
 
-/// Options that take any thread.
+/// Options that accept any thread.
 pub fn anywhere() -> HoldOptions<'static> {
     HoldOptions::anywhere(LONG)
 }
 
-/// Returns true if an error says no more than that we, or the target, got no processor for a while.
+/// Returns true if an error only means that we, or the target, got no processor for a while.
 pub fn is_for_want_of_a_processor(error: &Error) -> bool {
     matches!(
         error,
@@ -149,7 +150,7 @@ pub fn is_for_want_of_a_processor(error: &Error) -> bool {
     )
 }
 
-/// Tries again what was given up for want of a processor.
+/// Repeats an attempt that failed for lack of processor time.
 pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
     let mut tries = 0;
     loop {
@@ -159,7 +160,7 @@ pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
             Err(error) if is_for_want_of_a_processor(&error) && tries < MOST_TRIES => {
                 println!("once more: {error}");
                 let_late_threads_go();
-                // What keeps the processor busy may have ended by then.
+                // The load on the processor may have ended by then.
                 std::thread::sleep(Duration::from_millis(50));
             }
             Err(error) => panic!("{error:?}"),
@@ -167,7 +168,7 @@ pub fn patiently<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
     }
 }
 
-/// Works with a held thread and releases it. The work is done once more if the thread was let go in the middle of it.
+/// Works with a held thread and releases it. Repeats the work if the thread was released early.
 pub fn with_held<T>(
     pid: i32,
     options: &HoldOptions<'_>,
@@ -186,9 +187,9 @@ pub fn send(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Sets how many signals may wait for a process (RLIMIT_SIGPENDING).
+/// Limits the number of queued signals of a process (RLIMIT_SIGPENDING).
 pub fn limit_queued_signals(pid: i32, count: u64) {
-    // The limit is for all processes of the user together, and others have signals queued too.
+    // The limit counts all processes of the user, and others have queued signals too.
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
     let queued = status
         .lines()
@@ -205,7 +206,7 @@ pub fn limit_queued_signals(pid: i32, count: u64) {
     assert_eq!(set, 0);
 }
 
-/// The state letter of a thread.
+/// Returns the state letter of a thread.
 pub fn state(pid: i32, tid: i32) -> char {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     text.rsplit(')')
@@ -214,7 +215,7 @@ pub fn state(pid: i32, tid: i32) -> char {
         .unwrap_or('?')
 }
 
-/// Waits until the only thread of `pid` is blocked in a system call, or has been, and has ended.
+/// Waits until the only thread of `pid` is blocked in a system call, or has been blocked and has ended.
 pub fn wait_until_blocked(pid: i32) {
     let until = Instant::now() + LONG;
     while !matches!(state(pid, pid), 'S' | 'Z') {

@@ -1,14 +1,14 @@
-//! The time-stamp counter, which tells code in the target when its time is up.
+//! Time stamp counter, by which code in the target measures its time limit.
 
 use std::time::{Duration, Instant};
 
-/// Two reads that are this close together count as one.
+/// Limit for two reads that count as simultaneous.
 const CLOSE: Duration = Duration::from_micros(5);
 /// Number of attempts: on some machines a read of the time takes longer.
 const TRIES: u32 = 16;
 
-/// Measures how fast the time-stamp counter runs. All processors of a machine count alike if the
-/// counter is constant, which every x86-64 processor of the last 15 years says of itself.
+/// Measurement of the time stamp counter's rate. All processors of a machine count alike if the counter is constant,
+/// which every x86-64 processor of the last 15 years reports.
 #[derive(Clone, Copy)]
 pub struct Clock {
     began: Instant,
@@ -22,7 +22,7 @@ impl Clock {
         Clock { began, count }
     }
 
-    /// Counts per millisecond.
+    /// Returns the ticks per millisecond.
     pub fn rate(&self) -> u64 {
         // The error of reading both clocks is small compared with this.
         while self.began.elapsed().as_micros() < 200 {
@@ -34,8 +34,8 @@ impl Clock {
     }
 }
 
-/// Reads both clocks at the same moment. A thread that loses its processor between the two reads would measure a rate that is
-/// far too low, or too high.
+/// Reads both clocks at the same moment. If the thread lost its processor between the two reads, the measured rate
+/// would be far too low or too high.
 fn both() -> (Instant, u64) {
     let read = || {
         let (at, count) = (Instant::now(), count());
@@ -51,7 +51,7 @@ fn both() -> (Instant, u64) {
     (best.1, best.2)
 }
 
-/// The time-stamp counter.
+/// Reads the time stamp counter.
 pub(crate) fn count() -> u64 {
     // SAFETY: rdtsc reads a counter.
     unsafe { std::arch::x86_64::_rdtsc() }

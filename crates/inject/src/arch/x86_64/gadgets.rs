@@ -1,4 +1,4 @@
-//! Code that we need and that the target has already.
+//! Code sequences that we need and that the target already contains.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,21 +6,21 @@ use std::sync::{Mutex, PoisonError};
 
 use memhook_process::{CLibrary, Mapping, RemoteAddress};
 
-/// Instructions in the target that lead into the kernel.
+/// Addresses of instructions in the target that enter the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gadgets {
     /// `syscall; ret`
     pub syscall: RemoteAddress,
-    /// Code that makes rt_sigreturn.
+    /// Code that calls rt_sigreturn.
     pub signal_return: SignalReturn,
 }
 
-/// Instructions in the target that lead into a signal frame.
+/// Ways to return into a signal frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SignalReturn {
     /// `mov $15, %rax; syscall`: libc's signal restorer.
     Restorer(RemoteAddress),
-    /// `pop %rax; ret`, in a static program that handles no signals and so has no restorer. It can be anywhere, for
+    /// `pop %rax; ret`, for a static program that handles no signals and so has no restorer. It can be anywhere, for
     /// example the end of `pop %r8; ret`.
     PopAndReturn(RemoteAddress),
 }
@@ -33,12 +33,12 @@ const RESTORER_SHORT: [u8; 7] = [0xb8, SIGRETURN, 0, 0, 0, 0x0f, 0x05];
 
 const POP_RAX_RET: [u8; 2] = [0x58, 0xc3];
 
-/// Bytes of text that are searched at a time. C libraries have both among their first functions; a larger buffer
-/// costs more by the faults of its pages than reading in fewer pieces saves.
+/// Bytes of text that are searched at a time. C libraries have both sequences among their first functions. A larger
+/// buffer would cost more in page faults than fewer reads save.
 const SEARCH_BYTES: usize = 64 << 10;
 
-/// Where the code was found in a C library, from the beginning of the mapping. Processes that one run starts have the
-/// same one, and to search it takes longer than all else that is found out for a hold.
+/// Offsets of the code in the last C library, from the beginning of the mapping. Processes of one run share a C
+/// library, and searching it takes longer than everything else that prepares a hold.
 static LAST: Mutex<Option<(FileId, [u64; 2])>> = Mutex::new(None);
 
 /// Device and inode.
@@ -61,7 +61,7 @@ impl Gadgets {
                 syscall: RemoteAddress(code.start + syscall),
                 signal_return: SignalReturn::Restorer(RemoteAddress(code.start + restorer)),
             };
-            // What is there is what counts, whatever file it is.
+            // Only the bytes count, whatever file it is.
             if found.are_intact(mem) {
                 return Some(found);
             }
@@ -122,7 +122,7 @@ impl Gadgets {
         })
     }
 
-    /// Returns the beginning of a signal frame: the stack of a thread that returns into it.
+    /// Returns the first words of a signal frame: the stack of a thread that returns into it.
     pub(crate) fn frame_entry(&self) -> Vec<u64> {
         match self.signal_return {
             SignalReturn::Restorer(at) => vec![at.0],
@@ -130,7 +130,7 @@ impl Gadgets {
         }
     }
 
-    /// Returns true if the code is still there.
+    /// Returns true if the code is unchanged.
     pub(crate) fn are_intact(&self, mem: &File) -> bool {
         let has = |at: RemoteAddress, code: &[u8]| {
             let mut there = vec![0; code.len()];
@@ -144,7 +144,7 @@ impl Gadgets {
     }
 }
 
-/// Offset of the first `pattern` in `bytes`.
+/// Returns the offset of the first `pattern` in `bytes`.
 fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     let (haystack, needle) = (bytes.as_ptr().cast(), pattern.as_ptr().cast());
     // SAFETY: both pairs of pointer and length describe slices, which are only read.
@@ -152,7 +152,7 @@ fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     (!place.is_null()).then(|| place.addr() - haystack.addr())
 }
 
-/// Reads a mapping in pieces that overlap, so that no pattern is cut, until `more` is false.
+/// Reads a mapping in overlapping pieces, so that no pattern is cut, until `more` returns false.
 fn for_each_chunk(mem: &File, mapping: &Mapping, mut more: impl FnMut(u64, &[u8]) -> bool) {
     let mut at = mapping.start;
     let mut buffer = vec![0; SEARCH_BYTES];

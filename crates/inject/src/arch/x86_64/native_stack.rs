@@ -1,45 +1,46 @@
-//! Memory in a thread's own stack that nobody uses.
+//! Unused memory in a thread's own stack.
 //!
-//! The first remote call finds no memory of ours in the target: the frames that lead home have to be put somewhere
-//! before the thread is made to do anything. Below the stack pointer is no place for them, because nothing tells the stack
-//! that a thread was created with from another one that lies in it: a coroutine's or a signal handler's stack may be a
-//! local array of main, with main's other data below.
+//! The first remote call finds no memory of ours in the target, but the frames that lead home must be written before
+//! the thread does anything. They cannot be below the stack pointer, because the stack that a thread was created with
+//! cannot be told apart from another stack inside it: the stack of a coroutine or a signal handler may be a local array
+//! of main, with main's other data below.
 //!
-//! The lowest part of the stack that a thread was created with is used by nobody as long as it holds zeros only. Either
-//! the thread has never come that far; or its true stack pointer is in there, and then a return address is, too. Frames
-//! are therefore put there, and zeros when they have done their work. Where this process was killed before that, a mark
-//! says where they are and what they were, so that a part that has changed since then is not taken for unused.
+//! The lowest part of the thread's original stack is unused as long as it contains only zeros. Either the thread has
+//! never come that far, or its true stack pointer is in that part, and then a return address is too. So the frames are
+//! written there, and overwritten with zeros after use. For the case that this process is killed before that, a mark
+//! has the address and a hash of the frames, so that a part that has changed since is not considered unused.
 
 use crate::Registers;
 use memhook_process::Mapping;
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 
-/// The size of that part. The frames take 2 to 24 KiB of it, depending on the vector state.
+/// Size of that part. The frames take 2 to 24 KiB of it, depending on the vector state.
 pub(crate) const ROOM_BYTES: u64 = 32 * 1024;
-/// At its lower end: the timeout of a call that is made again, which the kernel reads when the thread runs already, so
-/// that nobody puts zeros there.
+/// Bytes at its lower end for the timeout of a repeated call. The kernel reads the timeout when the thread already
+/// runs, so it is never overwritten with zeros.
 const TIMEOUT_BYTES: u64 = 16;
-/// Behind that: the mark, then the address, the length and the hash of the frames.
+/// Mark after the timeout, followed by address, length and hash of the frames.
 const MARK: &[u8; 16] = b"memhook-way-home";
-/// The frames are above this.
+/// Bytes below the frames.
 pub(crate) const RESERVED_BYTES: u64 = 64;
-/// Larger than glibc's `struct pthread` (2.3 KiB), to which fs points.
+/// Upper bound of the size of glibc's `struct pthread` (2.3 KiB), to which fs points.
 const DESCRIPTOR_BYTES: u64 = 4096;
-/// The stack ends within this distance behind the descriptor, which is aligned down from the end.
+/// Upper bound of the distance from the descriptor to the end of the stack. The descriptor is aligned down from the
+/// end.
 const REACH_BYTES: u64 = 8192;
 const PAGE_BYTES: u64 = 4096;
 
-/// The unused part of a thread's stack.
+/// Unused part of a thread's stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Room {
     pub range: Range<u64>,
-    /// It is below what is mapped of the main thread's stack, which the kernel extends.
+    /// True if it is below the mapped part of the main thread's stack, which the kernel extends.
     pub grows: bool,
 }
 
-/// Finds it; `Err` with the reason if the thread is not on a stack that it was created with, or has used that up.
-/// `read` reads the target's memory and returns whether it could.
+/// Finds the unused part. Returns `Err` with the reason if the thread is not on its original stack, or has used that
+/// up. `read` reads the target's memory and returns false if it could not.
 pub(crate) fn room(
     mappings: &[Mapping],
     tid: i32,
@@ -51,7 +52,7 @@ pub(crate) fn room(
         return Err(format!("thread {tid} has no known stack at {rsp:#x}"));
     };
     let has_descriptor = stack.contains(thread_pointer);
-    // The main thread's descriptor is elsewhere. A descriptor in this stack is that of another thread, which has a
+    // The main thread's descriptor is elsewhere. A descriptor in this stack belongs to another thread, which runs on a
     // piece of it.
     if stack.path == "[stack]" && !has_descriptor {
         let lowest = stack.start..stack.start.saturating_add(ROOM_BYTES);
@@ -66,8 +67,8 @@ pub(crate) fn room(
             grows: true,
         });
     }
-    // glibc keeps the thread control block, to which fs points, at the upper end of the stack, even of
-    // one that was given by pthread_attr_setstack.
+    // glibc keeps the thread control block, to which fs points, at the upper end of the stack, even of a stack from
+    // pthread_attr_setstack.
     if !(rsp..stack.end).contains(&thread_pointer) {
         return Err(format!(
             "thread {tid} is on a stack of its own making at {rsp:#x} (coroutine or signal stack)"
@@ -97,7 +98,7 @@ pub(crate) fn room(
 }
 
 impl Room {
-    /// The mark of frames at an address, and where it goes.
+    /// Returns the mark of frames at an address, and the mark's address.
     pub(crate) fn mark(&self, at: u64, frames: &[u8]) -> (u64, Vec<u8>) {
         let words = [at, frames.len() as u64, hash(frames)];
         let words = words.iter().flat_map(|word| word.to_le_bytes());
@@ -124,7 +125,7 @@ fn is_unused(range: &Range<u64>, read: &impl Fn(u64, &mut [u8]) -> bool) -> bool
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Puts zeros for the mark and for the frames that it is about, if they are unchanged, or not written yet.
+/// Zeroes the mark and its frames if they are unchanged, or not written yet.
 fn forget_frames(start: u64, bytes: &mut [u8]) -> Option<()> {
     let (words, _) = bytes.get(MARK.len()..)?.as_chunks::<8>();
     let [at, length, hashed] =
@@ -139,10 +140,10 @@ fn forget_frames(start: u64, bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Where a thread's stack begins. The mapping says little, because below a stack without a guard page, and below
-/// memory given by pthread_attr_setstack, there is memory of others. `struct pthread` has `stackblock` and
-/// `stackblock_size` one behind the other, at a place that differs between versions. They are found as two
-/// words that describe a range around the descriptor, the narrowest one if there are several.
+/// Returns the start of a thread's stack. The mapping is not enough, because below a stack without a guard page, or
+/// from pthread_attr_setstack, there may be other memory. `struct pthread` has `stackblock` and `stackblock_size` in
+/// sequence, at an offset that differs between versions. They are found as two words that describe a range around the
+/// descriptor; if there are several, the narrowest one.
 fn begin(descriptor: &[u8], thread_pointer: u64) -> Option<u64> {
     let (words, _) = descriptor.as_chunks::<8>();
     let ends = thread_pointer..=thread_pointer.saturating_add(REACH_BYTES);
@@ -171,7 +172,7 @@ mod tests {
             stack(0x10_0000, 0x20_0000, ""),
             stack(0x70_0000, 0x72_0000, "[stack]"),
         ];
-        // What `struct pthread` says, behind a word that is not part of it, and memory that holds zeros but for one byte.
+        // The contents of `struct pthread`, after an unrelated word, and memory that is zero except for one byte.
         let at = |rsp, fs_base, (block, bytes): (u64, u64), used: u64| {
             let mut registers = crate::regs::zeroed();
             (registers.rsp, registers.fs_base) = (rsp, fs_base);
@@ -227,7 +228,7 @@ mod tests {
         assert!(on_main(0x71_1000).is_err());
     }
 
-    /// glibc states the bounds of a thread of ours, whose stack is a piece of larger memory.
+    /// glibc reports the right bounds of a thread in this process, whose stack is a piece of larger memory.
     #[test]
     fn bounds_are_those_that_the_thread_was_given() {
         const PIECE_BYTES: usize = 256 * 1024;

@@ -1,24 +1,24 @@
-//! Features of the processor that our code needs, and that a thread may have forbidden itself.
+//! Processor features that our code needs, and that a thread may have disabled for itself.
 
 use crate::Error;
 use crate::held::Held;
 use crate::way_home::WayHome;
 use memhook_process::is_filtered;
 
-/// Where the header of the XSAVE area is, whose first word says which components are there (Intel SDM volume 1, 13.4.2).
+/// Offset of the XSAVE header, whose first word has the present components (Intel SDM volume 1, 13.4.2).
 const HEADER: usize = 512;
-/// The number of the component with the protection keys.
+/// Number of the component with the protection keys.
 const PKRU: u32 = 9;
 
 impl Held {
-    /// Fails if the thread may not use the time-stamp counter, before any code of ours runs in it, which does use
-    /// it. Only the thread itself can ask.
+    /// Fails if the thread may not use the time stamp counter. The check comes before any code of ours runs in the
+    /// thread, because that code uses the counter. Only the thread itself can ask the kernel.
     pub(crate) fn check_processor(&mut self, way: WayHome) -> Result<(), Error> {
         let Some(scratch) = self.work.scratch else {
             return Ok(());
         };
         if !self.work.filters_suspended && is_filtered(self.pid, self.tid) {
-            // A filter might kill it for asking.
+            // A filter might kill the thread for the question.
             return Ok(());
         }
         let ask = [libc::PR_GET_TSC as u64, scratch.words().0];
@@ -26,7 +26,7 @@ impl Held {
         let mut mode = [0; 4];
         match asked {
             Ok(_) => self.read(scratch.words(), &mut mode)?,
-            // A filter refuses the question, or might do worse.
+            // A filter refuses the question, or might kill the thread for it.
             Err(Error::RemoteSyscall { .. } | Error::CallIsFiltered { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -40,11 +40,11 @@ impl Held {
     }
 }
 
-/// `Err` with the reason if the thread may not read or write ordinary memory just now, as is the case between two
-/// wrpkru instructions of a program that isolates parts of itself (pkeys(7)): our code could not either.
+/// Returns `Err` with the reason if the thread may not read or write ordinary memory at the moment, as between two
+/// wrpkru instructions of a program that isolates parts of itself (pkeys(7)). Our code could not either.
 pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
-    // Where the component is in the standard form of the area.
-    // SAFETY: cpuid only reads, and every processor of this architecture has it.
+    // Offset of the component in the standard form of the area. SAFETY: cpuid only reads, and every processor of this
+    // architecture has it.
     let offset = std::arch::x86_64::__cpuid_count(13, PKRU).ebx as usize;
     if denies_all(extended, offset) {
         return Err(format!(
@@ -54,7 +54,7 @@ pub(crate) fn check_keys(tid: i32, extended: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if access or writing is denied for key 0, which is the key of all memory that was given no other.
+/// Returns true if access or writing is denied for key 0, the key of all memory without another key.
 fn denies_all(extended: &[u8], offset: usize) -> bool {
     let word = |at: usize| Some(u32::from_le_bytes(*extended.get(at..)?.first_chunk()?));
     let is_there = offset > HEADER && word(HEADER).is_some_and(|set| set & 1 << PKRU != 0);
@@ -73,7 +73,7 @@ mod tests {
             area[2688..2692].copy_from_slice(&keys.to_le_bytes());
             area
         };
-        // What Linux starts every program with.
+        // Initial value for every program on Linux.
         assert!(!denies_all(&area(0x2e7, 0x5555_5554), 2688));
         assert!(denies_all(&area(0x2e7, 0x5555_5555), 2688));
         assert!(denies_all(&area(0x2e7, 0x5555_5556), 2688));

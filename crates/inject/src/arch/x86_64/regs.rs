@@ -1,10 +1,10 @@
-//! The register sets of a stopped thread: general (NT_PRSTATUS) and extended (NT_X86_XSTATE).
+//! Register sets of a stopped thread: general (NT_PRSTATUS) and extended (NT_X86_XSTATE).
 
 use std::io;
 
 use crate::ptrace;
 
-/// General registers of a stopped thread, as `PTRACE_GETREGSET` with NT_PRSTATUS gives them.
+/// General registers of a stopped thread, as `PTRACE_GETREGSET` with NT_PRSTATUS returns them.
 pub type Registers = libc::user_regs_struct;
 
 /// Note types of `<elf.h>`; the libc crate lacks two of them.
@@ -12,24 +12,24 @@ pub(crate) const NT_PRSTATUS: usize = libc::NT_PRSTATUS as usize;
 pub(crate) const NT_X86_XSTATE: usize = 0x202;
 const NT_X86_SHSTK: usize = 0x204;
 
-/// Room for the XSAVE area: 11 KiB with AVX-512 and AMX today.
+/// Size of the buffer for the XSAVE area, which has 11 KiB with AVX-512 and AMX today.
 pub(crate) const XSTATE_ROOM_BYTES: usize = 32 * 1024;
 
-/// Direction flag; the psABI (3.2.1) wants it clear on function entry.
+/// Direction flag, which the psABI (3.2.1) requires to be clear on function entry.
 pub(crate) const EFLAGS_DF: u64 = 1 << 10;
 /// Trap flag.
 pub(crate) const EFLAGS_TF: u64 = 1 << 8;
 
-/// All registers zero.
+/// Returns a register set of zeros.
 pub(crate) fn zeroed() -> Registers {
     // SAFETY: user_regs_struct is 27 integers; all-zero is a valid value.
     unsafe { std::mem::zeroed() }
 }
 
-/// Reads one register set of a stopped thread into `room`; returns how many bytes it has.
+/// Reads one register set of a stopped thread into `room`; returns its size in bytes.
 ///
 /// # Safety
-/// `room` points to so many writable bytes, of a type for which any bytes are a value.
+/// `room` points to this many writable bytes, of a type for which any bytes are a value.
 unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Result<usize> {
     let mut vector = libc::iovec {
         iov_base: room.cast(),
@@ -44,7 +44,7 @@ unsafe fn read_set(tid: i32, set: usize, room: *mut u8, bytes: usize) -> io::Res
 /// Writes one register set of a stopped thread.
 ///
 /// # Safety
-/// `values` points to so many readable bytes.
+/// `values` points to this many readable bytes.
 unsafe fn write_set(tid: i32, set: usize, values: *const u8, bytes: usize) -> io::Result<()> {
     let vector = libc::iovec {
         iov_base: values.cast_mut().cast(),
@@ -71,7 +71,7 @@ pub(crate) fn write(tid: i32, registers: &Registers) -> io::Result<()> {
     unsafe { write_set(tid, NT_PRSTATUS, values, size_of::<Registers>()) }
 }
 
-/// Returns true if the stopped thread `tid` uses a shadow stack: only then does the kernel (since 6.6) have this
+/// Returns true if the stopped thread `tid` uses a shadow stack. Only then does the kernel (since 6.6) have this
 /// register set.
 pub(crate) fn has_shadow_stack(tid: i32) -> bool {
     let mut pointer = 0u64;
@@ -89,7 +89,7 @@ pub(crate) fn read_extended(tid: i32) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes back an area that [`read_extended`] gave.
+/// Writes back an area that [`read_extended`] returned.
 pub(crate) fn write_extended(tid: i32, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: `bytes` is live for its whole length.
     unsafe { write_set(tid, NT_X86_XSTATE, bytes.as_ptr(), bytes.len()) }

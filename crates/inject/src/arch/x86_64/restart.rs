@@ -1,15 +1,15 @@
 //! System calls that our stop interrupted.
 //!
-//! The kernel restarts most of them when the registers come back with `orig_rax` and one of its
-//! internal codes in `rax` (ERESTARTSYS and its kin, signal(7)). Some end with EINTR after any
-//! stop. A program that installed its handlers with SA_RESTART, or that has none, does not expect
-//! this, so we put such a code there, and what is left of the timeout.
+//! The kernel restarts most of them if the registers are restored with `orig_rax` and one of its internal codes in
+//! `rax` (ERESTARTSYS and similar, signal(7)). Some calls end with EINTR after any stop, which a program without
+//! handlers, or whose handlers use SA_RESTART, does not expect. So we set such a code for them, and shorten their
+//! timeout.
 
 use std::time::Duration;
 
 use crate::Registers;
 
-/// The length of the `syscall` instruction.
+/// Length of the `syscall` instruction.
 pub(crate) const SYSCALL_BYTES: u64 = 2;
 const SYSCALL: [u8; SYSCALL_BYTES as usize] = [0x0f, 0x05];
 
@@ -25,9 +25,9 @@ pub(crate) fn is_restart_code(result: i64) -> bool {
     matches!(result, -512 | -513 | -514 | RESTART_BY_BLOCK)
 }
 
-/// Calls that the kernel fails with EINTR rather than restart them (signal(7), "Interruption of
-/// system calls by stop signals"), all of which may be repeated as a whole: a call that had
-/// already done something returns that, not EINTR. Not `close`, whose descriptor is gone.
+/// Calls that the kernel ends with EINTR rather than restart (signal(7), "Interruption of system calls by stop
+/// signals"). Each of them may be repeated as a whole: a call that had already done something returns its result, not
+/// EINTR. `close` is not included, because its descriptor is gone.
 const NEVER_RESTARTED: &[i64] = &[
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -56,8 +56,8 @@ const NEVER_RESTARTED: &[i64] = &[
     libc::SYS_connect,
 ];
 
-/// Returns true if a thread blocked in call `nr` is a poor choice, because a stop would end the call. The calls of the
-/// list above that are only sometimes disturbed count as restartable.
+/// Returns true if a thread blocked in call `nr` is a poor choice because a stop would end the call. Listed calls that
+/// a stop only sometimes ends count as restartable.
 pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
     matches!(
         nr,
@@ -75,7 +75,7 @@ pub(crate) fn is_disturbed_by_a_stop(nr: i64) -> bool {
     )
 }
 
-/// ERESTARTNOHAND: the kernel makes the call again, or ends it with EINTR if a handler is to run.
+/// ERESTARTNOHAND: the kernel repeats the call, or ends it with EINTR if a handler must run.
 const RESTART_UNLESS_HANDLED: i64 = -514;
 
 /// Returns true if the thread was stopped in restart_syscall(2), because an earlier stop had interrupted another call.
@@ -83,10 +83,10 @@ pub(crate) fn is_restarted(saved: &Registers) -> bool {
     saved.orig_rax as i64 == libc::SYS_restart_syscall && is_restart_code(saved.rax as i64)
 }
 
-/// The registers of a thread that is on its way to restart_syscall(2), as they will be there if that is interrupted at
-/// once; `None` if it is not on its way. The kernel sets the registers for that call before it leaves the call that was
-/// interrupted, and the thread may lose the processor, or be interrupted, before it is there: it is then at the `syscall`
-/// instruction, and `orig_rax` still has the number of the first call, or none.
+/// Returns the registers that a thread on its way to restart_syscall(2) will have there; `None` if it is not on its
+/// way. The kernel sets the registers for that call before it leaves the interrupted call, and the thread may lose the
+/// processor or be interrupted in between. It is then at the `syscall` instruction, and `orig_rax` still has the number
+/// of the first call, or none.
 pub(crate) fn on_the_way(
     saved: &Registers,
     read: impl Fn(u64, &mut [u8]) -> bool,
@@ -103,13 +103,13 @@ pub(crate) fn on_the_way(
     })
 }
 
-/// Returns true if the thread was stopped in a call that is about to return EINTR although it may not.
+/// Returns true if the thread was stopped in a call that is about to return EINTR although it must not.
 pub(crate) fn must_be_repeated(saved: &Registers) -> bool {
     saved.rax as i64 == -i64::from(libc::EINTR)
         && NEVER_RESTARTED.contains(&(saved.orig_rax as i64))
 }
 
-/// Returns true if a call that must be repeated ends by itself at some time.
+/// Returns true if a call that must be repeated has a timeout.
 pub(crate) fn has_timeout(saved: &Registers) -> bool {
     match saved.orig_rax as i64 {
         libc::SYS_epoll_wait | libc::SYS_epoll_pwait => saved.r10 as i32 > 0,
@@ -117,7 +117,7 @@ pub(crate) fn has_timeout(saved: &Registers) -> bool {
     }
 }
 
-/// The registers with which this process lets a thread go itself, whose call has lasted this long.
+/// Returns the registers for an ordinary release of a thread whose call has lasted this long.
 pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
     if must_be_repeated(saved) {
         repeat(saved, lasted)
@@ -126,9 +126,9 @@ pub(crate) fn resumed(saved: &Registers, lasted: Duration) -> Registers {
     }
 }
 
-/// Registers for a thread that goes home through rt_sigreturn, which rules out a restart by the
-/// kernel (restore_sigcontext): they make the interrupted call anew, or, if that was restart_syscall, the call
-/// that it continues (`original`, if known). The call ends late, but never with EINTR.
+/// Returns the registers for a thread that goes home through rt_sigreturn, after which the kernel restarts nothing
+/// (restore_sigcontext). They repeat the interrupted call. If that was restart_syscall, they repeat the call that it
+/// continues (`original`, if known). The call ends late, but never with EINTR.
 pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i64>) -> Registers {
     let mut registers = resumed(saved, lasted);
     if registers.orig_rax as i64 >= 0 && is_restart_code(registers.rax as i64) {
@@ -139,13 +139,12 @@ pub(crate) fn unattended(saved: &Registers, lasted: Duration, original: Option<i
     registers
 }
 
-/// Registers that make the interrupted call again, or end it with EINTR if a signal handler runs
-/// first: without us such a signal would have ended the wait, and a program that waits for a flag
-/// set by its handler must not sleep on. The kernel decides, because it alone sees a signal that
-/// comes between our release and the call.
+/// Returns registers that repeat the interrupted call, or end it with EINTR if a signal handler runs first. Without us
+/// such a signal would have ended the wait, and a program that waits for a flag set by its handler must not sleep on.
+/// The kernel decides, because only the kernel sees a signal between our release and the call.
 ///
-/// epoll_wait and epoll_pwait have their timeout in a register (r10, milliseconds), from which the time that
-/// the call has `lasted` is subtracted. For the others see [`timeout_register`].
+/// The timeout of epoll_wait and epoll_pwait is in a register (r10, milliseconds), from which the `lasted` time is
+/// subtracted. For the other calls see [`timeout_register`].
 pub(crate) fn repeat(saved: &Registers, lasted: Duration) -> Registers {
     let mut registers = *saved;
     registers.rax = RESTART_UNLESS_HANDLED as u64;
@@ -157,15 +156,15 @@ pub(crate) fn repeat(saved: &Registers, lasted: Duration) -> Registers {
         if timeout_ms > 0 {
             let timeout = Duration::from_millis(timeout_ms as u64);
             let left = timeout.saturating_sub(lasted);
-            // It is rounded up, because late is better than early.
+            // The time is rounded up, because late is better than early.
             registers.r10 = left.as_nanos().div_ceil(1_000_000) as u64;
         }
     }
     registers
 }
 
-/// The register that points to the timeout of a call, a `struct timespec`. The call only reads it, when
-/// it begins.
+/// Returns the register that points to a call's timeout, a `struct timespec`. The call only reads the timeout, when it
+/// begins.
 pub(crate) fn timeout_register(registers: &mut Registers) -> Option<&mut u64> {
     let register = match registers.orig_rax as i64 {
         libc::SYS_rt_sigtimedwait => &mut registers.rdx,

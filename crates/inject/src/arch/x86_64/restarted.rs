@@ -1,11 +1,11 @@
-//! The call behind restart_syscall(2).
+//! The original call of a restart_syscall(2).
 //!
 //! When a stop has interrupted poll, futex, nanosleep or clock_nanosleep, the kernel resumes the call through
-//! restart_syscall, which takes what is left of the timeout from a block that the kernel keeps. If we are killed
-//! while such a thread is held, it goes home through rt_sigreturn, and that empties the block
-//! (restore_sigcontext in arch/x86/kernel/signal_64.c): restart_syscall would return EINTR, which a futex(2) or a
-//! nanosleep(2) of a program without signal handlers never does. So the thread makes the original call anew. Its
-//! arguments are still in the registers, and only its number has to be found. The wait starts over, so it ends late.
+//! restart_syscall, which takes the remaining timeout from a block in the kernel. If we are killed while such a thread
+//! is held, it goes home through rt_sigreturn, which empties the block (restore_sigcontext in
+//! arch/x86/kernel/signal_64.c). restart_syscall would then return EINTR, which a futex(2) or nanosleep(2) of a program
+//! without signal handlers never does. So the thread repeats the original call. The arguments are still in the
+//! registers, and only the number must be found. The wait starts over, so it ends late.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,21 +22,21 @@ const CALLS: [i64; 4] = [
     libc::SYS_clock_nanosleep,
 ];
 
-/// Distance before the `syscall` instruction within which the call's number is searched.
+/// Length of the code before the `syscall` instruction that is searched for the call's number.
 const CODE_BYTES: usize = 32;
 /// `mov $number, %eax`
 const LOAD_NUMBER: u8 = 0xb8;
-/// There are fewer clocks than this, and no object has so low an address.
+/// Upper bound of clock ids, and lower bound of object addresses.
 const CLOCKS: u64 = 64;
 
-/// Number of threads that are remembered. If there are more, some were seen so long ago that their calls are over.
+/// Limit of the remembered threads. If there are more, some were seen so long ago that their calls are over.
 const MOST_THREADS: usize = 4096;
 
-/// The calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not say where
-/// a thread waits that happens to run when it is asked, as a thread does between two stops in a row.
+/// Calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not report where a
+/// thread waits if the thread is running when the question is asked, as between two stops in a row.
 static SEEN: LazyLock<Mutex<HashMap<i32, (Call, i64)>>> = LazyLock::new(Mutex::default);
 
-/// Identity of a call that survives a restart: where it is made, and its arguments.
+/// Identity of a call that survives a restart: its address and arguments.
 type Call = [u64; 8];
 
 fn call(saved: &Registers) -> Call {
@@ -45,7 +45,7 @@ fn call(saved: &Registers) -> Call {
     [rip, rsp, rdi, rsi, rdx, saved.r10, saved.r8, saved.r9]
 }
 
-/// Remembers the call in which a thread has been stopped, if it will be restarted by restart_syscall.
+/// Remembers the call in which a thread has been stopped, if restart_syscall will restart it.
 pub(crate) fn remember(tid: i32, saved: &Registers) {
     let number = saved.orig_rax as i64;
     if !CALLS.contains(&number) || saved.rax as i64 != RESTART_BY_BLOCK {
@@ -58,7 +58,7 @@ pub(crate) fn remember(tid: i32, saved: &Registers) {
     seen.insert(tid, (call(saved), number));
 }
 
-/// Forgets threads that have ended. Nobody who remembers a call meanwhile waits for long.
+/// Forgets threads that have ended. Another thread that remembers a call meanwhile does not wait for long.
 pub(crate) fn forget_ended() {
     let lock = || SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let before: Vec<_> = lock().iter().map(|(&tid, &seen)| (tid, seen)).collect();
@@ -69,7 +69,7 @@ pub(crate) fn forget_ended() {
         .collect();
     let mut seen = lock();
     for (tid, of) in ended {
-        // Unless the number has a new owner by now.
+        // The number may have a new owner by now.
         if seen.get(&tid) == Some(&of) {
             seen.remove(&tid);
         }
@@ -83,10 +83,10 @@ fn remembered(tid: i32, saved: &Registers) -> Option<i64> {
     (*before == call(saved)).then_some(*number)
 }
 
-/// The number of the call that restart_syscall continues, if it is certain. It is known because the thread was
-/// seen in the call before, from the code in front of the call, or, where that code serves any call, from
-/// where the thread waits. `orig_rax`: what the thread was stopped with, which is the number itself while the thread is
-/// on its way to restart_syscall.
+/// Returns the number of the call that restart_syscall continues, if it is certain. The number is known if the thread
+/// was seen in the call before, from the code before the call, or, if that code serves any call, from the place in the
+/// kernel where the thread waits. `orig_rax`: the value at the stop, which is the number itself while the thread is on
+/// its way to restart_syscall.
 pub(crate) fn original(
     tid: i32,
     orig_rax: i64,
@@ -109,7 +109,7 @@ pub(crate) fn original(
     (agrees && has_arguments_of(saved, number)).then_some(number)
 }
 
-/// The last number of such a call that the code loads.
+/// Returns the last number of such a call that the code loads.
 fn loaded_number(code: &[u8; CODE_BYTES]) -> Option<i64> {
     let load = |window: &[u8]| {
         let (&opcode, number) = window.split_first()?;
@@ -153,8 +153,7 @@ mod tests {
 
     #[test]
     fn a_call_that_was_seen_is_remembered() {
-        // Nobody forgets a thread that is there.
-        // SAFETY: no pointers.
+        // An existing thread is never forgotten. SAFETY: no pointers.
         let own = unsafe { libc::gettid() };
         let mut stopped = registers([0x5000, 0x89, 0, 0x6000]);
         stopped.orig_rax = libc::SYS_futex as u64;
@@ -174,7 +173,7 @@ mod tests {
         assert_eq!(on_its_way, Some(libc::SYS_futex));
     }
 
-    /// An agent that traces short processes for weeks keeps nothing of them.
+    /// An agent that traces short processes for weeks must not accumulate entries.
     #[test]
     fn threads_that_have_ended_are_forgotten() {
         let mut stopped = registers([0x7000, 0x89, 0, 0x8000]);
@@ -182,7 +181,7 @@ mod tests {
         stopped.rax = RESTART_BY_BLOCK as u64;
         // SAFETY: no pointers.
         let own = unsafe { libc::gettid() };
-        // No thread has so large a number (proc_sys_kernel(5), pid_max).
+        // No thread has such a large id (proc_sys_kernel(5), pid_max).
         let ended = (0..1000).map(|n| i32::MAX - n);
         for tid in ended.clone().chain([own]) {
             remember(tid, &stopped);

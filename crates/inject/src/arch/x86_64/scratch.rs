@@ -1,4 +1,4 @@
-//! Memory of ours in the target for the time of one hold, and the code in it.
+//! Our memory in the target during one hold, and the code in it.
 //!
 //! From low to high addresses:
 //!
@@ -6,19 +6,17 @@
 //! guard page (PROT_NONE) | stack, grows down | data page | code page (read and execute)
 //! ```
 //!
-//! The code makes a call or a system call, stores the result and a token that says "done", and
-//! rings the bell: it sends itself a signal whose default action is to do nothing. A tracer sees
-//! even an ignored signal (sig_ignored in kernel/signal.c), so the thread stops there at once; a
-//! trap instruction would do the same, but kill a thread that has lost its tracer. If the bell does
-//! not stop the thread, it spins for a while (`Timing::spin`), where an interrupt finds it. Then it goes
-//! home by itself: it closes the descriptor that it has opened for us and that nobody else knows, puts
-//! `errno` back, points rsp at the signal frame on the thread's own stack and
-//! jumps to libc's `syscall; ret` with the registers for munmap of all this; the `ret` leads to
-//! rt_sigreturn.
+//! The code makes a call or a system call, stores the result and a token that means "done", and rings the bell: the
+//! thread sends itself a signal that is ignored by default. A tracer sees even an ignored signal (sig_ignored in
+//! kernel/signal.c), so the thread stops there immediately. A trap instruction would do the same, but would kill a
+//! thread that has lost its tracer. If the bell does not stop the thread, it spins for a while (`Timing::spin`), so
+//! that an interrupt finds it. Then the thread goes home by itself. It closes the descriptor that it has opened for us
+//! and that no other code knows, restores `errno`, points rsp at the signal frame on its own stack, and jumps to libc's
+//! `syscall; ret` with the registers for a munmap of this memory; the `ret` leads to rt_sigreturn.
 //!
-//! Spinning without the bell would work, but it costs a scheduler tick for each operation where this
-//! process and the thread share a processor. A sleep instead of the spin would, when interrupted, overwrite
-//! what the kernel remembers of the target's own sleep (its restart block).
+//! Spinning without the bell would work, but each operation would cost a scheduler tick if this process and the thread
+//! share a processor. Sleeping instead of spinning would, when interrupted, overwrite the kernel's record of the
+//! target's own sleep (the restart block).
 
 use std::arch::global_asm;
 use std::hash::{BuildHasher, RandomState};
@@ -27,20 +25,20 @@ use std::ops::Range;
 use memhook_process::{Mapping, RemoteAddress};
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// The end of the addresses that mmap gives unless it is asked for higher ones (47 bits).
+/// End of the addresses that mmap returns without a hint for higher ones (47 bits).
 const USER_END: u64 = (1 << 47) - PAGE_BYTES;
-/// Room for dlopen and an allocator behind it; only touched pages cost memory.
+/// Size of a stack for dlopen and an allocator that it calls; only touched pages cost memory.
 const STACK_BYTES: u64 = 256 * 1024;
 
-/// The words of the data page, by offset.
+/// Words of the data page, by offset.
 pub(crate) mod word {
-    /// rax of the operation.
+    /// rax after the operation.
     pub(crate) const RESULT: u64 = 0;
-    /// The token, once the result is there.
+    /// Token, once the result is stored.
     pub(crate) const DONE: u64 = 8;
     /// Value to store in [`DONE`].
     pub(crate) const TOKEN: u64 = 16;
-    /// Number of counts of the time-stamp counter to spin.
+    /// Number of time stamp counter ticks to spin.
     pub(crate) const COUNTS: u64 = 24;
     /// Address of the signal frame.
     pub(crate) const FRAME: u64 = 32;
@@ -49,27 +47,26 @@ pub(crate) mod word {
     /// Address and length of the scratch mapping.
     pub(crate) const START: u64 = 48;
     pub(crate) const BYTES: u64 = 56;
-    /// Address of the thread's errno, 0 as long as it is not known, and its value.
+    /// Address of the thread's errno (0 while it is unknown), and its value.
     pub(crate) const ERRNO_ADDRESS: u64 = 64;
     pub(crate) const ERRNO_VALUE: u64 = 72;
-    /// Number of the signal that is the bell, 0 for none.
+    /// Signal of the bell; 0: none.
     pub(crate) const BELL: u64 = 80;
-    /// One more than the descriptor that is to be closed on the way home, 0 for none; of a call that failed, what is
-    /// not above 0.
+    /// One more than the descriptor to close on the way home; 0 or less: none, or the call that should open it failed.
     pub(crate) const OPENED: u64 = 88;
-    /// Device and inode of the object that may be closed: of what that descriptor was when it was opened. Another thread
-    /// may close it and open a file of the target, which gets the number; that file is not closed.
+    /// Device and inode that the descriptor had when it was opened. Only this object may be closed: another thread may
+    /// close the descriptor and open a file of the target, which gets the number.
     pub(crate) const DEVICE: u64 = 96;
     pub(crate) const INODE: u64 = 104;
     /// Result of fstat(2): on x86-64 it begins with device and inode, and has 144 bytes (asm/stat.h).
     pub(crate) const STATUS: u64 = 112;
-    /// Counts while the thread waits for leave to make a system call; [`TAKEN`] once it has taken it.
+    /// Counts while the thread waits for leave to make a system call; [`TAKEN`] once the thread has taken the leave.
     pub(crate) const WAITS: u64 = STATUS + 144;
-    /// The count of the time-stamp counter at which that leave ends, 0 for none.
+    /// Time stamp counter value at which that leave ends; 0: no leave.
     pub(crate) const LEAVE: u64 = WAITS + 8;
     /// End of the words; strings and structures follow.
     pub(crate) const END: u64 = LEAVE + 8;
-    /// Value of [`WAITS`]: the thread is on its way into the call.
+    /// Value of [`WAITS`] when the thread is on its way into the call.
     pub(crate) const TAKEN: u64 = u64::MAX;
 }
 
@@ -282,7 +279,7 @@ unsafe extern "C" {
     static memhook_inject_stub_end: u8;
 }
 
-/// The code for the code page.
+/// Returns the code for the code page.
 pub(crate) fn stub() -> &'static [u8] {
     let begin = &raw const memhook_inject_stub_begin;
     let bytes = (&raw const memhook_inject_stub_end).addr() - begin.addr();
@@ -290,12 +287,12 @@ pub(crate) fn stub() -> &'static [u8] {
     unsafe { std::slice::from_raw_parts(begin, bytes) }
 }
 
-/// Where the scratch mapping is to be. This is known before it is made, so that the thread can be left with
-/// the order to unmap it. It is a random place in the middle of the largest gap between mappings, where
-/// the kernel puts nothing by itself and to where neither heap nor stacks grow.
+/// Address of the scratch mapping, chosen before the mapping is made, so that the thread can be left with the order to
+/// unmap it. It is a random place in the middle of the largest gap between mappings: the kernel puts nothing there by
+/// itself, and neither heap nor stacks grow to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// The middle half of the gap.
+    /// Middle half of the gap.
     room: Range<u64>,
     address: u64,
 }
@@ -321,15 +318,15 @@ impl Place {
         place
     }
 
-    /// A place at random for other memory of ours, which stays for longer: also far from what mmap(2) and brk(2) give.
-    /// `None`: the gap is too small.
+    /// Returns a random place for other memory of ours, which stays longer and must also be far from the results of
+    /// mmap(2) and brk(2). `None`: the gap is too small.
     pub(crate) fn for_memory(&self, bytes: u64) -> Option<u64> {
         let pages = (self.room.end - self.room.start).checked_sub(bytes)? / PAGE_BYTES;
         let page = RandomState::new().hash_one(bytes) % pages.max(1);
         Some(self.room.start.next_multiple_of(PAGE_BYTES) + page * PAGE_BYTES)
     }
 
-    /// Chooses another one.
+    /// Chooses another place.
     pub(crate) fn change(&mut self) {
         let room = self.room.end - self.room.start;
         let pages = room.saturating_sub(Scratch::BYTES) / PAGE_BYTES;
@@ -355,12 +352,12 @@ impl Scratch {
         self.start + (PAGE_BYTES + STACK_BYTES)
     }
 
-    /// The page of words.
+    /// Returns the address of the page of words.
     pub(crate) fn words(self) -> RemoteAddress {
         self.stack_top()
     }
 
-    /// Room for strings and structures, up to the end of the page.
+    /// Returns the address of the room for strings and structures, up to the end of the page.
     pub(crate) fn data(self) -> RemoteAddress {
         self.words() + word::END
     }
@@ -369,19 +366,19 @@ impl Scratch {
         self.words() + PAGE_BYTES
     }
 
-    /// Entry that calls r11.
+    /// Returns the entry that calls r11.
     pub(crate) fn call_entry(self) -> RemoteAddress {
         self.code()
     }
 
-    /// Entry that calls r14 with each word from r12 up to r13, or until the time-stamp counter has
-    /// reached r15; its result is where it stopped.
+    /// Returns the entry that calls r14 with each word from r12 up to r13, or until the time stamp counter has reached
+    /// r15. Its result is the address where it stopped.
     pub(crate) fn each_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_each)
     }
 
-    /// Entry that makes the clone call in the registers and waits for the child. The child makes the
-    /// same call, and both it and its own child exit.
+    /// Returns the entry that makes the clone call in the registers and waits for the child. The child makes the same
+    /// call, and both it and its own child exit.
     pub(crate) fn fork_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_fork)
     }
@@ -389,40 +386,40 @@ impl Scratch {
     /// Number of bytes at [`Scratch::data`].
     pub(crate) const DATA_BYTES: u64 = PAGE_BYTES - word::END;
 
-    /// Entry that makes the system call in the registers.
+    /// Returns the entry that makes the system call in the registers.
     pub(crate) fn syscall_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_syscall)
     }
 
-    /// Entry that waits for a leave that has not ended ([`word::LEAVE`]), and goes on at rbx; it goes home after
-    /// `Timing::spin`.
+    /// Returns the entry that waits for a leave that has not ended ([`word::LEAVE`]) and continues at rbx. Without a
+    /// leave, the thread goes home after `Timing::spin`.
     pub(crate) fn leave_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_leave)
     }
 
-    /// Entry that makes the system call in the registers, which opens a descriptor, and notes what that is. On the way
-    /// home it is closed.
+    /// Returns the entry that makes the system call in the registers, which opens a descriptor, and records the
+    /// descriptor's object. The descriptor is closed on the way home.
     pub(crate) fn open_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_open)
     }
 
-    /// Entry that closes the descriptor in rdi if it is the object that was noted, else says EBADF. From its first
-    /// instruction on, the way home closes no descriptor: another thread may have its number by then.
+    /// Returns the entry that closes the descriptor in rdi if it is the recorded object, otherwise returns EBADF. From
+    /// its first instruction on, the way home closes no descriptor: another thread may have its number by then.
     pub(crate) fn close_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_close)
     }
 
-    /// Entry that goes home at once.
+    /// Returns the entry that goes home immediately.
     pub(crate) fn home_entry(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_home)
     }
 
-    /// A callback for dl_iterate_phdr(3) that wants to see no further module.
+    /// Returns the address of a callback for dl_iterate_phdr(3) that ends the iteration.
     pub(crate) fn found(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_found)
     }
 
-    /// Where the thread stops once it has rung the bell.
+    /// Returns the address at which the thread stops after ringing the bell.
     pub(crate) fn rung(self) -> RemoteAddress {
         self.at(&raw const memhook_inject_stub_rung)
     }

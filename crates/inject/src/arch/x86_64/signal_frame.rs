@@ -1,26 +1,26 @@
-//! Signal frames that take a thread back to where it was, without any help of ours.
+//! Signal frames that take a thread back to its state at the stop without our help.
 //!
-//! When this process is killed the kernel detaches it and the held thread runs on with whatever
-//! registers are set. So every remote operation ends, if nobody stops the thread first, in
-//! rt_sigreturn(2) with a frame that describes the state of the first stop.
+//! When this process is killed, the kernel detaches from the held thread, which runs on with whatever registers are
+//! set. So every remote operation ends, unless the thread is stopped first, in rt_sigreturn(2) with a frame that
+//! describes the state at the first stop.
 //!
-//! While the scratch memory is being made, another frame comes before that one: it makes the thread
-//! unmap the scratch, whose address was chosen beforehand. So nothing stays mapped if the tracer dies
-//! right after the mmap, when nobody has seen its result.
+//! While the scratch memory is being made, another frame comes before that one. It makes the thread unmap the scratch
+//! memory, whose address was chosen beforehand. So nothing stays mapped if the tracer dies right after the mmap, before
+//! it has seen the result.
 //!
-//! Layout: `struct ucontext` of arch/x86/include/uapi/asm/ucontext.h, `struct sigcontext_64` and
-//! `struct _fpx_sw_bytes` of uapi/asm/sigcontext.h, checked by arch/x86/kernel/fpu/signal.c.
+//! Layout: `struct ucontext` of arch/x86/include/uapi/asm/ucontext.h, `struct sigcontext_64` and `struct _fpx_sw_bytes`
+//! of uapi/asm/sigcontext.h, checked by arch/x86/kernel/fpu/signal.c.
 
 use crate::Registers;
 
 /// Flags of a 64-bit kernel: UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS.
 const UC_FLAGS: u64 = 0x7;
 
-/// There is no such mode, so do_sigaltstack refuses it, and restore_altstack ignores the refusal: the thread
-/// keeps its alternate signal stack, which ptrace cannot read.
+/// Invalid flags of a signal stack. do_sigaltstack refuses them, and restore_altstack ignores the refusal, so the
+/// thread keeps its alternate signal stack, which ptrace cannot read.
 const ALTSTACK_FLAGS_REFUSED: u64 = 0x7;
 
-/// The length up to the end of the signal mask; the kernel reads nothing behind it.
+/// Length up to the end of the signal mask; the kernel reads nothing after it.
 const UCONTEXT_BYTES: usize = 304;
 const UC_STACK_FLAGS: usize = 24;
 const UC_REGISTERS: usize = 40;
@@ -32,39 +32,39 @@ const UC_SIGMASK: usize = 296;
 const SOFTWARE_BYTES: usize = 464;
 const HEADER: usize = 512;
 const HEADER_END: usize = 576;
-/// XRSTOR faults on any other address.
+/// Required alignment: XRSTOR faults on any other address.
 const XSAVE_ALIGN: u64 = 64;
 
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
 
-/// Two frames ready to be written, one above the other.
+/// Two frames to write, one above the other.
 pub(crate) struct Frames {
-    /// The address of the lower one, which makes a system call and leads to the other.
+    /// Address of the lower frame, which makes a system call and leads to the other.
     pub call: u64,
-    /// The address of the upper one, which leads home.
+    /// Address of the upper frame, which leads home.
     pub home: u64,
-    /// The bytes from the lower one's address on.
+    /// Contents from the lower address on.
     pub bytes: Vec<u8>,
 }
 
-/// Offset of the first argument of the call in its frame, which begins with so many words.
+/// Returns the offset of the call's first argument in a frame that begins with this many words.
 pub(crate) fn call_argument(entry_words: usize) -> u64 {
     (entry_words * 8 + UC_REGISTERS + 8 * 8) as u64
 }
 
-/// The state to which a frame leads.
+/// State that a frame restores.
 pub(crate) struct State<'a> {
     pub registers: &'a Registers,
     /// Blocked signals.
     pub mask: u64,
 }
 
-/// Builds the frames to be put below the address `end`. In the state `call` the thread makes a system call through a
-/// `syscall; ret`; its rsp is set here.
+/// Builds the frames that end at the address `end`. In the state `call` the thread makes a system call through a
+/// `syscall; ret`; this function sets its rsp.
 ///
-/// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET gives it; a frame begins with
-/// `entry`, where rsp points before a `ret` into it ([`crate::gadgets::Gadgets::frame_entry`]).
+/// `extended` is an XSAVE area in standard form as PTRACE_GETREGSET returns it. Each frame begins with `entry`, to
+/// which rsp points before a `ret` into the frame ([`crate::gadgets::Gadgets::frame_entry`]).
 pub(crate) fn build(
     end: u64,
     home: &State<'_>,
@@ -74,7 +74,7 @@ pub(crate) fn build(
 ) -> Frames {
     let xsave = used_xsave(extended);
     let xsave_at = (end - xsave.len() as u64 - 4) & !(XSAVE_ALIGN - 1);
-    // The stack pointer at `ret` is aligned as at any function entry.
+    // At `ret`, the stack pointer is aligned as at any function entry.
     let frame_bytes = (entry.len() * 8 + UCONTEXT_BYTES) as u64;
     let home_at = (xsave_at - frame_bytes) & !15;
     let call_at = (home_at - frame_bytes) & !15;
@@ -89,7 +89,7 @@ pub(crate) fn build(
     ] {
         bytes.resize((at - call_at) as usize, 0);
         bytes.extend(entry.iter().flat_map(|word| word.to_le_bytes()));
-        // The same vector state for both: the protection keys of memory are part of it.
+        // Both frames have the same vector state, which includes the protection keys of memory.
         bytes.extend(user_context(registers, state.mask, xsave_at));
     }
     bytes.resize((xsave_at - call_at) as usize, 0);
@@ -139,9 +139,9 @@ fn user_context(registers: &Registers, mask: u64, xsave_at: u64) -> [u8; UCONTEX
     context
 }
 
-/// The part of the area up to the end of the last component that is not in its initial state. The
-/// whole area may be larger than the kernel takes from this thread: AMX state counts in the
-/// register set, but in a signal frame only once the process has asked for AMX.
+/// Returns the area up to the end of the last component that is not in its initial state. The whole area may be larger
+/// than the kernel accepts from this thread: the register set includes AMX state, but a signal frame only after the
+/// process has asked for AMX.
 fn used_xsave(extended: &[u8]) -> &[u8] {
     let used = word(extended, HEADER);
     let end = (2..63)
@@ -154,7 +154,7 @@ fn used_xsave(extended: &[u8]) -> &[u8] {
     &extended[..end.min(extended.len())]
 }
 
-/// The area with what the kernel must find in it before it restores more than x87 and SSE.
+/// Returns the area with the fields that the kernel requires for restoring more than x87 and SSE.
 fn sigframe_xsave(xsave: &[u8]) -> Vec<u8> {
     let mut area = xsave.to_vec();
     // In a register set the first software word is XCR0 (fpu/xstate.c, xstate_fx_sw_bytes).

@@ -1,14 +1,15 @@
-//! Places at which a program stops for its tracer, and runs through unharmed without one.
+//! Places at which a program stops for its tracer, and which have no effect without one.
 //!
-//! A breakpoint kills a program whose tracer has died, because nobody takes the SIGTRAP. (So do a debug register
-//! and a single step, which the kernel does not clear when a tracer ends.) A system call does not. There are two of
-//! them:
+//! A breakpoint kills a program whose tracer has died, because the SIGTRAP is not handled. A debug register and a
+//! single step do too, because the kernel does not clear them when a tracer ends. A system call does not. Two calls are
+//! suitable:
 //!
-//! - The program sends itself [`SIGNAL`]. The kernel queues even an ignored signal for a thread that is traced
-//!   (`sig_ignored` in kernel/signal.c), so its tracer sees the thread stop with it. Without a tracer, nothing comes of
-//!   a signal that is ignored by default.
-//! - getpid(2), at whose end the kernel stops the thread if its tracer resumes it with PTRACE_SYSCALL. Then all other
-//!   system calls stop it as well, twice each, and to start a program of a few libraries takes a hundred of them.
+//! - The program sends itself [`SIGNAL`]. The kernel queues even an ignored signal for a traced thread (`sig_ignored`
+//!   in kernel/signal.c), so the tracer sees the thread stop with it. Without a tracer, a signal that is ignored by
+//!   default has no effect.
+//! - getpid(2), at whose end the kernel stops the thread if its tracer resumes it with PTRACE_SYSCALL. All other system
+//!   calls then stop the thread as well, twice each, and starting a program with a few libraries takes a hundred of
+//!   them.
 
 use std::fs::File;
 use std::io;
@@ -19,13 +20,13 @@ use memhook_process::Mapping;
 
 /// `mov $SYS_getpid, %eax; syscall`. It changes rax, rcx and r11.
 const CALL: [u8; 7] = [0xb8, libc::SYS_getpid as u8, 0, 0, 0, 0x0f, 0x05];
-/// Ignored by default, and at the start of a program nobody handles it yet.
+/// Signal of the probe. It is ignored by default, and no program has a handler for it at its start.
 pub(crate) const SIGNAL: i32 = libc::SIGURG;
 const RET: u8 = 0xc3;
 /// `endbr64`
 const LANDING: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-/// Beginnings of glibc's and other crt1.o, and of musl's: `xor %ebp, %ebp; mov %rdx, %r9`, and `xor %rbp, %rbp; mov
-/// %rsp, %rdi`. Both work at any address, and neither is shorter than a jump.
+/// First instructions of crt1.o in glibc and others, and in musl: `xor %ebp, %ebp; mov %rdx, %r9`, and `xor %rbp, %rbp;
+/// mov %rsp, %rdi`. Both work at any address, and neither is shorter than a jump.
 const STARTS: [&[u8]; 2] = [
     &[0x31, 0xed, 0x49, 0x89, 0xd1],
     &[0x48, 0x31, 0xed, 0x48, 0x89, 0xe7],
@@ -35,10 +36,10 @@ const LONGEST_START: usize = 6;
 const JUMP: u8 = 0xe9;
 const JUMP_BYTES: u64 = 5;
 
-/// Functions begin at multiples of this, and the rest up to the next one is padding.
+/// Functions begin at multiples of this, and the bytes up to the next multiple are padding.
 const FUNCTION_ALIGN: u64 = 16;
 
-/// By what a probe stops a thread.
+/// How a probe stops a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopBy {
     /// At the entry and the exit of its system call.
@@ -48,8 +49,8 @@ pub(crate) enum StopBy {
 }
 
 impl StopBy {
-    /// The code, up to and with its `syscall` instruction. What it changes belongs to a function that is called
-    /// (psABI 3.2.1).
+    /// Returns the code, including its `syscall` instruction. It changes only registers that a called function may
+    /// change (psABI 3.2.1).
     fn code(self) -> Vec<u8> {
         match self {
             StopBy::SystemCall => CALL.to_vec(),
@@ -65,20 +66,20 @@ impl StopBy {
     }
 }
 
-/// A changed place.
+/// Changed code.
 pub(crate) struct Probe {
-    /// Way to stop a thread.
+    /// How the probe stops a thread.
     pub stop_by: StopBy,
-    /// Where a stopped thread continues once the original code is back.
+    /// Address at which a stopped thread continues after the original code is restored.
     pub resume: u64,
-    /// The address behind its `syscall` instruction.
+    /// Address after its `syscall` instruction.
     after_call: u64,
-    /// The addresses and original bytes of what was overwritten, in the order in which to put them back.
+    /// Addresses and original bytes of the overwritten code, in the order of restoring.
     originals: Vec<(u64, Vec<u8>)>,
 }
 
 impl Probe {
-    /// Makes one in an empty function that is followed by padding; `None` if the function is not like that.
+    /// Makes a probe in an empty function that is followed by padding; `None` if the function is not.
     pub fn in_empty_function(
         mem: &File,
         address: u64,
@@ -100,8 +101,8 @@ impl Probe {
         Ok(Some(probe))
     }
 
-    /// Makes one at the entry point of a program, which lies in the mapping `text`: the code takes a detour through
-    /// the unused end of the mapping's last page. `None` if there is no such end, or if the code begins otherwise.
+    /// Makes a probe at the entry point of a program, in the mapping `text`: the code takes a detour through the unused
+    /// end of the mapping's last page. `None` if there is no unused end, or if the code begins in an unknown way.
     pub fn at_entry(mem: &File, entry: u64, text: &Mapping) -> io::Result<Option<Probe>> {
         let mut code = [0; LANDING.len() + LONGEST_START];
         mem.read_exact_at(&mut code, entry)?;
@@ -112,7 +113,7 @@ impl Probe {
             return Ok(None);
         };
         let bytes = CALL.len() + begin.len() + JUMP_BYTES as usize;
-        // The room has some bytes more, because the last instruction of the program may end in zeros.
+        // The room needs some more bytes, because the last instruction of the program may end in zeros.
         let mut room = vec![0; bytes + 16];
         let room_start = text.end - room.len() as u64;
         mem.read_exact_at(&mut room, room_start)?;
@@ -153,13 +154,13 @@ impl Probe {
         Ok(())
     }
 
-    /// Returns true if a thread that has stopped is at the end of the probe's call.
+    /// Returns true if a stopped thread is at the end of the probe's call.
     pub fn is_passed_by(&self, now: &Registers) -> bool {
         // At the entry of a call rax holds -ENOSYS (arch/x86/entry/entry_64.S).
         now.rip == self.after_call && now.rax as i64 != -i64::from(libc::ENOSYS)
     }
 
-    /// Puts the original code back. No thread may be inside the probe.
+    /// Restores the original code. No thread may be inside the probe.
     pub fn remove(self, mem: &File) -> io::Result<()> {
         for (address, original) in &self.originals {
             mem.write_all_at(original, *address)?;
@@ -170,7 +171,7 @@ impl Probe {
     }
 }
 
-/// A jump; `None` if it is too far, because text may be larger than the 2 GiB that a jump reaches.
+/// Encodes a jump; `None` if the distance is too large, because text may be larger than the 2 GiB that a jump reaches.
 fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
     let distance = to.wrapping_sub(from + JUMP_BYTES) as i64;
     let distance = i32::try_from(distance).ok()?;
@@ -179,8 +180,8 @@ fn jump(from: u64, to: u64) -> Option<[u8; JUMP_BYTES as usize]> {
     Some(code)
 }
 
-/// Returns true if `code` holds only what assemblers fill gaps with: `int3`, and `nop` of any length, even if the last
-/// one reaches beyond the end.
+/// Returns true if `code` contains only the padding of assemblers: `int3`, and `nop` of any length, even if the last
+/// one extends beyond the end.
 fn is_padding(mut code: &[u8]) -> bool {
     while !code.is_empty() {
         // These are prefixes: operand size, %cs.
@@ -211,7 +212,7 @@ mod tests {
         assert!(!is_padding(&[0x90, 0x48, 0x8d, 0x05]) && !is_padding(&[0]));
     }
 
-    /// Behind the call there is a `ret`.
+    /// A `ret` follows the call.
     #[test]
     fn both_calls_fit_into_an_empty_function() {
         for stop_by in [StopBy::SystemCall, StopBy::Signal(u32::MAX)] {

@@ -2,22 +2,23 @@
 
 use super::look::Look;
 
-/// The time between two looks.
+/// Time between two looks.
 pub(super) const PERIOD_NS: u64 = 50_000_000;
-/// A holder that has lost so much time of a hold, because it got no processor or stood still, has to let its target go.
+/// Lost time of a hold, because the holder got no processor or stood still, after which the holder must release its
+/// target.
 const PATIENCE_NS: u64 = 400_000_000;
-/// After so many looks in a row at which it stood still, a holder is ended that cannot be made to let go; and one that is to
-/// let go and could, and has not done so at so many looks. They are counted rather than timed, because nobody is late after
-/// a pause of the whole machine.
+/// Number of consecutive looks after which a holder is ended: one that stood still and cannot be made to release its
+/// target, or one that was told to release it, could, and did not. Looks are counted rather than timed, because after a
+/// pause of the whole machine no holder is late.
 const LOOKS: u32 = 10;
-/// Like the constant above, where the target has been released: it takes no harm, and only our own caller waits.
+/// Like the constant above, if the target has been released: it is not harmed, and only our own caller waits.
 const FREE_LOOKS: u32 = 600;
-/// A holder that has run for so long without a step of its work has to let its target go.
+/// Running time without a step of its work after which a holder must release its target.
 const PATIENCE_WITH_RUNNING_NS: u64 = 2_000_000_000;
-/// It is ended when it has run for so long.
+/// Running time without a step after which a holder is ended.
 const RUNNING_LIMIT_NS: u64 = 10_000_000_000;
-/// Where more threads want to run than there are processors, whoever the holder waits for gets its turn that much more
-/// rarely, and a look counts for that much less: for this share of a look at least.
+/// If more threads want to run than there are processors, the thread that the holder waits for gets its turn more
+/// rarely, and a look counts for proportionally less, but at least for this fraction (1/n).
 const LEAST_SHARE: u32 = 12;
 /// Weight of a look on a machine that is not busy.
 const WHOLE_LOOK: u32 = 1 << 16;
@@ -26,20 +27,20 @@ const WHOLE_LOOK: u32 = 1 << 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     GoOn,
-    /// The holder has to let its target go.
+    /// The holder must release its target.
     LetGo,
-    /// It is to be ended, because it stands still.
+    /// The holder is ended because it stands still.
     EndStill,
-    /// It is to be ended, because it runs and makes no progress.
+    /// The holder is ended because it runs and makes no progress.
     EndRunning,
 }
 
 /// Ways to release the target while the holder lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Not now: all threads have to stand still for what the holder does, or no signal is free for it.
+    /// None now: the holder's work needs all threads to be stopped, or no signal is free.
     None,
-    /// The holder does it as soon as it gets a signal.
+    /// The holder releases it as soon as it gets a signal.
     Signal,
     /// It has.
     Done,
@@ -49,12 +50,12 @@ pub(super) enum Way {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Course {
     before: Option<Look>,
-    /// In parts of a look: for how long it has stood still, and for how long it has not answered although it could.
+    /// Weights of looks at which the holder stood still, and of looks at which it did not react although it could.
     still: u32,
     unanswered: u32,
     is_asked: bool,
     lost_ns: u64,
-    /// Steps of the work at the last look, and how long the holder had run at the last step.
+    /// Steps of the work at the last look, and the holder's running time at the last step.
     steps: u32,
     ran_ns: u64,
 }
@@ -62,15 +63,15 @@ pub(super) struct Course {
 /// One look.
 pub(super) struct Seen {
     pub holder: Look,
-    /// Number of steps of its work that it has done.
+    /// Number of steps of its work.
     pub steps: u32,
-    /// Time since the look before.
+    /// Time since the previous look.
     pub elapsed_ns: u64,
     pub way: Way,
 }
 
 impl Course {
-    /// Judges a look. `share`: what a look at which the holder stands still counts for; `starves`: whether a thread that it
+    /// Judges a look. `share`: weight of a look at which the holder stands still; `starves`: true if a thread that it
     /// may wait for gets no processor.
     pub(super) fn judge(
         &mut self,
@@ -85,7 +86,7 @@ impl Course {
             (Some(before), Some(turns)) => before.turns == Some(turns),
             (Some(_), None) => matches!(now.state, b'T' | b't'),
         };
-        // It runs, or waits for a processor, which it would need to be ended too.
+        // It runs, or waits for a processor, which it would also need to be ended.
         let is_still = has_no_turn && now.state != b'R';
         let waited = |look: Look| look.turns.map_or(0, |turns| turns[1]);
         let waited = waited(now).saturating_sub(before.map_or(waited(now), waited));
@@ -96,7 +97,7 @@ impl Course {
         if !is_still {
             self.still = 0;
         }
-        // Each signal wakes a frozen holder for a moment, which takes it a turn.
+        // Each signal wakes a frozen holder for a moment, which uses a turn.
         let is_silent = self.is_asked && seen.way == Way::Signal && now.state != b'R';
         let is_silent = is_silent && (is_still || !is_starved);
         if (is_still || is_silent) && !starves() {
@@ -116,7 +117,7 @@ impl Course {
         if before.is_none() || self.steps != seen.steps {
             (self.steps, self.ran_ns) = (seen.steps, ran);
         }
-        // Where all threads are held, much is read between two steps.
+        // If all threads are held, much is read between two steps.
         let ran = match seen.way {
             Way::None => 0,
             Way::Signal | Way::Done => ran.saturating_sub(self.ran_ns),
@@ -165,7 +166,7 @@ mod tests {
 
     const MILLISECOND: u64 = 1_000_000;
 
-    /// A holder, by what the kernel says of it.
+    /// Simulated holder, described by the kernel's figures.
     struct Holder {
         course: Course,
         way: Way,
@@ -183,7 +184,7 @@ mod tests {
             }
         }
 
-        /// Looks until the verdict is another one than to go on; how many looks that took, of a thousand.
+        /// Looks until the verdict is not to continue; returns the number of looks, at most a thousand.
         fn verdict(
             &mut self,
             state: u8,
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn a_holder_that_works_is_left_alone() {
         for way in [Way::None, Way::Signal, Way::Done] {
-            // It polls: a little time, many turns.
+            // A polling holder: little time, many turns.
             let verdict = Holder::new(way).verdict(b'S', false, |holder| {
                 holder.turns[0] += MILLISECOND;
                 holder.turns[2] += 45;
@@ -218,7 +219,7 @@ mod tests {
             });
             assert_eq!(verdict, None);
         }
-        // Where all threads are held, it may copy for long.
+        // If all threads are held, the holder may copy for long.
         let verdict = Holder::new(Way::None).verdict(b'R', false, |holder| {
             holder.turns[0] += PERIOD_NS;
         });
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_holder_that_gets_no_processor_lets_go_and_is_never_ended() {
-        // No turn at all; and one of a millisecond now and then.
+        // No turn at all; and one of a millisecond at intervals.
         for every in [u64::MAX, 2] {
             let mut looks = 0;
             let mut starved = |holder: &mut Holder| {
@@ -264,7 +265,7 @@ mod tests {
             let found = Holder::new(way).verdict(b'D', false, |_| ());
             assert_eq!(found, Some((looks + 1, verdict)));
         }
-        // It has been told, and does not answer.
+        // It has been told, and does not react.
         let mut holder = Holder::new(Way::Signal);
         let last = std::iter::from_fn(|| holder.verdict(b'D', false, |_| ()))
             .find(|&(_, verdict)| verdict != Verdict::LetGo);
@@ -277,7 +278,7 @@ mod tests {
         let last = std::iter::from_fn(|| holder.verdict(b'S', false, &mut frozen))
             .find(|&(_, verdict)| verdict != Verdict::LetGo);
         assert_eq!(last, Some((1, Verdict::EndStill)));
-        // As long as it is starved, that does not count.
+        // While it is starved, that does not count.
         let mut holder = Holder::new(Way::Signal);
         let mut silent = std::iter::from_fn(|| holder.verdict(b'S', true, |_| ())).take(500);
         assert!(silent.all(|(_, verdict)| verdict == Verdict::LetGo));
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_look_counts_for_less_on_a_busy_machine() {
-        // Nobody else, as many as processors, unknown.
+        // No other thread, as many as processors, unknown.
         for (threads, processors) in [(1, 2), (2, 2), (0, 2), (1, 1 << 14)] {
             assert_eq!(share(threads, processors), WHOLE_LOOK);
         }

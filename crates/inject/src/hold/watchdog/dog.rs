@@ -1,8 +1,8 @@
 //! Code of the watchdog process.
 //!
-//! It shares our memory, and with it the thread-local variables of the thread that made it, so it may not call
-//! libc (`errno` is such a variable), allocate, or panic. It makes system calls directly, and for the same
-//! reason reads its files of /proc itself, although otherwise only `memhook-process` does that.
+//! It shares our memory, and with it the thread-local variables of the thread that made it, so it must not call libc
+//! (`errno` is such a variable), allocate, or panic. It makes system calls directly. For the same reason it reads its
+//! files of /proc itself, although otherwise only `memhook-process` does that.
 
 use std::arch::naked_asm;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use super::{CONTINUED, LATE, Shared, let_go};
 use crate::precedence::{SHORTEST_NS, set_turn};
 use memhook_process::cgroup_root;
 
-/// clone3(2); the libc crate has it as an `int`, which it does not fit into.
+/// Flag of clone3(2). In the libc crate it is an `int`, which is too small.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Starts the watchdog and returns its id.
@@ -45,7 +45,7 @@ pub(super) unsafe fn spawn(shared: &Shared, stack_end: *mut u8) -> Option<i32> {
     (child > 0).then_some(child as i32)
 }
 
-/// rt_sigprocmask(2) with all 64 signals, of which libc keeps two to itself.
+/// rt_sigprocmask(2) with all 64 signals, of which libc reserves two.
 fn mask(how: i32, set: &u64, before: Option<&mut u64>) {
     let before = before.map_or(0, |before| (&raw mut *before).addr());
     let set = (&raw const *set).addr();
@@ -64,7 +64,7 @@ unsafe fn clone_into(cgroup: i32, shared: *const Shared, stack_end: *mut u8) -> 
     let none: libc::clone_args = unsafe { std::mem::zeroed() };
     let arguments = libc::clone_args {
         flags: libc::CLONE_VM as u64 | CLONE_INTO_CGROUP,
-        // The kernel adds both up, and does not mind how far down the stack goes.
+        // The kernel only adds the two numbers, so the assumed size of the stack does not matter.
         stack: stack_end.addr().wrapping_sub(STACK_BYTES) as u64,
         stack_size: STACK_BYTES as u64,
         cgroup: cgroup as u64,
@@ -80,7 +80,7 @@ unsafe fn clone_into(cgroup: i32, shared: *const Shared, stack_end: *mut u8) -> 
     }
 }
 
-/// clone3(2), which no libc wraps: the child calls [`watch`] with `shared`.
+/// clone3(2), which no libc wraps. The child calls [`watch`] with `shared`.
 #[unsafe(naked)]
 unsafe extern "C" fn clone3(arguments: *const u8, bytes: usize, shared: *const Shared) -> i64 {
     naked_asm!(
@@ -121,7 +121,7 @@ extern "C" fn watch(shared: *const Shared) -> ! {
     let name = c"memhook-watch".as_ptr().addr();
     plain(libc::SYS_prctl, libc::PR_SET_NAME as usize, name, 0);
     close_descriptors();
-    // A look is short, and on a busy machine the target would wait for it, too.
+    // A look is short, and on a busy machine the target would wait for it too.
     set_turn(SHORTEST_NS);
     shared.ready.store(1, SeqCst);
 
@@ -194,9 +194,9 @@ fn way(shared: &Shared, hold: u32) -> Way {
     }
 }
 
-/// Sends SIGCONT with the value by which the holder's handler knows that nobody else wants it to go on. It goes to one
-/// thread: a second signal of a number that is pending for the whole process is lost (signal(7)), and so would be the
-/// SIGCONT of somebody else who sends it before the handler has run. It continues all threads nevertheless.
+/// Sends SIGCONT with the value by which the holder's handler recognizes the watchdog. The signal goes to one thread:
+/// if a signal of the same number is pending for the whole process, a second one is lost (signal(7)). Another process's
+/// SIGCONT would be lost if it came before the handler has run. The signal continues all threads nevertheless.
 pub(in crate::hold) fn continue_holder(pid: i32) {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -217,12 +217,12 @@ pub(in crate::hold) fn continue_holder(pid: i32) {
     }
 }
 
-/// Closes all but standard error, because a pipe or a lock of ours must end with us.
+/// Closes all descriptors but standard error, because a pipe or a lock of ours must end with us.
 fn close_descriptors() {
     let last = u32::MAX as usize;
     plain(libc::SYS_close_range, 0, 1, 0);
     if plain(libc::SYS_close_range, 3, last, 0) < 0 {
-        // This is a kernel before Linux 5.9.
+        // This is for kernels before Linux 5.9.
         for descriptor in (0..65_536).filter(|&descriptor| descriptor != 2) {
             plain(libc::SYS_close, descriptor, 0, 0);
         }
@@ -237,7 +237,7 @@ fn sleep(word: &AtomicU32) {
     unsafe { call(libc::SYS_futex, arguments) };
 }
 
-/// Ends that wait.
+/// Ends such a wait.
 pub(super) fn wake(word: &AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     plain(libc::SYS_futex, word.as_ptr().addr(), operation, 1);
@@ -257,9 +257,9 @@ const RAN: &[u8] = b"ran for ten seconds without getting on";
 const BEFORE_PID: &[u8] = b" while it held threads of process ";
 const BEHIND_PID: &[u8] = b", which goes on\n";
 
-/// Kills the attacher, says so, and ends.
+/// Kills the attacher, reports it, and exits.
 fn end(shared: &Shared, why: &[u8]) -> ! {
-    // Otherwise this process would end together with the attacher, before it has said why.
+    // Otherwise this process would end together with the attacher, before it has reported why.
     plain(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, 0, 0);
     if plain(libc::SYS_getppid, 0, 0, 0) != i64::from(shared.pid) {
         exit();
@@ -271,8 +271,8 @@ fn end(shared: &Shared, why: &[u8]) -> ! {
         events: libc::POLLOUT,
         revents: 0,
     };
-    // It does not wait for a terminal that was stopped by Ctrl-S, nor for a full pipe.
-    // SAFETY: the kernel writes the one structure.
+    // The write must not wait for a terminal that was stopped by Ctrl-S, nor for a full pipe. SAFETY: the kernel writes
+    // the one structure.
     unsafe { call(libc::SYS_poll, [(&raw mut error).addr(), 1, 0, 0, 0, 0]) };
     if error.revents & libc::POLLOUT != 0 {
         let mut room = [0; 20];

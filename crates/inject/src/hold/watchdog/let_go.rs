@@ -1,13 +1,14 @@
-//! A holder lets its target go in the middle of its work.
+//! Early release of a target by its holder.
 //!
-//! ptrace requests must come from the thread that seized, so nobody can do it in the holder's place. But a signal makes
-//! the holder do it, wherever it is: in an endless loop, in a lock that another thread of ours has, behind sixty
-//! processes that want to run. Each held thread has its way home prepared (`way_home.rs`), so what it comes to is what it
-//! comes to when this process is killed at that moment, and the tests of that hold for this, too.
+//! ptrace requests must come from the thread that seized, so no other thread can release the target. But a signal makes
+//! the holder do it wherever it is: in an endless loop, waiting for a lock of another thread of ours, or behind sixty
+//! processes that want to run. Each held thread has its way home prepared (`way_home.rs`), so the effect is the same as
+//! if this process were killed at that moment, and the tests of a kill cover this too.
 //!
-//! The handler runs between two instructions of the holder. What may not be interrupted by it is done while a [`Kept`]
-//! lives: a write into the memory of a held thread, which must not come when the thread runs again, and all that is done
-//! while every thread is held. The handler leaves such work alone, and it is the work's own end that lets go then.
+//! The handler runs between two instructions of the holder. Work that it must not interrupt is done while a [`Kept`]
+//! lives: a write into the memory of a held thread, which must not happen when the thread runs again, and everything
+//! that is done while all threads are held. The handler does not interrupt such work; the end of the work releases the
+//! target then.
 //!
 //! [`Kept`]: super::Kept
 
@@ -17,14 +18,14 @@ use super::raw::{call, each_thread, each_thread_in};
 use super::{Shared, own};
 use crate::{regs, restart, signals};
 
-/// The signal, once it has been chosen; 0: none is free.
+/// Signal, once it has been chosen; 0: none is free.
 static SIGNAL: std::sync::OnceLock<i32> = std::sync::OnceLock::new();
 
-/// The signal by which a holder is told; 0: none is free. The calling thread takes it from now on.
+/// Returns the signal that tells a holder to release; 0: none is free. Unblocks it in the calling thread.
 pub(super) fn signal() -> i32 {
     let signal = *SIGNAL.get_or_init(|| {
         let mut signals = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev();
-        // The program that we run in may have its own use for some.
+        // The program that we run in may use some of them itself.
         let free = signals.find(|&signal| signals::handler(signal) == libc::SIG_DFL);
         free.unwrap_or(0)
     });
@@ -46,13 +47,13 @@ extern "C" fn handler(_: i32) {
     unsafe { *errno = before };
 }
 
-/// Lets the target go if the watchdog wants that and nothing is in the way. Async-signal-safe.
+/// Releases the target if the watchdog has requested it and nothing prevents it. Async-signal-safe.
 pub(super) fn let_go_if_asked(shared: &Shared) {
     let hold = shared.armed.load(SeqCst);
     if hold == 0 || shared.asked.load(SeqCst) != hold || shared.kept.load(SeqCst) != 0 {
         return;
     }
-    // First of all: from the first thread on that runs, the hold is over.
+    // This comes first: the hold is over as soon as the first thread runs.
     shared.let_go.store(hold, SeqCst);
     match usize::try_from(shared.threads.load(SeqCst)) {
         Ok(directory) => each_thread_in(directory, let_thread_go),
@@ -60,7 +61,7 @@ pub(super) fn let_go_if_asked(shared: &Shared) {
     }
 }
 
-/// Lets one thread go, if it is held by this one. One that runs is told to stop, and is let go at the next signal.
+/// Releases one thread, if this one holds it. A running thread is told to stop, and is released at the next signal.
 fn let_thread_go(tid: i32) {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -77,7 +78,7 @@ fn let_thread_go(tid: i32) {
             None => return,
         },
     };
-    // A call that no stop may end, of a thread that has not been looked at yet.
+    // The thread is in a call that a stop must not end, and has not been examined yet.
     if let Ok(now) = regs::read(tid)
         && restart::must_be_repeated(&now)
     {
@@ -86,8 +87,8 @@ fn let_thread_go(tid: i32) {
     let _ = request(libc::PTRACE_DETACH, tid, 0, signal as usize);
 }
 
-/// The signal with which a thread goes on that has stopped: that for which it has stopped, as the kernel does it where the
-/// tracer has ended. `None`: a fault, of which the thread would die, and with which the holder deals.
+/// Returns the signal with which a stopped thread continues: the one for which it has stopped, as in the kernel when a
+/// tracer ends. `None`: a fault, which would kill the thread, and which the holder handles.
 fn of_stop(info: &libc::siginfo_t) -> Option<i32> {
     const FAULTS: [i32; 6] = [
         libc::SIGTRAP,
@@ -97,7 +98,7 @@ fn of_stop(info: &libc::siginfo_t) -> Option<i32> {
         libc::SIGFPE,
         libc::SIGSYS,
     ];
-    // An event has its number above the low byte, and the stop at a system call bit 7 (ptrace(2), PTRACE_GETSIGINFO).
+    // An event has its number above the low byte, and a stop at a system call has bit 7 (ptrace(2), PTRACE_GETSIGINFO).
     let is_event = info.si_code >> 8 > 0;
     let is_call = info.si_signo == libc::SIGTRAP && info.si_code == libc::SIGTRAP | 0x80;
     if is_event || is_call {
@@ -107,17 +108,17 @@ fn of_stop(info: &libc::siginfo_t) -> Option<i32> {
     (!is_fault).then_some(info.si_signo)
 }
 
-/// Past `ptrace.rs`, which counts steps in tests.
+/// Makes a request without `ptrace.rs`, which counts steps in tests.
 fn request(kind: libc::c_uint, tid: i32, address: usize, data: usize) -> Result<(), i32> {
     let arguments = [kind as usize, tid as usize, address, data, 0, 0];
-    // SAFETY: the callers pass what ptrace(2) asks for; a pointer leads to a live siginfo_t.
+    // SAFETY: the callers pass what ptrace(2) requires; a pointer leads to a live siginfo_t.
     match unsafe { call(libc::SYS_ptrace, arguments) } {
         error if error < 0 => Err(-error as i32),
         _ => Ok(()),
     }
 }
 
-/// Sends the signal to a thread of ours; for the watchdog, which may not call libc.
+/// Sends the signal to a thread of ours; for the watchdog, which must not call libc.
 pub(super) fn tell(shared: &Shared) {
     let arguments = [
         shared.pid as usize,

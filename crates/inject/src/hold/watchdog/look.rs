@@ -1,4 +1,4 @@
-//! Facts that the watchdog sees about a thread, and about those that it may wait for.
+//! Facts that the watchdog reads about a thread, and about the threads that it may wait for.
 
 use std::ffi::CStr;
 
@@ -7,9 +7,9 @@ use super::raw::{Path, each_thread, leading_number, read};
 /// Result of a look at a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Look {
-    /// The state letter of proc_pid_stat(5).
+    /// State letter of proc_pid_stat(5).
     pub state: u8,
-    /// Time on a processor and time in wait for one, in nanoseconds, and number of turns
+    /// Time on a processor and time waiting for one, in nanoseconds, and number of turns
     /// (Documentation/scheduler/sched-stats); `None` if the kernel keeps no such figures.
     pub turns: Option<[u64; 3]>,
 }
@@ -26,7 +26,7 @@ impl Look {
         }
     }
 
-    /// Returns true if the thread, which wanted to run both times, had less than a part of a processor in between.
+    /// Returns true if the thread, which wanted to run both times, got less than a fraction of a processor in between.
     fn is_starved_since(&self, before: &Look, elapsed_ns: u64) -> bool {
         let ran = |look: &Look| look.turns.map_or(0, |turns| turns[0]);
         ran(self).saturating_sub(ran(before)) < elapsed_ns / STARVED_SHARE
@@ -41,7 +41,7 @@ impl Look {
     }
 }
 
-/// The name in parentheses may hold anything, so the state is what follows the last parenthesis.
+/// Returns the state, which follows the last parenthesis: the name in parentheses may contain anything.
 fn state_in(text: &[u8; 512]) -> u8 {
     let end = text.iter().rposition(|&byte| byte == b')');
     end.and_then(|end| text.get(end + 2)).copied().unwrap_or(0)
@@ -53,11 +53,11 @@ fn figures_in(text: &[u8; 64]) -> Option<[u64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-/// Who gets less than this part of a processor is starved. A quota hands out milliseconds in each tenth of a second, so no
-/// turn at all would be too much to ask.
+/// A thread that gets less than this fraction (1/n) of a processor is starved. A quota grants milliseconds in each
+/// tenth of a second, so requiring no turn at all would be too strict.
 const STARVED_SHARE: u64 = 8;
 
-/// Number of threads that want to run and are remembered.
+/// Limit of the remembered threads that want to run.
 const MOST: usize = 32;
 
 /// Threads that wanted to run at the last look, with their figures then.
@@ -74,8 +74,8 @@ impl Wanting {
         }
     }
 
-    /// Looks at the threads of two processes, `elapsed_ns` after the last look. Returns whether any of them has wanted to
-    /// run since then and has hardly got a turn, so that whoever waits for it is starved and not stuck.
+    /// Examines the threads of two processes, `elapsed_ns` after the last call. Returns true if any of them has wanted
+    /// to run since then and has hardly got a turn, so that a thread that waits for it is starved and not stuck.
     pub(super) fn look(&mut self, pids: [i32; 2], elapsed_ns: u64) -> bool {
         let mut now = Wanting::none();
         let mut starves = false;
@@ -106,7 +106,7 @@ pub(super) fn running() -> u32 {
     running_in(&text)
 }
 
-/// The number before the slash.
+/// Returns the number before the slash.
 fn running_in(text: &[u8; 128]) -> u32 {
     let mut words = text.split(|&byte| byte == b' ');
     let field = words.nth(3).filter(|field| field.contains(&b'/'));

@@ -1,12 +1,12 @@
-//! System calls and files of /proc for code that may neither call libc nor allocate nor panic.
+//! System calls and reads of /proc for code that must not call libc, allocate or panic.
 
 use std::arch::asm;
 use std::ffi::CStr;
 
-/// A system call that does not touch `errno`.
+/// Makes a system call without touching `errno`.
 ///
 /// # Safety
-/// That of the call itself.
+/// The requirements of the call itself.
 pub(crate) unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let result;
@@ -24,11 +24,11 @@ pub(crate) unsafe fn call(nr: i64, arguments: [usize; 6]) -> i64 {
 }
 
 pub(super) fn plain(nr: i64, a: usize, b: usize, c: usize) -> i64 {
-    // SAFETY: this is used for calls that write no memory, and those that read some get its length too.
+    // SAFETY: this is used for calls that write no memory, and those that read memory get its length too.
     unsafe { call(nr, [a, b, c, 0, 0, 0]) }
 }
 
-/// Fills the buffer from a file; if that fails, the buffer stays as it is.
+/// Fills the buffer from a file; if that fails, the buffer stays unchanged.
 pub(super) fn read(path: &CStr, into: &mut [u8]) {
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let (at, path) = (libc::AT_FDCWD as usize, path.as_ptr().addr());
@@ -42,7 +42,7 @@ pub(super) fn read(path: &CStr, into: &mut [u8]) {
     plain(libc::SYS_close, file as usize, 0, 0);
 }
 
-/// A positive number in digits.
+/// Formats a positive number in decimal digits.
 pub(super) fn decimal(number: i32, room: &mut [u8; 20]) -> &[u8] {
     let mut left = number.unsigned_abs();
     let mut at = room.len();
@@ -57,14 +57,14 @@ pub(super) fn decimal(number: i32, room: &mut [u8; 20]) -> &[u8] {
     &room[at..]
 }
 
-/// A path, put together without an allocation.
+/// Path that is built without an allocation.
 pub(super) struct Path {
     bytes: [u8; 64],
     length: usize,
 }
 
 impl Path {
-    /// `/proc/PID/task`.
+    /// Returns `/proc/PID/task`.
     pub(super) fn threads_of(pid: i32) -> Path {
         let empty = Path {
             bytes: [0; 64],
@@ -73,7 +73,7 @@ impl Path {
         empty.with(b"/proc/").with_number(pid).with(b"/task")
     }
 
-    /// Appends text to the path; what has no room is left out.
+    /// Appends text to the path, truncated to the room.
     pub(super) fn with(mut self, text: &[u8]) -> Path {
         for &byte in text {
             // The last byte stays zero.
@@ -91,13 +91,13 @@ impl Path {
         self.with(decimal(number, &mut room))
     }
 
-    /// As the kernel wants it.
+    /// Returns the path for a system call.
     pub(super) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
     }
 }
 
-/// Calls `each` with the id of each thread of a process. Nothing happens if they cannot be listed.
+/// Calls `each` with the id of each thread of a process. Does nothing if they cannot be listed.
 pub(super) fn each_thread(pid: i32, each: impl FnMut(i32)) {
     let path = Path::threads_of(pid);
     let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
@@ -150,7 +150,7 @@ fn bytes_of(words: &[u64; 128]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// The number with which a text begins; `None` if it begins with anything else than a digit.
+/// Returns the number at the beginning of a text; `None` if it does not begin with a digit.
 pub(super) fn leading_number(text: &[u8]) -> Option<u64> {
     let mut number = None;
     for &byte in text {
@@ -163,7 +163,7 @@ pub(super) fn leading_number(text: &[u8]) -> Option<u64> {
     number
 }
 
-/// Time on the clock that never goes back, in nanoseconds.
+/// Returns the time of the monotonic clock, in nanoseconds.
 pub(super) fn now_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -209,7 +209,7 @@ mod tests {
                     found.intersection(&again).count() > 100
                 }) && found.intersection(&listed).count() > 100
             };
-            // Other tests start and end threads meanwhile, and the kernel may leave out what follows one that ends.
+            // Other tests start and end threads meanwhile, and the kernel may omit the threads after one that ends.
             assert!((0..1000).any(|_| is_listed_alike()));
             drop(done);
         });
