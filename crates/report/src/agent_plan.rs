@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Width of the text where the caller gives none.
+/// Width of the text if the caller gives none.
 const COLUMNS: usize = 100;
 /// Columns of the table of targets.
 const COLUMNS_OF_TABLE: usize = 9;
@@ -37,9 +37,9 @@ pub struct AgentPlan {
 /// Answer of a kubelet.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannedKubelet {
-    /// Number of pods in its list.
+    /// Number of pods in the kubelet's list.
     pub pods: u64,
-    /// Reason why it listed no pods.
+    /// Reason why the kubelet listed no pods.
     pub error: Option<String>,
 }
 
@@ -48,46 +48,47 @@ pub struct PlannedKubelet {
 pub struct PlannedTarget {
     /// Process id.
     pub pid: i32,
-    /// Name of its program.
+    /// Name of the process's program.
     pub process: String,
-    /// Namespace of its pod.
+    /// Namespace of the process's pod.
     pub namespace: Option<String>,
-    /// Its pod.
+    /// Name of the process's pod.
     pub pod: Option<String>,
-    /// Name of its container.
+    /// Name of the process's container.
     pub container_name: Option<String>,
-    /// Owner of its pod, such as `deployment/web`.
+    /// Owner of the process's pod, such as `deployment/web`.
     pub workload: Option<String>,
     /// Name of the rule.
     pub rule: String,
     /// True if the rule fits only the parent of the process.
     pub inherited: bool,
-    /// The mode of the rule.
+    /// Mode of the rule.
     pub mode: &'static str,
-    /// Mean bytes between samples; `None` if everything is recorded, or nothing.
+    /// Mean bytes between samples; `None` if the agent records every allocation, or none.
     pub sample_bytes: Option<u64>,
-    /// Share of its time that tracing may cost, where the rule sets a budget.
+    /// Share of the process's time that tracing may cost, if the rule sets a budget.
     pub overhead: Option<f64>,
     /// Frames of each call stack; `None` without a trace.
     pub depth: Option<u32>,
-    /// Treatment of unreachable blocks; `None` if the agent does not search for them, or leaves them alone.
+    /// Treatment of unreachable blocks; `None` if the agent does not search for them, or leaves
+    /// them alone.
     pub reclaim: Option<&'static str>,
-    /// Seconds between two pieces of advice about it; `None` without advice.
+    /// Seconds between two pieces of advice about the process; `None` without advice.
     pub advise_seconds: Option<f64>,
-    /// Time between two profiles or searches.
+    /// Seconds between two profiles or searches.
     pub interval_seconds: f64,
-    /// Destinations of profiles.
+    /// Destinations of the profiles.
     pub send: Vec<&'static str>,
-    /// Bytes in memory now.
+    /// Resident bytes at the time of the plan.
     pub resident_bytes: u64,
-    /// Approximate number of blocks that the ledger holds once the memory of now has been allocated since the
-    /// attach; set for sampled traces.
+    /// Approximate number of blocks in the ledger after the process has replaced all its present
+    /// memory by new allocations. Set for sampled traces.
     pub expected_blocks: Option<u64>,
-    /// Limit of its ledger's memory; `None` without a trace.
+    /// Memory limit of the process's ledger; `None` without a trace.
     pub ledger_limit_bytes: Option<u64>,
     /// `attaches`, `waits` or `refused`.
     pub phase: &'static str,
-    /// Reason why the agent does not attach to it.
+    /// Reason why the agent does not attach to the process.
     pub why: Option<String>,
 }
 
@@ -96,13 +97,13 @@ pub struct PlannedTarget {
 pub struct UnchosenProcess {
     /// Process id.
     pub pid: i32,
-    /// Name of its program.
+    /// Name of the process's program.
     pub process: String,
-    /// Namespace of its pod.
+    /// Namespace of the process's pod.
     pub namespace: Option<String>,
-    /// Its pod.
+    /// Name of the process's pod.
     pub pod: Option<String>,
-    /// Reason.
+    /// Reason why no rule chooses the process.
     pub why: &'static str,
 }
 
@@ -112,7 +113,7 @@ impl AgentPlan {
 }
 
 impl PlannedTarget {
-    /// Returns the cells of its row.
+    /// Returns the cells of the target's row.
     fn cells(&self) -> [String; COLUMNS_OF_TABLE] {
         let recorded = match (self.mode, self.sample_bytes, self.overhead) {
             ("scan", ..) => "nothing".to_owned(),
@@ -147,7 +148,7 @@ impl PlannedTarget {
 }
 
 impl PlannedTarget {
-    /// Returns the namespace, pod and container, if there are any.
+    /// Returns the namespace, pod and container, as far as they are known.
     fn place(&self) -> String {
         let known = [&self.namespace, &self.pod, &self.container_name];
         let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();

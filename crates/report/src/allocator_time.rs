@@ -5,19 +5,20 @@ use crate::units::{counted, duration};
 use memhook_ledger::{CallTime, CallTimes, TimeTaken};
 use serde::{Deserialize, Serialize};
 
-/// Most call stacks that a recording keeps: those that took longest. Each takes about 60 bytes.
+/// Maximum number of call stacks in a recording's note. The slowest ones are kept, and each takes
+/// about 60 bytes.
 const MAX_STACKS: usize = 100_000;
 
-/// Time that allocations spent in the allocator, estimated from the calls that were timed.
+/// Estimate of the time that allocations spent in the allocator, from the calls that were timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AllocatorTime {
     /// Nanoseconds.
     #[serde(rename = "alloc_ns")]
     pub ns: u64,
-    /// Their standard error.
+    /// Standard error of `ns`.
     #[serde(rename = "alloc_error_ns")]
     pub error_ns: u64,
-    /// Calls that were timed.
+    /// Number of calls that were timed.
     #[serde(rename = "timed_calls")]
     pub timed: u64,
 }
@@ -44,7 +45,8 @@ impl AllocatorTime {
     }
 }
 
-/// Stack; calls, weight, weighted time and squares in nanoseconds.
+/// Numbers of one call stack: its id, the calls, their weight, and the weighted sums of nanoseconds
+/// and of their squares.
 #[derive(Serialize, Deserialize)]
 struct Numbers(u32, u64, f64, f64, f64);
 
@@ -62,7 +64,7 @@ pub fn call_times_note(times: &CallTimes) -> Option<String> {
     serde_json::to_string(&numbers.collect::<Vec<_>>()).ok()
 }
 
-/// Reads such a note; `None` if the text is another one.
+/// Reads such a note; `None` if the text is something else.
 pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
     let numbers: Vec<Numbers> = serde_json::from_str(text).ok()?;
     let mut times = CallTimes::default();
@@ -72,7 +74,8 @@ pub(crate) fn call_times_of_note(text: &str) -> Option<CallTimes> {
     Some(times)
 }
 
-/// Estimates the time of all sites' allocations; a site without a timed call counts like the others.
+/// Estimates the time of all sites' allocations. A site without a timed call is assumed to be like
+/// the others.
 pub(crate) fn all_in_allocator(sites: &[ProfileSite], times: Option<&CallTimes>) -> TimeTaken {
     let mut all = TimeTaken::default();
     let Some(times) = times else {

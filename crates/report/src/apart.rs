@@ -1,5 +1,5 @@
-//! Differences between rows that would otherwise look alike: sites that end in the same function but have different
-//! callers.
+//! Differences between rows that would otherwise look alike: sites that end in the same function
+//! but have different callers.
 
 use crate::labels::NO_STACK;
 use crate::names::without_parameters;
@@ -11,14 +11,14 @@ use std::collections::{HashMap, HashSet};
 
 /// Separator between a function and its caller.
 const CALLED_BY: &str = " \u{2190} ";
-/// Mark in place of callers that are left out.
+/// Mark in place of omitted callers.
 const LEFT_OUT: &str = "\u{2026}";
 
 /// A site whose names are known.
 #[derive(Clone, Copy)]
 pub(crate) struct KnownSite<'a> {
     pub stack: u32,
-    /// The function that allocates: `malloc`, `new`.
+    /// The function that allocates, such as `malloc` or `new`.
     pub kind: &'a str,
     /// Frames, innermost first.
     pub frames: &'a [StackFrame],
@@ -29,22 +29,23 @@ pub(crate) struct KnownSite<'a> {
 pub(crate) struct Label {
     /// The responsible function.
     pub name: String,
-    /// Its file and line, or an empty text.
+    /// File and line of the function, or an empty text.
     pub place: String,
     /// The distinguishing caller, then as many whole callers as fit.
     pub callers: String,
 }
 
-/// Labels the sites. Where two begin with the same function, each shows the caller in which they differ right behind
-/// it; where all functions are the same, it shows the line in which they differ. Parameters appear only for functions
-/// that differ in nothing else. A label wider than `room` loses callers, then parts of names and directories; a line
-/// number is never cut off.
+/// Labels the sites. If two sites begin with the same function, each label shows the first
+/// differing caller directly after it. If all functions are the same, the labels show the differing
+/// line. Parameters appear only for functions that differ in nothing else. A label wider than
+/// `room` loses callers, then parts of names and directories. It never loses a line number.
 pub(crate) fn labels(sites: &[KnownSite<'_>], room: usize, style: Style) -> Vec<Label> {
     let labels = all_parts(sites, style).into_iter();
     labels.map(|parts| parts.fit(room)).collect()
 }
 
-/// Returns the fewest columns that the labels of sites need. They include whatever tells sites apart.
+/// Returns the fewest columns that the labels of sites need, including the part that distinguishes
+/// similar sites.
 pub(crate) fn least_columns(sites: &[KnownSite<'_>], style: Style) -> usize {
     let parts = all_parts(sites, style).into_iter();
     parts.map(|parts| parts.least()).max().unwrap_or(0)
@@ -80,12 +81,12 @@ fn all_parts(sites: &[KnownSite<'_>], style: Style) -> Vec<Parts> {
     parts.collect()
 }
 
-/// Shortest form of a caller that tells sites apart.
+/// Minimum columns of a caller that distinguishes sites.
 const SHORTEST_CALLER: usize = 12;
-/// Columns left for a name where the difference from other sites needs the room.
+/// Minimum columns for a name if a distinguishing part needs the room.
 const LEAST_NAME: usize = 12;
 
-/// Columns that a place takes behind a name.
+/// Returns the columns that a place takes after a name.
 fn wide(place: &str) -> usize {
     match columns(place) {
         0 => 0,
@@ -93,10 +94,10 @@ fn wide(place: &str) -> usize {
     }
 }
 
-/// Parts of a label, before it is fitted to a width.
+/// Parts of a label, before the label is fitted to a width.
 struct Parts {
     name: String,
-    /// Its file and line; or where the code is, if sites differ in that and the source is unknown.
+    /// File and line; or the code's address, if sites differ in that and the source is unknown.
     place: String,
     /// Difference from other sites within the C++ library.
     aside: String,
@@ -105,7 +106,7 @@ struct Parts {
 
 struct Caller {
     name: String,
-    /// True if functions in front of it are left out.
+    /// True if functions before this caller are omitted.
     follows_gap: bool,
     /// True if the site differs from others in this caller.
     matters: bool,
@@ -167,7 +168,7 @@ impl Parts {
         };
         let (place, mut callers) = match forms.into_iter().find(fits) {
             Some((place, most)) => (place.clone(), self.apart(most)),
-            // The name gives way first, then the place, to the part that tells the site from others.
+            // To keep the distinguishing part, the name is shortened first, then the place.
             None => {
                 let apart = self.apart(SHORTEST_CALLER);
                 let left = room.saturating_sub(least + 2 + columns(&apart));
@@ -182,7 +183,7 @@ impl Parts {
         if columns(&callers) > left {
             callers = beginning(&callers, left.saturating_sub(1)).to_owned() + LEFT_OUT;
         } else {
-            // After the last caller that matters, add the rest as far as the line goes.
+            // After the last caller that matters, add further callers while the line has room.
             let last = self.callers.iter().rposition(|caller| caller.matters);
             let others = &self.callers[last.map_or(0, |last| last + 1)..];
             let more = format!("{CALLED_BY}{LEFT_OUT}");
@@ -207,11 +208,13 @@ impl Parts {
     }
 }
 
-/// Returns, for each of these sites, how it differs from the first other one that looks the same: a caller, a line, or
-/// the library function called; empty if it needs none. `looks`: how each site is shown.
+/// Returns, for each of these sites, its difference from the first other site that looks the same:
+/// a caller, a line, or the library function that was called. The text is empty for a site that
+/// needs none. `looks` has each site as it is shown.
 pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
     let mut found = vec![String::new(); sites.len()];
-    // A difference from one site may be shared with a third one: then compare with that one, too.
+    // A third site may share the difference from the second one. Then compare with the third site,
+    // too.
     for _ in 0..3 {
         let shown: Vec<String> = looks
             .iter()
@@ -236,7 +239,7 @@ pub(crate) fn asides(sites: &[KnownSite<'_>], looks: &[String]) -> Vec<String> {
 }
 
 fn short(frame: &StackFrame) -> String {
-    /// Longest aside: it stands beside a name that matters more.
+    /// Maximum columns of an aside, which appears next to a name that matters more.
     const LONGEST: usize = 20;
     shortened(without_parameters(&frame_name(frame)).to_owned(), LONGEST)
 }
@@ -324,7 +327,7 @@ fn parts(
     parts
 }
 
-/// Returns how a site differs from others that share all of its functions outside the C++ library.
+/// Returns how a site differs from others with the same functions outside the C++ library.
 fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     let called = |site: &KnownSite<'_>| {
         let inner = site.frames.len() - from_responsible(site.frames).len();
@@ -345,7 +348,7 @@ fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     } else if let [first, rest @ ..] = others
         && !rest.is_empty()
     {
-        // No other site has all of it.
+        // No other site has all of this difference.
         let mut asides = vec![in_the_library(site, &[first])];
         for other in rest {
             let aside = in_the_library(site, &[other]);
@@ -365,7 +368,7 @@ fn in_the_library(site: &KnownSite<'_>, others: &[&KnownSite<'_>]) -> String {
     }
 }
 
-/// Returns a place such as `parse.cc:42`, or that of the code if its line is unknown.
+/// Returns a place such as `parse.cc:42`, or the code's address if the line is unknown.
 fn place(frame: &StackFrame) -> String {
     match (&frame.file, frame.line) {
         (Some(file), Some(line)) => {

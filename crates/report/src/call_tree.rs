@@ -7,15 +7,15 @@ use std::collections::HashMap;
 
 /// A function in its context.
 pub(crate) struct Node {
-    /// Number of its name; meaningless for the root.
+    /// Number of the function's name; meaningless for the root.
     pub label: u32,
-    /// Sum over the subtree, itself included.
+    /// Sum over the subtree, including the node itself.
     pub value: u64,
     /// Estimated variance of the value; 0 unless allocations were sampled.
     pub variance: f64,
-    /// Variance of the memory that no sample has hit.
+    /// Additional variance for memory that no sample has hit.
     unhit: f64,
-    /// Indices, largest first.
+    /// Indices of the children, the largest child first.
     pub children: Vec<usize>,
 }
 
@@ -27,9 +27,9 @@ pub(crate) struct CallTree {
 /// End of the stacks at which a tree begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// The outermost frames: who calls what.
+    /// The outermost frames. Children are callees.
     Outermost,
-    /// The innermost frames: who called it.
+    /// The innermost frames. Children are callers.
     Innermost,
 }
 

@@ -1,18 +1,18 @@
-//! The signs of reports, on a terminal that shows ASCII only.
+//! Replacement of the reports' symbols on a terminal that shows only ASCII.
 
 use ratatui::buffer::Buffer;
 use std::borrow::Cow;
 
-/// Variables that say which charset a terminal has; the first one that is set counts (locale(7)).
+/// Variables that name a terminal's charset. The first one that is set counts (locale(7)).
 const VARIABLES: [&str; 3] = ["LC_ALL", "LC_CTYPE", "LANG"];
 
-/// Returns false if the locale says that a terminal has another charset than UTF-8. Where it says nothing, as in most
-/// containers, the terminal is nearly always one that shows UTF-8.
+/// Returns false if the locale names a charset other than UTF-8. Where it names none, as in most
+/// containers, the terminal nearly always shows UTF-8.
 pub fn terminal_has_utf8() -> bool {
     has_utf8(|name| std::env::var(name).ok())
 }
 
-/// By the value of each variable.
+/// Decides by the value of each variable.
 fn has_utf8(value: impl Fn(&str) -> Option<String>) -> bool {
     let mut values = VARIABLES.into_iter().filter_map(value);
     let locale = values.find(|value| !value.is_empty());
@@ -22,7 +22,7 @@ fn has_utf8(value: impl Fn(&str) -> Option<String>) -> bool {
     })
 }
 
-/// Returns a text with signs of ASCII in the place of those of reports. Names keep their letters.
+/// Returns a text in which ASCII replaces the symbols of reports. Names keep their letters.
 pub fn in_ascii(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| sign(c).is_none()) {
         return Cow::Borrowed(text);
@@ -37,7 +37,7 @@ pub fn in_ascii(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Does the same for a screen, each cell of which has room for one character.
+/// Replaces the symbols on a screen, where each cell has room for one character.
 pub(crate) fn put_in_ascii(screen: &mut Buffer) {
     for cell in &mut screen.content {
         let sign = cell.symbol().chars().next().and_then(sign);

@@ -1,7 +1,7 @@
 //! Statements of a report about its own numbers: that they are complete, or where blocks come from.
 //!
-//! Each such sentence is made here, from facts, together with its proof. No other part of a report makes such
-//! statements, so none lacks a proof.
+//! Each such sentence is made here, from facts, together with its proof. No other part of a report
+//! makes such statements, so none lacks a proof.
 
 use crate::ReportModel;
 use crate::labels::one_line;
@@ -12,18 +12,19 @@ use memhook_recording::Recording;
 /// Facts about events that a trace may have missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The process was traced from its first instruction, so there was nothing before.
+    /// True if the process was traced from its first instruction, so that no block is older than
+    /// the trace.
     pub from_start: bool,
-    /// Only samples of the allocations are recorded.
+    /// True if only samples of the allocations were recorded.
     pub is_sampled: bool,
-    /// The trace had no room for some of the live blocks.
+    /// True if the trace had no room for some of the live blocks.
     pub is_bounded: bool,
-    /// The run has gaps, in which nothing was seen.
+    /// True if the run has gaps, in which no event was seen.
     pub has_gaps: bool,
 }
 
 impl Seen {
-    /// Facts of a report's run.
+    /// Returns the facts of a report's run.
     pub fn of(model: &ReportModel) -> Seen {
         Seen {
             from_start: model.attach.from_start,
@@ -33,7 +34,7 @@ impl Seen {
         }
     }
 
-    /// Facts of a recording that holds every event of its run.
+    /// Returns the facts of a recording that holds every event of its run.
     pub fn of_recording(recording: &Recording) -> Seen {
         Seen {
             from_start: note(recording, FROM_START_NOTE) == "1",
@@ -43,31 +44,32 @@ impl Seen {
     }
 }
 
-/// Ground of a statement.
+/// Evidence for a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// The hook counts what it could not record, and all those counts are 0.
+    /// The hook counts the events that it could not record, and all those counts are 0.
     NothingLost,
-    /// By the relocations of all modules, each slot that leads to an allocator's function holds a wrapper.
+    /// By the relocations of all modules, each slot that leads to an allocator's function holds a
+    /// wrapper.
     EverySlot,
     /// The statement names every possible cause.
     EveryCause,
-    /// The allocator's own count of what it has given out agrees.
+    /// The allocator's own count of the memory that it has handed out agrees.
     AllocatorsCount,
 }
 
-/// A statement: a sentence, or a part of one.
+/// A statement: a sentence, or part of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Its text.
     pub sentence: String,
-    /// Its proofs; never empty.
+    /// Proofs of the statement; never empty.
     pub proofs: &'static [Proof],
-    /// Exceptions that it does not cover; may be empty.
+    /// Exceptions that the statement does not cover; may be empty.
     pub bound: &'static str,
 }
 
-/// A call by a pointer from elsewhere (dlsym(3), the loader's own) leads through no slot of any module.
+/// A call through a pointer from elsewhere (dlsym(3), the loader's own) uses no slot of any module.
 const BEYOND_SLOTS: &str = "calls that use no slot: by pointers from dlsym, and the loader's own";
 
 /// Comparison of malloc's own count with the trace.
@@ -75,11 +77,11 @@ const BEYOND_SLOTS: &str = "calls that use no slot: by pointers from dlsym, and 
 enum SecondSource {
     /// The two cannot be compared.
     Silent,
-    /// They agree within this many bytes.
+    /// The two agree within this many bytes.
     Agrees(u64),
-    /// This many bytes came by calls that the hook did not see.
+    /// This many bytes were allocated by calls that the hook did not see.
     HasMore(u64),
-    /// This many bytes of traced blocks went by calls that the hook did not see.
+    /// This many bytes of traced blocks were released by calls that the hook did not see.
     HasLess(u64),
 }
 
@@ -98,7 +100,7 @@ impl SecondSource {
         let is_beyond = more.unsigned_abs() > found.bound_bytes;
         match (is_beyond, more > 0) {
             (true, true) => SecondSource::HasMore(more.unsigned_abs()),
-            // Releases of blocks from before the attach hide as many unseen bytes.
+            // Releases of blocks from before the attach can hide the same number of unseen bytes.
             _ if found.has_unknown_releases => SecondSource::Silent,
             (true, false) => SecondSource::HasLess(more.unsigned_abs()),
             (false, _) => SecondSource::Agrees(found.bound_bytes),
@@ -106,8 +108,8 @@ impl SecondSource {
     }
 }
 
-/// States the bytes that came or went without an event, with the likeliest cause; `None` if the allocator's own count
-/// does not contradict the trace.
+/// States how many bytes came or went without an event, with the likeliest cause; `None` if the
+/// allocator's own count does not contradict the trace.
 pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
     let (amount, what) = match SecondSource::of(model) {
         SecondSource::HasMore(amount) => (amount, "came"),
@@ -133,7 +135,7 @@ pub(crate) fn unseen_calls(model: &ReportModel) -> Option<Claim> {
     })
 }
 
-/// States that nothing is missing; `None` if something is, or may be.
+/// States that no event is missing; `None` if one is, or may be.
 pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     let t = &model.totals;
     let is_flawed = |c: &crate::Coverage| c.unhookable > 0 || !c.note.is_empty();
@@ -171,7 +173,8 @@ pub(crate) fn completeness(model: &ReportModel) -> Option<Claim> {
     })
 }
 
-/// Returns the origin of live blocks whose allocation is not in the trace: all that is known of their age.
+/// Describes live blocks whose allocation is not in the trace. This is all that is known of their
+/// age.
 pub fn unseen_blocks(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "allocated before the attach"),
@@ -186,7 +189,7 @@ pub fn unseen_blocks(seen: Seen) -> Claim {
     of_causes(&causes)
 }
 
-/// Returns the origin of released blocks whose allocation is not in the trace.
+/// Describes released blocks whose allocation is not in the trace.
 pub fn unseen_releases(seen: Seen) -> Claim {
     let causes = [
         (!seen.from_start, "from before the attach"),
@@ -230,7 +233,7 @@ mod tests {
     use super::*;
     use crate::{Bounded, Coverage, HeapComparison, Sampling, gaps::UnseenTime};
 
-    /// Builds one report for every combination of facts, one bit each.
+    /// Builds a report for every combination of facts. Each fact is one bit of a number.
     fn models() -> impl Iterator<Item = ReportModel> {
         (0u32..1 << 12).map(|bits| {
             let is = |bit: u32| bits >> bit & 1 == 1;
@@ -256,7 +259,8 @@ mod tests {
                     ..Coverage::default()
                 });
             }
-            // malloc's count: more, less or as much as the trace, with and without released older blocks.
+            // malloc's count is more than, less than or equal to the trace, with and without
+            // released older blocks.
             model.heap_comparison = is(9).then(|| HeapComparison {
                 grown_bytes: if is(10) { 9 << 20 } else { -(9 << 20) },
                 traced_bytes: if is(7) { 8 << 20 } else { -(9 << 20) },

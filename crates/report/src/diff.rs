@@ -25,17 +25,17 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
-/// Fate of a site.
+/// Change of a site between the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// It has more bytes, or as many in more blocks.
+    /// The site has more bytes, or the same bytes in more blocks.
     Grew,
-    /// It has less.
+    /// The site has fewer bytes, or the same bytes in fewer blocks.
     Shrank,
-    /// The old run did not have it.
+    /// The old run did not have the site.
     Appeared,
-    /// The new run no longer has it.
+    /// The new run no longer has the site.
     Went,
 }
 
@@ -57,11 +57,11 @@ pub struct Run {
     pub name: String,
     /// Length of the compared time, in seconds.
     pub seconds: f64,
-    /// Times in which nothing was seen.
+    /// Times in which no event was seen.
     pub gaps: Vec<UnseenTime>,
     /// Sum of the measure over all sites.
     pub bytes: u64,
-    /// Blocks over all sites.
+    /// Number of blocks over all sites.
     pub blocks: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ pub struct Run {
 /// A site that changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct SiteChange {
-    /// Fate of the site.
+    /// Kind of the change.
     pub fate: Fate,
     /// Bytes in the old run.
     pub old_bytes: u64,
@@ -81,15 +81,15 @@ pub struct SiteChange {
     pub new_bytes: u64,
     /// Blocks in the new run.
     pub new_blocks: u64,
-    /// New minus old.
+    /// Bytes in the new run minus bytes in the old run.
     pub change_bytes: i64,
     /// The site's scores in the old run, if it was scored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old_scores: Option<Scores>,
-    /// Its scores in the new run.
+    /// The site's scores in the new run, if it was scored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_scores: Option<Scores>,
-    /// Changes of users' formulas, by name.
+    /// Changes of the values of users' formulas, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub custom_scores: BTreeMap<String, CustomSiteChange>,
     /// Standard error of `change_bytes` when one of the runs was sampled.
@@ -97,11 +97,12 @@ pub struct SiteChange {
     pub error_bytes: Option<u64>,
     /// Allocating function: malloc, new, ...
     pub kind: String,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than shown, but the unwinder could not follow it.
     pub truncated: bool,
-    /// True if outermost frames are missing: the stack could not be followed, or reached the depth asked for.
+    /// True if outermost frames are missing, because the stack could not be followed or reached the
+    /// requested depth.
     pub cut: bool,
-    /// Frames, innermost first; of the new run if it has the site.
+    /// Frames, innermost first. They are from the new run if it has the site.
     pub stack: Vec<StackFrame>,
 }
 
@@ -121,16 +122,16 @@ pub struct Diff {
     /// Scores of the heap, if both runs were scored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<ScoreChange>,
-    /// Changes of users' formulas.
+    /// Changes of the values of users' formulas.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub custom_scores: Vec<CustomChange>,
     /// Sites that changed: the largest growth first, the largest shrinking last.
     pub sites: Vec<SiteChange>,
-    /// Number of unlisted changes, which lie between those.
+    /// Number of unlisted changes, which are smaller than the listed ones.
     pub more_sites: u64,
     /// Number of sites that did not change.
     pub same_sites: u64,
-    /// Types of blocks, when rows are types and not sites.
+    /// Types of blocks, if rows are types and not sites.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub types: Option<TypeChanges>,
     #[serde(skip)]
@@ -144,9 +145,10 @@ type Key = (String, Vec<String>);
 struct Pair {
     old: Amount,
     new: Amount,
-    /// Stack in the new run, else in the old one, with a flag for one that was cut short.
+    /// Stack of the site, with two flags: true first if it is from the new run, and true last if it
+    /// was cut short.
     stack: Option<(bool, u32, bool)>,
-    /// Its stacks in the old run and in the new one.
+    /// The site's stacks in the old run and in the new one.
     old_stacks: BTreeSet<u32>,
     new_stacks: BTreeSet<u32>,
 }
@@ -205,7 +207,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
         .collect();
     let same_sites = (all - changed.len()) as u64;
     let change_of = |pair: &Pair| difference(pair.new.bytes, pair.old.bytes);
-    // Keeps the largest changes of either direction.
+    // Keeps the largest changes in both directions.
     changed.sort_by(|(a_key, a), (b_key, b)| {
         let size = |pair: &Pair| change_of(pair).unsigned_abs();
         size(b).cmp(&size(a)).then_with(|| a_key.cmp(b_key))
@@ -217,7 +219,7 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
             .cmp(&change_of(a))
             .then_with(|| a_key.cmp(b_key))
     });
-    // Scores of one run alone show no change.
+    // Scores of a single run show no change.
     let both = old.scores.as_ref().zip(new.scores.as_ref());
     let scored = both.is_some();
     let site = |((kind, _), pair): (Key, Pair)| {
@@ -258,8 +260,8 @@ pub fn diff(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff 
     }
 }
 
-/// Compares two runs by the types of their blocks, which must have been looked up; lists the `top` largest
-/// changes, and no sites.
+/// Compares two runs by the types of their blocks, which must have been looked up. Lists the `top`
+/// largest changes, and no sites.
 pub fn diff_by_type(old: &Profile, new: &Profile, measure: Measure, top: usize) -> Diff {
     Diff {
         by: RowsBy::Type.name(),
@@ -270,7 +272,7 @@ pub fn diff_by_type(old: &Profile, new: &Profile, measure: Measure, top: usize) 
     }
 }
 
-/// Adds up amounts of runs that are independent of each other.
+/// Adds up amounts of two independent runs.
 fn of_both(old: Amount, new: Amount) -> Amount {
     [old, new].into_iter().sum()
 }
@@ -393,7 +395,7 @@ mod tests {
     use super::*;
     use crate::{Measures, ProfileFrame, ProfileSite};
 
-    /// Returns a run with one site for each name; addresses depend on `build`.
+    /// Returns a run with one site for each name. Addresses depend on `build`.
     fn profile(build: u64, sites: &[(&str, u64)]) -> Profile {
         let mut profile = Profile::default();
         for (number, &(name, bytes)) in sites.iter().enumerate() {
@@ -512,7 +514,7 @@ mod tests {
             ("shrinks", Fate::Shrank, -30),
         ];
         let expected = expected.map(|(name, fate, by)| (name.to_owned(), fate, by));
-        // "twice" is two blocks in the old run and one in the new: fewer blocks of as many bytes.
+        // "twice" is two blocks in the old run and one in the new: fewer blocks of the same bytes.
         let mut expected = expected.to_vec();
         expected[2].1 = Fate::Shrank;
         assert_eq!(list, expected);

@@ -5,10 +5,11 @@ use crate::{Diff, Measure, Unit, bytes};
 use memhook_foreign::units;
 use std::str::FromStr;
 
-/// Standard errors by which an estimate has to exceed a limit; by chance alone, one in forty does.
+/// Number of standard errors by which an estimate has to exceed a limit. By chance alone, one
+/// estimate in forty does.
 const ERRORS: u64 = 2;
 
-/// Message for a text that is not an expression.
+/// Message for a text that is not a valid expression.
 const ALLOWED: &str = "expected [site] [live|peak|allocated|released|temporary] [growth] [count] > LIMIT, where LIMIT is a size \
      (4K, 1M), a number of blocks after count, or a percentage: growth > 5%, allocated > 10M, site growth > 1M, count > 100";
 
@@ -22,7 +23,7 @@ enum Limit {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     text: String,
-    /// True if the limit is for any single site, and not for the sum.
+    /// True if the limit applies to each single site, and not to the sum.
     is_of_sites: bool,
     measure: Option<Measure>,
     unit: Unit,
@@ -84,8 +85,8 @@ impl FailOn {
         self.measure
     }
 
-    /// Describes the value that exceeds the limit, or returns `None`. If the limit is for sites, the comparison must
-    /// list all of them.
+    /// Describes the value that exceeds the limit, or returns `None`. If the limit applies to
+    /// sites, the comparison must list all of them.
     pub fn violation(&self, diff: &Diff) -> Option<String> {
         if !self.is_of_sites {
             let change = self.change(

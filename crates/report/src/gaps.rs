@@ -1,14 +1,14 @@
-//! Times in which nothing was seen, and the resulting uncertainty.
+//! Times in which no event was seen, and the resulting uncertainty.
 
 use crate::Amount;
 use crate::units::{bytes, count, counted, milliseconds};
 use memhook_stream::Gap;
 use serde::{Deserialize, Serialize};
 
-/// Gaps that are listed one by one.
+/// Maximum number of gaps that are listed one by one.
 const TOLD: usize = 3;
 
-/// A time in which nothing was seen, in seconds since the attach.
+/// A time in which no event was seen, in seconds since the attach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnseenTime {
     /// Begin of the gap.
@@ -26,22 +26,24 @@ impl From<Gap> for UnseenTime {
     }
 }
 
-/// Bounds on the live memory among the allocations that were seen. Set after a gap, because earlier blocks may have
-/// been released in it.
+/// Bounds on the live memory among the traced allocations. Set after a gap, because earlier blocks
+/// may have been released in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LiveBounds {
     /// Bytes that live for certain.
     pub least_bytes: u64,
-    /// Upper bound: adds blocks that have not been seen since the last gap; the same as the total of live bytes.
+    /// Upper bound, which also counts blocks that have not been seen since the last gap. It equals
+    /// the total of live bytes.
     pub most_bytes: u64,
     /// Blocks that live for certain.
     pub least_blocks: u64,
-    /// Upper bound: adds blocks that have not been seen since the last gap.
+    /// Upper bound, which also counts blocks that have not been seen since the last gap.
     pub most_blocks: u64,
 }
 
 impl LiveBounds {
-    /// Computes bounds from the live blocks, and from those that have not been seen since the last gap.
+    /// Computes bounds from the live blocks, and from those that have not been seen since the last
+    /// gap.
     pub(crate) fn new(live: Amount, unseen: Amount) -> LiveBounds {
         LiveBounds {
             least_bytes: live.bytes.saturating_sub(unseen.bytes),
@@ -57,7 +59,8 @@ impl LiveBounds {
     }
 }
 
-/// Returns the gaps that concern a window until `to_ns`: events in them are missing from the live sums at its end.
+/// Returns the gaps that concern a window until `to_ns`. Events in them are missing from the live
+/// sums at its end.
 pub(crate) fn until(gaps: &[Gap], to_ns: u64) -> Vec<UnseenTime> {
     Gap::within(gaps, 0, to_ns).map(UnseenTime::from).collect()
 }
@@ -68,7 +71,8 @@ pub(crate) fn seen_seconds(gaps: &[UnseenTime], from_s: f64, to_s: f64) -> f64 {
     to_s - from_s - gaps.iter().map(clipped).sum::<f64>()
 }
 
-/// Describes when nothing was seen, for the first lines of a display of the run; `None` without a gap.
+/// Describes the times in which no event was seen, for the first lines of a display of the run;
+/// `None` without a gap.
 pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     let time = |seconds: f64| milliseconds((seconds * 1e3).round() as u64);
     let told = gaps.iter().take(TOLD);
@@ -85,7 +89,7 @@ pub(crate) fn in_words(gaps: &[UnseenTime]) -> Option<String> {
     (!gaps.is_empty()).then(|| format!("Nothing was seen {told}{more} after the attach"))
 }
 
-/// Describes when nothing was seen, for callers without a report.
+/// Describes the times in which no event was seen, for callers without a report.
 pub fn unseen_in_words(gaps: &[Gap]) -> Option<String> {
     let times: Vec<UnseenTime> = gaps.iter().copied().map(UnseenTime::from).collect();
     let words = in_words(&times)?;
@@ -110,7 +114,7 @@ pub(crate) fn warning(gaps: &[UnseenTime], bounds: Option<&LiveBounds>) -> Optio
     Some(text)
 }
 
-/// Describes the live blocks as an amount, or as a range.
+/// Describes the live blocks as a number, or as a range.
 pub(crate) fn live_blocks(bounds: Option<&LiveBounds>, blocks: u64) -> String {
     match bounds {
         Some(bounds) if !bounds.is_exact() => format!(

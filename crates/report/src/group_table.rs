@@ -10,9 +10,9 @@ use crate::{GroupRow, ReportModel, Style};
 use memhook_foreign::visible;
 use std::fmt::{Result, Write};
 
-/// Width below which a table leaves out its least important columns.
+/// Width below which a table omits its least important columns.
 const WIDE_ENOUGH: usize = 100;
-/// Columns that a function's name gets in such a table before others get any.
+/// Columns that a function's name gets in a narrow table before other columns get any.
 const ENOUGH_FOR_NAMES: usize = 40;
 
 pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Result {
@@ -36,11 +36,11 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
     if is_estimate {
         header += &format!("{:>13} ", "± error");
     }
-    // The page has the same heading for its column.
+    // The column has the same heading on the page.
     let share = format!("% of {}", model.measured.measure);
     let share_columns = share.len().max(7);
     header += &format!("{share:>share_columns$} ");
-    // The number of blocks is the last to go.
+    // The number of blocks is dropped last.
     let names = groups.iter().map(|group| {
         let name = group.frame.as_ref().map(|frame| name_of(frame, style));
         let name = name.unwrap_or_else(|| readable(&group.name));
@@ -78,7 +78,7 @@ pub(crate) fn groups(out: &mut String, model: &ReportModel, style: Style) -> Res
         header += &format!(" {:>11} {:>11}", "released", "blocks");
     }
     writeln!(out, "{}", style.faint(&format!("{header}  {}", model.by)))?;
-    // The header begins with the end of a line, and two spaces follow it.
+    // The header begins with the end of the previous line, and two spaces follow it.
     let room = style
         .width
         .map(|width| width.saturating_sub(header.len() + 1));
@@ -145,7 +145,7 @@ fn group_name(group: &GroupRow, room: Option<usize>, style: Style) -> String {
         name += &style.faint(&format!(" at {place}"));
     }
     if let (Some(_), Some(module)) = (&frame.function, &frame.module) {
-        // Without lines, two calls of one function look alike.
+        // Without line numbers, two calls in one function look alike.
         let offset = match (&frame.file, &frame.offset) {
             (None, Some(offset)) => format!("+{offset}"),
             _ => String::new(),

@@ -14,7 +14,7 @@ pub const MAIN_HEAP: &str = "malloc";
 pub struct HeapTotals {
     /// Name of the heap.
     pub name: String,
-    /// Described functions; empty for the first heap.
+    /// Functions that the user described; empty for the first heap.
     pub functions: Vec<String>,
     /// Allocations per second of the covered time.
     pub allocations_per_s: f64,
@@ -22,7 +22,7 @@ pub struct HeapTotals {
     pub allocated_bytes_per_s: f64,
     /// Bytes released per second.
     pub released_bytes_per_s: f64,
-    /// Its sums.
+    /// Sums of the heap.
     pub totals: ReportTotals,
 }
 
@@ -40,7 +40,7 @@ impl HeapTotals {
         }
     }
 
-    /// Its line in a report.
+    /// Returns the heap's line in a report.
     pub(crate) fn in_words(&self, since_last_s: Option<f64>) -> String {
         let t = &self.totals;
         let growth = match since_last_s {
@@ -70,7 +70,8 @@ impl HeapTotals {
 }
 
 impl ReportModel {
-    /// Adds the rows and sums of these heaps: for each, its name, its functions and a report about it.
+    /// Adds the rows and sums of these heaps. Each is given by its name, its functions and a report
+    /// about it.
     pub fn with_heaps(
         mut self,
         heaps: Vec<(String, Vec<String>, ReportModel)>,
@@ -80,7 +81,7 @@ impl ReportModel {
             .push(HeapTotals::of(MAIN_HEAP, Vec::new(), &self));
         self.name_heap(MAIN_HEAP);
         for (name, functions, mut report) in heaps {
-            // Losses are reported once.
+            // Losses are reported only once.
             (report.totals.lost_events, report.totals.truncated_stacks) = (0, 0);
             (report.totals.reentrant_calls, report.totals.unkept_stacks) = (0, 0);
             self.heaps.push(HeapTotals::of(&name, functions, &report));
@@ -89,10 +90,10 @@ impl ReportModel {
             self.groups.append(&mut report.groups);
             self.releases.append(&mut report.releases);
             self.more_rows += report.more_rows;
-            // One list has the rows of all heaps.
+            // A single list has the rows of all heaps.
             self.folded = None;
         }
-        // The rows of each heap are in order.
+        // The rows of each heap are already sorted.
         self.sites.sort_by_key(|row| place(row, sort));
         self.groups.sort_by_key(|row| match sort {
             SortBy::Count => Reverse(row.blocks as i64),
@@ -121,20 +122,20 @@ impl ReportModel {
         }
     }
 
-    /// Names the whole that percentages refer to, in the page's words.
+    /// Names the total that percentages refer to, in the words of the page.
     pub(crate) fn whole_text(&self) -> String {
         let whole = match self.measured.measure {
             "peak" => "all bytes at the peak".to_owned(),
             measure => format!("all {measure} bytes"),
         };
-        // Each described heap is a whole.
+        // If the user described heaps, percentages refer to the heap of the row.
         match self.heaps.len() > 1 {
             true => format!("{whole} of their heap"),
             false => whole,
         }
     }
 
-    /// Returns the whole that a row's bytes are a part of.
+    /// Returns the total that a row's bytes are a part of.
     pub(crate) fn bytes_of_heap(&self, heap: Option<&str>) -> u64 {
         let described = self.heaps.iter().skip(1);
         let found = described.into_iter().find(|h| Some(&*h.name) == heap);

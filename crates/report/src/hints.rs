@@ -1,4 +1,4 @@
-//! Other commands to run, where this report's numbers do not hold the answer.
+//! Hints at other commands, if they answer a question that this report does not.
 
 use crate::labels::one_line;
 use crate::units::{bytes, count, counted, percent};
@@ -10,10 +10,11 @@ const MUCH: u64 = 64 << 20;
 /// Frames that `run`, `gate` and recordings collect.
 const DEEP: u32 = 64;
 
-/// Most hints: nobody reads more.
+/// Maximum number of hints. Nobody reads more.
 const MOST: usize = 2;
 
-/// Writes one line for each hint. Faults of the numbers come first, the most common hint last.
+/// Writes one line for each hint. Faults of the numbers come first, and the most common hint comes
+/// last.
 pub(crate) fn hints(out: &mut String, model: &ReportModel, style: Style) -> Result {
     for hint in found(model).into_iter().take(MOST) {
         let text = match &hint {
@@ -51,17 +52,17 @@ fn found(model: &ReportModel) -> Vec<Hint> {
     unkept.into_iter().chain(advice).chain(cut).collect()
 }
 
-/// Hints at objects that are parts of larger blocks.
+/// Returns the hint about objects that are parts of larger blocks.
 fn hidden(model: &ReportModel) -> Option<String> {
     let mut of_modules = model.coverage.iter().map(|module| &module.hidden);
     let hidden = of_modules.find(|hidden| !hidden.is_empty())?;
     model.is_final.then(|| one_line(hidden.clone()))
 }
 
-/// Allocators, apart from C libraries', whose heaps can be dissected.
+/// Allocators whose heaps can be dissected, besides those of C libraries.
 const DISSECTED: [&str; 3] = ["jemalloc", "mimalloc", "tcmalloc"];
 
-/// Hints at commands that do not know this allocator's heap.
+/// Returns the hint about commands that do not know this allocator's heap.
 fn other_allocator(model: &ReportModel) -> Option<String> {
     let mut modules = model
         .coverage
@@ -71,7 +72,7 @@ fn other_allocator(model: &ReportModel) -> Option<String> {
     if modules.next().is_some() {
         return None;
     }
-    // A recording's process id is no longer of use.
+    // The process id of a recording is no longer valid.
     let pid = match model.rss_bytes {
         Some(_) => model.target.pid.to_string(),
         None => "PID".to_owned(),
@@ -126,7 +127,7 @@ fn cut_stacks(model: &ReportModel) -> Option<String> {
     ))
 }
 
-/// Hints at memory that was not traced: older than the attach, or not from malloc.
+/// Returns the hint about memory that was not traced: older than the attach, or not from malloc.
 fn elsewhere(model: &ReportModel) -> Option<String> {
     let is_repeated = model.since_last_s.is_some() && !model.is_final;
     if is_repeated
@@ -168,8 +169,8 @@ fn has_account(_: &ReportModel) -> bool {
 /// Released bytes below which a hint is not worthwhile.
 const MUCH_RELEASED: u64 = 4 << 20;
 
-/// Hints at allocation itself where next to nothing stays live. Where nothing at all does, the hint takes the place of
-/// the sites.
+/// Returns the hint about allocation itself, for a program that keeps next to nothing live. If
+/// nothing at all is live, the hint replaces the sites.
 fn short_lived(model: &ReportModel) -> Option<String> {
     let t = &model.totals;
     let is_nothing = t.live_bytes.max(t.peak_live_bytes) < t.allocated_bytes / 1_000;
@@ -185,7 +186,7 @@ fn short_lived(model: &ReportModel) -> Option<String> {
     ))
 }
 
-/// Returns the command that shows who allocates the short-lived blocks.
+/// Returns the command that shows which functions allocate the short-lived blocks.
 pub(crate) fn who_allocates(model: &ReportModel) -> String {
     if model.is_recorded {
         return "report --measure allocated, or --measure temporary".to_owned();

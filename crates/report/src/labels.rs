@@ -1,4 +1,4 @@
-//! Labels of frames in exported formats: one name for a function everywhere.
+//! Labels of frames in exported formats. A function has the same name everywhere.
 
 use crate::names::{is_plumbing, readable};
 use crate::{Profile, ProfileFrame, StackFrame};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 /// Name for the missing frames of a site without a call stack.
 pub(crate) const NO_STACK: &str = "(no call stack)";
 
-/// The names of a profile's frames; equal names have equal numbers.
+/// The names of a profile's frames. Equal names have equal numbers.
 pub(crate) struct Labels {
     of_frame: Vec<u32>,
     texts: Vec<String>,
@@ -23,8 +23,8 @@ impl Labels {
         Labels::by(profile, |frame| name(&frame.frame))
     }
 
-    /// Labels of all frames, with their source places or modules as Valgrind writes them: calls of one function from
-    /// different lines differ.
+    /// Labels all frames with their source places or modules, as Valgrind writes them. Calls of one
+    /// function from different lines then differ.
     pub fn with_places(profile: &Profile) -> Labels {
         Labels::by(profile, |frame| {
             let module = frame.module.and_then(|m| profile.modules.get(m as usize));
@@ -64,7 +64,7 @@ impl Labels {
         self.addresses[number as usize]
     }
 
-    /// Returns a stack as numbers, innermost first, never empty.
+    /// Returns a stack as label numbers, innermost first, never empty.
     pub fn stack(&self, profile: &Profile, stack: u32) -> Vec<u32> {
         let frames = profile.stacks.get(stack as usize);
         let numbers = frames.into_iter().flatten();
@@ -80,7 +80,8 @@ impl Labels {
     }
 }
 
-/// Returns the function, or module and offset, or the address: on one line, without control characters.
+/// Returns the function, or module and offset, or the address, on one line without control
+/// characters.
 pub fn name(frame: &StackFrame) -> String {
     let name = match (&frame.function, &frame.module, &frame.offset) {
         (Some(function), _, _) => readable(function),
@@ -90,8 +91,8 @@ pub fn name(frame: &StackFrame) -> String {
     one_line(name)
 }
 
-/// Returns the name of a site: its innermost Python function, or else its innermost function outside the C++ library,
-/// then its callers.
+/// Returns the name of a site: its innermost Python function, or else its innermost function
+/// outside the C++ library, then its callers.
 pub fn site_name(stack: &[StackFrame]) -> String {
     let is_own = |frame: &StackFrame| frame.function.as_deref().is_none_or(|f| !is_plumbing(f));
     let is_python = |frame: &StackFrame| frame.module.as_deref() == Some(PYTHON);
@@ -106,7 +107,7 @@ pub fn site_name(stack: &[StackFrame]) -> String {
     }
 }
 
-/// Makes control characters visible, since no format has room for them.
+/// Makes control characters visible, because no format has room for them.
 pub(crate) fn one_line(text: String) -> String {
     match visible(&text) {
         Cow::Owned(shown) => shown,

@@ -10,11 +10,12 @@ use memhook_foreign::visible;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Result, Write};
 
-/// Leaks at the end of a trace: the heap of glibc's malloc, and the traced blocks of other allocators.
+/// Leaks at the end of a trace: the heap of glibc's malloc, and the traced blocks of other
+/// allocators.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Leaks {
-    /// Method by which the memory was copied; `None` if it could not be.
+    /// Facts about the copy of the memory; `None` if the memory could not be copied.
     pub snapshot: Option<SnapshotTaken>,
     /// Sums.
     pub totals: LeakTotals,
@@ -22,13 +23,14 @@ pub struct Leaks {
     pub sites: Vec<LeakSite>,
     /// Number of unlisted sites.
     pub more_sites: u64,
-    /// Reachable blocks that only pointers into blocks reach, by call stack, largest first; empty unless asked for.
+    /// Reachable blocks that only pointers into blocks reach, by call stack, largest first. Empty
+    /// unless the user asked for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<LeakSite>,
     /// Number of unlisted call stacks of such blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more_possible: Option<u64>,
-    /// Parts that were not seen.
+    /// Parts of the memory that were not seen.
     pub gaps: Vec<String>,
 }
 
@@ -45,18 +47,19 @@ pub struct SnapshotTaken {
     pub copied_bytes: u64,
 }
 
-/// Sums in bytes: requested ones where the allocation was traced, else usable ones.
+/// Sums in bytes. They are requested bytes if the allocation was traced, and usable bytes
+/// otherwise.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LeakTotals {
     /// Unreachable bytes.
     pub leaked_bytes: u64,
-    /// Their blocks.
+    /// Number of unreachable blocks.
     pub leaked_blocks: u64,
-    /// Number of those blocks that no other leaked block points to.
+    /// Number of unreachable blocks that no other leaked block points to.
     pub direct_blocks: u64,
     /// Reachable bytes.
     pub reachable_bytes: u64,
-    /// Their blocks.
+    /// Number of reachable blocks.
     pub reachable_blocks: u64,
 }
 
@@ -65,28 +68,28 @@ pub struct LeakTotals {
 pub struct LeakSite {
     /// Bytes of blocks that no other leaked block points to.
     pub bytes: u64,
-    /// Number of blocks.
+    /// Number of these blocks.
     pub blocks: u64,
-    /// Bytes that only those blocks reach, from any call stack.
+    /// Bytes of further leaked blocks, of any call stack, that only these blocks reach.
     pub held_bytes: u64,
-    /// Their blocks.
+    /// Number of these further blocks.
     pub held_blocks: u64,
     /// Allocating function, or `an unknown caller`.
     pub kind: String,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than shown, but the unwinder could not follow it.
     pub truncated: bool,
     /// Frames, innermost first; empty if the allocation was not traced.
     pub stack: Vec<StackFrame>,
 }
 
-/// Name for the allocating function of untraced blocks.
+/// Text in place of the allocating function of untraced blocks.
 const UNSEEN: &str = "an unknown caller";
 
 fn is_unseen(site: &LeakSite) -> bool {
     site.kind == UNSEEN && site.stack.is_empty()
 }
 
-/// Writes a site of leaks, without the call stack if a row above shows it.
+/// Writes the row of a leaking site, without the call stack if a row above shows it.
 fn leak_row(
     out: &mut String,
     row: HeadRow,
@@ -126,16 +129,16 @@ pub(crate) struct Shown<'a> {
     sites: &'a [crate::SiteRow],
     /// True if their call stacks are known.
     has_stacks: bool,
-    /// Frames collected of each stack.
+    /// Maximum number of frames collected from each stack.
     depth: u32,
-    /// True if the rows are about an earlier time.
+    /// True if the rows describe an earlier time.
     ends_early: bool,
     /// Facts about what may have been missed.
     seen: Seen,
 }
 
 impl<'a> Shown<'a> {
-    /// Takes from a report the parts that it shows above.
+    /// Returns the parts of a report that appear above the leaks.
     pub fn of(model: &'a ReportModel, style: Style) -> Shown<'a> {
         Shown {
             sites: &model.sites,

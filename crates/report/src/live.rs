@@ -1,5 +1,5 @@
-//! Reports of a trace under way, in steps short enough for the caller to keep emptying its rings: a walk
-//! over the live blocks, then names as they come.
+//! Reports of a running trace, in steps short enough that the caller can keep emptying its rings:
+//! first a walk over the live blocks, then names as they arrive.
 
 mod numbers;
 
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// A traced process, as its reports see it.
 pub trait TracedRun: Backtraces {
-    /// Returns the modules that addresses may be in, including unloaded ones.
+    /// Returns the modules that may contain addresses, including unloaded ones.
     fn module_files(&self) -> Vec<ModuleFile>;
     /// Returns the name of a live thread, or an empty string.
     fn thread_name(&self, tid: u32) -> String;
@@ -36,7 +36,7 @@ pub trait TracedRun: Backtraces {
     fn attach(&self) -> AttachInfo;
     /// Requests an examination of new modules for their coverage.
     fn request_coverage(&mut self);
-    /// Returns true if all of them have been examined, after waiting at most `wait`.
+    /// Returns true if all new modules have been examined, after waiting at most `wait`.
     fn is_coverage_ready(&mut self, wait: Duration) -> bool;
     /// Returns the coverage of each module.
     fn coverage(&self, symbols: &Symbolizer) -> Vec<Coverage>;
@@ -45,13 +45,13 @@ pub trait TracedRun: Backtraces {
 /// Settings of live reports.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveView {
-    /// Kind of the rows; lifetimes are known only for recordings.
+    /// Kind of the rows. Lifetimes are known only for recordings.
     pub by: RowsBy,
-    /// Their order.
+    /// Order of the rows.
     pub sort: SortBy,
     /// Number of rows shown.
     pub top: usize,
-    /// Least age of the blocks that count.
+    /// Minimum age of the blocks that count.
     pub older: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ pub struct LiveReporter {
     view: LiveView,
     symbols: Symbolizer,
     before: Before,
-    /// The report that was begun; without rows while it waits for the names that decide them.
+    /// The current report. It has no rows while it waits for the names that decide them.
     begun: Option<Seen>,
 }
 
@@ -118,7 +118,7 @@ impl NamedTrace<'_> {
         is_cut(found, backtrace.truncated, depth, &last)
     }
 
-    /// Counts the call stacks of parts that have some.
+    /// Counts the call stacks of the parts that have one.
     fn call_stacks(&self, parts: &[Part]) -> CallStacks {
         let mut counted = CallStacks::default();
         for backtrace in backtraces(parts, self.0) {
@@ -141,7 +141,8 @@ fn last_of(backtrace: &Backtrace) -> &[u64] {
     &all[all.len().saturating_sub(2)..]
 }
 
-/// Returns the outermost calls of stacks that may be cut; their names decide that.
+/// Returns the outermost calls of stacks that may be cut. The names of these calls decide if the
+/// stacks are cut.
 fn last_addresses(parts: &[Part], run: &dyn TracedRun) -> HashSet<u64> {
     let depth = run.attach().depth;
     let unsure = backtraces(parts, run)
@@ -160,8 +161,8 @@ impl LiveReporter {
         }
     }
 
-    /// Begins to take a report's numbers from the ledger. `gaps`: the times up to now in which nothing was
-    /// seen.
+    /// Begins to take a report's numbers from the ledger. `gaps` has the times up to now in which
+    /// no event was seen.
     pub fn numbers(&self, elapsed: Duration, gaps: Vec<Gap>) -> LiveNumbers {
         let before = |older| elapsed.saturating_sub(older).as_nanos() as u64;
         LiveNumbers::new(self.view.by, self.view.older.map(before), elapsed, gaps)
@@ -184,7 +185,7 @@ impl LiveReporter {
         let now_ns = numbers.elapsed.as_nanos() as u64;
         let mut totals = ReportTotals::exact(&numbers.totals, &run.losses());
         let sampling = samples.sample_bytes().map(|mean_bytes| {
-            // Without live blocks, no part holds the bytes that samples did not hit.
+            // Without live blocks, no part would hold the bytes that samples did not hit.
             let live = Estimate {
                 unhit: all.unhit,
                 ..parts.iter().map(|part| part.1.amount).sum()
@@ -214,7 +215,7 @@ impl LiveReporter {
             }
         });
         if sampling.is_some() || numbers.bounded.is_some_and(|bounded| bounded.is_thinned) {
-            // The peak is unknown where blocks went unrecorded or the bound was reached.
+            // The peak is unknown if blocks went unrecorded or the bound was reached.
             totals.peak_live_bytes = 0;
         }
         let live = Amount {
@@ -250,7 +251,7 @@ impl LiveReporter {
         });
     }
 
-    /// Returns the report that was begun, if its names arrive within `wait`.
+    /// Returns the current report, if its names arrive within `wait`.
     pub fn poll(&mut self, run: &mut dyn TracedRun, wait: Duration) -> Option<ReportModel> {
         let deadline = Instant::now() + wait;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -271,7 +272,7 @@ impl LiveReporter {
         None
     }
 
-    /// Returns the report that was begun, with the names that have arrived.
+    /// Ends the wait for names. Returns the current report with the names that have arrived.
     pub fn give_up_names(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
         let mut seen = self.begun.take()?;
         if seen.chosen.is_none() {
@@ -280,7 +281,7 @@ impl LiveReporter {
         Some(self.finish(seen, run))
     }
 
-    /// Returns the report that was begun, with the names that have arrived, and goes on to wait for the
+    /// Returns the current report with the names that have arrived, and keeps waiting for the
     /// others.
     pub fn so_far(&mut self, run: &mut dyn TracedRun) -> Option<ReportModel> {
         let begun = self.begun.clone()?;
@@ -291,7 +292,7 @@ impl LiveReporter {
         report
     }
 
-    /// Suspends the report that was begun while others are made.
+    /// Suspends the current report while others are made.
     pub fn set_aside(&mut self) -> Option<SetAside> {
         self.begun.take().map(SetAside)
     }
@@ -314,8 +315,8 @@ impl LiveReporter {
         while !self.symbols.is_ready(Duration::from_millis(50)) && !is_given_up() {}
     }
 
-    /// Returns the kind of a backtrace, whether it was cut short, and its frames with the names that have
-    /// arrived.
+    /// Returns the kind of a backtrace, true if it was cut short, and its frames with the names
+    /// that have arrived.
     pub fn stack(&self, run: &dyn TracedRun, id: u32) -> (String, bool, Vec<StackFrame>) {
         let named = NamedTrace(run, &self.symbols);
         let (kind, truncated) = named.call(id);
@@ -365,7 +366,8 @@ impl LiveReporter {
     }
 }
 
-/// Describes the losses of a ledger that reached its bound, for a report with this many live blocks.
+/// Describes the losses of a ledger that reached its bound, for a report with this many live
+/// blocks.
 pub fn described(bounded: &Bounded, live_blocks: u64) -> crate::Bounded {
     crate::Bounded {
         max_memory_bytes: bounded.max_bytes,

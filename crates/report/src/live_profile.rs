@@ -1,5 +1,5 @@
-//! Profiles of a trace under way, one for each interval, in the form that stores of profiles take: live memory at the
-//! end of the interval, and allocations within it.
+//! Profiles of a running trace, one for each interval, as profile stores expect them: live memory
+//! at the end of the interval, and allocations within it.
 
 use crate::named_run::{Backtrace, Backtraces};
 use crate::profile_tables::{ProfileTables, hex};
@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// Frame for all sites that do not fit into a profile.
+/// Name of the frame that represents all sites that do not fit into a profile.
 pub const OTHER_SITES: &str = "other";
 
 /// Sums of the blocks of one call stack.
@@ -27,7 +27,7 @@ pub struct LiveSite {
 struct Begun {
     profile: Profile,
     tables: ProfileTables,
-    /// Stack of each of its sites.
+    /// Stack of each site of the profile.
     backtraces: Vec<Backtrace>,
     other: Measures,
 }
@@ -35,7 +35,7 @@ struct Begun {
 /// Makes the profiles of one attach.
 pub struct LiveProfiler {
     symbols: Symbolizer,
-    /// Allocations of each call stack up to the end of the interval before.
+    /// Allocations of each call stack up to the end of the previous interval.
     allocated: FxHashMap<u32, Amount>,
     from_ns: u64,
     most_sites: usize,
@@ -43,8 +43,8 @@ pub struct LiveProfiler {
 }
 
 impl LiveProfiler {
-    /// Creates a profiler. `symbols` finds the names of the target. A profile has at most `most_sites` sites, the last
-    /// of which stands for all others.
+    /// Creates a profiler. `symbols` finds the names of the target. A profile has at most
+    /// `most_sites` sites, the last of which represents all others.
     pub fn new(symbols: Symbolizer, most_sites: usize) -> LiveProfiler {
         LiveProfiler {
             symbols,
@@ -60,9 +60,10 @@ impl LiveProfiler {
         self.begun.is_some()
     }
 
-    /// Ends an interval, and starts to look up the names for its profile. `sites`: every call stack seen so far;
-    /// `facts`: the profile apart from sites and names, as of the end of the interval. The caller must have taken the
-    /// profile of the previous interval: its allocations are not reported again.
+    /// Ends an interval, and starts to look up the names for its profile. `sites` has every call
+    /// stack seen so far. `facts` is the profile without sites and names, as of the end of the
+    /// interval. The caller must have taken the profile of the previous interval, because its
+    /// allocations are not reported again.
     pub fn begin(
         &mut self,
         stacks: &dyn Backtraces,
@@ -132,7 +133,7 @@ impl LiveProfiler {
         });
     }
 
-    /// Returns the profile that was begun, if its names arrive within `wait`.
+    /// Returns the current profile, if its names arrive within `wait`.
     pub fn poll(&mut self, wait: Duration) -> Option<Profile> {
         if self.begun.is_none() || !self.symbols.is_ready(wait) {
             return None;
@@ -145,7 +146,7 @@ impl LiveProfiler {
         self.symbols.close_unused(time);
     }
 
-    /// Returns the profile that was begun, with the names that have arrived.
+    /// Ends the wait for names. Returns the current profile with the names that have arrived.
     pub fn give_up_names(&mut self) -> Option<Profile> {
         let Begun {
             mut profile,
@@ -164,7 +165,7 @@ impl LiveProfiler {
     }
 }
 
-/// Sums up sites into one that stands for all of them.
+/// Sums up sites into one that represents all of them.
 fn together(sites: impl Iterator<Item = Measures>) -> Measures {
     sites.fold(Measures::default(), |mut sum, measures| {
         sum.live += measures.live;
@@ -183,7 +184,7 @@ fn since(now: Amount, before: Amount) -> Amount {
 }
 
 impl Profile {
-    /// Returns the profile without directories: only the last part of each path is left.
+    /// Returns the profile without directories. Each path keeps only its last part.
     pub fn without_directories(mut self) -> Profile {
         fn shorten(path: &mut String) {
             if let Some((_, name)) = path.rsplit_once('/') {
@@ -200,19 +201,19 @@ impl Profile {
         self
     }
 
-    /// Returns the profile with at most this many sites, the last of which stands for all others.
+    /// Returns the profile with at most this many sites, the last of which represents all others.
     pub fn with_fewer_sites(mut self, most: usize) -> Profile {
         if self.sites.len() <= most {
             return self;
         }
-        // Sites are ordered by weight; the one that stands for others comes last.
+        // Sites are ordered by weight. The one that represents others comes last.
         let left_out = self.sites.drain(most.saturating_sub(1)..);
         let other = together(left_out.map(|site| site.measures));
         self.push_others(other);
         self
     }
 
-    /// Adds the site that stands for all omitted ones.
+    /// Adds the site that represents all omitted ones.
     fn push_others(&mut self, measures: Measures) {
         let mut frame = ProfileFrame::cut_root();
         frame.frame.function = Some(OTHER_SITES.to_owned());
@@ -275,7 +276,8 @@ mod tests {
         (live.bytes, allocated.bytes)
     }
 
-    /// Live sums are those of the moment, allocated ones those of the interval, and the rest is summed up.
+    /// Live sums are those of the moment, allocated sums those of the interval, and the rest is
+    /// merged into one site.
     #[test]
     fn intervals_add_up_and_sums_are_kept() {
         let symbols = Symbolizer::new(Vec::new());

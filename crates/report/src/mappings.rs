@@ -8,14 +8,14 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::fmt::{Result, Write};
 
-/// Mappings made by calls that the hook saw, and their share of the address space.
+/// Mappings made by traced calls, and their share of the address space.
 #[derive(Clone, Debug, Serialize)]
 pub struct Mappings {
     /// Sums of the mappings.
     pub totals: MappingTotals,
-    /// Rows by call stack, largest first; empty when rows are something else.
+    /// Rows by call stack, largest first; empty if the report has rows of another kind.
     pub sites: Vec<SiteRow>,
-    /// Rows by the report's kind of rows; empty when that is the site.
+    /// Rows of the report's kind; empty if that kind is the site.
     pub groups: Vec<GroupRow>,
     /// Number of unlisted rows.
     pub more_rows: u64,
@@ -34,9 +34,9 @@ pub struct MappingTotals {
     pub unmappings: u64,
     /// Bytes of address space that were mapped.
     pub mapped_bytes: u64,
-    /// Bytes of those that were unmapped.
+    /// Part of `mapped_bytes` that was unmapped.
     pub unmapped_bytes: u64,
-    /// Bytes of those that are mapped now.
+    /// Part of `mapped_bytes` that is still mapped.
     pub live_bytes: u64,
     /// Number of live pieces.
     pub live_mappings: u64,
@@ -46,7 +46,7 @@ pub struct MappingTotals {
     pub peak_live_bytes: u64,
     /// Calls of madvise with MADV_DONTNEED or MADV_FREE.
     pub discards: u64,
-    /// Bytes whose contents they discarded; they stay mapped.
+    /// Bytes whose contents were discarded. The bytes stay mapped.
     pub discarded_bytes: u64,
 }
 
@@ -55,12 +55,11 @@ pub struct MappingTotals {
 pub struct AddressSpace {
     /// Bytes of address space.
     pub bytes: u64,
-    /// Bytes mapped by calls that were seen.
+    /// Bytes mapped by traced calls.
     pub traced_bytes: u64,
-    /// Bytes mapped by such calls that are gone, although no call was seen that unmapped
-    /// them.
+    /// Bytes mapped by traced calls that no longer exist, although no traced call unmapped them.
     pub gone_bytes: u64,
-    /// Bytes mapped since the attach by calls that were not seen.
+    /// Bytes mapped since the attach by untraced calls.
     pub unseen_bytes: u64,
     /// Untraced parts, largest first.
     pub parts: Vec<AddressSpacePart>,
@@ -71,16 +70,16 @@ pub struct AddressSpace {
 /// A part of the address space.
 #[derive(Clone, Debug, Serialize)]
 pub struct AddressSpacePart {
-    /// Its kind: stack, file, heap, before the attach, kernel, ourselves or unseen.
+    /// Kind of the part: stack, file, heap, before the attach, kernel, ourselves or unseen.
     pub kind: &'static str,
-    /// Its thread or path.
+    /// Thread or path of the part.
     pub name: String,
     /// Bytes.
     pub bytes: u64,
 }
 
 impl Mappings {
-    /// Creates the part from a report of the mappings' ledger. `discarded`: calls and bytes.
+    /// Creates the part from a report of the mappings' ledger. `discarded` has calls and bytes.
     pub fn new(
         report: ReportModel,
         discarded: (u64, u64),

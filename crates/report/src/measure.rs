@@ -6,18 +6,18 @@ use std::str::FromStr;
 /// Measure exported by single-value formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// Live at the end of the window.
+    /// Memory that is live at the end of the window.
     #[default]
     Live,
-    /// Live when the most bytes were.
+    /// Memory that is live when the most bytes are.
     Peak,
-    /// Allocated within the window.
+    /// Memory that is allocated within the window.
     Allocated,
-    /// Released within the window.
+    /// Memory that is released within the window.
     Released,
-    /// Allocated and released before the thread's next allocation.
+    /// Memory that is released before the thread's next allocation.
     Temporary,
-    /// Unreachable at the end of the run, if that was searched for.
+    /// Memory that is unreachable at the end of the run, if a search was made.
     Unreachable,
 }
 
@@ -32,7 +32,7 @@ impl Measure {
         Measure::Unreachable,
     ];
 
-    /// Its name on the command line.
+    /// Returns the measure's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Measure::Live => "live",
@@ -87,7 +87,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its name on the command line.
+    /// Returns the unit's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Bytes => "bytes",

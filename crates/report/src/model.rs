@@ -8,16 +8,16 @@ use crate::{
 use memhook_stream::NamedMoment;
 use serde::{Deserialize, Serialize};
 
-/// End of a traced process; empty if only its parent knows it.
+/// End of a traced process; empty if only its parent knows how it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ended {
-    /// Its exit status.
+    /// Exit status of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<i32>,
-    /// The signal that killed it.
+    /// Signal that killed the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// True if it goes on as another program.
+    /// True if the process continues as another program.
     pub executes: bool,
 }
 
@@ -29,13 +29,13 @@ pub struct ReportModel {
     /// True for the last report of this attach.
     #[serde(rename = "final")]
     pub is_final: bool,
-    /// End of the process, in the last report of one that did not outlive its trace.
+    /// End of the process, in the last report of a process that ended during its trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
     /// True if the end of the recording is missing.
     #[serde(skip)]
     pub is_cut: bool,
-    /// True if the run goes on after the covered time.
+    /// True if the run continues after the covered time.
     #[serde(skip)]
     pub ends_early: bool,
     /// True for a recording's report.
@@ -47,52 +47,54 @@ pub struct ReportModel {
     pub target: Target,
     /// Facts about the attach.
     pub attach: AttachInfo,
-    /// Begin of the covered time in seconds since the attach: 0 except for a window of a recording.
+    /// Start of the covered time in seconds since the attach: 0 except for a window of a recording.
     pub from_s: f64,
     /// End of the covered time in seconds since the attach.
     pub elapsed_s: f64,
-    /// Times up to then in which nothing was seen, in order. Allocations and releases in them are missing from all
-    /// numbers.
+    /// Times up to the end in which no event was seen, in order. Their allocations and releases are
+    /// missing from all numbers.
     pub gaps: Vec<UnseenTime>,
-    /// Marks set up to its end, in order.
+    /// Marks set up to the end of the covered time, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
-    /// The allocator's own count beside the trace's; absent where the two were not, or cannot be, compared.
+    /// The allocator's own count next to the trace's. Absent if the two were not, or cannot be,
+    /// compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap_comparison: Option<HeapComparison>,
     /// Bounds on live memory, if there were gaps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bounds: Option<LiveBounds>,
-    /// Seconds since the last report, from which growth counts; `None` in the first.
+    /// Seconds since the last report, in which growth is measured; `None` in the first report.
     pub since_last_s: Option<f64>,
-    /// Set when allocations were sampled: then all numbers of blocks and bytes are estimates.
+    /// Set if allocations were sampled. All numbers of blocks and bytes are then estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
-    /// Time of all allocations in the allocator, where calls were timed.
+    /// Time that all allocations spent in the allocator, if calls were timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocator_time: Option<AllocatorTime>,
     /// Cost and rate of tracing, with `--overhead`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead: Option<Overhead>,
-    /// Set when the attacher's memory did not suffice for all live blocks.
+    /// Set if the attacher's memory did not suffice for all live blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounded: Option<Bounded>,
     /// Sums over the covered time.
     pub totals: ReportTotals,
-    /// Sums of each heap where allocators are described, that of malloc and its relatives first. They are never added
-    /// up, because a block of one heap may lie in a block of another; `totals` are those of the first.
+    /// Sums of each heap if the user described allocators; the heap of malloc and its relatives
+    /// comes first. They are never added up, because a block of one heap may lie in a block of
+    /// another. `totals` has the sums of the first heap.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<crate::HeapTotals>,
-    /// Numbers of call stacks and of cut ones; `None` if rows have no call stacks.
+    /// Number of call stacks, and of those that were cut; `None` if rows have no call stacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call_stacks: Option<CallStacks>,
-    /// Measure behind the bytes and blocks of sites and groups, with their sums.
+    /// Measure of the bytes and blocks of sites and groups, with its sums.
     pub measured: Measured,
     /// Coverage of each module.
     pub coverage: Vec<Coverage>,
-    /// Live memory by allocation site, largest first; empty when `by` is something else.
+    /// Live memory by allocation site, largest first; empty if `by` is another kind.
     pub sites: Vec<SiteRow>,
-    /// Live memory by `by`; empty when that is the site.
+    /// Live memory by `by`; empty if `by` is the site.
     pub groups: Vec<GroupRow>,
     /// Groups that text shows in place of `groups`, with ended threads folded into one row.
     #[serde(skip)]
@@ -111,7 +113,7 @@ pub struct ReportModel {
     /// Resident bytes of the process at the last check, in a live report.
     #[serde(skip)]
     pub rss_bytes: Option<u64>,
-    /// Resident memory over time, for a recording.
+    /// Resident memory over time, in the report of a recording.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resident: Vec<crate::ResidentPoint>,
     /// Unreachable blocks, in the last report with `attach --leaks`.
@@ -157,11 +159,11 @@ impl From<&NamedMoment> for Mark {
 /// Call stacks whose outermost frames are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CallStacks {
-    /// All call stacks.
+    /// Number of all call stacks.
     pub count: u64,
-    /// Stacks that reach the requested depth.
+    /// Number of stacks that reach the requested depth.
     pub cut_at_depth: u64,
-    /// Stacks that could not be followed.
+    /// Number of stacks that the unwinder could not follow.
     pub cut_unfollowed: u64,
 }
 
@@ -176,28 +178,29 @@ impl CallStacks {
     }
 }
 
-/// Growth of the memory that malloc has given out since the attach, by its own structures and by the trace.
+/// Growth since the attach of the memory that malloc has handed out, by malloc's own structures and
+/// by the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeapComparison {
-    /// By its own structures.
+    /// Growth by malloc's own structures.
     pub grown_bytes: i64,
-    /// By the trace: its blocks with their headers.
+    /// Growth by the trace, from its blocks with their headers.
     pub traced_bytes: i64,
     /// Difference that can occur even if every call was seen.
     pub bound_bytes: u64,
-    /// True if blocks from before the attach were released. Their sizes are unknown, so malloc may have given out
-    /// less.
+    /// True if blocks from before the attach were released. Their sizes are unknown, so malloc may
+    /// have handed out less.
     pub has_unknown_releases: bool,
 }
 
 /// A measure and its sum.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Measured {
-    /// live, peak, allocated, released or temporary.
+    /// Name of the measure: live, peak, allocated, released or temporary.
     pub measure: &'static str,
     /// Bytes of all rows, including unlisted ones.
     pub bytes: u64,
-    /// Blocks.
+    /// Blocks of all rows, including unlisted ones.
     pub blocks: u64,
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -214,7 +217,8 @@ pub struct Sampling {
     /// With `--on-full adapt`: allocations that were recorded one by one while rings had room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_allocations: Option<u64>,
-    /// With `--on-full adapt`, in a live report: seconds since the attach for which every allocation was recorded.
+    /// With `--on-full adapt`, in a live report: seconds since the attach for which every
+    /// allocation was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exact_s: Option<f64>,
     /// Standard error of [`ReportTotals::live_bytes`].
@@ -226,27 +230,28 @@ pub struct Sampling {
     /// Standard error of [`ReportTotals::released_bytes`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_error_bytes: Option<u64>,
-    /// True if they were sampled to keep to a budget.
+    /// True if allocations were sampled to keep to a budget.
     #[serde(skip)]
     pub is_in_budget: bool,
 }
 
-/// Effects of the bound since the ledger reached `--max-memory`.
+/// Effects of the memory limit since the ledger reached `--max-memory`.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Bounded {
-    /// The bound.
+    /// The limit.
     pub max_memory_bytes: u64,
-    /// Time at which it was reached, in seconds since the attach.
+    /// Time at which the limit was reached, in seconds since the attach.
     pub since_s: f64,
-    /// Blocks that were live then.
+    /// Number of blocks that were live at that time.
     pub live_blocks_then: u64,
-    /// Live blocks that are kept.
+    /// Number of live blocks that the ledger keeps.
     pub kept_blocks: u64,
-    /// All live blocks, an estimate if `live_is_estimated`.
+    /// Number of all live blocks, an estimate if `live_is_estimated`.
     pub live_blocks: u64,
-    /// True if live and released amounts are estimates; allocations are exact.
+    /// True if live and released amounts are estimates. Allocations are always exact.
     pub live_is_estimated: bool,
-    /// Size from which all blocks are kept; smaller ones are kept with a probability of their size divided by this.
+    /// Size from which all blocks are kept. A smaller block is kept with a probability of its size
+    /// divided by this.
     pub all_from_bytes: u64,
     /// The ledger keeps one in this many addresses.
     pub one_address_in: u64,
@@ -302,13 +307,13 @@ pub struct Target {
     pub pid: i32,
     /// Name, as `ps` shows it.
     pub name: String,
-    /// Executable's path.
+    /// Path of the executable.
     pub exe: String,
 }
 
 impl Target {
-    /// Returns the executable's path, or the process's name if it differs from the file's: links can make one file
-    /// several programs.
+    /// Returns the executable's path, or the process's name if that differs from the file's name:
+    /// with links, one file can be several programs.
     pub(crate) fn command(&self) -> String {
         let file = self.exe.rsplit('/').next().unwrap_or_default();
         // The kernel cuts names at 15 bytes (proc_pid_comm(5)).
@@ -322,7 +327,7 @@ impl Target {
 /// Facts about the attach.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AttachInfo {
-    /// Whole attach in ms.
+    /// Milliseconds of the whole attach.
     pub attach_ms: f64,
     /// Longest time in ms for which one thread was held, apart from `idle_held_ms`.
     pub held_ms: f64,
@@ -332,9 +337,10 @@ pub struct AttachInfo {
     pub slots: u64,
     /// Modules with at least one slot patched.
     pub modules: u64,
-    /// Frames collected of each call stack.
+    /// Maximum number of frames collected from each call stack.
     pub depth: u32,
-    /// The process was traced from its first instruction, so nothing was allocated before.
+    /// True if the process was traced from its first instruction, so that no block is older than
+    /// the trace.
     pub from_start: bool,
 }
 
@@ -391,21 +397,21 @@ pub struct Coverage {
     pub hooked: u64,
     /// Slots that cannot be hooked, and call sites that use no slot.
     pub unhookable: u64,
-    /// Reason, or empty.
+    /// Reason why slots of the module are not hooked, or empty.
     pub note: String,
-    /// Call sites in its code that go through slots.
+    /// Call sites in the module's code that use slots.
     pub calls_seen: u64,
-    /// Source of its names: `debug info`, `symbols`, `dynamic symbols`, `nothing`; `None` until one of its addresses
-    /// is in a report.
+    /// Source of the module's names: `debug info`, `symbols`, `dynamic symbols`, `nothing`; `None`
+    /// until a report contains one of its addresses.
     #[serde(skip_deserializing)]
     pub symbols: Option<&'static str>,
-    /// The allocator, other than the C library's, that it is or contains; may be empty.
+    /// The allocator, other than the C library's, that the module is or contains; may be empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub allocator: String,
-    /// True if that allocator is only a part of it.
+    /// True if that allocator is only a part of the module.
     #[serde(rename = "linked_in", skip_serializing_if = "std::ops::Not::not")]
     pub is_linked_in: bool,
-    /// Blocks that an allocator of its own hides, and what to do about it; may be empty.
+    /// Description of blocks that the module's own allocator hides, with the remedy; may be empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hidden: String,
 }
@@ -417,10 +423,10 @@ fn is_zero(number: &u64) -> bool {
 /// One allocation site.
 #[derive(Clone, Debug, Serialize)]
 pub struct SiteRow {
-    /// Number of its stack in the run.
+    /// Number of the site's stack in the run.
     #[serde(skip)]
     pub stack_id: u32,
-    /// Its scores, with `--scores`; `None` for a site that allocated nothing in the covered time.
+    /// Scores of the site, with `--scores`; `None` if it allocated nothing in the covered time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
     /// Values of users' formulas by name, with `--score`; `None` for a formula without a value.
@@ -433,7 +439,7 @@ pub struct SiteRow {
     /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
     #[serde(skip_serializing_if = "is_zero")]
     pub unseen_bytes: u64,
-    /// Bytes of its blocks that are unreachable at the end of the run, with `--leaks`.
+    /// Bytes of the site's blocks that are unreachable at the end of the run, with `--leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable_bytes: Option<u64>,
     /// Standard error of `unreachable_bytes` when sampled.
@@ -442,21 +448,22 @@ pub struct SiteRow {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
-    /// Time of its allocations in the allocator, where calls were timed.
+    /// Time that the site's allocations spent in the allocator, if calls were timed.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub allocator_time: Option<AllocatorTime>,
     /// Change of the live bytes since the last report.
     pub growth_bytes: i64,
-    /// Its heap, where allocators are described.
+    /// Name of the site's heap, if the user described allocators.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<String>,
     /// Age of the oldest live block in ms.
     pub oldest_ms: u64,
     /// Allocating function: malloc, new, ...
     pub kind: String,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than shown, but the unwinder could not follow it.
     pub truncated: bool,
-    /// True if outermost frames are missing: the stack could not be followed, or reached the depth asked for.
+    /// True if outermost frames are missing, because the stack could not be followed or reached the
+    /// requested depth.
     pub cut: bool,
     /// Frames, innermost first.
     pub stack: Vec<StackFrame>,
@@ -465,21 +472,22 @@ pub struct SiteRow {
 /// One row other than a site.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupRow {
-    /// The property that the blocks share.
+    /// The property that the row's blocks share.
     pub name: String,
-    /// The frame, when rows are frames.
+    /// The frame, if rows are frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frame: Option<StackFrame>,
     /// Live bytes.
     pub bytes: u64,
-    /// Live bytes whose innermost frame is in this row; the same as `bytes` unless rows are frames or functions.
+    /// Live bytes whose innermost frame is in this row. Equals `bytes` unless rows are frames or
+    /// functions.
     pub self_bytes: u64,
     /// Live blocks.
     pub blocks: u64,
     /// Bytes of live blocks that have not been seen since a gap, and may have been released in it.
     #[serde(skip_serializing_if = "is_zero")]
     pub unseen_bytes: u64,
-    /// Bytes of its blocks that are unreachable at the end of the run, with `--leaks`.
+    /// Bytes of the row's blocks that are unreachable at the end of the run, with `--leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable_bytes: Option<u64>,
     /// Standard error of `unreachable_bytes` when sampled.
@@ -488,14 +496,14 @@ pub struct GroupRow {
     /// Standard error of `bytes` when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
-    /// Time of its allocations in the allocator, where calls were timed.
+    /// Time that the row's allocations spent in the allocator, if calls were timed.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub allocator_time: Option<AllocatorTime>,
     /// Change of the live bytes since the last report.
     pub growth_bytes: i64,
     /// Age of the oldest live block in ms; 0 without live blocks.
     pub oldest_ms: u64,
-    /// Its heap, where allocators are described.
+    /// Name of the row's heap, if the user described allocators.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<String>,
     /// Bytes released below this frame; 0 unless rows are frames and release stacks are recorded.
@@ -523,7 +531,7 @@ pub struct ReleaseSite {
     /// Standard error of `bytes` when sampled, in reports of recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_bytes: Option<u64>,
-    /// Its heap, where allocators are described.
+    /// Name of the heap, if the user described allocators.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<String>,
     /// Releasing function: free, delete, ...
@@ -539,7 +547,7 @@ pub struct StackFrame {
     pub address: String,
     /// File name of the module.
     pub module: Option<String>,
-    /// Address in the module's file (the byte before the return address), hexadecimal.
+    /// Address in the module's file, in hexadecimal. It is the byte before the return address.
     pub offset: Option<String>,
     /// Function.
     pub function: Option<String>,
@@ -547,6 +555,6 @@ pub struct StackFrame {
     pub file: Option<String>,
     /// Line.
     pub line: Option<u32>,
-    /// True if it is inlined into the next frame.
+    /// True if the function is inlined into the next frame.
     pub inlined: bool,
 }

@@ -1,5 +1,5 @@
-//! The seam between the stores of backtraces (a trace under way, a recording, a profile) and their consumers. Code that
-//! builds rows, sites or findings knows a run only by these traits.
+//! The interface between the stores of backtraces (a running trace, a recording, a profile) and
+//! their consumers. Code that builds rows, sites or findings knows a run only by these traits.
 
 use crate::StackFrame;
 use crate::types::named_by_frames;
@@ -14,7 +14,7 @@ pub struct Backtrace {
     pub function: u8,
     /// Return addresses (avma), innermost first.
     pub addresses: Vec<u64>,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than recorded, but the unwinder could not follow it.
     pub truncated: bool,
 }
 
@@ -26,8 +26,9 @@ impl Backtrace {
     }
 }
 
-/// Returns true if a reader would miss frames of a stack that ends with these: those between the outermost of the
-/// `found` calls and the function that calls main, or a thread's first function.
+/// Returns true if a reader would miss frames of a stack that ends with these frames. Such frames
+/// are between the outermost of the `found` calls and the function that calls main, or a thread's
+/// first function.
 pub(crate) fn is_cut(found: usize, truncated: bool, depth: u32, last: &[StackFrame]) -> bool {
     may_be_cut(found, truncated, depth) && !ends_at_beginning(last)
 }
@@ -37,8 +38,8 @@ pub(crate) fn may_be_cut(found: usize, truncated: bool, depth: u32) -> bool {
     found > 0 && (truncated || found >= depth as usize)
 }
 
-/// Returns true if the outermost of these frames belongs to the C library's own start-up code, whose callers are of no
-/// interest.
+/// Returns true if the outermost of these frames belongs to the C library's own start-up code,
+/// whose callers do not matter.
 fn ends_at_beginning(frames: &[StackFrame]) -> bool {
     let [.., outermost] = frames else {
         return false;
@@ -48,12 +49,13 @@ fn ends_at_beginning(frames: &[StackFrame]) -> bool {
         .iter()
         .any(|name| module.starts_with(name));
     match outermost.function.as_deref() {
-        // Names that begin with two underscores belong to the C library (C11, 7.1.3), even where it is linked in.
+        // Names that begin with two underscores belong to the C library (C11, 7.1.3), even if it is
+        // linked in.
         Some(name) if name == "_start" || name.starts_with("__libc_start_") => true,
         Some("start_thread" | "clone" | "clone3" | "__clone" | "__clone3" | "start") => {
             of_c_library
         }
-        // A distribution strips the name from its library.
+        // Distributions strip this name from the library.
         None => {
             let caller = frames.iter().rev().nth(1);
             of_c_library && caller.is_some_and(|frame| frame.function.as_deref() == Some("main"))
@@ -96,13 +98,13 @@ pub(crate) trait NamedRun {
     fn addresses(&self, stack: u32) -> Vec<u64>;
     /// Returns the functions at a return address, inlined ones first; never empty.
     fn frames_at(&self, address: u64) -> Vec<StackFrame>;
-    /// Returns the name of a thread; empty if it is no longer known.
+    /// Returns the name of a thread; empty if the name is no longer known.
     fn thread_name(&self, tid: u32) -> String;
     /// Returns the function whose call recorded the stack, and true if the stack was cut short.
     fn call(&self, stack: u32) -> (String, bool);
     /// Returns true if outermost frames of the stack are missing.
     fn is_cut(&self, stack: u32) -> bool;
-    /// Names a number of the rows by size.
+    /// Names a block size of the rows.
     fn size_name(&self, number: u64) -> String {
         format!("{number} bytes")
     }
@@ -119,7 +121,7 @@ pub(crate) trait NamedRun {
     }
 }
 
-/// Returns the frames at an address: more than one where functions are inlined there.
+/// Returns the frames at an address. There are several if functions are inlined at the address.
 pub fn frames_at(symbols: &Symbolizer, address: u64) -> Vec<StackFrame> {
     let location = symbols.location(address);
     let frame = |frame: &Frame| StackFrame {

@@ -1,4 +1,4 @@
-//! Demangled C++ in the form that people write; JSON has the full form.
+//! Demangled C++ names in the form that people write. JSON has the full form.
 
 /// Default template arguments of nearly every standard container.
 const DEFAULTS: [&str; 6] = [
@@ -10,7 +10,7 @@ const DEFAULTS: [&str; 6] = [
     "std::default_delete<",
 ];
 
-/// Templates of one argument that have a name of their own for `char`.
+/// Templates of one argument that have a separate name for `char`.
 const OF_CHAR: [&str; 11] = [
     "string",
     "string_view",
@@ -25,7 +25,8 @@ const OF_CHAR: [&str; 11] = [
     "fstream",
 ];
 
-/// Random engines: the template, the arguments after the first that identify it, and its name.
+/// Random engines: the template, the arguments after the first that identify the engine, and its
+/// name.
 const ENGINES: [(&str, &str, &str); 4] = [
     ("std::mersenne_twister_engine<", " 32, 624,", "std::mt19937"),
     (
@@ -63,8 +64,8 @@ pub fn readable(function: &str) -> String {
     of_lambda(without_abi_tags(&with_short_engines(short)))
 }
 
-/// Turns `load(Path const&)::{lambda(int)#1}::operator()(int) const` into `load::{lambda(int)#1}`: a lambda is
-/// known by the function that contains it, and has one function of its own.
+/// Turns `load(Path const&)::{lambda(int)#1}::operator()(int) const` into `load::{lambda(int)#1}`.
+/// A lambda is identified by the function that contains it, and has only one function.
 fn of_lambda(name: String) -> String {
     let is_lambda = |part: &str| part.starts_with("{lambda") || part.starts_with("$_");
     if !name.contains("{lambda") && !name.contains("$_") {
@@ -90,7 +91,7 @@ fn of_lambda(name: String) -> String {
     let mut short = short.join("::");
     let last = parts[parts.len() - 1];
     if last.starts_with("operator()") {
-        // Keeps the module, where rows name it.
+        // Keeps the module, if rows name it.
         short += behind_call(last);
     }
     short.strip_prefix("auto ").unwrap_or(&short).to_owned()
@@ -147,7 +148,7 @@ fn with_short_engines(mut name: String) -> String {
     name
 }
 
-/// Leaves out `, std::allocator<...>` and the like.
+/// Leaves out default arguments such as `, std::allocator<...>`.
 fn without_defaults(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
@@ -158,7 +159,7 @@ fn without_defaults(name: &str) -> String {
             open.and_then(|open| balanced(&argument[open.len() - 1..]).map(|n| open.len() - 1 + n));
         out.push_str(&rest[..at]);
         match length {
-            // An `operator()` behind such an argument makes it a different one.
+            // An `operator()` after such an argument makes the argument a different one.
             Some(length) if argument[length..].trim_start().starts_with([',', '>']) => {
                 rest = &argument[length..];
             }
@@ -233,7 +234,7 @@ pub(crate) fn qualified_name(function: &str) -> String {
     while let Some(c) = rest.chars().next() {
         let starts_word = name.is_empty() || name.ends_with([' ', ':']);
         if depth == 0 && starts_word && rest.starts_with("operator") {
-            // The rest may hold any of the characters below.
+            // The rest may contain any of the characters that are searched for below.
             name.push_str(rest);
             break;
         }
@@ -252,7 +253,7 @@ pub(crate) fn qualified_name(function: &str) -> String {
         }
         rest = &rest[c.len_utf8()..];
     }
-    // An operator's name may have spaces, and a return type is separated by one.
+    // An operator's name may contain spaces, and a space ends a return type.
     let operator = name.find("operator").unwrap_or(name.len());
     let begin = name[..operator].rfind(' ').map_or(0, |space| space + 1);
     name[begin..].to_owned()
@@ -297,7 +298,7 @@ mod tests {
                 "worker(unsigned int)",
             ),
             ("main", "main"),
-            // A lambda is known by the function that contains it.
+            // A lambda is identified by the function that contains it.
             (
                 "Session::load(std::pair<int, A> const&)::{lambda(std::string)#1}::operator()(std::string) const",
                 "Session::load::{lambda(std::string)#1}",

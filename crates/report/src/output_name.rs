@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// A name that cannot be completed.
+/// An output file name that cannot be completed.
 #[derive(Debug, thiserror::Error)]
 #[error("--output {name}: %{letter} means nothing: use %p (process id), %h (host) or %%")]
 pub struct OutputNameError {
@@ -14,7 +14,7 @@ pub struct OutputNameError {
 /// sign.
 ///
 /// # Errors
-/// When another character, or none, follows a percent sign.
+/// Fails if another character, or none, follows a percent sign.
 pub fn output_name(path: &Path, pid: i32) -> Result<PathBuf, OutputNameError> {
     let Some(text) = path.to_str().filter(|text| text.contains('%')) else {
         return Ok(path.to_owned());

@@ -3,7 +3,7 @@
 use crate::units::{counted, milliseconds};
 use serde::{Deserialize, Serialize};
 
-/// Most times that the text lists one by one.
+/// Maximum number of times that the text lists one by one.
 const LISTED: usize = 3;
 
 /// Result of tracing within a budget.
@@ -11,14 +11,13 @@ const LISTED: usize = 3;
 pub struct Overhead {
     /// Share of the process's time that tracing may take.
     pub budget: f64,
-    /// Share that it took: `in_process` plus `in_attacher`.
+    /// Share of the process's time that tracing took: `in_process` plus `in_attacher`.
     pub cost: f64,
-    /// Added duration of the process's calls, measured on a random share of them.
+    /// Share by which the process's calls took longer, measured on a random selection of them.
     pub in_process: f64,
-    /// Processor time that memhook-rs spent on taking the events.
+    /// Share of processor time that memhook-rs spent on taking the events.
     pub in_attacher: f64,
-    /// Cost of passing through the wrappers, part of `in_process`: sampling does not reduce
-    /// it.
+    /// Part of `in_process` that passing through the wrappers costs. Sampling does not reduce it.
     pub passing: f64,
     /// Calls that were timed.
     pub timed_calls: u64,
@@ -50,7 +49,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// Writes a power of two.
+/// Formats a power of two in bytes.
 fn bytes(count: u64) -> String {
     match count.trailing_zeros() {
         30.. => format!("{} GiB", count >> 30),
@@ -69,7 +68,7 @@ fn percent(share: f64) -> String {
 }
 
 impl Overhead {
-    /// Returns a text such as `exact for 41 s, then 1 in 64 KiB`
+    /// Returns a text such as `exact for 41 s, then 1 in 64 KiB`.
     pub fn kept_in_words(&self) -> String {
         let how = |kept: &KeptTime| match kept.mean_bytes {
             None => "exact".to_owned(),

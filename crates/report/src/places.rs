@@ -1,11 +1,12 @@
-//! Places in sources, and the directory to which they are shown relative.
+//! Places in sources, shown relative to a common directory.
 
 use crate::labels::one_line;
 use crate::wrap::{columns, ending};
 use crate::{StackFrame, Style};
 use std::borrow::Cow;
 
-/// Returns `directory/file.cc:12`, relative to the source root if it is below it; with `-v` the whole path.
+/// Returns `directory/file.cc:12`, relative to the source root if the file is below it; with `-v`
+/// the whole path.
 pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     let Some(file) = &frame.file else {
         return String::new();
@@ -27,10 +28,11 @@ pub(crate) fn place_of(frame: &StackFrame, style: Style) -> String {
     one_line(format!("{short}{line}"))
 }
 
-/// Fits a place into this many columns: by leaving out its last directories if that suffices, else by showing only the
-/// file's name and the line. Only a name that is still too long is cut, and then begins with an ellipsis.
+/// Fits a place into this many columns. It omits the last directories if that suffices, or else
+/// shows only the file's name and the line. A name that is still too long is cut, and then begins
+/// with an ellipsis.
 pub(crate) fn fitted_place(place: &str, most: usize) -> String {
-    /// Shortest form of a file's name.
+    /// Minimum columns of a file's name.
     const SHORTEST: usize = 24;
     if columns(place) <= most {
         return place.to_owned();
@@ -51,16 +53,18 @@ pub(crate) fn fitted_place(place: &str, most: usize) -> String {
 /// Columns of a place in a log, whose width is unknown.
 const LONGEST_PLACE: usize = 100;
 
-/// Returns a path, with or without a line, for a log: no `a/../`, and fewer directories if it is very long.
+/// Returns a path, with or without a line, for a log. Detours such as `a/../` are removed, and
+/// directories if the path is very long.
 pub fn short_place(place: &str) -> String {
     fitted_place(&without_detours(place), LONGEST_PLACE)
 }
 
-/// Directories with sources that are not the program's: of the system, of toolchains, of distributions.
+/// Directories with sources that are not the program's: those of the system, of toolchains, of
+/// distributions.
 const OF_OTHERS: [&str; 4] = ["/usr/", "/lib/", "/rustc/", "/build/"];
 
-/// Returns the directory above all sources of the program; empty if there is none, or if nearly everything is below
-/// it.
+/// Returns the directory that contains all sources of the program. Empty if there is none, or if
+/// nearly everything is below it.
 pub(crate) fn source_root<'a>(frames: impl IntoIterator<Item = &'a StackFrame>) -> String {
     let files = frames.into_iter().filter_map(|frame| frame.file.as_deref());
     let is_own = |file: &&str| {

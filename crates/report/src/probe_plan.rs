@@ -1,4 +1,4 @@
-//! Preview of `probe --dry-run`: the bytes that would be written for each function.
+//! Preview of `probe --dry-run`: the bytes that a probe would write for each function.
 
 use crate::probes::RefusedRow;
 use crate::{Document, Style};
@@ -22,9 +22,9 @@ pub struct ProbePlanReport {
 /// One function.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbePlanRow {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
-    /// File name of its module.
+    /// File name of the function's module.
     pub module: String,
     /// Address of the jump in the process.
     pub address: String,
@@ -32,13 +32,13 @@ pub struct ProbePlanRow {
     pub bytes: String,
     /// The jump.
     pub jump: String,
-    /// The instructions that are displaced.
+    /// The instructions that the jump displaces.
     pub displaced: Vec<String>,
     /// Address of the pad.
     pub pad_address: String,
-    /// Its machine code.
+    /// Machine code of the pad.
     pub pad: String,
-    /// Its machine code as text.
+    /// Machine code of the pad, as assembly text.
     pub pad_assembly: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The call stacks of probed functions: as a profile, which becomes a flame graph, and as rows.
+//! The call stacks of probed functions, as rows and as a profile for a flame graph.
 
 use crate::live_profile::{LiveProfiler, LiveSite};
 use crate::named_run::{Backtrace, Backtraces};
@@ -15,7 +15,7 @@ pub struct CountedStack {
     pub probe: usize,
     /// Return addresses of the callers, innermost first; empty if the stack is unknown.
     pub addresses: Vec<u64>,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than recorded, but the unwinder could not follow it.
     pub truncated: bool,
     /// Number of calls.
     pub calls: u64,
@@ -32,14 +32,14 @@ pub struct StackRow {
     pub truncated: bool,
 }
 
-/// A function at which stacks end.
+/// A probed function, which is the innermost frame of its stacks.
 #[derive(Clone, Debug)]
 pub struct ProbedFunction {
     /// Its name.
     pub name: String,
     /// File name of its module.
     pub module: String,
-    /// Its entry (avma).
+    /// Entry address of the function (avma).
     pub entry: u64,
 }
 
@@ -51,13 +51,14 @@ pub struct ProbeStacks {
 
 /// Call stacks with names.
 pub struct NamedStacks {
-    /// All call stacks; blocks are calls.
+    /// All call stacks. In this profile, a block stands for a call.
     pub profile: Profile,
-    /// The probe that each site of the profile belongs to.
+    /// The probe of each site of the profile.
     probes: Vec<usize>,
 }
 
-/// Stacks by their place in a list. The probed function comes first, as if it had been called at its entry.
+/// Stacks by their place in a list. The probed function comes first, as if it had been called at
+/// its entry.
 struct Listed<'a>(&'a [CountedStack], &'a [ProbedFunction]);
 
 impl Backtraces for Listed<'_> {
@@ -75,13 +76,14 @@ impl Backtraces for Listed<'_> {
     }
 }
 
-/// Makes a return address for the function's entry: lookups use the byte before it.
+/// Returns an address for which the lookup finds the function's entry, because lookups use the byte
+/// before a return address.
 fn in_function(entry: u64) -> u64 {
     entry.wrapping_add(1)
 }
 
 impl ProbeStacks {
-    /// Begins to look up names. `depth`: frames collected of each stack.
+    /// Begins to look up names. `depth` is the maximum number of frames collected from each stack.
     pub fn begin(
         target: Target,
         depth: u32,
@@ -119,14 +121,14 @@ impl ProbeStacks {
         Some(self.named(profile))
     }
 
-    /// Returns the stacks with the names that have arrived.
+    /// Ends the wait for names. Returns the stacks with the names that have arrived.
     pub fn give_up_names(&mut self) -> Option<NamedStacks> {
         let profile = self.profiler.give_up_names()?;
         Some(self.named(profile))
     }
 
-    /// Merges the frames at a function's entry into one, with the name under which the function was probed: functions
-    /// inlined there were not called.
+    /// Merges the frames at a function's entry into one, with the name under which the function was
+    /// probed. Functions that are inlined at the entry were not called.
     fn named(&self, mut profile: Profile) -> NamedStacks {
         let of_entry: HashMap<u64, usize> = self
             .functions
@@ -169,7 +171,8 @@ impl ProbeStacks {
 }
 
 impl NamedStacks {
-    /// Returns the stacks of one probe, those with the most calls first, without the calls whose stack is unknown.
+    /// Returns the stacks of one probe, those with the most calls first, without calls of unknown
+    /// stack.
     pub fn rows(&self, probe: usize) -> Vec<StackRow> {
         let sites = self.profile.sites.iter().zip(&self.probes);
         let of_probe = sites.filter(|(_, of)| **of == probe);

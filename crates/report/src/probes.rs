@@ -31,9 +31,9 @@ pub struct ProbeReport {
     pub pid: i32,
     /// Seconds for which calls were counted.
     pub duration_s: f64,
-    /// Milliseconds that it took to place the probes.
+    /// Milliseconds that the placing of the probes took.
     pub placed_ms: f64,
-    /// Milliseconds for which all threads were held for that.
+    /// Milliseconds for which all threads were held to place the probes.
     pub held_ms: f64,
     /// Functions, the most often called first.
     pub probes: Vec<ProbeRow>,
@@ -44,23 +44,24 @@ pub struct ProbeReport {
 /// One function.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeRow {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
-    /// File name of its module.
+    /// File name of the function's module.
     pub module: String,
     /// Number of calls.
     pub calls: u64,
     /// Calls per second.
     pub rate_per_s: f64,
-    /// Latency of calls, if it was asked for.
+    /// Latency of calls, if the user asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_ns: Option<ProbeLatency>,
     /// Calls by thread.
     pub threads: Vec<ProbeThread>,
-    /// Arguments that were asked for.
+    /// Arguments that the user asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<ArgumentRow>,
-    /// Call stacks of the callers, if they were asked for: those with the most calls first.
+    /// Call stacks of the callers, if the user asked for them; those with the most calls come
+    /// first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<Vec<StackRow>>,
     /// Calls whose stack is unknown.
@@ -68,7 +69,7 @@ pub struct ProbeRow {
     pub calls_without_stack: Option<u64>,
 }
 
-/// The values of one argument, as signed numbers of 64 bits.
+/// The values of one argument, as signed 64-bit numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArgumentRow {
     /// Number of the argument; 1 is the first.
@@ -79,9 +80,9 @@ pub struct ArgumentRow {
     pub min: Option<i64>,
     /// Highest value.
     pub max: Option<i64>,
-    /// Most frequent values.
+    /// The most frequent values.
     pub top: Vec<ArgumentValue>,
-    /// Calls with other values.
+    /// Number of calls with other values.
     pub others: u64,
     /// Counts by the number of bits, ascending.
     pub histogram: Vec<ArgumentClass>,
@@ -110,11 +111,12 @@ pub struct ArgumentClass {
 /// Latency of calls, in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeLatency {
-    /// Number of measured calls: those that returned, except the first of each thread.
+    /// Number of measured calls. Calls that did not return, and the first call of each thread, are
+    /// not measured.
     pub calls: u64,
-    /// Upper bound of half of them, at most an eighth too high.
+    /// Median latency, rounded up by at most an eighth.
     pub p50: u64,
-    /// Upper bound of 99 % of them, at most an eighth too high.
+    /// 99th percentile of the latency, rounded up by at most an eighth.
     pub p99: u64,
     /// Longest latency.
     pub max: u64,
@@ -125,20 +127,20 @@ pub struct ProbeLatency {
 pub struct ProbeThread {
     /// Thread id; `None` if the thread ended before it was seen.
     pub tid: Option<i32>,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// Calls.
+    /// Number of calls by the thread.
     pub calls: u64,
 }
 
 /// A function that could not be probed.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusedRow {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
-    /// File name of its module.
+    /// File name of the function's module.
     pub module: String,
-    /// Reason.
+    /// Reason of the refusal.
     pub why: String,
 }
 
@@ -146,7 +148,7 @@ impl ProbeReport {
     /// The schema of the JSON form.
     pub const SCHEMA: &'static str = "memhook-rs/probe/1";
 
-    /// Sorts the rows: the most often called first.
+    /// Sorts the rows; the most often called function comes first.
     pub fn sort(&mut self) {
         let key = |row: &ProbeRow| (std::cmp::Reverse(row.calls), row.function.clone());
         self.probes.sort_by_key(key);

@@ -1,4 +1,4 @@
-//! A run or a window of it, with names: the source of every exported format.
+//! A run or a window of it, with names. Every exported format is made from it.
 
 use crate::{
     AllocatorTime, CallStacks, CustomScore, Leaks, LiveBounds, Measure, ProfileScores,
@@ -11,60 +11,62 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use memhook_recording::HISTOGRAM_BUCKETS;
 
-/// One run, or a window of it. Indices point into its own tables.
+/// One run, or a window of it. Indices refer to the profile's own tables.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Profile {
-    /// The types of the blocks that stacks allocate, by the number of the stack, if they were looked up
-    /// ([`crate::recorded::add_types`]).
+    /// The types of the blocks that stacks allocate, by the number of the stack, if they were
+    /// looked up ([`crate::recorded::add_types`]).
     #[serde(skip)]
     pub types: BTreeMap<u32, String>,
     /// The process.
     pub target: Target,
-    /// Reason for which it was made, if it has one of its own.
+    /// Special reason for making this profile, if any.
     #[serde(skip)]
     pub occasion: Option<String>,
     /// Milliseconds since 1970 at the attach.
     pub began_unix_ms: u64,
-    /// Begin of the covered time in nanoseconds since the attach.
+    /// Start of the covered time in nanoseconds since the attach.
     pub from_ns: u64,
-    /// End of the covered time: "live" refers to it.
+    /// End of the covered time. The measure "live" refers to this moment.
     pub to_ns: u64,
-    /// True if that is only a part of the recorded time.
+    /// True if the covered time is only a part of the recorded time.
     #[serde(skip)]
     pub is_part: bool,
-    /// Times up to then in which nothing was seen, in order.
+    /// Times up to `to_ns` in which no event was seen, in order.
     pub gaps: Vec<UnseenTime>,
     /// Time at which the most bytes were live, in nanoseconds since the attach.
     pub peak_ns: u64,
-    /// Frames collected of each call stack.
+    /// Maximum number of frames collected from each call stack.
     pub depth: u32,
     /// True if the process was traced from its first instruction.
     #[serde(skip)]
     pub from_start: bool,
-    /// Set when allocations were sampled: then blocks and bytes are estimates.
+    /// Set if allocations were sampled. Blocks and bytes are then estimates.
     pub sampling: Option<Sampling>,
     /// Sums of the window.
     pub totals: ReportTotals,
     /// Modules of the frames.
     pub modules: Vec<ProfileModule>,
-    /// Indices of modules whose names were not looked up: whoever has their files adds them later.
+    /// Indices of modules whose names were not looked up. A reader with their files adds the names
+    /// later.
     #[serde(skip)]
     pub unnamed_modules: BTreeSet<u32>,
-    /// Distinct frames. An address with inlined functions has several frames, innermost first; all but the last of
-    /// them are marked inlined.
+    /// Distinct frames. An address with inlined functions has several frames, innermost first. All
+    /// but the last of them are marked as inlined.
     pub frames: Vec<ProfileFrame>,
-    /// Distinct call stacks: indices of frames, innermost first. If the outermost frames are missing, the last one is
-    /// `cut_root`, so that no other function is mistaken for the root.
+    /// Distinct call stacks: indices of frames, innermost first. If the outermost frames are
+    /// missing, the last one is `cut_root`, so that no other function is mistaken for the root.
     pub stacks: Vec<Vec<u32>>,
-    /// The frame that stands for missing ones, if there are any: [`CUT_ROOT`].
+    /// The frame that represents missing frames, if any: [`CUT_ROOT`].
     pub cut_root: Option<u32>,
-    /// Activity of each allocation site: one entry for each stack, kind of allocation and thread.
+    /// Activity of each allocation site. There is one entry for each stack, kind of allocation and
+    /// thread.
     pub sites: Vec<ProfileSite>,
     /// Live blocks at the end by size in bytes, in ascending order.
     pub live_sizes: Vec<(u64, Amount)>,
-    /// Allocations by size in bytes: (bucket, amount), ordered; see [`HISTOGRAM_BUCKETS`].
+    /// Allocations by size in bytes: (bucket, amount), sorted; see [`HISTOGRAM_BUCKETS`].
     pub allocated_sizes: Vec<(u8, Amount)>,
-    /// Released blocks by lifetime in nanoseconds: (bucket, amount), ordered.
+    /// Released blocks by lifetime in nanoseconds: (bucket, amount), sorted.
     pub lifetimes: Vec<(u8, Amount)>,
     /// True if stacks of releases were recorded.
     #[serde(skip)]
@@ -73,7 +75,7 @@ pub struct Profile {
     pub flows: Vec<Flow>,
     /// Releases of each stack; empty unless release stacks were recorded.
     pub releases: Vec<Released>,
-    /// Time of the window's allocations in the allocator, where calls were timed.
+    /// Time that the window's allocations spent in the allocator, if calls were timed.
     #[serde(skip)]
     pub allocator_time: Option<AllocatorTime>,
     /// Result of a search for unreachable blocks at the end of the run, if there was one.
@@ -81,19 +83,19 @@ pub struct Profile {
     pub leaks: Option<Leaks>,
     /// The heap over time.
     pub timeline: Vec<Point>,
-    /// Resident memory over time, beside the heap.
+    /// Resident memory over time, next to the heap.
     #[serde(skip)]
     pub resident: Vec<ResidentPoint>,
-    /// Time for which live bytes were not touched, over the run, if that was watched.
+    /// Bytes over the run by the time since their last use, if `attach --stale` watched them.
     #[serde(skip)]
     pub aging: Option<StaleHistory>,
     /// Live bytes of the largest sites over time.
     pub series: Vec<Series>,
-    /// Changes of all sites over time, ordered by the point of the timeline.
+    /// Changes of all sites over time, sorted by the point of the timeline.
     #[serde(skip)]
     pub changes: Vec<SitePoint>,
-    /// Addresses of live blocks at some moments of the run, the last of which is the end; empty unless asked for.
-    /// Sites are those of [`Profile::sites`].
+    /// Addresses of live blocks at some moments of the run, the last of which is the end. Empty
+    /// unless the user asked for them. Sites are indices into [`Profile::sites`].
     #[serde(skip)]
     pub addresses: Vec<AddressMap>,
     /// Growth since the start, if the memory was examined then.
@@ -103,18 +105,18 @@ pub struct Profile {
     /// Arenas of glibc's malloc at the end, if the recording has an account of the resident memory.
     #[serde(skip)]
     pub arenas: Vec<ArenaResident>,
-    /// Scores of the sites, if they were asked for.
+    /// Scores of the sites, if the user asked for them.
     #[serde(skip)]
     pub scores: Option<ProfileScores>,
     /// Set if the profile holds two runs: this one, followed by the sites of an older one.
     #[serde(skip)]
     pub compared: Option<Compared>,
-    /// Lines of source files around the lines of frames, where the files were found.
+    /// Lines of source files around the lines of frames, if the files were found.
     #[serde(skip)]
     pub sources: Vec<SourceLines>,
 }
 
-/// The memory of the process at a moment, as the kernel counts it.
+/// Memory counters of the kernel for the process at one moment.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ResidentPoint {
     /// Milliseconds since the attach.
@@ -132,9 +134,10 @@ pub struct ResidentPoint {
 /// Resident part of an arena of glibc's malloc.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ArenaResident {
-    /// Address of its `malloc_state`, which lies in the arena's first heap; for the main arena, in the C library.
+    /// Address of the arena's `malloc_state`. It lies in the arena's first heap, or, for the main
+    /// arena, in the C library.
     pub address: u64,
-    /// All resident bytes of it.
+    /// All resident bytes of the arena.
     pub resident_bytes: u64,
     /// Resident bytes of live blocks.
     pub live_bytes: u64,
@@ -153,21 +156,21 @@ impl ResidentPoint {
 pub struct Compared {
     /// Name of the process.
     pub name: String,
-    /// Its id.
+    /// Id of the process.
     pub pid: i32,
     /// Length of the run in seconds.
     pub seconds: f64,
-    /// Its scores, if it was scored.
+    /// Scores of the run, if it was scored.
     pub scores: Option<RunScores>,
-    /// Values of formulas in it.
+    /// Values of formulas in the run.
     pub custom: Vec<CustomScore>,
-    /// Index of the first of its sites.
+    /// Index of the run's first site.
     pub first_site: u32,
-    /// Its heap over time.
+    /// The run's heap over time.
     pub timeline: Vec<ComparedPoint>,
 }
 
-/// Live memory of the older of two runs at some time.
+/// Live memory of the older of two runs at one time.
 #[derive(Clone, Debug, Serialize)]
 pub struct ComparedPoint {
     /// Nanoseconds since the start of the covered time.
@@ -178,11 +181,12 @@ pub struct ComparedPoint {
     pub blocks: u64,
 }
 
-/// Name of the frame that stands for the outermost frames of a cut stack.
+/// Name of the frame that represents the outermost frames of a cut stack.
 pub const CUT_ROOT: &str = "\u{2026}";
 
 impl Profile {
-    /// Returns the module of a frame, if the owner of the module's file is to look up its name.
+    /// Returns the module of a frame, if the reader is to look up the frame's name in the module's
+    /// file.
     pub(crate) fn unnamed_module(&self, frame: &ProfileFrame) -> Option<&ProfileModule> {
         let module = frame.module.filter(|m| self.unnamed_modules.contains(m))?;
         let is_unnamed = frame.frame.function.is_none();
@@ -217,7 +221,7 @@ impl Profile {
         }
     }
 
-    /// Keeps only what some stacks allocated.
+    /// Keeps only the sites of some stacks.
     pub(crate) fn keep_stacks(&mut self, is_kept: impl Fn(u32) -> bool) {
         self.keep_sites(|site| is_kept(site.stack));
         self.flows.retain(|flow| is_kept(flow.allocated_by));
@@ -235,13 +239,14 @@ impl Profile {
         }
     }
 
-    /// Returns true if outermost frames of a stack are missing: it could not be followed, or reached the depth asked
-    /// for.
+    /// Returns true if outermost frames of a stack are missing, because it could not be followed or
+    /// reached the requested depth.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         self.known_frames(stack).len() < self.stacks[stack as usize].len()
     }
 
-    /// Marks stacks as whole that could not be followed any further, but end where the program or a thread begins.
+    /// Marks stacks as complete that could not be followed any further but end where the program or
+    /// a thread begins.
     pub(crate) fn forget_cuts_below_main(&mut self) {
         for index in 0..self.sites.len() {
             let stack = self.sites[index].stack;
@@ -252,8 +257,8 @@ impl Profile {
         }
     }
 
-    /// Returns the standard error of a sum over all sites. Where distances between samples change, it includes memory
-    /// that none of them has hit.
+    /// Returns the standard error of a sum over all sites. If distances between samples change, it
+    /// includes memory that no sample has hit.
     pub(crate) fn error_of_sum(&self, measure: Measure, sum: Amount) -> Option<u64> {
         match (self.sampling, measure) {
             (Some(sampling), Measure::Live) => sampling.live_error_bytes,
@@ -286,7 +291,7 @@ impl Profile {
         counted
     }
 
-    /// Returns bounds on the live memory at the end, if a gap leaves it open.
+    /// Returns bounds on the live memory at the end, if a gap makes it uncertain.
     pub fn live_bounds(&self) -> Option<LiveBounds> {
         let live = self.sites.iter().map(|site| site.measures.live).sum();
         let unseen = self.sites.iter().map(|site| site.unseen).sum();
@@ -308,7 +313,7 @@ pub struct SitePoint {
     pub point: u32,
     /// Index of the site.
     pub site: u32,
-    /// Live memory then.
+    /// Live memory at that point.
     pub live: Amount,
     /// Memory allocated since the start of the window.
     pub allocated: Amount,
@@ -341,13 +346,14 @@ pub struct ProfileModule {
 }
 
 impl ProfileModule {
-    /// Returns the address of the call that returns to an address, in the module's file and as symbol tables have it.
-    /// Lookups of names take an address as it is, and a return address may already belong to the next line.
+    /// Returns the address of the call before a return address, in the module's file and as symbol
+    /// tables have it. Name lookups take an address as it is, and a return address may already
+    /// belong to the next line.
     pub(crate) fn call_in_file(&self, return_address: u64) -> u64 {
         return_address.wrapping_sub(1).wrapping_sub(self.bias)
     }
 
-    /// Returns the first address and the end of its mappings, as addresses in its file.
+    /// Returns the first address of the module's mappings and their end, as addresses in its file.
     pub(crate) fn range_in_file(&self) -> (u64, u64) {
         (
             self.start.wrapping_sub(self.bias),
@@ -361,14 +367,14 @@ impl ProfileModule {
 pub struct ProfileFrame {
     /// Return address in the process.
     pub address: u64,
-    /// Its module.
+    /// Index of the frame's module.
     pub module: Option<u32>,
     /// Function and place in the source.
     pub frame: StackFrame,
 }
 
 impl ProfileFrame {
-    /// Returns the frame that stands for missing ones.
+    /// Returns the frame that represents missing frames.
     pub fn cut_root() -> ProfileFrame {
         ProfileFrame {
             address: 0,
@@ -396,7 +402,8 @@ pub struct Amount {
     /// Estimated variance of `bytes`; 0 unless allocations were sampled.
     #[serde(skip)]
     pub variance: f64,
-    /// Addition to the variance for memory that no sample has hit. For a sum, the largest of its parts'.
+    /// Additional variance for memory that no sample has hit. A sum has the largest value of its
+    /// parts.
     #[serde(skip)]
     pub unhit: f64,
 }
@@ -431,7 +438,7 @@ impl From<Amount> for Estimate {
 
 impl std::ops::AddAssign for Amount {
     fn add_assign(&mut self, other: Amount) {
-        // A report that was read back may hold any numbers.
+        // A report that was read back may contain any numbers.
         self.blocks = self.blocks.saturating_add(other.blocks);
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.variance += other.variance;
@@ -460,14 +467,14 @@ pub struct Measures {
     pub released: Amount,
     /// Memory allocated within the window and released before the thread's next allocation.
     pub temporary: Amount,
-    /// Memory unreachable at the end of the run, whatever the window; zero unless searched for.
+    /// Memory unreachable at the end of the run, whatever the window. Zero without a search.
     pub unreachable: Amount,
 }
 
 /// An allocation site.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ProfileSite {
-    /// Index of its stack.
+    /// Index of the site's stack.
     pub stack: u32,
     /// Allocating function: malloc, new, ...
     pub kind: String,
@@ -475,27 +482,28 @@ pub struct ProfileSite {
     pub tid: u32,
     /// Name of that thread.
     pub thread: String,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than recorded, but the unwinder could not follow it.
     pub truncated: bool,
-    /// Sums of its blocks.
+    /// Sums of the site's blocks.
     pub measures: Measures,
     /// Live memory that has not been seen since a gap, and may have been released in it.
     pub unseen: Amount,
     /// Memory live at the start of the window.
     pub before: Amount,
-    /// Nanoseconds that the window's allocations spent in the allocator; covers no calls if none was timed.
+    /// Nanoseconds that the window's allocations spent in the allocator. Covers no calls if none
+    /// was timed.
     #[serde(skip)]
     pub in_allocator: TimeTaken,
-    /// Allocation time of the oldest live block in nanoseconds since the attach; `None` if none lives, or if that was
-    /// not recorded.
+    /// Allocation time of the oldest live block in nanoseconds since the attach; `None` if no block
+    /// is live, or if the time was not recorded.
     pub oldest_ns: Option<u64>,
-    /// Allocations by size in bytes: (bucket, blocks), ordered; see [`HISTOGRAM_BUCKETS`].
+    /// Allocations by size in bytes: (bucket, blocks), sorted; see [`HISTOGRAM_BUCKETS`].
     pub sizes: Vec<(u8, u64)>,
-    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), ordered.
+    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), sorted.
     pub lifetimes: Vec<(u8, u64)>,
 }
 
-/// Blocks of one stack that were released by another.
+/// Blocks that one stack allocated and another released.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Flow {
     /// Index of the allocating stack.
@@ -509,7 +517,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Kind of a flow that sums up many releasing stacks, where a list of all would be too long.
+    /// Kind of a flow that sums up many releasing stacks, because a complete list would be too
+    /// long.
     pub const OTHERS: &str = "others";
 }
 
@@ -524,12 +533,12 @@ pub struct Released {
     pub amount: Amount,
 }
 
-/// The heap at a time.
+/// The heap at one time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Point {
     /// Nanoseconds since the attach.
     pub time_ns: u64,
-    /// Live memory then.
+    /// Live memory at that time.
     pub live: Amount,
     /// Memory allocated since the attach.
     pub allocated: Amount,
@@ -537,13 +546,13 @@ pub struct Point {
     pub temporary: Amount,
 }
 
-/// A site over time.
+/// One stack over time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Series {
-    /// Live memory at each point of the [`Profile::timeline`].
+    /// Index of the stack.
     pub stack: u32,
-    /// Memory allocated since the attach at each of them.
+    /// Live memory at each point of the [`Profile::timeline`].
     pub live: Vec<Amount>,
-    /// Allocated since the attach at each of them.
+    /// Memory allocated since the attach, at each point of the timeline.
     pub allocated: Vec<Amount>,
 }

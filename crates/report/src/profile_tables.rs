@@ -1,5 +1,5 @@
-//! The modules, frames and stacks of a profile, added as they are needed: one way for recordings and for traces under
-//! way.
+//! The modules, frames and stacks of a profile, added on demand. Recordings and running traces
+//! share this code.
 
 use crate::named_run::{frames_at, is_cut};
 use crate::{Profile, ProfileFrame, ProfileModule};
@@ -18,8 +18,8 @@ pub(crate) struct ProfileTables {
 }
 
 impl ProfileTables {
-    /// Creates tables without stacks, for a run that collected at most `depth` frames (0: unknown). An address
-    /// belongs to the first module that contains it.
+    /// Creates tables without stacks, for a run that collected at most `depth` frames (0 if
+    /// unknown). An address belongs to the first module that contains it.
     pub fn new(modules: Vec<ProfileModule>, depth: u32) -> ProfileTables {
         ProfileTables {
             depth,
@@ -71,7 +71,7 @@ impl ProfileTables {
     fn address(&mut self, address: u64, symbols: &Symbolizer) -> &[u32] {
         let (frames, modules) = (&mut self.frames, &self.modules);
         self.of_address.entry(address).or_insert_with(|| {
-            // The call ends at the byte before.
+            // The call ends at the byte before the return address.
             let inside = |m: &ProfileModule| (m.start..m.end).contains(&address.wrapping_sub(1));
             let module = modules.iter().position(inside).map(|at| at as u32);
             let first = frames.len() as u32;

@@ -1,4 +1,4 @@
-//! Progress of long work, for the user.
+//! Progress display for long work.
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,15 +13,15 @@ use std::{
 
 /// Time before progress is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Lock of the one progress line.
+/// Lock that allows only one progress line.
 static SHOWN: Mutex<()> = Mutex::new(());
-/// True if progress is not wanted.
+/// True if the user wants no progress display.
 static IS_HIDDEN: AtomicBool = AtomicBool::new(false);
 /// Time between two updates.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A line on the terminal while something takes longer than a second. Dropping this removes
-/// the line.
+/// A line on the terminal while work takes longer than a second. Dropping this value removes the
+/// line.
 pub struct Progress {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -33,7 +33,7 @@ impl Progress {
         IS_HIDDEN.store(true, Relaxed);
     }
 
-    /// Starts a line; shows nothing unless standard error is a terminal.
+    /// Starts a line. Shows nothing unless standard error is a terminal.
     pub fn start(what: &'static str) -> Progress {
         Progress::show(move |bar| bar.set_message(what))
     }
@@ -69,7 +69,7 @@ impl Progress {
             if !wait(PATIENCE) {
                 return;
             }
-            // The processes of a program may end together: one line is enough.
+            // The processes of a program may end together. One line is enough.
             let Ok(_only) = SHOWN.try_lock() else {
                 return;
             };
@@ -101,7 +101,7 @@ fn spinner() -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-/// Creates a line that shows its message: the default style of a bar has no place for one.
+/// Creates a line that shows its message. The default style of a bar has no place for one.
 fn bar_on(target: ProgressDrawTarget) -> ProgressBar {
     ProgressBar::with_draw_target(None, target)
         .with_style(spinner())

@@ -1,4 +1,5 @@
-//! From a JSON report back to a profile of its sites, complete enough for [`diff`](crate::diff()).
+//! Turns a JSON report back into a profile of its sites, complete enough for
+//! [`diff`](crate::diff()).
 
 use crate::named_run::is_cut;
 use crate::{
@@ -10,32 +11,32 @@ use serde::Deserialize;
 /// Reason why a report cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadBackError {
-    /// It is not JSON, or other JSON.
+    /// The text is not JSON, or not a report.
     #[error("not a report of memhook-rs: {0}")]
     NotAReport(serde_json::Error),
-    /// It has another schema.
+    /// The report has another schema.
     #[error("not a report of this version: its schema is {found:?}, not {wanted:?}")]
     Schema {
-        /// Its schema.
+        /// Schema of the report.
         found: String,
         /// Schema that memhook-rs reads.
         wanted: &'static str,
     },
-    /// Its rows are not sites.
+    /// The rows of the report are not sites.
     #[error("its rows are by {by}, which cannot be compared: make it with --by site")]
     Rows {
-        /// Kind of its rows.
+        /// Kind of the report's rows.
         by: String,
     },
-    /// It has another measure.
+    /// The report has another measure.
     #[error("it counts {found}, not {wanted}: make it with --measure {wanted}")]
     Measure {
-        /// Its measure.
+        /// Measure of the report.
         found: String,
         /// Measure to compare.
         wanted: &'static str,
     },
-    /// It does not list all sites.
+    /// The report does not list all sites.
     #[error(
         "it lists only the {listed} largest of {all} sites, so others would seem to come or go: make it with --top {all}"
     )]
@@ -91,8 +92,8 @@ struct SiteRow {
     scores: Option<Scores>,
 }
 
-/// Reads the output of `attach --json` or `report --format json`; of several reports, the last
-/// complete one.
+/// Reads the output of `attach --json` or `report --format json`. Of several reports, it reads the
+/// last complete one.
 pub fn read_back(text: &[u8], measure: Measure) -> Result<Profile, ReadBackError> {
     let mut values =
         serde_json::Deserializer::from_slice(text).into_iter::<&serde_json::value::RawValue>();
@@ -197,7 +198,7 @@ fn profile(report: Report, measure: Measure) -> Profile {
     profile
 }
 
-/// Fills in one measure; a report has no other.
+/// Returns measures of which only one is set, because a report has only one.
 fn measures(measure: Measure, amount: Amount) -> Measures {
     let mut measures = Measures::default();
     *match measure {

@@ -11,7 +11,7 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Reports that may wait for a slow reader; further ones are dropped.
+/// Number of reports that may wait for a slow reader. Further ones are dropped.
 const BACKLOG: usize = 64;
 
 /// Standard stream for reports that do not go to a file.
@@ -19,14 +19,14 @@ const BACKLOG: usize = 64;
 pub enum ReportStream {
     /// Standard output.
     Out,
-    /// Standard error: standard output belongs to the traced program.
+    /// Standard error, because standard output belongs to the traced program.
     Err,
 }
 
 /// Writer to a standard stream or a file, as text or JSON.
 ///
-/// A thread does the writing: a pager that waits for a key must not keep the attacher from its rings, nor
-/// a full disk from detaching.
+/// A separate thread does the writing. A pager that waits for a key must not keep the attacher from
+/// its rings, and a full disk must not keep it from detaching.
 pub struct ReportWriter {
     reports: Option<Sender<String>>,
     writer: Option<JoinHandle<Result<()>>>,
@@ -36,8 +36,8 @@ pub struct ReportWriter {
 }
 
 impl ReportWriter {
-    /// Opens the output. Refuses an existing file unless `force`, and leaves its contents until the first
-    /// report.
+    /// Opens the output. Fails for an existing file unless `force` is set, and keeps its old
+    /// contents until the first report.
     pub fn open(
         path: Option<&Path>,
         force: bool,
@@ -47,7 +47,7 @@ impl ReportWriter {
         ReportWriter::open_or(ReportStream::Out, path, force, json, style)
     }
 
-    /// Like [`ReportWriter::open`], with the stream to use where no file is named.
+    /// Like [`ReportWriter::open`], with the stream to use if no file is named.
     pub fn open_or(
         stream: ReportStream,
         path: Option<&Path>,
@@ -87,7 +87,7 @@ impl ReportWriter {
         let text = if self.json {
             visible_json(&text).into_owned()
         } else {
-            // Separates reports by an empty line.
+            // An empty line separates reports.
             shown(&format!("{title}{text}\n"), self.style).into_owned()
         };
         if report.is_final {
@@ -98,12 +98,13 @@ impl ReportWriter {
         }
     }
 
-    /// Gives up: removes a new file, and leaves an old one as it was.
+    /// Cancels the output: removes a new file, and leaves an existing one unchanged.
     pub fn abandon(mut self) {
         let _ = self.finish();
     }
 
-    /// Returns true if nothing more can be written: the reader has gone, or the disk is full.
+    /// Returns true if nothing more can be written, because the reader has closed the stream or the
+    /// disk is full.
     pub fn is_closed(&self) -> bool {
         self.writer.as_ref().is_some_and(JoinHandle::is_finished)
     }
@@ -127,7 +128,7 @@ impl ReportWriter {
     }
 }
 
-/// Makes text safe for a terminal: only our own colours take effect.
+/// Makes text safe for a terminal, so that only our own colours take effect.
 pub fn shown<'a>(text: &'a str, style: Style) -> Cow<'a, str> {
     let shown = if style.color {
         visible_colored(text)

@@ -1,7 +1,7 @@
-//! The rows of every report: blocks grouped by a common property, sorted and cut.
+//! The rows of every report: blocks grouped by a common property, sorted and limited in number.
 //!
-//! A trace under way and a recording both provide [`Part`]s, and a [`NamedRun`] that knows the names of their numbers.
-//! Names are requested only where a row depends on them.
+//! A running trace and a recording both provide [`Part`]s, and a [`NamedRun`] that knows the names
+//! of their numbers. Names are requested only if a row depends on them.
 
 use crate::named_run::NamedRun;
 use crate::types::{UNKNOWN_TYPE, one_spelling};
@@ -17,24 +17,24 @@ use std::collections::BTreeSet;
 pub enum RowsBy {
     /// Call stack of the allocation.
     Site,
-    /// Call in the code: a block counts for every call on its stack.
+    /// Call in the code. A block counts for every call on its stack.
     Frame,
-    /// Function: a block counts for every function on its stack.
+    /// Function. A block counts for every function on its stack.
     Function,
     /// Module that called the allocator.
     Module,
-    /// Type of the block, where the call stack reveals it.
+    /// Type of the block, if the call stack reveals it.
     Type,
     /// Allocating thread.
     Thread,
     /// Block size.
     Size,
-    /// Time from allocation to release; only for recordings.
+    /// Time from allocation to release. Only recordings know it.
     Lifetime,
 }
 
 impl RowsBy {
-    /// Returns its name in JSON.
+    /// Returns the kind's name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             RowsBy::Site => "site",
@@ -59,8 +59,9 @@ impl RowsBy {
     }
 }
 
-/// Order of the rows: the largest, the oldest, those with the worst scores, or those that took longest come first. For
-/// a user's score, given by its place in the list, the highest values come first and unknown ones last.
+/// Order of the rows. The largest, the oldest, the worst-scored or the slowest rows come first. For
+/// a user's score, given by its place in the list, the highest values come first and unknown ones
+/// last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names are the definition
 pub enum SortBy {
@@ -73,7 +74,8 @@ pub enum SortBy {
     Time,
 }
 
-/// Blocks that always share their rows: their stack, thread, size in bytes or bucket of a histogram, and their sums.
+/// Blocks that always share their rows. The number is their stack, thread, size in bytes or bucket
+/// of a histogram, depending on the kind of rows.
 pub(crate) type Part = (u64, Sums);
 
 /// Sums over the blocks of a part or of a row.
@@ -82,15 +84,16 @@ pub(crate) struct Sums {
     pub amount: Estimate,
     /// Bytes of live blocks that have not been seen since a gap.
     pub unseen_bytes: f64,
-    /// Unreachable part at the end of the run; `None` without a search.
+    /// Unreachable blocks at the end of the run; `None` without a search.
     pub unreachable: Option<Estimate>,
     /// Change of the live bytes.
     pub growth_bytes: f64,
-    /// Allocation time of the oldest live block in nanoseconds since the attach; `None` if none lives.
+    /// Allocation time of the oldest live block in nanoseconds since the attach; `None` if no block
+    /// is live.
     pub oldest_ns: Option<u64>,
-    /// Releases by this stack.
+    /// Blocks that this stack released.
     pub released: Estimate,
-    /// Time that its allocations spent in the allocator; covers no calls if none was timed.
+    /// Time that the allocations spent in the allocator. Covers no calls if none was timed.
     pub in_allocator: TimeTaken,
 }
 
@@ -109,7 +112,7 @@ impl std::ops::AddAssign for Sums {
     }
 }
 
-/// Identity of a row; rows of two reports with equal keys are compared for growth.
+/// Identity of a row. Rows of two reports with equal keys are compared for growth.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RowKey {
     /// Stack, return address, thread, size or bucket; 0 if the name suffices.
@@ -122,9 +125,9 @@ pub(crate) struct RowKey {
 pub(crate) struct Row {
     pub key: RowKey,
     pub sums: Sums,
-    /// Bytes of blocks whose innermost frame this is.
+    /// Bytes of blocks whose innermost frame is this row's.
     pub self_bytes: f64,
-    /// Its score, or the one that rows are sorted by, if known.
+    /// Score of the row, or the score by which rows are sorted, if known.
     pub score: Option<f64>,
 }
 
@@ -157,7 +160,7 @@ pub(crate) fn rows(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> Vec<Row> {
     for &(number, sums) in parts {
         let on = table.rows_of(by, number, run);
         for (place, &at) in on.iter().enumerate() {
-            // A block counts once on the row of a recursive function.
+            // A recursive function has several frames, but a block counts once.
             if !on[..place].contains(&at) {
                 table.rows[at].sums += sums;
             }
@@ -170,12 +173,12 @@ pub(crate) fn rows(by: RowsBy, parts: &[Part], run: &dyn NamedRun) -> Vec<Row> {
     table.rows
 }
 
-/// The rows so far.
+/// The rows found so far.
 #[derive(Default)]
 struct Table {
     rows: Vec<Row>,
     of_key: FxHashMap<RowKey, usize>,
-    /// Rows of a return address: one call is on many stacks.
+    /// Rows of a return address. They are cached, because one call is on many stacks.
     of_address: FxHashMap<u64, Vec<usize>>,
 }
 
@@ -188,7 +191,7 @@ impl Table {
         })
     }
 
-    /// Returns the rows of a part; that of its innermost frame comes first.
+    /// Returns the rows of a part. The row of its innermost frame comes first.
     fn rows_of(&mut self, by: RowsBy, number: u64, run: &dyn NamedRun) -> Vec<usize> {
         let stack = number as u32;
         match by {
@@ -249,8 +252,8 @@ fn function_name(frame: StackFrame) -> String {
     }
 }
 
-/// Returns rows of threads for text, with the ended ones in a single row, since only numbers distinguish them. `None`
-/// where that changes nothing.
+/// Returns rows of threads for text, with the ended threads in a single row, because only numbers
+/// distinguish them. Returns `None` if that changes nothing.
 pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
     let is_ended = |row: &&Row| by == RowsBy::Thread && row.key.name.ends_with(ENDED);
     let count = rows.iter().filter(is_ended).count();
@@ -270,7 +273,8 @@ pub(crate) fn with_ended_as_one(by: RowsBy, rows: &[Row]) -> Option<Vec<Row>> {
     Some(all.into_iter().cloned().collect())
 }
 
-/// Maps a number to an integer in the same order (IEEE 754: numbers of one sign are ordered like their bits).
+/// Maps a number to an integer in the same order. In IEEE 754, numbers of one sign are ordered like
+/// their bits.
 fn in_order(number: f64) -> i64 {
     // Both zeros are equal.
     let bits = (number + 0.0).to_bits() as i64;
@@ -280,7 +284,8 @@ fn in_order(number: f64) -> i64 {
 /// Row of code without symbols, before its module.
 const NAMELESS: &str = "code without names";
 
-/// Functions at the start of every stack of a thread or of the whole program (glibc's and musl's, and `main`).
+/// Functions at the start of every stack of a thread or of the whole program (glibc's and musl's,
+/// and `main`).
 const ROOTS: [&str; 8] = [
     "_start",
     "__clone",
@@ -292,16 +297,16 @@ const ROOTS: [&str; 8] = [
     "start_thread",
 ];
 
-/// Returns true for rows without information: a function that is on nearly every stack, and calls through code without
-/// names.
+/// Returns true for rows without information: a function that is on nearly every stack, or code
+/// without names.
 fn is_root(row: &Row) -> bool {
     let function = row.key.name.split_once(" (");
     let says_nothing = |name| name == NAMELESS || ROOTS.contains(&name);
     function.is_some_and(|(name, _)| says_nothing(name)) && row.self_bytes == 0.0
 }
 
-/// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the one with more blocks of its
-/// own comes first, then the one that released more.
+/// Sorts rows. Rows of functions with which threads begin come last. Among equal rows, the one with
+/// more bytes of its own comes first, then the one that released more.
 pub(crate) fn sort(rows: &mut [Row], by: SortBy) {
     let largest = |number: f64| Reverse(number.round() as i64);
     rows.sort_by_cached_key(|row| {
@@ -371,7 +376,7 @@ pub(crate) fn shown(
         }
         groups.push(GroupRow {
             frame: match by {
-                // The function that contains the call, not those inlined there.
+                // The row shows the function that contains the call, not those inlined there.
                 RowsBy::Frame => run.frames_at(row.key.number).pop(),
                 _ => None,
             },
@@ -394,7 +399,7 @@ pub(crate) fn shown(
     (sites, groups)
 }
 
-/// Describes a power of two: 64 to 127 bytes.
+/// Describes a power of two as a range, such as 64 to 127 bytes.
 pub(crate) fn size_class(bucket: u8) -> String {
     match bucket {
         0 => "0 bytes".into(),
@@ -407,7 +412,8 @@ pub(crate) fn size_class(bucket: u8) -> String {
     }
 }
 
-/// Describes a power of two in nanoseconds by the whole milliseconds in it, the resolution of lifetimes.
+/// Describes a power of two in nanoseconds by the whole milliseconds in it, which is the resolution
+/// of lifetimes.
 fn lifetime_class(bucket: u8) -> String {
     if bucket == 0 {
         return "less than 1 ms".into();
@@ -467,7 +473,7 @@ mod tests {
             function("clone3 (libc.so.6)", 100.0, 0.0),
             function("main (a)", 90.0, 0.0),
             function("work (a)", 80.0, 0.0),
-            // One that allocates by itself is worth its place.
+            // A row that allocates by itself keeps its place.
             function("start_thread (libc.so.6)", 70.0, 70.0),
         ];
         sort(&mut rows, SortBy::Bytes);

@@ -1,20 +1,20 @@
-//! Equality of call stacks between two runs: by functions, not by addresses, lines or files. So two builds compare,
-//! whatever their files are called. Every comparison of runs joins their stacks by this.
+//! Equality of call stacks between two runs: by functions, not by addresses, lines or files. So two
+//! builds compare, whatever their files are called. Every comparison of runs uses this equality.
 
 use crate::{Profile, StackFrame};
 
-/// Returns the identity of a frame's code. For a frame without a name, that is its module and offset, which hold within
-/// one build.
+/// Returns the identity of a frame's code. For a frame without a name, it consists of module and
+/// offset, which are valid within one build.
 fn code_of(frame: &StackFrame) -> String {
     match (&frame.function, &frame.module, &frame.offset) {
-        // Another build may rename files: libx.so.1.2, libx.so.1.3.
+        // Another build may rename files, for example from libx.so.1.2 to libx.so.1.3.
         (Some(function), _, _) => function.clone(),
         (None, Some(module), Some(offset)) => format!("{module}+{offset}"),
         _ => frame.address.clone(),
     }
 }
 
-/// Code of all frames of a profile.
+/// Identity of the code of each frame of a profile.
 pub(crate) struct Code(Vec<String>);
 
 impl Code {

@@ -1,4 +1,4 @@
-//! From the observed facts of a run to its report: one way for traces under way and for recordings.
+//! Builds a run's report from the observed facts. Running traces and recordings share this code.
 
 use crate::named_run::NamedRun;
 use crate::rows::{self, Part, Row, RowsBy, SortBy};
@@ -16,25 +16,25 @@ pub(crate) struct Seen {
     pub releases: Vec<(u32, Amount)>,
     /// The moment in nanoseconds since the attach.
     pub now_ns: u64,
-    /// The report apart from its rows.
+    /// The report without its rows.
     pub facts: ReportModel,
     /// The rows, once they have been chosen.
     pub chosen: Option<Chosen>,
 }
 
-/// Sorted rows, cut to those shown, and the number of further ones.
+/// Sorted rows, limited to those shown, and the number of further rows.
 type Cut = (Vec<Row>, u64);
 
 /// Chosen rows of a report.
 #[derive(Clone)]
 pub(crate) struct Chosen {
     pub rows: Cut,
-    /// Rows for text, if it merges some.
+    /// Rows for text, if text merges some rows.
     folded: Option<Cut>,
 }
 
 impl Seen {
-    /// Chooses the rows and releases to show; `complete` gets all rows before they are sorted.
+    /// Chooses the rows and releases to show. `complete` gets all rows before they are sorted.
     pub fn choose(
         &mut self,
         sort: SortBy,
@@ -44,7 +44,7 @@ impl Seen {
     ) {
         let by = self.by;
         let cut = |mut rows: Vec<Row>| {
-            // Lifetimes have an order of their own, which makes them a histogram.
+            // Lifetimes have their own order, which makes them a histogram.
             if by == RowsBy::Lifetime {
                 return (rows, 0);
             }

@@ -9,10 +9,10 @@ use crate::stacks::{responsible, short_name_of, shortened};
 use crate::wrap::columns;
 use std::fmt::{Result, Write};
 
-/// Columns left for a name, whatever is beside it.
+/// Minimum columns for a name, whatever is next to it.
 const LEAST_NAME: usize = 12;
 
-/// Head of a site, by which readers recognize it.
+/// First part of a site's line, by which readers recognize the site.
 pub(crate) struct SiteHead {
     name: String,
     /// Difference from another site with the same name and place.
@@ -20,8 +20,8 @@ pub(crate) struct SiteHead {
     place: String,
 }
 
-/// Returns the heads of sites that are shown together and share no numbering, by kind and call
-/// stack.
+/// Returns the heads of sites that are shown together, by kind and call stack. The sites may come
+/// from several numberings.
 pub(crate) fn heads_of<'a>(
     sites: impl Iterator<Item = (&'a String, &'a Vec<StackFrame>)>,
     style: Style,
@@ -65,13 +65,13 @@ impl SiteHead {
     }
 }
 
-/// Further contents of the line.
+/// Rest of the line.
 pub(crate) struct SiteRow {
     /// `#1`.
     pub label: String,
     pub amount: String,
     pub share: Option<String>,
-    /// Facts; without room for all of them, the last ones are left out.
+    /// Facts. The last ones are dropped if there is no room for all of them.
     pub facts: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl SiteRow {
                 let rest = rest.into_iter().chain([place]).chain(facts);
                 width.saturating_sub(rest.map(length).sum::<usize>() + 5)
             };
-            // The name matters more than the facts behind it.
+            // The name matters more than the facts after it.
             while room(&place, &self.facts) < length(&name) && self.facts.len() > 1 {
                 self.facts.pop();
             }

@@ -10,17 +10,17 @@ use crate::{StackFrame, Style};
 use memhook_symbols::PYTHON;
 use std::fmt::{Result, Write};
 
-/// Width of the names that share a column; longer ones push only their own line.
+/// Width of the column of names. A longer name pushes only its own line.
 const NAME_COLUMN: usize = 48;
 const MODULE_COLUMN: usize = 24;
-/// Longest name that is not cut in the middle, unless everything is wanted.
+/// Maximum length of a name that is not cut in the middle, unless the user wants everything.
 pub const LONGEST_NAME: usize = 110;
-/// Shortest form of a name that is cut to fit the terminal.
+/// Minimum length of a name that is cut to fit the terminal.
 pub(crate) const SHORTEST_NAME: usize = 24;
 /// Columns in front of a frame.
 pub(crate) const INDENT: usize = 6;
 
-/// One line: a frame, or a run of frames of little interest.
+/// One line: a frame, or several frames that matter little.
 pub(crate) struct StackLine {
     pub name: String,
     pub place: String,
@@ -31,8 +31,9 @@ pub(crate) struct StackLine {
 }
 
 impl StackLine {
-    /// Leaves out the least important parts until the line fits: the module where there is a place, parts of the name,
-    /// directories, the note, and then the rest of the name. The line number stays.
+    /// Drops the least important parts until the line fits: the module if there is a place, parts
+    /// of the name, directories, the note, and then the rest of the name. The line number is always
+    /// kept.
     fn fit(&mut self, room: usize) {
         let length = |text: &String| match columns(text) {
             0 => 0,
@@ -61,13 +62,13 @@ impl StackLine {
     }
 }
 
-/// End of a stack.
+/// Reason why a stack ends.
 pub(crate) enum StackEnd {
-    /// At the thread's start, as far as is known.
+    /// The stack ends at the thread's start, as far as is known.
     Start,
-    /// At this many frames, as asked for.
+    /// The stack reached the requested number of frames.
     Depth(u32),
-    /// Where it could not be followed.
+    /// The unwinder could not follow the stack.
     Truncated,
 }
 
@@ -100,7 +101,7 @@ pub(crate) fn stack(
     };
     let name_width = width(|line| &line.name, NAME_COLUMN);
     let module_width = width(|line| &line.module, MODULE_COLUMN);
-    // Use columns only where all of them fit.
+    // Columns are used only if all of them fit.
     let longest = lines
         .iter()
         .map(|line| columns(&line.place) + columns(&line.note));
@@ -164,7 +165,7 @@ fn lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
     let mut at = 0;
     let has_python = !style.verbose && frames.iter().any(is_python);
     while at < frames.len() {
-        // Next to a Python function, the interpreter's frames for it are of little interest.
+        // Below a Python function, the interpreter's frames for it matter little.
         let run = frames[at..]
             .iter()
             .take_while(|f| is_interpreter(f))
@@ -180,8 +181,8 @@ fn lines(frames: &[StackFrame], style: Style) -> Vec<StackLine> {
             at += run;
             continue;
         }
-        // The library's inlined plumbing between two functions of the program takes one line: the outermost of it,
-        // which is what was called.
+        // Inlined functions of the library between two functions of the program take one line,
+        // which shows the outermost of them: the function that the program called.
         let plumbing = |frame: &&StackFrame| {
             frame.inlined && frame.function.as_deref().is_some_and(is_plumbing)
         };
@@ -255,7 +256,7 @@ pub(crate) enum Role {
     Own = 0,
     /// Code of the C or C++ library, or a function that passes an allocation on.
     Library = 1,
-    /// Code of the interpreter, of little interest below a function of its language.
+    /// Code of the interpreter, which matters little below a function of its language.
     Interpreter = 2,
     /// A function of Python.
     Python = 3,
@@ -284,14 +285,14 @@ impl Role {
     }
 }
 
-/// Finds the frame that a reader looks for: the innermost one that is neither the C++ library's plumbing, nor in the C
-/// or C++ runtime, nor a wrapper of an allocator, nor the interpreter's below a Python function; failing that, the
-/// innermost frame.
+/// Finds the frame that a reader looks for. It is the innermost one that is not in the C or C++
+/// runtime or library, not a wrapper of an allocator, and not the interpreter's below a Python
+/// function. If there is no such frame, it is the innermost one.
 pub(crate) fn responsible(frames: &[StackFrame]) -> Option<&StackFrame> {
     from_responsible(frames).first()
 }
 
-/// Returns the frames from that one outwards.
+/// Returns the frames from the responsible one outwards.
 pub(crate) fn from_responsible(frames: &[StackFrame]) -> &[StackFrame] {
     let has_python = frames.iter().any(is_python);
     let is_elsewhere = |frame: &StackFrame| match Role::of(frame) {
@@ -303,7 +304,8 @@ pub(crate) fn from_responsible(frames: &[StackFrame]) -> &[StackFrame] {
     &frames[own.unwrap_or(0)..]
 }
 
-/// Returns the name of a function without its parameters, for a line that it shares.
+/// Returns the name of a function without its parameters, for a line that it shares with other
+/// text.
 pub(crate) fn short_name_of(frame: &StackFrame, style: Style) -> String {
     let name = name_of(frame, style);
     match style.verbose {
@@ -312,7 +314,8 @@ pub(crate) fn short_name_of(frame: &StackFrame, style: Style) -> String {
     }
 }
 
-/// Removes the arguments of templates from a name; returns it unchanged if they are not balanced.
+/// Removes the template arguments from a name. Returns the name unchanged if its brackets are not
+/// balanced.
 pub(crate) fn without_template_arguments(name: &str) -> String {
     let (mut short, mut depth) = (String::new(), 0_usize);
     for (at, c) in name.char_indices() {
@@ -339,10 +342,10 @@ pub(crate) fn without_template_arguments(name: &str) -> String {
     if depth == 0 { short } else { name.to_owned() }
 }
 
-/// Shortens a name that is too long, step by step: without its parameters; then without template arguments; then
-/// without the signs of these omissions, without scopes from the left, and without the part behind the parameters. Only
-/// a name that is still longer loses its middle, or its end where only the beginning is of use. `fittingName` in
-/// `view/names.js` does the same.
+/// Shortens a name that is too long, step by step. The parameters go first, then template
+/// arguments, then the marks of these omissions, scopes from the left, and the part after the
+/// parameters. Only a name that is still longer loses its middle, or its end if only the beginning
+/// is useful. `fittingName` in `view/names.js` does the same.
 pub fn shortened(name: String, most: usize) -> String {
     const GAP: &str = "...";
     /// Width below which a beginning and an end do not both fit.

@@ -20,25 +20,27 @@ pub struct StaleReport {
     pub older_s: f64,
     /// Share of the target's time that watching may take.
     pub budget: f64,
-    /// Share that it took: the number of events, times their measured cost.
+    /// Share of the target's time that watching took: the number of events, multiplied by their
+    /// measured cost.
     pub cost: f64,
     /// Time for which the process has been watched, in seconds.
     pub watched_s: f64,
-    /// Evidence that was collected, and its amount.
+    /// Kinds and amount of the collected evidence.
     pub evidence: StaleEvidence,
     /// Sums of all sites.
     pub totals: StaleTotals,
-    /// Sites: those with the most stale bytes for the longest time come first. Of a site whose state is unknown, only
-    /// certain bytes count.
+    /// Sites with the most stale bytes for the longest time come first. If a site's state is
+    /// unknown, only its certain bytes count.
     pub sites: Vec<StaleSite>,
     /// Number of unlisted sites.
     pub more_sites: u64,
-    /// Evidence that is missing, and why.
+    /// Missing evidence, with the reasons.
     pub notes: Vec<String>,
-    /// Time for which the live bytes were not touched, over time; in the last report, if writes are seen.
+    /// Bytes by the time since their last use, over the run. Set in the last report, if writes are
+    /// seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<StaleHistory>,
-    /// Frames collected of each call stack.
+    /// Maximum number of frames collected from each call stack.
     #[serde(skip)]
     pub depth: u32,
 }
@@ -51,23 +53,24 @@ impl StaleReport {
 /// Age of live bytes over time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StaleHistory {
-    /// Upper ends of all bands of `untouched_bytes` but the last one, in seconds.
+    /// Upper ends of the bands of `untouched_bytes` in seconds. The last band has none.
     pub ages_s: Vec<f64>,
-    /// Seconds for which a page is left alone after a write before it is watched again: one for each number of `pages`.
+    /// Seconds after a write for which a page is left alone before it is watched again. There is
+    /// one entry for each number of `pages`.
     pub thresholds_s: Vec<f64>,
     /// Points in chronological order.
     pub points: Vec<StalePoint>,
 }
 
-/// One of these points.
+/// The state at one time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StalePoint {
     /// Seconds since the attach.
     pub at_s: f64,
-    /// Live bytes by the time for which they were certainly not written, and no read of them was seen: one number for
-    /// each band.
+    /// Live bytes by the time for which they were certainly not written, and no read of them was
+    /// seen. There is one number for each band.
     pub untouched_bytes: Vec<u64>,
-    /// Pages by threshold.
+    /// Number of pages by threshold.
     pub pages: Vec<u64>,
 }
 
@@ -76,28 +79,29 @@ pub struct StalePoint {
 pub struct StaleEvidence {
     /// True if writes are seen, for all blocks by their pages.
     pub pages: bool,
-    /// Pages under watch now.
+    /// Number of pages under watch now.
     pub guarded_pages: u64,
-    /// All pages that could be watched.
+    /// Number of all pages that could be watched.
     pub all_pages: u64,
-    /// First writes to watched pages: each cost the target a page fault.
+    /// Number of first writes to watched pages. Each cost the target a page fault.
     pub faults: u64,
     /// Cost of a fault in nanoseconds.
     pub fault_ns: f64,
-    /// Number of times that the kernel's record of accessed pages was reset. Since then, reads of pages are seen as
-    /// well as writes.
+    /// Number of times that the kernel's record of accessed pages was reset. Since the first reset,
+    /// reads of pages are seen as well as writes.
     #[serde(default)]
     pub clears: u64,
-    /// Longest such reset in milliseconds. Threads that map or unmap memory, or touch some for the first time, waited
-    /// as long.
+    /// Longest such reset in milliseconds. Threads that mapped or unmapped memory, or touched some
+    /// for the first time, waited as long.
     #[serde(default)]
     pub longest_clear_ms: f64,
-    /// True if only contents were compared at two moments: unchanged bytes are an upper bound on stale ones.
+    /// True if only contents were compared at two moments. Unchanged bytes are then an upper bound
+    /// on stale ones.
     #[serde(default)]
     pub contents: bool,
     /// True if reads and writes are seen, for a few words at a time.
     pub words: bool,
-    /// Accesses to watched words: each cost the target a trap.
+    /// Number of accesses to watched words. Each cost the target a trap.
     pub traps: u64,
     /// Cost of a trap in nanoseconds.
     pub trap_ns: f64,
@@ -114,20 +118,20 @@ pub struct StaleTotals {
     pub live_blocks: u64,
     /// Best estimate of the bytes of untouched blocks.
     pub stale_bytes: u64,
-    /// Sum of the low ends.
+    /// Sum of the low ends of the intervals.
     pub stale_bytes_low: u64,
-    /// Sum of the high ends.
+    /// Sum of the high ends of the intervals.
     pub stale_bytes_high: u64,
 }
 
 /// One site.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StaleSite {
-    /// The allocating function; for blocks from before the attach, their type and size.
+    /// The allocating function. For blocks from before the attach, their type and size.
     pub kind: String,
-    /// True if its blocks are from before the attach.
+    /// True if the site's blocks are from before the attach.
     pub before_attach: bool,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than shown, but the unwinder could not follow it.
     pub truncated: bool,
     /// Frames, innermost first; empty for blocks from before the attach.
     pub stack: Vec<StackFrame>,
@@ -137,28 +141,30 @@ pub struct StaleSite {
     pub live_blocks: u64,
     /// Best estimate of the bytes of untouched blocks.
     pub stale_bytes: u64,
-    /// Low end of its 95 % interval.
+    /// Low end of the 95 % interval of `stale_bytes`.
     pub stale_bytes_low: u64,
     /// High end of that interval.
     pub stale_bytes_high: u64,
-    /// `stale` or `in_use`, by the half of its bytes in which the interval lies; `unknown` if in both.
+    /// `stale` if the interval is above half of the site's bytes, `in_use` if it is below,
+    /// `unknown` if it contains the half.
     #[serde(default)]
     pub state: Cow<'static, str>,
     /// Seconds since the last observed access to a block of the site; `None` without one.
     pub last_access_s: Option<f64>,
     /// Bytes of blocks that were certainly not written.
     pub unwritten_bytes: u64,
-    /// Bytes of blocks that were certainly neither read nor written, a part of those above.
+    /// Bytes of blocks that were certainly neither read nor written. They are part of
+    /// `unwritten_bytes`.
     #[serde(default)]
     pub unaccessed_bytes: u64,
-    /// Recently finished watches of a word in one of its blocks.
+    /// Number of recently finished watches of a word in one of the site's blocks.
     pub looks: u64,
     /// Number of these words that were touched.
     pub touched: u64,
-    /// A block that is probably stale; `scan --why` shows its holder.
+    /// A block that is probably stale. `scan --why` shows its holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stale_block: Option<String>,
-    /// Unreachable and reachable blocks, if they were asked for.
+    /// Unreachable and reachable blocks, if the user asked for them.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub reachability: Option<StaleReachability>,
     /// The last access that a watched word has caught.
@@ -167,26 +173,27 @@ pub struct StaleSite {
 }
 
 impl StaleSite {
-    /// Sets the number of its unreachable live bytes.
+    /// Sets the number of the site's unreachable live bytes.
     pub fn join_reachability(&mut self, unreachable_bytes: u64) {
         let reach = StaleReachability::of(self.live_bytes, self.stale_bytes, unreachable_bytes);
         self.reachability = Some(reach);
     }
 }
 
-/// Live bytes of a site, unreachable and reachable ones apart.
+/// Live bytes of a site, split into unreachable and reachable ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaleReachability {
     /// Unreachable bytes.
     pub unreachable_bytes: u64,
-    /// Reachable bytes that were not touched for the time: the best estimate.
+    /// Best estimate of the reachable bytes that were not touched for the time limit.
     pub reachable_stale_bytes: u64,
     /// All other bytes.
     pub in_use_bytes: u64,
 }
 
 impl StaleReachability {
-    /// Splits a site of this many bytes. Unreachable ones count as stale, since nothing can touch them.
+    /// Splits the bytes of a site. Unreachable bytes count as stale, because no thread can touch
+    /// them.
     pub fn of(live_bytes: u64, stale_bytes: u64, unreachable_bytes: u64) -> StaleReachability {
         let unreachable_bytes = unreachable_bytes.min(live_bytes);
         StaleReachability {
@@ -204,7 +211,7 @@ pub struct CaughtAccess {
     pub ago_s: f64,
     /// The block.
     pub block: String,
-    /// Offset of the word in it.
+    /// Offset of the word in the block.
     pub offset: u64,
     /// The thread; `None` if the kernel did not record it.
     pub tid: Option<i32>,

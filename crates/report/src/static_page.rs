@@ -6,10 +6,10 @@ use std::fmt::Write;
 
 const COLORS: &str = include_str!("view/colors.css");
 const STYLE: &str = include_str!("static_page.css");
-/// Width and height of a picture, and of the margins around its axes, in its own units.
+/// Width and height of a picture, in its own units.
 const SIZE: (f64, f64) = (1060.0, 380.0);
 const MARGINS: (f64, f64) = (80.0, 34.0);
-/// Number of colours of curves; further curves are dashed.
+/// Number of colours of curves. Further curves are dashed.
 const COLOR_COUNT: usize = 7;
 
 /// A line over time.
@@ -52,8 +52,8 @@ impl StaticPage {
         self.add(format_args!("</dl>\n"))
     }
 
-    /// Adds a table. The first column is text, the others are numbers; `keys`: each row has the colour of a
-    /// curve.
+    /// Adds a table. The first column is text, the others are numbers. With `keys`, each row has
+    /// the colour of a curve.
     pub fn table(&mut self, heads: &[&str], rows: &[Vec<String>], keys: bool) -> &mut Self {
         self.add(format_args!("<table>\n<thead><tr>"));
         for head in heads {
@@ -74,7 +74,7 @@ impl StaticPage {
         self.add(format_args!("</tbody>\n</table>\n"))
     }
 
-    /// Adds a picture of several curves. `about`: a description for readers who cannot see it.
+    /// Adds a picture of several curves. `about` is a description for readers who cannot see it.
     pub fn curves(&mut self, about: &str, curves: &[Curve]) -> &mut Self {
         let points = || curves.iter().flat_map(|curve| &curve.points);
         let (Some(first), Some(last)) = (
@@ -89,7 +89,7 @@ impl StaticPage {
             10.0,
             &[1.0, 2.0, 5.0],
         );
-        // Powers of two, so that the labels are round.
+        // The step is a power of two, so that the labels are round.
         let bytes_step = (most.max(4096) / 4).next_power_of_two();
         let top = most.max(1).next_multiple_of(bytes_step);
         let (width, height) = (SIZE.0 - MARGINS.0, SIZE.1 - MARGINS.1);
@@ -143,7 +143,7 @@ impl StaticPage {
 
     /// Returns the whole page.
     pub fn finish(&self) -> String {
-        // The page has no button for it, so the reader's system chooses.
+        // The page has no button for the theme, so the reader's system chooses.
         let dark = COLORS.replace(
             ":root[data-theme=\"dark\"] {",
             "@media (prefers-color-scheme: dark) { :root {",

@@ -1,11 +1,11 @@
 //! Style of text.
 
-/// Colours, detail and room.
+/// Colours, amount of detail, and width of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style<'a> {
     /// True to use ANSI colours.
     pub color: bool,
-    /// True to use no signs but those of ASCII.
+    /// True to use only ASCII characters.
     pub ascii: bool,
     /// True to leave nothing out.
     pub verbose: bool,
@@ -24,7 +24,7 @@ impl Style<'_> {
         }
     }
 
-    /// Makes text stand out.
+    /// Makes a text bold.
     pub fn strong(self, text: &str) -> String {
         self.paint("1", text)
     }

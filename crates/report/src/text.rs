@@ -83,7 +83,7 @@ fn over_time(out: &mut String, model: &ReportModel) -> Result {
     )
 }
 
-/// Describes the resident memory, if that was asked for.
+/// Describes the resident memory, if the user asked for it.
 #[cfg(target_arch = "x86_64")]
 fn resident(out: &mut String, model: &ReportModel, style: Style) -> Result {
     match &model.rss {
@@ -113,7 +113,7 @@ fn marks(marks: &[Mark]) -> Option<String> {
     (!marks.is_empty()).then(|| format!("Marks: {more}{shown}"))
 }
 
-/// Writes the lines above the numbers: faults of the numbers, then marks to identify them.
+/// Writes the lines above the numbers: faults of the numbers, then marks that identify the run.
 fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     if let Some(gaps) = gaps::warning(&model.gaps, model.live_bounds.as_ref()) {
         writeln!(out, "{}", style.warning(&gaps))?;
@@ -267,7 +267,7 @@ fn heaps(out: &mut String, model: &ReportModel) -> Result {
     Ok(())
 }
 
-/// Returns `4.0 KiB live`, or the bounds where a gap leaves it open.
+/// Returns `4.0 KiB live`, or the bounds if a gap makes the number uncertain.
 fn live_text(model: &ReportModel) -> String {
     let error = model
         .sampling
@@ -281,10 +281,10 @@ fn live_text(model: &ReportModel) -> String {
     }
 }
 
-/// Most modules that are shown although nothing is missing in them.
+/// Maximum number of modules that are shown although nothing is missing in them.
 const MODULES_SHOWN: usize = 12;
 
-/// Writes one line if nothing is missing; modules at the end, with `-v` all of them.
+/// Writes one line if nothing is missing. Lists modules at the end; with `-v` all of them.
 fn coverage(out: &mut String, model: &ReportModel, style: Style) -> Result {
     let t = &model.totals;
     let lost = match t.lost_events {
@@ -440,8 +440,8 @@ pub(crate) fn sites(out: &mut String, model: &ReportModel, style: Style) -> Resu
     more(out, model.more_rows, "site")
 }
 
-/// Returns true if a report must fit the screen, since another one follows it on the
-/// terminal: its rows have no stacks.
+/// Returns true if a report must fit the screen, because another one follows it on the terminal.
+/// Its rows then have no stacks.
 pub(crate) fn is_table(model: &ReportModel, style: Style) -> bool {
     !model.is_final && style.width.is_some() && !style.verbose
 }
@@ -502,7 +502,7 @@ fn site_header(
     row.write(out, head, style)
 }
 
-/// Describes a program that holds nothing: it may still allocate a lot.
+/// Describes a program that has nothing live. It may still allocate a lot.
 fn nothing_live(model: &ReportModel) -> String {
     let totals = &model.totals;
     if model.is_cut {

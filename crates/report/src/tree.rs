@@ -1,4 +1,4 @@
-//! Trees of calls for reading: as text, and as JSON with the schema `memhook-rs/tree/1`.
+//! Trees of calls, as text and as JSON with the schema `memhook-rs/tree/1`.
 
 use crate::call_tree::{CallTree, Root};
 use crate::gaps;
@@ -10,7 +10,7 @@ use crate::{Document, Measure, Profile, Style, Unit, UnseenTime};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Share of the whole below which nodes are summed up, unless everything is wanted.
+/// Share of the total below which nodes are summed up, unless the user wants everything.
 const LEAST_PERCENT: f64 = 1.0;
 
 /// A tree of calls.
@@ -24,14 +24,14 @@ pub struct Tree {
     pub measure: &'static str,
     /// `bytes` or `blocks`.
     pub unit: &'static str,
-    /// Times in which nothing was seen.
+    /// Times in which no event was seen.
     pub gaps: Vec<UnseenTime>,
     /// Sum over the tree.
     pub value: u64,
     /// Standard error of a sum of bytes when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<u64>,
-    /// Outermost functions, or those that allocate; largest first.
+    /// Outermost functions, or allocating ones, the largest first.
     pub children: Vec<TreeNode>,
     #[serde(skip)]
     is_sampled: bool,
@@ -47,7 +47,7 @@ pub struct TreeNode {
     /// Standard error of bytes when sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<u64>,
-    /// Functions below it, largest first.
+    /// Functions below this one, the largest first.
     pub children: Vec<TreeNode>,
 }
 
@@ -72,7 +72,7 @@ pub fn tree(profile: &Profile, root: Root, measure: Measure, unit: Unit) -> Tree
     }
 }
 
-/// Builds the nodes below one. The depth of the stacks bounds the recursion.
+/// Builds the nodes below a node. The depth of the stacks bounds the recursion.
 fn children(calls: &CallTree, labels: &Labels, at: usize) -> Vec<TreeNode> {
     let nodes = calls.nodes[at].children.iter();
     nodes
@@ -93,7 +93,7 @@ impl Tree {
         }
     }
 
-    /// Writes the error; empty in trees without errors.
+    /// Formats the error. The text is empty in trees without errors.
     fn error_column(&self, value: u64, error: Option<u64>) -> String {
         let error = error.map(|error| error_text(value, error));
         match self.error {
@@ -132,12 +132,13 @@ impl Tree {
 /// Width of a line in a file or a pipe.
 const COLUMNS_ELSEWHERE: usize = 160;
 
-/// Returns the indentation of a line, and the room for the name behind it. No line is wider than the terminal, or the
-/// rest of a name would stand where names of other levels begin. With `-v`, names are whole.
+/// Returns the indentation of a line, and the room for the name after it. No line is wider than the
+/// terminal, because the rest of a name would appear where names of other levels begin. With `-v`,
+/// names are complete.
 fn room(depth: usize, error_columns: usize, style: Style) -> (String, usize) {
     /// Columns of a number and a share.
     const COLUMNS: usize = 11 + 1 + 6 + 1 + 2;
-    /// Columns left for a name at any depth.
+    /// Minimum columns for a name at any depth.
     const LEAST_NAME: usize = 24;
     if style.verbose {
         return ("  ".repeat(depth), usize::MAX);
@@ -219,7 +220,7 @@ mod tests {
                 text.lines().all(|line| line.chars().count() <= width),
                 "{text}"
             );
-            // The function's own name stays.
+            // The function's own name is kept.
             assert!(
                 (0..=40).all(|depth| ["(", "\n"]
                     .iter()

@@ -1,4 +1,4 @@
-//! Resident memory at the start of a trace, and growth up to its end, as recordings keep them.
+//! Resident memory at the start of a trace, and growth up to its end, as recordings store them.
 
 use crate::RssReport;
 use crate::recorded::note;
@@ -7,22 +7,24 @@ use memhook_recording::{Recording, TWO_LOOKS_NOTE};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Most call stacks that a recording keeps: those with the most bytes. Each takes about 40 bytes.
+/// Maximum number of call stacks that a recording stores. Those with the most bytes are kept, and
+/// each takes about 40 bytes.
 const MAX_STACKS: usize = 100_000;
 
-/// The first of two looks at a process's memory, compared with the last one.
+/// Comparison of a process's memory at a first moment and at the last one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TwoLooks {
-    /// Resident memory at the first look.
+    /// Resident memory at the first moment.
     pub first: RssReport,
-    /// Time of the first look in milliseconds since the attach.
+    /// Time of the first moment in milliseconds since the attach.
     pub first_ms: u64,
-    /// Usable bytes of all live blocks at the first look and at the last one; `None` if no heap was dissected.
+    /// Usable bytes of all live blocks at the first moment and at the last one; `None` if no heap
+    /// was dissected.
     pub live_bytes: Option<(u64, u64)>,
     /// Allocators other than glibc's whose heaps were dissected.
     pub allocators: Vec<String>,
-    /// Growth of each call stack, the one with the most live bytes first. In a recording, their ids are its own; in a
-    /// profile, they are indices of its stacks.
+    /// Growth of each call stack, the one with the most live bytes first. In a recording, stacks
+    /// have their ids. In a profile, they are indices.
     pub stacks: Vec<StackGrowth>,
 }
 
@@ -31,11 +33,12 @@ pub struct TwoLooks {
 pub struct StackGrowth {
     /// The call stack.
     pub stack: u32,
-    /// Live bytes at the last look.
+    /// Live bytes at the last moment.
     pub live_bytes: u64,
-    /// Lower bound on the growth: no other call stack can have it.
+    /// Lower bound on the growth, which no other call stack can account for.
     pub at_least_bytes: u64,
-    /// Upper bound on the growth: this call stack has as much of the growth of its sizes as possible.
+    /// Upper bound on the growth, if as much as possible of the growth of its sizes comes from this
+    /// call stack.
     pub at_most_bytes: u64,
 }
 
@@ -54,7 +57,8 @@ impl TwoLooks {
         stacks
     }
 
-    /// Reads them from a recording, if it has them. `index_of`: index of a stack by its id.
+    /// Reads the comparison from a recording, if it has one. `index_of` returns the index of a
+    /// stack by its id.
     pub(crate) fn of(
         recording: &Recording,
         index_of: impl Fn(u32) -> Option<u32>,
@@ -65,7 +69,8 @@ impl TwoLooks {
         Some(Box::new(looks))
     }
 
-    /// Renumbers the call stacks, merges those with the same new number, and drops those without one.
+    /// Renumbers the call stacks, merges those with the same new number, and drops those without
+    /// one.
     fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
         for one in &mut self.stacks {
             one.stack = number(one.stack).unwrap_or(u32::MAX);

@@ -1,12 +1,12 @@
-//! Types of blocks, as far as their call stacks reveal them: by the template arguments of the C++ library's containers
-//! and allocators, else by the constructor called on the block.
+//! Types of blocks, as far as their call stacks reveal them. The template arguments of the C++
+//! library's containers and allocators come first, then the constructor called on the block.
 
 use crate::StackFrame;
 
 /// Name of the type of blocks whose type is unknown.
 pub(crate) const UNKNOWN_TYPE: &str = "unknown";
 
-/// Unifies the spelling of a type: compilers write `> >`, and demanglers may not.
+/// Unifies the spelling of a type. Compilers write `> >`, and demanglers may not.
 pub fn one_spelling(mut name: String) -> String {
     while name.contains("> >") {
         name = name.replace("> >", ">>");
@@ -14,13 +14,14 @@ pub fn one_spelling(mut name: String) -> String {
     name
 }
 
-/// Returns the type of the blocks allocated with this stack, if its functions name it, in one spelling.
+/// Returns the type of the blocks allocated with this stack, if its functions name the type, in one
+/// spelling.
 pub fn type_of_stack(frames: &[StackFrame]) -> Option<String> {
     named_by_frames(frames).map(one_spelling)
 }
 
-/// Returns the type that the C++ library's functions on a stack name, innermost first; a function of the program ends
-/// the search.
+/// Returns the type that the C++ library's functions on a stack name, innermost first. A function
+/// of the program ends the search.
 pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
     let names = frames.iter().map(|frame| frame.function.as_deref());
     let mut found = None;
@@ -31,8 +32,8 @@ pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
         if !is_of_library(path) {
             break;
         }
-        // Allocators know best: those of lists and trees are for nodes. Of the others, the outermost one is what the
-        // program has named.
+        // An allocator names the type exactly, except in lists and trees, where it allocates nodes.
+        // Of the other functions, the outermost one is the one that the program has named.
         if let Some(element) = path_argument(path, "allocator", 0) {
             return Some(element);
         }
@@ -41,7 +42,8 @@ pub(crate) fn named_by_frames(frames: &[StackFrame]) -> Option<String> {
     found
 }
 
-/// Returns the name of a function without its return type, which only templates have, and without its parameters.
+/// Returns the name of a function without its return type, which only templates have, and without
+/// its parameters.
 fn qualified_name(function: &str) -> &str {
     let (mut depth, mut begin) = (0u32, 0);
     for (at, letter) in function.char_indices() {
@@ -95,8 +97,8 @@ fn container_element(path: &str) -> Option<String> {
     None
 }
 
-/// Returns an argument of the template with this name, apart from a prefix of namespaces and of letters that make it
-/// another allocator (`new_allocator`).
+/// Returns an argument of the template with this name. A prefix of namespaces may precede the name,
+/// and so may letters that make it another allocator (`new_allocator`).
 fn path_argument(path: &str, name: &str, number: usize) -> Option<String> {
     let mut depth = 0u32;
     for (at, letter) in path.char_indices() {
@@ -112,7 +114,7 @@ fn path_argument(path: &str, name: &str, number: usize) -> Option<String> {
                 if is_it {
                     return argument(&path[at + 1..], number);
                 }
-                // std::allocator_traits<std::allocator<T> >
+                // Matches std::allocator_traits<std::allocator<T> >.
                 if name == "allocator" && segment.ends_with("allocator_traits") {
                     let of_traits = argument(&path[at + 1..], 0)?;
                     return path_argument(&of_traits, name, number);
@@ -127,7 +129,7 @@ fn path_argument(path: &str, name: &str, number: usize) -> Option<String> {
     None
 }
 
-/// Returns one of the arguments of a template, from the text behind its bracket.
+/// Returns one of the arguments of a template, from the text after its bracket.
 fn argument(text: &str, number: usize) -> Option<String> {
     let (mut depth, mut begin, mut seen) = (0u32, 0, 0);
     for (at, letter) in text.char_indices() {
@@ -207,7 +209,7 @@ mod tests {
                 ],
                 Some("Foo"),
             ),
-            // A function of the program is not the container's own.
+            // A function of the program does not belong to the container.
             (
                 &[
                     "make()",

@@ -5,7 +5,7 @@ pub use memhook_foreign::size_text as bytes;
 /// Standard errors of a 95 % interval.
 const INTERVAL: f64 = 1.96;
 
-/// Returns true if an estimate is so rough that only a bound on it is known.
+/// Returns true if an estimate is so rough that only a bound on the value is known.
 fn is_rough(n: u64, error: u64) -> bool {
     error > n
 }
@@ -15,8 +15,8 @@ fn bound(n: u64, error: u64) -> u64 {
     n.saturating_add((INTERVAL * error as f64).round() as u64)
 }
 
-/// Writes bytes and their standard error: `4.1 KiB ± 96 B`. If the error exceeds the amount, few samples or none hit
-/// what may be much more, so it writes only a bound: `≤ 217.4 KiB`.
+/// Formats bytes and their standard error: `4.1 KiB ± 96 B`. If the error exceeds the amount, few
+/// samples or none hit memory that may be much larger, so it formats only a bound: `≤ 217.4 KiB`.
 pub fn with_error(n: u64, error: Option<u64>) -> String {
     match error {
         Some(error) if is_rough(n, error) => error_text(n, error),
@@ -25,7 +25,7 @@ pub fn with_error(n: u64, error: Option<u64>) -> String {
     }
 }
 
-/// Returns the text beside an amount that has a column of its own: `± 96 B`, or `≤ 217.4 KiB`.
+/// Returns the text next to an amount that has a separate column: `± 96 B`, or `≤ 217.4 KiB`.
 pub fn error_text(n: u64, error: u64) -> String {
     match is_rough(n, error) {
         true => format!("≤ {}", bytes(bound(n, error))),
@@ -33,8 +33,8 @@ pub fn error_text(n: u64, error: u64) -> String {
     }
 }
 
-/// Writes a change and its standard error: `+4.1 KiB ± 96 B`. If the error is larger, the change may be in either
-/// direction: `within ± 217.4 KiB`.
+/// Formats a change and its standard error: `+4.1 KiB ± 96 B`. If the error is larger, the change
+/// may be in either direction: `within ± 217.4 KiB`.
 pub fn change_with_error(by: i64, error: Option<u64>) -> String {
     match error {
         Some(error) if is_rough(by.unsigned_abs(), error) => {
@@ -92,7 +92,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Returns a part of a whole in percent; 0 if the whole is nothing.
+/// Returns a part of a total in percent; 0 if the total is 0.
 pub fn percent(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }

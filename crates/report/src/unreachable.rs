@@ -1,20 +1,22 @@
-//! Unreachable blocks at the end of a run, by allocation site, for rows of reports and for recordings.
+//! Unreachable blocks at the end of a run, by allocation site, for rows of reports and for
+//! recordings.
 
 use crate::{Amount, Leaks};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Most sites that a recording keeps: those with the most bytes. Each takes about 40 bytes.
+/// Maximum number of sites that a recording stores. Those with the most bytes are kept, and each
+/// takes about 40 bytes.
 const MAX_SITES: usize = 100_000;
 
 /// Unreachable blocks of one stack and one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UnreachableSite {
-    /// Stack id of their allocations.
+    /// Stack id of the allocations.
     pub stack: u32,
-    /// Thread that allocated them; 0 if unknown.
+    /// Thread that allocated the blocks; 0 if unknown.
     pub tid: u32,
-    /// Blocks and bytes, estimated where allocations were sampled.
+    /// Blocks and bytes, estimated if allocations were sampled.
     pub amount: Amount,
 }
 
@@ -59,7 +61,7 @@ pub fn unreachable_note(leaks: &Leaks, sites: &[UnreachableSite]) -> Option<Stri
 }
 
 impl UnreachableAtEnd {
-    /// Reads such a note; `None` if the text is another one.
+    /// Reads such a note; `None` if the text is something else.
     pub fn of_note(text: &str) -> Option<UnreachableAtEnd> {
         let note: Note<Leaks> = serde_json::from_str(text).ok()?;
         let sites = note.sites.into_iter();

@@ -1,4 +1,4 @@
-//! The page of `memhook-rs view`: one HTML file with its data, style and script in it.
+//! The page of `memhook-rs view`: one HTML file that contains its data, style and script.
 
 mod asides;
 mod calls;
@@ -29,7 +29,7 @@ const STYLES: [&str; 5] = [
     include_str!("view/scores.css"),
     include_str!("view/space.css"),
 ];
-/// Scripts, joined in this order: classes and constants are declared before their use.
+/// Scripts, joined in this order, so that classes and constants are declared before their use.
 const SCRIPTS: [&str; 41] = [
     include_str!("view/units.js"),
     include_str!("view/names.js"),
@@ -74,7 +74,8 @@ const SCRIPTS: [&str; 41] = [
     include_str!("view/main.js"),
 ];
 
-/// Compression level. Higher ones make a page a few percent smaller, and take most of the time for it.
+/// Compression level. Higher levels make a page a few percent smaller, and take most of the time
+/// for it.
 const LEVEL: u32 = 3;
 
 /// One self-contained page.
@@ -87,7 +88,7 @@ impl Format<Profile> for Html {
 
     fn write(&self, profile: &Profile, options: &FormatOptions, out: &mut dyn Write) -> Result<()> {
         let packed = GzEncoder::new(Vec::new(), Compression::new(LEVEL));
-        // The encoder is slow when it gets a few bytes at a time.
+        // The encoder is slow if it gets a few bytes at a time.
         let mut packed = BufWriter::with_capacity(1 << 16, packed);
         columns::write(profile, options.editor.as_ref(), &mut packed)?;
         let data = STANDARD.encode(packed.into_inner()?.finish()?);
@@ -103,8 +104,8 @@ impl Format<Profile> for Html {
     }
 }
 
-/// Writes a page with these parts in place of the placeholders, which it has once each and in this order. The parts
-/// themselves are not searched.
+/// Writes a page in which these parts replace the placeholders. Each placeholder occurs once, in
+/// this order. The parts themselves are not searched.
 pub(crate) fn fill(
     page: &str,
     parts: &[(&str, &[&str])],

@@ -24,32 +24,33 @@ pub struct WatchReport {
     pub time_s: u64,
     /// End of the process, in the last report.
     pub death: Option<Death>,
-    /// Processes that the kernel has killed meanwhile, in the last report.
+    /// Processes that the kernel killed during the watch, in the last report.
     pub killed: Vec<KilledProcess>,
     /// Resident memory by mappings; absent after the process has ended.
     pub account: Option<RssReport>,
-    /// The last minutes, oldest moment first.
+    /// Memory over the last minutes, oldest moment first.
     pub history: Vec<WatchMoment>,
     /// Live blocks by call stack; absent without a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<ReportModel>,
 }
 
-/// Memory of a process at a moment.
+/// Memory of a process at one moment.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct WatchMoment {
     /// Seconds since the attach.
     pub time_s: f64,
     /// Resident bytes.
     pub rss_bytes: u64,
-    /// Bytes of live blocks, estimated where allocations are sampled.
+    /// Bytes of live blocks, estimated if allocations are sampled.
     pub live_bytes: u64,
 }
 
-/// Processes that the kernel has killed for lack of memory in a process's memory cgroup, during the watch.
+/// Processes that the kernel killed in a process's memory cgroup for lack of memory, during the
+/// watch.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Kills {
-    /// Number of processes; `None` where the kernel does not report it.
+    /// Number of processes; `None` if the kernel does not report it.
     pub count: Option<u64>,
     /// Processes named by the kernel's messages, which not every user may read.
     pub processes: Vec<KilledProcess>,
@@ -60,7 +61,7 @@ pub struct Kills {
 pub struct KilledProcess {
     /// Process id.
     pub pid: i32,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
 }
 
@@ -110,10 +111,11 @@ impl Kills {
 /// The end of a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Death {
-    /// True if the kernel killed the process for lack of memory or, where its messages cannot be read, killed some
-    /// process of its group during the watch.
+    /// True if the kernel killed the process for lack of memory. If the kernel's messages cannot be
+    /// read, true if it killed some process of the group during the watch.
     pub out_of_memory: bool,
-    /// Number of processes that it has killed there since the watch began; `None` where it does not report that.
+    /// Number of processes that the kernel killed in the group since the watch began; `None` if it
+    /// does not report that.
     pub kills: Option<u64>,
     /// Signal that ended the process, if known.
     pub signal: Option<i32>,
@@ -173,7 +175,7 @@ impl WatchReport {
         }
     }
 
-    /// Replaces the report of the live blocks by one that has more names.
+    /// Replaces the report of the live blocks by one with more names.
     pub fn with_report(self, report: ReportModel) -> WatchReport {
         WatchReport {
             report: Some(report),
@@ -186,7 +188,7 @@ impl WatchReport {
         WatchReport { history, ..self }
     }
 
-    /// Adds the end of the process, and the processes that the kernel has killed.
+    /// Adds the end of the process, and the processes that the kernel killed.
     pub fn with_death(self, death: Option<Death>, kills: Kills) -> WatchReport {
         WatchReport {
             death,

@@ -1,4 +1,4 @@
-//! Call stacks that release what other ones allocated: text, and JSON with the schema
+//! Call stacks that release blocks allocated by others, as text and as JSON with the schema
 //! `memhook-rs/who-frees/1`.
 
 use crate::apart::KnownSite;
@@ -12,12 +12,12 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::Write;
 
-/// Pairs of stacks.
+/// Pairs of an allocating and a releasing stack.
 #[derive(Clone, Debug, Serialize)]
 pub struct WhoFrees {
     /// Always `memhook-rs/who-frees/1`.
     pub schema: &'static str,
-    /// Times in which nothing was seen.
+    /// Times in which no event was seen.
     pub gaps: Vec<UnseenTime>,
     /// Sum of the bytes released.
     pub bytes: u64,
@@ -28,16 +28,16 @@ pub struct WhoFrees {
     pub error_bytes: Option<u64>,
     /// Live bytes of the same sites at the end.
     pub live_bytes: u64,
-    /// Their blocks.
+    /// Number of live blocks.
     pub live_blocks: u64,
-    /// Unreachable part of those bytes at the end of the run, with `attach --leaks`.
+    /// Part of the live bytes that is unreachable at the end of the run, with `attach --leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreachable_bytes: Option<u64>,
     /// The pairs, largest first.
     pub pairs: Vec<Freed>,
     /// Number of unlisted pairs.
     pub more_pairs: u64,
-    /// Frames collected of each stack.
+    /// Maximum number of frames collected from each stack.
     #[serde(skip)]
     depth: u32,
 }
@@ -54,10 +54,10 @@ pub struct Freed {
     pub error_bytes: Option<u64>,
     /// Stack of the allocation, innermost frame first.
     pub allocated_by: Vec<StackFrame>,
-    /// Releasing function: free, delete, ...; empty if the release was not seen, `others` for the sum of many
-    /// stacks.
+    /// Releasing function: free, delete, ...; empty if the release was not seen, `others` for the
+    /// sum of many stacks.
     pub kind: &'static str,
-    /// Stack of the release, innermost frame first; empty if it was not seen.
+    /// Stack of the release, innermost frame first; empty if the release was not seen.
     pub released_by: Vec<StackFrame>,
 }
 

@@ -3,15 +3,15 @@
 use std::iter::once;
 use unicode_width::UnicodeWidthChar;
 
-/// Beginning of a colour (ECMA-48, SGR), which takes no column.
+/// First byte of a colour sequence (ECMA-48, SGR), which takes no column.
 const ESCAPE: char = '\x1b';
-/// Additional indentation of the rest of a line.
+/// Additional indentation of continuation lines.
 const HANGING: usize = 4;
-/// Fewest columns to which lines are wrapped.
+/// Minimum width to which lines are wrapped.
 const LEAST: usize = 20;
 
-/// Wraps the text at spaces to lines of this width. The rest of a line is indented a little deeper than
-/// its start.
+/// Wraps the text at spaces to lines of this width. Continuation lines are indented a little deeper
+/// than the first one.
 pub fn wrapped(text: &str, width: usize) -> String {
     let width = width.max(LEAST);
     let mut out = String::with_capacity(text.len());
@@ -27,8 +27,8 @@ pub fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// Returns the columns that a text takes: a Chinese character is two wide, and a mark on a letter has none
-/// of its own.
+/// Returns the columns that a text takes. A Chinese character is two columns wide, and a combining
+/// mark has none.
 pub(crate) fn columns(text: &str) -> usize {
     let mut is_code = false;
     let seen = text.chars().filter(|&c| {
@@ -62,7 +62,7 @@ pub(crate) fn ending(text: &str, most: usize) -> &str {
         taken <= most
     };
     let rest = text.char_indices().rev().take_while(within);
-    // A mark belongs to the letter in front of it.
+    // A combining mark belongs to the letter before it.
     let start = rest.filter(|&(_, c)| width(c) > 0).last();
     start.map_or("", |(at, _)| &text[at..])
 }
@@ -77,7 +77,7 @@ fn wrap_line(line: &str, width: usize, out: &mut String) {
     let start = line.len() - line.trim_start().len();
     let indent = (start + HANGING).min(width / 2);
     let mut at = 0;
-    // Pieces that end before a space: a word with the spaces in front of it.
+    // Pieces end before a space. A piece is a word with the spaces before it.
     let spaces = line.match_indices(' ').map(|(space, _)| space);
     let ends = spaces
         .filter(|&space| space > start)

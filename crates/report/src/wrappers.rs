@@ -1,10 +1,10 @@
-//! Functions that only pass an allocation on; their callers are of interest.
+//! Functions that only pass an allocation on. Their callers are the interesting ones.
 
 use crate::names::qualified_name;
 use crate::stacks::without_template_arguments;
 use memhook_foreign::star_glob;
 
-/// Their names, without arguments; `*` stands for any text.
+/// Names of such functions, without arguments. `*` stands for any text.
 const WRAPPERS: &[&str] = &[
     "malloc",
     "calloc",
@@ -47,8 +47,8 @@ const WRAPPERS: &[&str] = &[
     "std::sys::alloc::*",
 ];
 
-/// Parts of the last names of such functions in most programs: `my_malloc`, `png_malloc_base`, `cJSON_strdup`,
-/// `pool_alloc`, `Arena::Allocate`.
+/// Parts of the last names of such functions in most programs: `my_malloc`, `png_malloc_base`,
+/// `cJSON_strdup`, `pool_alloc`, `Arena::Allocate`.
 const NAME_PARTS: [&str; 5] = ["alloc", "strdup", "strndup", "memdup", "asprintf"];
 
 /// Returns true if a function is a wrapper, whatever its parameters and result.

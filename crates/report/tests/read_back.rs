@@ -98,8 +98,7 @@ fn refused(report: &ReportModel) -> String {
 #[test]
 fn two_reports_are_compared() {
     let old = json(&report(&[("stays", 10, 1), ("grows", 10, 1)]));
-    // Output of attach: a report for each interval, the last cut off by a full
-    // disk.
+    // The output of attach has a report for each interval. A full disk has cut off the last one.
     let early = json(&report(&[("grows", 1, 1)]));
     let last = json(&report(&[("grows", 500, 5), ("stays", 10, 1)]));
     let new = format!("{early}\n{last}\n{}", &last[..last.len() / 2]);
@@ -176,7 +175,7 @@ fn numbers_that_no_heap_has() {
 }
 
 proptest! {
-    /// Damage costs the report, never more.
+    /// Damage makes a report unreadable, and does no other harm.
     #[test]
     fn damaged_reports(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
         let mut text = json(&report(&[("f", 1, 1), ("g", 2, 2)])).into_bytes();

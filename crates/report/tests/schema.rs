@@ -250,7 +250,7 @@ fn page_and_code_name_the_same_fields() {
     for line in page.lines().filter(|l| l.starts_with("| `")) {
         let name = line.split('`').nth(1).unwrap();
         match name {
-            // "as in sites[].stack[]"
+            // The schema says "as in sites[].stack[]".
             "groups[].frame" => {
                 documented.extend(frame_fields("groups[].frame"));
             }
@@ -268,7 +268,7 @@ fn page_and_code_name_the_same_fields() {
     let mut found = BTreeSet::new();
     let value: serde_json::Value = serde_json::from_str(&json(&full_report())).unwrap();
     paths(&value, "", &mut found);
-    // Documents of their own, with schemas of their own.
+    // These documents have their own schemas.
     found.extend(["mappings", "rss", "stale"].map(str::to_owned));
     assert_eq!(documented, found);
 }

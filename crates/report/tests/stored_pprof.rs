@@ -8,7 +8,7 @@ use memhook_report::{
 use proptest::prelude::*;
 use std::io::Write;
 
-/// Names that find nothing, wherever the profile's paths lead.
+/// Returns a finder that finds no names, wherever the profile's paths lead.
 fn names() -> PprofNames {
     PprofNames::new(NameSources {
         sysroots: vec!["/proc/self/no-such-root".into()],
@@ -17,7 +17,7 @@ fn names() -> PprofNames {
     })
 }
 
-/// A profile of one module without names and one with them.
+/// Returns a profile of one module without names and one with names.
 fn profile(addresses: &[u64], bytes: &[u64]) -> Profile {
     let module = |path: &str, build_id: &str| ProfileModule {
         path: path.to_owned(),
@@ -85,7 +85,7 @@ proptest! {
         let added = names().add_to(&mut after);
         let odd: std::collections::BTreeSet<u64> =
             addresses.iter().copied().filter(|address| address % 2 == 1).collect();
-        // Only stacks that sites refer to are in the profile.
+        // The profile contains only stacks that sites refer to.
         prop_assert!(added.nameless <= addresses.len() && added.named == 0);
         prop_assert_eq!(added.not_found.is_empty(), added.nameless == 0);
         prop_assert!(!odd.is_empty() || added.nameless == 0);
@@ -126,7 +126,8 @@ proptest! {
     }
 }
 
-/// A small file that unpacks to more than any memory, and one of countless empty samples.
+/// The inputs are a small file that unpacks to more than any memory, and one of countless empty
+/// samples.
 #[test]
 fn what_is_too_large_is_refused() {
     let bomb = packed(&vec![0; 65 << 20]);

@@ -190,7 +190,7 @@ fn the_answer_comes_first() {
     assert!(shown.contains("3 stacks cut short"), "{shown}");
 }
 
-/// A report that others follow fits a screen; the last one has the stacks.
+/// A report that others follow fits a screen. The last one has the stacks.
 #[test]
 fn reports_on_a_terminal_are_tables_until_the_last() {
     let mut model = report();
@@ -324,7 +324,7 @@ fn functions_and_frames() {
     assert!(model.text(Style::default()).contains("3  main (shop)\n"));
 }
 
-/// A report fits a terminal of any width, and keeps the important parts in each.
+/// A report fits a terminal of any width, and always keeps the important parts.
 #[test]
 fn a_narrow_terminal() {
     let mut model = report();
@@ -406,7 +406,7 @@ fn what_makes_numbers_wrong_comes_first() {
         text.contains("12 of 40 call stacks end at --depth "),
         "{text}"
     );
-    // Without a gap.
+    // This report has no gap.
     let whole = report();
     let rate = |model: &ReportModel| {
         let text = model.text(Style::default());
@@ -419,7 +419,7 @@ fn what_makes_numbers_wrong_comes_first() {
     assert_ne!(rate(&model), rate(&whole));
 }
 
-/// Calls without a stack do not count as stacks that end early.
+/// Calls without a stack do not count as stacks that were cut.
 #[test]
 fn call_stacks_that_found_no_room() {
     let mut model = report();
@@ -454,7 +454,7 @@ fn hints() {
     let shown = model.text(Style::default());
     assert!(!shown.contains("resident is not"), "once is enough");
     model.since_last_s = None;
-    // Memory that was malloc's at the peak may still be there.
+    // Memory that malloc had at the peak may still be resident.
     model.totals.peak_live_bytes = 300 << 20;
     assert!(!model.text(Style::default()).contains("resident is not"));
     model.totals.peak_live_bytes = 0;
@@ -500,7 +500,7 @@ fn hints() {
     }
 }
 
-/// Rows of one function differ in a caller; the name goes last when there is little room.
+/// Rows of one function differ in a caller. If there is little room, the name is shortened last.
 #[test]
 fn alike_rows_and_narrow_rows() {
     let mut model = report();
@@ -557,7 +557,7 @@ fn alike_rows_and_narrow_rows() {
         assert!(shown.contains(shown_at_80), "{shown}");
         assert_eq!(shown.contains("itself"), name == "main", "{shown}");
     }
-    // Text folds rows into one, JSON has each.
+    // Text folds the rows into one, and JSON has each of them.
     model.by = "thread";
     model.groups = vec![group("thread 8 (ended)"), group("thread 9 (ended)")];
     model.more_rows = 9_998;
@@ -578,8 +578,7 @@ fn alike_rows_and_narrow_rows() {
     );
 }
 
-/// Hints name commands for glibc's heap alone together with an alternative, in at most two
-/// lines.
+/// Hints name commands for glibc's heap alone together with an alternative, in at most two lines.
 #[test]
 fn hints_about_other_allocators() {
     let with = |allocator: &str, is_linked_in, is_final, rss_bytes| {

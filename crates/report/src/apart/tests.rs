@@ -52,7 +52,7 @@ fn the_caller_that_differs_comes_first() {
             "free \u{2190} main",
         ]
     );
-    // One stack may end where the other goes on.
+    // One stack may end where the other continues.
     assert_eq!(
         shown(&["a b c", "a b"]),
         ["a \u{2190} \u{2026} \u{2190} c", "a \u{2190} b"]
@@ -70,8 +70,8 @@ fn of_the_same_calls_it_is_the_line() {
     );
     assert_eq!(shown(&["a@3", "a@2"]), ["a src/a.cc:3", "a src/a.cc:2"]);
     assert_eq!(shown(&[""]), ["(no call stack) "]);
-    // They differ in frames that are not shown: the allocator's function, or the library's
-    // plumbing.
+    // The sites differ in frames that are not shown: the allocator's function, or functions of the
+    // C++ library.
     assert_eq!(
         shown(&["std::x a b", "std::y a b"]),
         ["a [std::x] \u{2190} b", "a [std::y] \u{2190} b"]
@@ -114,7 +114,7 @@ fn a_line_number_is_the_last_to_go() {
         let shown = &shown_in(room + 1, &[long])[0];
         assert!(shown.starts_with(expected), "{room}: {shown}");
     }
-    // The difference between sites stays longer than directories and parts of the name.
+    // The difference between sites is kept longer than directories and parts of the name.
     let alike = [
         "place_many_orders@42 serve main",
         "place_many_orders@42 print main",
@@ -130,7 +130,7 @@ fn a_line_number_is_the_last_to_go() {
         let shown = &shown_in(room, &alike)[0];
         assert!(shown.starts_with(expected), "{room}: {shown}");
     }
-    // A label is never wider than asked for, and always has its line.
+    // A label is never wider than requested, and always has its line.
     for room in 34..100 {
         for shown in shown_in(room, &[long, alike[0], alike[1]]) {
             assert!(shown.contains("a.cc:42"), "{room}: {shown}");
@@ -138,7 +138,7 @@ fn a_line_number_is_the_last_to_go() {
     }
 }
 
-/// Three sites, each of which has something in common with another one.
+/// There are three sites, each of which has something in common with another one.
 #[test]
 fn what_tells_one_apart_is_not_what_two_have_in_common() {
     let alike = [
@@ -184,7 +184,7 @@ fn what_tells_rows_apart_is_cut_last() {
     for room in 45..120 {
         distinct(room);
     }
-    // From the width that a row wants, it is whole.
+    // From the width that a row requests, the label is complete.
     let sites: Vec<Vec<StackFrame>> = alike
         .iter()
         .map(|stack| stack.split_whitespace().map(frame).collect())

@@ -12,9 +12,9 @@ use std::fmt::Write;
 /// A type whose blocks changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct TypeChange {
-    /// Its name; `unknown` if the call stacks do not reveal it.
+    /// Name of the type; `unknown` if the call stacks do not reveal it.
     pub name: String,
-    /// Fate of the type.
+    /// Kind of the change.
     pub fate: Fate,
     /// Bytes in the old run.
     pub old_bytes: u64,
@@ -24,7 +24,7 @@ pub struct TypeChange {
     pub new_bytes: u64,
     /// Blocks in the new run.
     pub new_blocks: u64,
-    /// New minus old.
+    /// Bytes in the new run minus bytes in the old run.
     pub change_bytes: i64,
     /// Standard error of `change_bytes` when one of the runs was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub struct TypeChange {
 pub struct TypeChanges {
     /// Types that changed: the largest growth first, the largest shrinking last.
     pub rows: Vec<TypeChange>,
-    /// Number of unlisted changes, which lie between those.
+    /// Number of unlisted changes, which are smaller than the listed ones.
     pub more: u64,
     /// Number of types that did not change.
     pub same: u64,
@@ -68,7 +68,7 @@ pub(super) fn type_changes(
     let mut found: Vec<(&str, OldAndNew)> = sums.into_iter().filter(is_other).collect();
     let same = (all - found.len()) as u64;
     let change = |(old, new): &OldAndNew| difference(new.bytes, old.bytes);
-    // Keeps the largest changes of either direction.
+    // Keeps the largest changes in both directions.
     found.sort_by_key(|(name, amounts)| (u64::MAX - change(amounts).unsigned_abs(), *name));
     let more = found.len().saturating_sub(top) as u64;
     found.truncate(top);

@@ -1,8 +1,8 @@
 //! Events of a traced process as lines of JSON, for other programs.
 //!
-//! The thread that takes the events puts them into a [queue](queue) and never waits. Another one, the [writer](writer),
-//! names call stacks and writes. If the reader is slow, the queue fills up, and events that find no room are counted in
-//! [records](record) of their own.
+//! The thread that takes the events puts them into a [queue](queue) and never waits. Another
+//! thread, the [writer](writer), names call stacks and writes. If the reader is slow, the queue
+//! fills up, and events that find no room are counted in [records](record) of their own.
 
 mod queue;
 mod record;

@@ -1,4 +1,4 @@
-//! The queue between the thread that takes events and the one that writes them.
+//! The queue between the thread that takes events and the thread that writes them.
 
 use super::record::{EventsEnd, Lost};
 use memhook_ledger::BlockOf;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Records that may wait for the reader: about 20 MB.
+/// Maximum number of records that wait for the reader: about 20 MB.
 pub(super) const ROOM: usize = 1 << 18;
 
-/// One event, before it has names.
+/// One event, before names are added.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item {
     Alloc {
@@ -51,7 +51,7 @@ pub struct EventQueue {
     waiting: Mutex<Waiting>,
     has_come: Condvar,
     is_closed: AtomicBool,
-    /// Count of the writer's progress.
+    /// Number of steps that the writer has made.
     progress: AtomicU64,
 }
 
@@ -60,8 +60,8 @@ impl EventQueue {
         self.waiting.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Moves as much of a batch into the queue as fits. Never waits: if the writer has the queue locked, the batch
-    /// stays for the next call. Returns the number of records moved.
+    /// Moves as much of a batch into the queue as fits. Never waits: if the writer has the queue
+    /// locked, the batch stays for the next call. Returns the number of records moved.
     pub(super) fn offer(&self, batch: &mut Vec<Item>) -> usize {
         if self.is_closed() {
             let all = batch.len();
@@ -80,12 +80,12 @@ impl EventQueue {
         room
     }
 
-    /// Adds a time in which the process went on untraced, together with the recording's losses. Both are rare.
+    /// Adds a gap, in which the process ran untraced.
     pub fn gap(&self, from_ns: u64, until_ns: u64) {
         self.note(Item::Gap { from_ns, until_ns });
     }
 
-    /// Adds events that were lost before they could be taken.
+    /// Adds events that were lost before the drain thread could take them.
     pub fn lost_in_recording(&self, records: u64) {
         let mut lost = Lost::none(super::record::Why::Recording);
         lost.records = records;
@@ -99,7 +99,7 @@ impl EventQueue {
         }
     }
 
-    /// Ends the stream: only `last`, which found no room, and the sums follow.
+    /// Ends the stream. Only `last`, which found no room, and the sums follow.
     pub(super) fn finish(&self, last: &[Item], end: EventsEnd) {
         let mut waiting = self.lock();
         waiting.items.extend_from_slice(last);
@@ -108,7 +108,7 @@ impl EventQueue {
         self.has_come.notify_one();
     }
 
-    /// Takes the next records, and the sums if nothing follows them.
+    /// Takes the next records. If no more records follow, it also takes the sums.
     pub(super) fn take(&self) -> (Vec<Item>, Option<EventsEnd>) {
         let mut waiting = self.lock();
         while waiting.items.is_empty() && waiting.end.is_none() {
@@ -120,13 +120,13 @@ impl EventQueue {
         (std::mem::take(&mut waiting.items), waiting.end.clone())
     }
 
-    /// Tells the queue that the reader has gone.
+    /// Tells the queue that the reader has closed the stream.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Relaxed);
         self.lock().items = Vec::new();
     }
 
-    /// Returns true if the reader has gone.
+    /// Returns true if the reader has closed the stream.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Relaxed)
     }
@@ -135,8 +135,8 @@ impl EventQueue {
         self.progress.fetch_add(1, Relaxed);
     }
 
-    /// Waits until `is_done`, as long as the writer makes progress within `patience`. Returns the last answer of
-    /// `is_done`.
+    /// Waits until `is_done`, as long as the writer makes progress within `patience`. Returns the
+    /// last answer of `is_done`.
     pub fn wait_while_it_moves(&self, patience: Duration, is_done: impl Fn() -> bool) -> bool {
         let (mut moved, mut progress) = (Instant::now(), self.progress.load(Relaxed));
         while !is_done() {

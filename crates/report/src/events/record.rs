@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Name and version of the schema.
 const SCHEMA: &str = "memhook-rs/events/1";
 
-/// One line.
+/// One line of the stream.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Record<'a> {
@@ -73,18 +73,18 @@ pub enum Why {
     Recording,
 }
 
-/// Missing events.
+/// Count of missing events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
     /// Reason.
     pub why: Why,
-    /// Records, each of which may stand for many calls.
+    /// Number of records, each of which may stand for many calls.
     pub records: u64,
-    /// Allocations, as far as they are known.
+    /// Known number of missing allocations.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of these allocations.
     pub allocated_bytes: u64,
-    /// Releases, as far as they are known.
+    /// Known number of missing releases.
     pub frees: u64,
 }
 
@@ -119,11 +119,11 @@ pub struct EventsBegin {
     pub schema: &'static str,
     /// The process.
     pub pid: i32,
-    /// Its name.
+    /// Name of the process.
     pub process: String,
-    /// Mean bytes between samples; null: every allocation is reported.
+    /// Mean bytes between samples; null if every allocation is reported.
     pub sample_bytes: Option<u64>,
-    /// Most frames of a call stack.
+    /// Maximum number of frames of a call stack.
     pub depth: u32,
 }
 
@@ -143,13 +143,13 @@ impl EventsBegin {
 /// The last line: the sums of the trace, as its report has them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EventsEnd {
-    /// True if the process goes on.
+    /// True if the process continues after the trace.
     pub is_detached: bool,
     /// Length of the trace.
     pub time_ns: u64,
     /// Allocations.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of these allocations.
     pub allocated_bytes: u64,
     /// Releases, including those of blocks from before the attach.
     pub frees: u64,
@@ -157,7 +157,7 @@ pub struct EventsEnd {
     pub freed_bytes: u64,
     /// Number of live blocks.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub live_bytes: u64,
     /// Records of this stream that are missing because the reader was too slow.
     pub lost_records: u64,

@@ -9,11 +9,11 @@ use std::sync::Arc;
 pub struct EventTap {
     queue: Arc<EventQueue>,
     pub(super) batch: Vec<Item>,
-    /// Events that found no room since the last record about them.
+    /// Events that found no room since the last record about losses.
     lost: Lost,
-    /// All records that found no room.
+    /// Number of all records that found no room.
     lost_records: u64,
-    /// Allocations and bytes that were counted, and how many of them were reported as blocks.
+    /// Allocations and bytes that the ledger counted, and how many of them were reported as blocks.
     counted: (u64, u64),
     told: (u64, u64),
     time_ns: u64,
@@ -33,7 +33,7 @@ impl EventTap {
         }
     }
 
-    /// Allocations, bytes and releases that a record stands for.
+    /// Returns the allocations, bytes and releases that a record represents.
     fn sums(item: &Item) -> (u64, u64, u64) {
         match item {
             Item::Alloc { block, .. } => (1, block.size, 0),
@@ -44,9 +44,9 @@ impl EventTap {
         }
     }
 
-    /// Puts a release before the last event if that is an allocation at the same address. The ledger reports the
-    /// allocation first, and then which of the two blocks is gone; but a reader knows one block at an address at a
-    /// time.
+    /// Puts a release before the last event if that event is an allocation at the same address. The
+    /// ledger reports the allocation first, and then the block that is gone. But for a reader, an
+    /// address has only one block at a time.
     fn goes_before_last(&mut self, free: Item) -> bool {
         let Item::Free {
             block: gone, by, ..
@@ -62,7 +62,7 @@ impl EventTap {
             | Item::Realloc {
                 new: block, stack, ..
             } if block == gone => {
-                // The later block is already known, so this one was released at once.
+                // The later block is already known, so this one was released immediately.
                 let pair = Item::Pairs {
                     block,
                     stack,
@@ -81,7 +81,7 @@ impl EventTap {
                 true
             }
             Item::Alloc { block, .. } | Item::Realloc { new: block, .. }
-                // A known releaser acts after that.
+                // If the releaser is known, it acts after the allocation.
                 if by.is_none() && block.address == gone.address =>
             {
                 let at = self.batch.len() - 1;
@@ -99,7 +99,7 @@ impl EventTap {
         if self.batch.len() >= ROOM {
             self.offer();
         }
-        // Whatever follows missing events waits until the loss is reported.
+        // After a loss, further events wait until the loss is reported.
         if self.batch.len() >= ROOM || !self.lost.is_none() && !self.tell_lost() {
             self.lost_records += 1;
             self.lost.add(&Lost {
@@ -114,9 +114,10 @@ impl EventTap {
         self.batch.push(item);
     }
 
-    /// Reports missing events if there is room. Returns false if there was none.
+    /// Reports missing events if there is room. Returns false if there was no room.
     fn tell_lost(&mut self) -> bool {
-        // Otherwise a reader that takes one record at a time would find every second one to be about losses.
+        // With less room, a reader that takes one record at a time would see a loss in every second
+        // record.
         if self.batch.len() > ROOM / 2 {
             return false;
         }

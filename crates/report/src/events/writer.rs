@@ -10,21 +10,22 @@ use rustc_hash::FxHashSet;
 use std::io::{BufWriter, Write};
 use std::time::Duration;
 
-/// Records whose call stacks are looked up together.
+/// Number of records whose call stacks are looked up together.
 const CHUNK: usize = 4096;
 /// Bytes per write.
 const PIECE: usize = 4096;
-/// Attempts to find the module of an address: a module that was just loaded becomes known soon.
+/// Attempts to find the module of an address. A module that was just loaded becomes known soon.
 const MODULE_LOOKS: usize = 3;
 const MODULE_PAUSE: Duration = Duration::from_millis(20);
-/// Time limit for names; later ones are left out.
+/// Time limit for names. Names that arrive later are omitted.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Source of the names of stacks and threads.
 pub trait EventSource: Send {
-    /// Returns the backtrace with this id, and the common name of its function.
+    /// Returns the backtrace with this id.
     fn backtrace(&mut self, id: u32) -> Option<Backtrace>;
-    /// Returns the id of the thread with this index, as the process sees it, and its name.
+    /// Returns the id and the name of the thread with this index. The id is the one that the
+    /// process sees.
     fn thread(&mut self, index: u16) -> (u32, String);
     /// Returns the modules, if they have changed since the last call.
     fn new_modules(&mut self) -> Option<Vec<ModuleFile>>;
@@ -33,11 +34,11 @@ pub trait EventSource: Send {
 /// Result of a writer.
 #[derive(Debug)]
 pub struct EventsWritten {
-    /// Reason why it ended early. A closed pipe is not an error.
+    /// Reason for an early end. A closed pipe is not an error.
     pub error: Option<std::io::Error>,
 }
 
-/// Writes a stream to its end, or until the reader has gone.
+/// Writes a stream to its end, or until the reader closes it.
 pub fn write_events(
     queue: &EventQueue,
     begin: &EventsBegin,
@@ -73,7 +74,8 @@ struct Writer<'a, W: Write> {
     output: BufWriter<Paced<'a, W>>,
 }
 
-/// Tracks a reader's progress, a few kilobytes at a time: a pipe either takes a whole write or blocks the writer.
+/// Output in pieces of a few kilobytes, which shows a reader's progress. A pipe either takes a
+/// whole piece or blocks the writer.
 struct Paced<'a, W> {
     output: W,
     queue: &'a EventQueue,
@@ -140,14 +142,14 @@ impl<W: Write> Writer<'_, W> {
         self.output.write_all(b"\n")
     }
 
-    /// Writes a line with names that the target has chosen.
+    /// Writes a line that contains names chosen by the target.
     fn foreign_line(&mut self, record: &Record<'_>) -> std::io::Result<()> {
         let text = serde_json::to_string(record)?;
         self.output.write_all(visible_json(&text).as_bytes())?;
         self.output.write_all(b"\n")
     }
 
-    /// Names everything that these records mention for the first time.
+    /// Writes the names of everything that these records mention for the first time.
     fn name(&mut self, items: &[Item]) -> std::io::Result<()> {
         let (mut stacks, mut threads) = (Vec::new(), Vec::new());
         for item in items {

@@ -15,8 +15,8 @@ const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 10.0;
 const FRAME_HEIGHT: f64 = 17.0;
 const HEADER: f64 = 62.0;
-/// Width of a character in the font's size. Fonts differ, so each label has a viewport of its own that cuts off the
-/// rest.
+/// Assumed width of a character, in units of the font's size. Fonts differ, so each label has its
+/// own viewport, which cuts off the rest.
 const CHARACTER: f64 = 7.3;
 /// Width of a character of the heading.
 const HEADING_CHARACTER: f64 = 9.8;
@@ -33,7 +33,7 @@ const SCRIPT: &str = concat!(
 struct Frame {
     node: usize,
     depth: usize,
-    /// Sum of the values to its left.
+    /// Sum of the values of all siblings to the left.
     start: u64,
 }
 
@@ -167,7 +167,7 @@ fn amount(node: &Node, unit: Unit) -> String {
     }
 }
 
-/// Fits a function's name into a rectangle; the least telling parts go first.
+/// Fits a function's name into a rectangle. The least informative parts are dropped first.
 fn label(name: &str, width: f64) -> String {
     let room = ((width - 6.0) / CHARACTER) as usize;
     match room {
@@ -185,7 +185,7 @@ fn fitting(name: &str, width: f64) -> String {
     }
 }
 
-/// Returns the color of a name: the same in every graph.
+/// Returns the color of a name, which is the same in every graph.
 fn color(name: &str, is_root: bool) -> String {
     if is_root {
         return "hsl(210 12% 82%)".into();

@@ -1,5 +1,5 @@
-//! Folded stacks: each line has a call stack, outermost function first and separated by `;`, then a space
-//! and the value. flamegraph.pl, inferno, speedscope and many others read them.
+//! Folded stacks. Each line has a call stack, outermost function first and separated by `;`, then a
+//! space and the value. flamegraph.pl, inferno, speedscope and many other tools read them.
 
 use super::{Format, FormatOptions};
 use crate::Profile;

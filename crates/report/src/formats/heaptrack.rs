@@ -14,7 +14,7 @@ use crate::{Profile, ProfileFrame};
 use std::collections::{HashMap, hash_map::Entry};
 use std::io::{Result, Write};
 
-/// 1.4.0, the first to write format 3.
+/// Version 1.4.0, the first to write format 3.
 const HEAPTRACK_VERSION: u32 = 0x10400;
 const FORMAT: u32 = 3;
 

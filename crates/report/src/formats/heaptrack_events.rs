@@ -1,14 +1,16 @@
-//! heaptrack's file is a sequence of allocations and releases, which its reader counts. A profile has only sums,
-//! so this writes a sequence with the same sums: for each site the number of allocations and of temporary ones,
-//! and the bytes live at the peak and at the end. Their order is not that of the run.
+//! heaptrack's file is a sequence of allocations and releases, which its reader counts. A profile
+//! has only sums, so this module writes a sequence with the same sums: for each site the number of
+//! allocations and of temporary ones, and the bytes live at the peak and at the end. The order of
+//! the events is not that of the run.
 //!
-//! The reader calls a release temporary if the line before it is the allocation with the same index, or, since
-//! index 0 means "none" to it, if index 0 is released right after another release. So index 0 is given to one
-//! block that cannot be mistaken. The last index is a block of no bytes, never allocated; its release separates an
-//! allocation from a release that is not temporary.
+//! The reader calls a release temporary if the line before it is the allocation with the same
+//! index. It also does so if index 0 is released right after another release, because it reads
+//! index 0 as "none". So index 0 is given to one block that cannot be mistaken. The last index is a
+//! block of no bytes that is never allocated. Its release separates an allocation from a release
+//! that is not temporary.
 //!
-//! heaptrack_gui counts allocations by index, and expects each index to appear first after all lower ones
-//! (`ParserData::handleAllocation`): otherwise it crashes.
+//! heaptrack_gui counts allocations by index, and expects each index to appear first after all
+//! lower ones (`ParserData::handleAllocation`). Otherwise it crashes.
 
 use super::heaptrack_lines::{Lines, Lot};
 use crate::{Amount, Measures, Point, Profile, ProfileSite};
@@ -27,26 +29,28 @@ pub(super) struct Plan {
     pub(super) late: Lot,
     /// Released right after the allocation.
     pub(super) temporary: Lot,
-    /// Released soon, but not at once.
+    /// Released soon, but not immediately.
     pub(super) brief: Lot,
     /// Largest of the temporary and brief blocks, in bytes.
     pub(super) largest: u64,
 }
 
-/// The block of index 0.
+/// Kind of the block with index 0.
 #[derive(Clone, Copy, PartialEq)]
 enum FirstBlock {
-    /// A temporary one.
+    /// A temporary block.
     Temporary,
     /// A block that lives from the beginning to the end.
     Kept,
-    /// A block that is released after the allocation of this index, which is like it.
+    /// A block that is released after the allocation of this index, which has the same size and
+    /// site.
     Brief(u32),
-    /// One of `missing_temporary`, which have no bytes. A block of this index makes up for its call: it stands for
-    /// two blocks of its site that are live at the peak and released after it.
+    /// One of `missing_temporary`, which have no bytes. A block of this index makes up for its
+    /// call: it stands for two blocks of its site that are live at the peak and released after the
+    /// peak.
     Missing(u32),
-    /// No site has such a block, so it is a block of no bytes that is never allocated. heaptrack_print reads that;
-    /// heaptrack_gui may crash.
+    /// No site has such a block, so index 0 is a block of no bytes that is never allocated.
+    /// heaptrack_print reads such a file; heaptrack_gui may crash.
     Nothing,
 }
 
@@ -55,12 +59,15 @@ pub(super) struct Events {
     /// Size and trace by index.
     infos: Vec<(u64, u32)>,
     first: FirstBlock,
-    /// Live bytes of the plan before its time: brief blocks below the peak have that much less room.
+    /// Live bytes that the plan allocates before they were live in the run. Brief blocks below the
+    /// peak have that much less room.
     early_bytes: u64,
-    /// Index of a block of no bytes, whose release comes between an allocation and its release.
+    /// Index of a block of no bytes. Its release separates an allocation from the release of the
+    /// same block.
     between: u32,
     plans: Vec<Plan>,
-    /// Temporary allocations that are live at the peak, and so cannot be released at once.
+    /// Number of temporary allocations that are live at the peak, and so cannot be released
+    /// immediately.
     missing_temporary: u64,
     steps: Vec<Step>,
     peak_bytes: u64,
@@ -206,8 +213,9 @@ impl Events {
         (self.peak_bytes as f64 * share).ceil() as u64
     }
 
-    /// Returns how many steps, from the first on, the brief blocks of each plan spread over: those in which the
-    /// sum stays below the peak. Otherwise the reader would find the peak there.
+    /// Returns, for each plan, the number of steps from the first on over which brief blocks
+    /// spread. In these steps, the sum stays below the peak. Otherwise the reader would find the
+    /// peak there.
     fn brief_steps(&self) -> Vec<usize> {
         let live: Vec<u64> = (0..self.steps.len())
             .map(|step| self.live_before(step))
@@ -221,7 +229,7 @@ impl Events {
     }
 }
 
-/// Takes a block out of a plan, to have index 0 to itself.
+/// Takes a block out of a plan, to use index 0 for it alone.
 fn first_block(plans: &mut [Plan], infos: &mut [(u64, u32)], peak_bytes: u64) -> FirstBlock {
     if let Some(plan) = plans.iter_mut().find(|plan| plan.temporary.blocks > 0) {
         infos[0] = infos[plan.temporary.take_small(1) as usize];
@@ -250,7 +258,7 @@ fn largest(plans: &[Plan]) -> u64 {
     plans.iter().map(|plan| plan.largest).max().unwrap_or(0)
 }
 
-/// Merges two blocks into one of as many bytes.
+/// Merges two blocks into one with the bytes of both.
 fn first_missing(lot: &mut Lot, infos: &mut Vec<(u64, u32)>, room: u64) -> FirstBlock {
     let (size, trace) = infos[lot.small as usize];
     if lot.small_blocks() < 2 || size * 2 >= room {
@@ -294,8 +302,8 @@ impl Infos {
     }
 }
 
-/// Splits the allocations of a site; also returns the number of temporary ones that are live at the peak. `most`:
-/// upper bound on the size of a brief block.
+/// Splits the allocations of a site. Also returns the number of temporary ones that are live at the
+/// peak. `most` is an upper bound on the size of a brief block.
 fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (Plan, u64) {
     let m = &site.measures;
     let less = |a: Amount, b: Amount| Amount {
@@ -313,7 +321,7 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
         bytes: a.bytes.min(a.blocks.saturating_mul(most)),
         ..Amount::default()
     };
-    // The format has no blocks from before its start: they count as allocated there.
+    // The format has no blocks from before its start, so these count as allocated in the run.
     let all = more(m.allocated, site.before);
     let kept = kept(m.peak, m.live);
     let held = more(less(m.peak, kept), m.live);
@@ -340,8 +348,8 @@ fn plan(site: &ProfileSite, most: u64, mut lot: impl FnMut(Amount) -> Lot) -> (P
     (plan, missing)
 }
 
-/// Blocks that may be live at both the peak and the end: as many as possible, of a size that leaves something for
-/// the others.
+/// Returns blocks that may be live at both the peak and the end: as many as possible, with sizes
+/// that leave some bytes for the other blocks.
 fn kept(peak: Amount, live: Amount) -> Amount {
     let blocks = peak.blocks.min(live.blocks);
     let fits =
@@ -365,13 +373,14 @@ fn kept(peak: Amount, live: Amount) -> Amount {
 #[derive(Clone, Copy)]
 struct Step {
     time_ms: u64,
-    /// Share of the way up to the peak.
+    /// Position on the way up to the peak, as a share of its bytes.
     to_peak: f64,
-    /// Share of the way from there to the end.
+    /// Position on the way from the peak to the end, as a share of the bytes.
     to_end: f64,
 }
 
-/// Follows the timeline as closely as a curve can that only rises up to the peak and only falls after it.
+/// Returns the steps of a curve that follows the timeline as closely as possible while it only
+/// rises up to the peak and only falls after it.
 fn steps(profile: &Profile, peak_bytes: u64, end_bytes: u64) -> Vec<Step> {
     let points = &profile.timeline;
     let peak_ns = profile

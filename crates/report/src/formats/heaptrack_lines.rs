@@ -1,21 +1,21 @@
-//! The lines of heaptrack's file that hold events, in runs of blocks that share their fate.
+//! The lines of heaptrack's file for events, in groups of blocks that live and die together.
 
 use super::heaptrack_events::Plan;
 use std::io::{Result, Write};
 use std::ops::Range;
 
-/// Most brief blocks of one site that are live together.
+/// Maximum number of brief blocks of one site that are live together.
 const MOST_AT_ONCE: u64 = 64;
 
-/// Blocks that share their fate, of nearly equal sizes with an exact sum.
+/// Blocks that live and die together. Their sizes are nearly equal, and the sum is exact.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Lot {
     /// Index of the smaller blocks.
     pub(super) small: u32,
-    /// Index of those that are one byte larger.
+    /// Index of the blocks that are one byte larger.
     pub(super) large: u32,
     pub(super) blocks: u64,
-    /// Number of larger blocks, which come last.
+    /// Number of the larger blocks, which come last.
     pub(super) large_blocks: u64,
 }
 
@@ -24,7 +24,7 @@ impl Lot {
         self.blocks - self.large_blocks
     }
 
-    /// Takes out this many of the smaller blocks and returns their index.
+    /// Removes this many of the smaller blocks and returns their index.
     pub(super) fn take_small(&mut self, blocks: u64) -> u32 {
         self.blocks -= blocks;
         self.small
@@ -40,7 +40,7 @@ impl Lot {
     }
 }
 
-/// Writes runs of events; without an output, finds the order in which indices appear.
+/// Writes runs of events. Without an output, it determines the order in which indices appear.
 pub(super) struct Lines<'a> {
     pub(super) out: Option<&'a mut dyn Write>,
     pub(super) between: u32,
@@ -80,7 +80,8 @@ impl Lines<'_> {
         }
     }
 
-    /// Rounds down, smaller blocks first: never more bytes than their share.
+    /// Allocates a share of a lot. Rounds down, smaller blocks first, so that the bytes never
+    /// exceed the share.
     pub(super) fn allocate(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
         let by = |share: f64| (lot.blocks as f64 * share) as u64;
         for n in by(shares.start)..by(shares.end) {
@@ -89,7 +90,8 @@ impl Lines<'_> {
         Ok(())
     }
 
-    /// Rounds up, larger blocks first: never fewer bytes than their share.
+    /// Releases a share of a lot. Rounds up, larger blocks first, so that the bytes never fall
+    /// below the share.
     pub(super) fn release_lot(&mut self, lot: &Lot, shares: Range<f64>) -> Result<()> {
         let by = |share: f64| (lot.blocks as f64 * share).ceil() as u64;
         let range = by(shares.start)..by(shares.end);

@@ -2,7 +2,8 @@
 
 use crate::Profile;
 
-/// Returns the frames of each address of a call stack, innermost first; all but the last of each are inlined.
+/// Returns the frames of each address of a call stack, innermost first. All but the last frame of
+/// an address are inlined.
 pub(super) fn locations<'a>(
     profile: &'a Profile,
     frames: &'a [u32],

@@ -1,5 +1,5 @@
-//! Valgrind's Massif, which `ms_print` and massif-visualizer read: the heap over time, with trees of callers at
-//! the peak and at the end.
+//! Valgrind's Massif format, which `ms_print` and massif-visualizer read: the heap over time, with
+//! trees of callers at the peak and at the end.
 
 use super::{Format, FormatOptions};
 use crate::call_tree::{CallTree, Root};
@@ -8,7 +8,8 @@ use crate::labels::{Labels, one_line};
 use crate::{Measure, Profile, Unit};
 use std::io::{Result, Write};
 
-/// Most snapshots in addition to the peak and the end: Massif itself takes at most 100.
+/// Maximum number of snapshots in addition to the peak and the end. Massif itself takes at most
+/// 100.
 const SNAPSHOTS: usize = 98;
 /// Share of a snapshot below which callers are summed up, as in Massif.
 const THRESHOLD: f64 = 0.01;
@@ -106,7 +107,7 @@ fn write_tree(tree: &CallTree, labels: &Labels, out: &mut dyn Write) -> Result<(
             0 => "(heap allocation functions) malloc/new/new[], --alloc-fns, etc.",
             _ => labels.text(node.label),
         };
-        // A line may have several calls; take the address of one of them.
+        // A line may contain several calls. The address of one of them is used.
         let address = match index {
             0 => String::new(),
             _ => format!("{:#X}: ", labels.address(node.label)),

@@ -1,8 +1,8 @@
 //! Output formats: one trait, a file for each format, and one line of registration in a table.
 //!
-//! A document that people read (a report, a tree, a comparison) is a [`Document`], which can be written as
-//! [`Text`] and as [`Json`]. A profile can be written in any of [`EXPORTS`]. Other crates have tables of
-//! their own for their documents.
+//! A document that people read (a report, a tree, a comparison) is a [`Document`], which can be
+//! written as [`Text`] and as [`Json`]. A profile can be written in any of [`EXPORTS`]. Other
+//! crates have their own tables for their documents.
 
 mod flamegraph;
 mod folded;
@@ -50,10 +50,10 @@ pub static EXPORTS: [&dyn Format<Profile>; 7] = [
 
 /// A format for documents of one type.
 pub trait Format<D: ?Sized>: Sync {
-    /// Its name on the command line.
+    /// Returns the format's name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Returns the nature of its bytes.
+    /// Returns the nature of the bytes.
     fn nature(&self) -> Nature {
         Nature::Text
     }
@@ -65,20 +65,20 @@ pub trait Format<D: ?Sized>: Sync {
     fn write(&self, document: &D, options: &FormatOptions, out: &mut dyn Write) -> Result<()>;
 }
 
-/// Nature of a format's bytes, which decides how a terminal gets them.
+/// Nature of a format's bytes, which decides how they are written to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nature {
     /// Lines of text.
     Text,
     /// JSON.
     Json,
-    /// Compressed bytes, which are not for a terminal.
+    /// Compressed bytes, which are not written to a terminal.
     Binary,
 }
 
-/// A document that people read as text, and machines as JSON with a schema of its own.
+/// A document that people read as text, and programs as JSON with its own schema.
 pub trait Document: Serialize {
-    /// As text.
+    /// Returns the document as text.
     fn text(&self, style: Style) -> String;
 }
 
@@ -89,17 +89,18 @@ pub struct FormatOptions {
     pub style: Style<'static>,
     /// Measure exported by single-value formats.
     pub measure: Measure,
-    /// Bytes or blocks.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Compress with gzip unless the format already does. heaptrack_print tells by the file's suffix, `.gz`.
+    /// True to compress with gzip, unless the format itself already compresses. heaptrack_print
+    /// recognizes gzip by the suffix `.gz`.
     pub gzip: bool,
     /// Number of findings that are shown in detail.
     pub top: usize,
     /// True to list also items without findings.
     pub lists_all: bool,
-    /// Directory that source paths are relative to.
+    /// Directory to which source paths are shown relative.
     pub source_root: String,
-    /// Editor that opens a source line of a page.
+    /// Editor that opens a source line of the page.
     pub editor: Option<Editor>,
 }
 
@@ -137,7 +138,7 @@ pub fn write<D: ?Sized>(
     out.flush()
 }
 
-/// Formats that a recording can be written in.
+/// Formats in which a recording can be written.
 #[derive(Clone, Copy)]
 pub enum FormatChoice {
     /// A document as text.
@@ -149,7 +150,7 @@ pub enum FormatChoice {
 }
 
 impl FormatChoice {
-    /// Returns the nature of its bytes.
+    /// Returns the nature of the format's bytes.
     pub fn nature(self) -> Nature {
         match self {
             FormatChoice::Text => Nature::Text,
@@ -190,7 +191,7 @@ impl FromStr for FormatChoice {
 /// Writes a document as text or as JSON, with a newline at the end.
 ///
 /// # Errors
-/// When it cannot be serialized.
+/// Fails if the document cannot be serialized.
 pub fn document<D: Document>(document: &D, as_json: bool, style: Style<'static>) -> Result<String> {
     let format: &dyn Format<D> = if as_json { &Json } else { &Text };
     let options = FormatOptions {

@@ -1,5 +1,5 @@
-//! OpenTelemetry's profiles: the request that a collector takes. One dictionary holds all tables, and a profile for
-//! each value refers to it.
+//! OpenTelemetry's profiles: the request that a collector accepts. One dictionary holds all tables,
+//! and a profile for each kind of value refers to it.
 
 use super::locations::locations;
 use super::otlp_messages as message;
@@ -11,21 +11,22 @@ use prost::Message;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Semantic conventions of the attributes.
+/// Version of the semantic conventions of the attributes.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
-/// Semantic conventions, `profile`: how a frame was executed.
+/// Attribute for how a frame was executed (semantic conventions, `profile`).
 const FRAME_TYPE: &str = "profile.frame.type";
-/// Semantic conventions, `process`: the build-id of a module.
+/// Attribute for the build-id of a module (semantic conventions, `process`).
 const BUILD_ID: &str = "process.executable.build_id.gnu";
 
 /// The profiled process, and the values to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpSource {
-    /// Attributes by semantic conventions; empty values are left out.
+    /// Attributes by semantic conventions. Empty values are left out.
     pub attributes: Vec<(String, String)>,
     /// The values of each call stack, by their names in pprof.
     pub values: &'static [&'static str],
-    /// Unique id of the profile, by which a receiver recognizes a duplicate. The last byte is ours to set.
+    /// Unique id of the profile, by which a receiver recognizes a duplicate. This module sets the
+    /// last byte.
     pub id: [u8; 16],
 }
 
@@ -118,7 +119,7 @@ impl Tables {
         }
     }
 
-    /// Returns the mapping of a module, which the first reference to it creates.
+    /// Returns the mapping of a module. The first reference to the module creates it.
     fn mapping(&mut self, profile: &Profile, module: u32) -> i32 {
         let known = self.mappings.get(module as usize).copied().unwrap_or(0);
         let Some(of) = profile.modules.get(module as usize).filter(|_| known == 0) else {
@@ -291,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Where the store does the naming, it gets the call's address in the file, and no function.
+    /// If the receiver looks up names, it gets the call's address in the file, and no function.
     #[test]
     fn addresses_without_names() {
         let module = |path: &str, bias| ProfileModule {

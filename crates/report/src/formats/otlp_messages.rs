@@ -1,6 +1,6 @@
 //! The messages of OpenTelemetry's profiles (opentelemetry-proto, `profiles/v1development`,
-//! `collector/profiles/v1development`, `common/v1`, `resource/v1`), with the fields that are written. The signal is an
-//! alpha: its layout may change.
+//! `collector/profiles/v1development`, `common/v1`, `resource/v1`), with the fields that are
+//! written. The signal is an alpha, so its layout may change.
 
 /// Request to a collector.
 #[derive(Clone, PartialEq, prost::Message)]

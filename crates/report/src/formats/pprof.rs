@@ -71,7 +71,7 @@ impl PprofShape {
 }
 
 impl Default for PprofShape {
-    /// All contents.
+    /// Includes all contents.
     fn default() -> PprofShape {
         const ALL: [&str; VALUES.len()] = {
             let mut names = [""; VALUES.len()];
@@ -102,13 +102,13 @@ pub(super) struct Tables {
     strings: HashMap<String, i64>,
     functions: HashMap<(i64, i64), u64>,
     last_function: u64,
-    /// Indices by the frames at an address.
+    /// Indices of locations, by the frames at an address.
     locations: HashMap<Vec<u32>, u64>,
     pub profile: message::Profile,
 }
 
 impl Tables {
-    /// Tables of an existing profile, to which functions are added.
+    /// Takes the tables of an existing profile, to add functions to them.
     pub fn of(profile: message::Profile) -> Tables {
         let mut tables = Tables::default();
         for (index, text) in profile.string_table.iter().enumerate() {
@@ -282,8 +282,8 @@ impl Tables {
                 file_offset: 0,
                 filename: self.string(&module.path),
                 build_id: self.string(&module.build_id),
-                // Keeps pprof from looking up names that we did not find in another file of the
-                // same name.
+                // This keeps pprof from looking in another file of the same name for names that we
+                // did not find.
                 has_functions: !is_unnamed,
                 has_filenames: of.iter().any(|f| f.frame.file.is_some()),
                 has_line_numbers: of.iter().any(|f| f.frame.line.is_some()),
@@ -304,7 +304,7 @@ fn message(profile: &Profile, shape: &PprofShape, options: &FormatOptions) -> me
     tables.mappings(profile);
     for site in &profile.sites {
         let sample = tables.sample(profile, site, shape);
-        // A block from before the window that was released within it.
+        // The stack has only a block from before the window that was released within it.
         if sample.value.iter().any(|&value| value != 0) {
             tables.profile.sample.push(sample);
         }

@@ -1,5 +1,5 @@
-//! The messages of `profile.proto` (github.com/google/pprof), with all fields: a profile is read and
-//! written again as a whole.
+//! The messages of `profile.proto` (github.com/google/pprof), with all fields, because a profile is
+//! read and written again as a whole.
 
 /// A profile.
 #[derive(Clone, PartialEq, prost::Message)]

@@ -16,31 +16,31 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Upper bound on the bytes of a profile, packed or not.
+/// Maximum bytes of a profile, packed or not.
 const MOST_BYTES: u64 = 64 << 20;
-/// Upper bound on samples, locations, functions and strings together: in memory, each takes many times its size in the
-/// file.
+/// Maximum number of samples, locations, functions and strings together. In memory, each takes many
+/// times its size in the file.
 const MOST_ENTRIES: usize = 4 << 20;
-/// Upper bound on modules: the largest programs have a few thousand.
+/// Maximum number of modules. The largest programs have a few thousand.
 const MOST_MODULES: usize = 4096;
 
 /// Reason why a profile cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PprofError {
-    /// gzip cannot unpack it.
+    /// The gzip data cannot be unpacked.
     #[error("it cannot be unpacked")]
     Packed(#[source] std::io::Error),
-    /// It exceeds any plausible size.
+    /// The profile exceeds any plausible size.
     #[error(
         "it is larger than profiles are ({} MiB, {MOST_ENTRIES} entries, {MOST_MODULES} modules)",
         MOST_BYTES >> 20
     )]
     TooLarge,
-    /// Its bytes are not messages of the format.
+    /// The bytes are not messages of the format.
     #[error("it is no profile in pprof's format")]
     Format(#[source] prost::DecodeError),
-    /// Its tables do not fit together.
+    /// The tables of the profile contradict each other.
     #[error("it is no profile in pprof's format: {0}")]
     Tables(&'static str),
 }
@@ -106,7 +106,7 @@ impl StoredPprof {
     }
 }
 
-/// Counts the messages and strings of a profile; in broken bytes, up to the fault.
+/// Counts the messages and strings of a profile. In broken bytes, it counts up to the fault.
 fn entries(mut bytes: &[u8]) -> usize {
     let mut entries = 0;
     while !bytes.is_empty() {
@@ -124,11 +124,11 @@ fn entries(mut bytes: &[u8]) -> usize {
 /// Result of naming a profile's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddedNames {
-    /// Locations that had no name.
+    /// Number of locations that had no name.
     pub nameless: usize,
-    /// Addresses that have a name now.
+    /// Number of addresses that have a name now.
     pub named: usize,
-    /// Modules of these addresses.
+    /// Number of modules of these addresses.
     pub modules: usize,
     /// Paths and build-ids of modules for which no name was found.
     pub not_found: Vec<String>,
@@ -152,7 +152,8 @@ impl PprofNames {
         self.symbols.refused()
     }
 
-    /// Adds functions, lines and inlined functions to the locations that have none, and changes nothing else.
+    /// Adds functions, lines and inlined functions to the locations that have none, and changes
+    /// nothing else.
     pub fn add_to(&mut self, profile: &mut StoredPprof) -> AddedNames {
         let mut added = AddedNames::default();
         let nameless = profile.nameless();
@@ -210,14 +211,14 @@ impl PprofNames {
             return None;
         }
         let first = self.symbols.first_svma(&module, of.file_offset);
-        // A bundle may have names even without the module's file: addresses of a whole module begin where its file
-        // does.
+        // A bundle may have names even without the module's file. The addresses of a whole module
+        // begin where its file does.
         module.base = of
             .memory_start
             .wrapping_sub(first.unwrap_or(of.memory_start));
         self.symbols.set_modules(vec![module]);
-        // A location is at the call, and its return address somewhere after it; the lookup uses the byte before the
-        // return address.
+        // A location is at the call, and its return address comes a few bytes later. The lookup
+        // uses the byte before the return address.
         let address = |&at: &usize| profile.0.location[at].address.wrapping_add(1);
         self.symbols.request(locations.iter().map(address));
         while !self.symbols.is_ready(Duration::from_secs(1)) {}

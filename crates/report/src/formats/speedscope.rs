@@ -1,4 +1,5 @@
-//! JSON for <https://www.speedscope.app>: one profile for each measure, bytes and blocks.
+//! JSON for <https://www.speedscope.app>: two profiles for each measure, one in bytes and one in
+//! blocks.
 
 use super::{Format, FormatOptions, Nature};
 use crate::gaps;
@@ -95,9 +96,9 @@ impl Format<Profile> for Speedscope {
 
 /// Functions and lines without duplicates: speedscope sums up equal frames.
 struct Frames {
-    /// Frames; the first stands for stacks without frames.
+    /// Frames. The first one stands for stacks without frames.
     list: Vec<Frame>,
-    /// Index for each frame of the profile.
+    /// Index in `list` of each frame of the profile.
     of_frame: Vec<u32>,
 }
 

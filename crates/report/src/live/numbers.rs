@@ -9,7 +9,8 @@ use memhook_stream::Gap;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Numbers that a live report takes from the ledger, in slices because the rings wait for each of them.
+/// Numbers that a live report takes from the ledger. They are taken in slices, because the rings
+/// wait meanwhile.
 pub struct LiveNumbers {
     pub(super) by: RowsBy,
     pub(super) before_ns: Option<u64>,
@@ -18,19 +19,19 @@ pub struct LiveNumbers {
     pub(super) sites: SiteWalk,
     pub(super) blocks: LiveWalk,
     pub(super) parts: FxHashMap<u64, Sums>,
-    /// Stack id, blocks and bytes of releases.
+    /// Releases: stack id, blocks and bytes.
     pub(super) releases: Vec<(u32, u64, u64)>,
     pub(super) totals: memhook_ledger::Totals,
     pub(super) allocations: SampledAllocations,
     pub(super) bounded: Option<Bounded>,
-    /// Cost of tracing, if it keeps to a budget.
+    /// Cost of tracing, if the trace keeps to a budget.
     pub overhead: Option<Overhead>,
-    /// Unreachable blocks at the end; `None` without a search for them.
+    /// Unreachable blocks at the end; `None` without a search.
     pub unreachable: Option<Vec<UnreachableSite>>,
     /// Nanoseconds that calls spent in the allocator; `None` if calls are not timed.
     pub call_times: Option<CallTimes>,
     pub(super) gaps: Vec<Gap>,
-    /// Time before which allocated blocks have not been seen since a gap.
+    /// Blocks that were allocated before this time have not been seen since a gap.
     pub(super) unseen_before_ns: u64,
     pub(super) unseen: Estimate,
     /// True if the ledger's own sums of each site suffice.
@@ -67,7 +68,8 @@ impl LiveNumbers {
         }
     }
 
-    /// Takes the next slice; the totals are those of the first one. Returns true if there are more.
+    /// Takes the next slice. The totals are from the first slice. Returns true if more slices
+    /// follow.
     pub fn take(
         &mut self,
         ledger: &Ledger<impl Observer>,
@@ -117,7 +119,7 @@ impl LiveNumbers {
         LiveNumbers { totals, ..self }
     }
 
-    /// Returns the counts for each number that decides a row.
+    /// Returns the sums for each number that decides a row.
     pub(super) fn parts(&mut self) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.parts);
         if self.is_by_site {
@@ -147,7 +149,7 @@ impl LiveNumbers {
         parts.into_iter().collect()
     }
 
-    /// Estimates the number of allocations since the attach; exact without sampling.
+    /// Estimates the number of allocations since the attach, which is exact without sampling.
     fn allocated(&self) -> f64 {
         let (blocks, bytes) = (self.totals.allocations, self.totals.allocated_bytes);
         self.allocations.all(blocks, bytes).blocks
@@ -168,7 +170,7 @@ impl LiveNumbers {
         known.map(amount).collect()
     }
 
-    /// Adds unreachable blocks to the parts, without regard to their sizes.
+    /// Adds unreachable blocks to the parts, regardless of their sizes.
     fn add_unreachable(&self, sites: &[UnreachableSite], parts: &mut FxHashMap<u64, Sums>) {
         if self.by == RowsBy::Size {
             return;
@@ -188,7 +190,7 @@ impl LiveNumbers {
             }
         }
         for part in parts.values_mut() {
-            // Only older blocks may count.
+            // Only blocks of the requested age may count.
             part.unreachable = part
                 .unreachable
                 .map(|sum| match sum.bytes > part.amount.bytes {

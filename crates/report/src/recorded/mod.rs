@@ -1,4 +1,4 @@
-//! Reports of a recording: from a profile to the same model that a live attach fills.
+//! Reports of a recording. A profile is turned into the same model that a live attach fills.
 
 mod profile;
 mod series;
@@ -37,7 +37,7 @@ pub struct Selection {
     pub by: RowsBy,
     /// Measure of the rows.
     pub measure: Measure,
-    /// Their order.
+    /// Order of the rows.
     pub sort: SortBy,
     /// Number of rows.
     pub top: usize,
@@ -51,9 +51,9 @@ pub struct Selection {
 struct NamedProfile<'a> {
     profile: &'a Profile,
     measure: Measure,
-    /// The frames of each return address in the profile's table.
+    /// Range of the frames of each return address in the profile's table.
     of_address: FxHashMap<u64, Range<usize>>,
-    /// Kind of each stack, and whether it was cut short.
+    /// Kind of each stack, and true if it was cut short.
     calls: FxHashMap<u32, (&'a str, bool)>,
     threads: FxHashMap<u32, &'a str>,
     constructors: Constructors<'a>,
@@ -119,7 +119,7 @@ impl NamedRun for NamedProfile<'_> {
     fn size_name(&self, number: u64) -> String {
         match self.measure {
             Measure::Live => format!("{number} bytes"),
-            // Exact sizes are kept only of live blocks.
+            // Exact sizes are kept only for live blocks.
             _ => size_class(number as u8),
         }
     }
@@ -145,15 +145,16 @@ pub fn add_types(profile: &mut Profile, symbols: &Symbolizer) {
     profile.types = types;
 }
 
-/// Keeps only the sites whose blocks have a type that passes. Sums over the whole run stay as they are.
+/// Keeps only the sites whose blocks have an accepted type. Sums over the whole run stay as they
+/// are.
 pub fn keep_types(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     let types = std::mem::take(&mut profile.types);
     profile.keep_stacks(|stack| passes(types.get(&stack).map_or(UNKNOWN_TYPE, String::as_str)));
     profile.types = types;
 }
 
-/// Keeps only the sites whose stacks have a frame that passes, by its function or its place (`src/shop.cc:28`).
-/// Sums over the whole run stay as they are.
+/// Keeps only the sites whose stacks have an accepted frame, by its function or its place
+/// (`src/shop.cc:28`). Sums over the whole run stay as they are.
 pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
     let is_one = |frame: &crate::ProfileFrame| {
         let StackFrame {
@@ -178,7 +179,7 @@ pub fn keep_frames(profile: &mut Profile, passes: impl Fn(&str) -> bool) {
 /// Builds the report.
 ///
 /// # Errors
-/// When the recorder's note on the coverage of modules cannot be read.
+/// Fails if the recorder's note on the coverage of modules cannot be read.
 pub fn report(
     recording: &Recording,
     symbols: &Symbolizer,
@@ -193,7 +194,7 @@ pub fn report(
     }
     let amounts = profile.sites.iter().map(|site| measure.of(&site.measures));
     let sum: Amount = amounts.sum();
-    // Coverage and releases belong to the overview, not to a question about one detail.
+    // Coverage and releases belong to the overview, and not to a question about one detail.
     let is_overview = by == RowsBy::Site && measure == Measure::Live;
     let shows_releases = is_overview || (by == RowsBy::Site && measure == Measure::Released);
     let is_end = is_overview && profile.to_ns >= recording.span_ns().1;
@@ -250,7 +251,7 @@ pub fn report(
         overhead: overhead(recording),
         ends_early: profile.to_ns < recording.span_ns().1,
         leaks: is_overview.then(|| profile.leaks.clone()).flatten(),
-        // It describes the end of the run.
+        // The stale report describes the end of the run.
         stale: is_end.then(|| profile::stale(recording)).flatten(),
         scores: profile.scores.as_ref().map(|scores| scores.run),
         custom_scores: profile
@@ -305,7 +306,7 @@ fn custom_of(scores: Option<&ProfileScores>, stack: u32) -> CustomValues {
     })
 }
 
-/// Collects the blocks of one measure.
+/// Collects the parts of one measure.
 fn parts(profile: &Profile, by: RowsBy, measure: Measure) -> Vec<Part> {
     let of_size = |number: u64, amount: Amount| {
         let sums = Sums {
@@ -389,8 +390,8 @@ fn releases(profile: &Profile, is_shown: bool) -> Vec<(u32, Amount)> {
     sums.into_iter().collect()
 }
 
-/// Returns the coverage of each module from the recorder's final note, together with the sources of names that
-/// `symbols` knows.
+/// Returns the coverage of each module from the recorder's final note, together with the sources of
+/// names that `symbols` knows.
 fn coverage(
     recording: &Recording,
     symbols: &Symbolizer,

@@ -1,4 +1,5 @@
-//! From a recording and symbols to the profile from which every view and format is made.
+//! Builds the profile of a recording from its events and symbols. Every view and format is made
+//! from the profile.
 
 use super::series::largest_over_time;
 use crate::allocator_time::{all_in_allocator, call_times_of_note};
@@ -29,18 +30,19 @@ const POINTS: usize = 1000;
 /// Number of sites that are followed over time.
 const SERIES: usize = 200;
 
-/// A part of a run in nanoseconds since the attach; `None` stands for its start or its end.
+/// A part of a run in nanoseconds since the attach. `None` stands for the start or the end of the
+/// run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// Begin.
+    /// Start of the part.
     pub from_ns: Option<u64>,
-    /// End.
+    /// End of the part.
     pub to_ns: Option<u64>,
 }
 
-/// Moments for which a page has the addresses of blocks.
+/// Number of moments for which a page has the addresses of blocks.
 const MOMENTS: usize = 9;
-/// Cells of all moments together: about a megabyte of the page.
+/// Maximum cells of all moments together: about a megabyte of the page.
 const MAX_CELLS: usize = 180_000;
 
 /// Optional contents of a profile.
@@ -53,7 +55,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Scores, if there are options for them, and nothing else.
+    /// Includes scores, if there are options for them, and nothing else.
     pub fn scored(scores: Option<ScoreOptions>) -> Contents {
         Contents {
             scores,
@@ -62,8 +64,8 @@ impl Contents {
     }
 }
 
-/// Builds the profile of a window of a recording. `symbols` must know the recording's modules; waits for the names of
-/// all stacks.
+/// Builds the profile of a window of a recording. `symbols` must know the recording's modules.
+/// Waits for the names of all stacks.
 pub fn profile(
     recording: &Recording,
     symbols: &mut Symbolizer,
@@ -71,7 +73,7 @@ pub fn profile(
     contents: Contents,
 ) -> Result<Profile, memhook_recording::Error> {
     if window == Window::default() {
-        // All names will be needed; threads look them up while this one replays.
+        // All names will be needed. Other threads look them up while this one replays.
         request(recording, recording.stacks().ids(), symbols);
     }
     let options = ActivityOptions {
@@ -216,7 +218,7 @@ pub fn profile(
     Ok(profile)
 }
 
-/// Scores a profile, whose stacks have these indices by their ids.
+/// Scores a profile. `stack_of` maps stack ids of the recording to indices of the profile.
 fn scored_sites(
     profile: &Profile,
     recording: &Recording,
@@ -235,7 +237,7 @@ fn scored_sites(
     });
     let inferences = inferences(profile, &named.collect::<Vec<_>>());
     let run_scores = RunScores::of(&run);
-    // A stack on several threads is several sites of the profile.
+    // A stack that several threads use is several sites of the profile.
     let mut live: FxHashMap<u32, Amount> = FxHashMap::default();
     let mut timed: FxHashMap<u32, TimeTaken> = FxHashMap::default();
     for site in &profile.sites {
@@ -264,7 +266,8 @@ fn scored_sites(
     }
 }
 
-/// Returns the resident memory in a window of time. The recorder takes the last sample a moment after the last event.
+/// Returns the resident memory in a window of time. The recorder takes the last sample a moment
+/// after the last event.
 fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<ResidentPoint> {
     let is_to_end = to_ns >= recording.span_ns().1;
     let samples = resident_of(note(recording, RESIDENT_NOTE)).into_iter();
@@ -283,7 +286,7 @@ fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<Resident
         .collect()
 }
 
-/// Returns the untouched blocks at the end, if they were watched.
+/// Returns the stale report at the end, if `attach --stale` watched the blocks.
 pub fn stale(recording: &Recording) -> Option<StaleReport> {
     let is_of_heap = note(recording, "memory").is_empty();
     let text = is_of_heap.then(|| note(recording, STALE_NOTE))?;
@@ -300,7 +303,7 @@ fn call_times(recording: &Recording) -> Option<CallTimes> {
     call_times_of_note(is_of_heap.then(|| note(recording, CALL_TIMES_NOTE))?)
 }
 
-/// Returns the unreachable blocks at the end, if they were searched for (attach --leaks).
+/// Returns the unreachable blocks at the end, if a search was made (attach --leaks).
 fn unreachable(recording: &Recording) -> Option<UnreachableAtEnd> {
     let is_of_heap = note(recording, "memory").is_empty();
     UnreachableAtEnd::of_note(is_of_heap.then(|| note(recording, UNREACHABLE_NOTE))?)
@@ -317,10 +320,10 @@ pub enum NotSearched {
     Failed(String),
 }
 
-/// Refuses a recording without a search for unreachable blocks.
+/// Fails for a recording without a search for unreachable blocks.
 ///
 /// # Errors
-/// The reason why it has none.
+/// The error is the reason why there was none.
 pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
     let found = unreachable(recording).ok_or(NotSearched::NotAsked)?;
     match found.leaks.snapshot {
@@ -329,8 +332,8 @@ pub fn check_unreachable(recording: &Recording) -> Result<(), NotSearched> {
     }
 }
 
-/// Adds unreachable blocks to the sites, whose stacks and threads in the recording are `keys`. Blocks allocated after a
-/// window have no site there.
+/// Adds unreachable blocks to the sites. `keys` has the stacks and threads of the sites in the
+/// recording. Blocks allocated after a window have no site there.
 fn add_unreachable(
     sites: &mut [ProfileSite],
     keys: impl Iterator<Item = (u32, u32)>,
@@ -377,10 +380,10 @@ fn arenas(_: &Recording) -> Vec<ArenaResident> {
     Vec::new()
 }
 
-/// Returns the report's history of how bytes aged, within a window of time.
+/// Returns the report's history of block ages within a window of time.
 fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option<StaleHistory> {
     let mut history = report.history?;
-    // A recording may come from a stranger.
+    // A recording may come from an untrusted source.
     let bands = (history.ages_s.len() + 1, history.thresholds_s.len());
     history.points.retain(|point| {
         let is_whole = (point.untouched_bytes.len(), point.pages.len()) == bands;
@@ -390,7 +393,7 @@ fn aging(report: StaleReport, (from_ns, to_ns): (u64, u64)) -> Option<StaleHisto
     Some(history)
 }
 
-/// Name of the note that the process was traced from its first instruction.
+/// Name of the note that says that the process was traced from its first instruction.
 pub const FROM_START_NOTE: &str = "from_start";
 
 /// Returns a note of the recorder, or an empty text.
@@ -400,7 +403,7 @@ pub fn note<'a>(recording: &'a Recording, name: &str) -> &'a str {
     found.map_or("", |(_, value)| value.as_str())
 }
 
-/// Like `kind_of`, and also names functions that the user has described.
+/// Like `kind_of`, but also names functions that the user has described.
 fn name_of_call(recording: &Recording, stack: u32) -> &str {
     let Some(found) = recording.stacks().get(stack) else {
         return "";
@@ -460,7 +463,7 @@ fn sampling(recording: &Recording, activity: &Activity) -> Option<Sampling> {
     })
 }
 
-/// Returns the cost and rate of tracing, if it kept to a budget (attach --overhead).
+/// Returns the cost and rate of tracing, if the trace kept to a budget (attach --overhead).
 pub fn overhead(recording: &Recording) -> Option<Overhead> {
     serde_json::from_str(note(recording, OVERHEAD_NOTE)).ok()
 }
@@ -517,7 +520,7 @@ fn request(recording: &Recording, ids: impl Iterator<Item = u32>, symbols: &mut 
     symbols.request(addresses);
 }
 
-/// The profile's tables, accessed by the recording's numbers of stacks.
+/// The profile's tables, with access by the recording's stack ids.
 struct Tables<'a> {
     recording: &'a Recording,
     tables: ProfileTables,
@@ -525,8 +528,8 @@ struct Tables<'a> {
     of_stack: FxHashMap<u32, u32>,
 }
 
-/// Returns the modules in the order in which an address most likely belongs to them: loaded ones, then the most
-/// recently unloaded.
+/// Returns the modules in the order in which an address most likely belongs to them: loaded ones,
+/// then the most recently unloaded.
 pub fn ordered_modules(recording: &Recording) -> Vec<&Module> {
     let mut modules: Vec<&Module> = recording.modules().iter().collect();
     modules.sort_by_key(|module| Reverse(module.unloaded_ns.unwrap_or(u64::MAX)));
@@ -550,7 +553,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// Looks up all names at once, several modules in parallel.
+    /// Looks up all names in one step, several modules in parallel.
     fn look_up(&self, activity: &Activity, symbols: &mut Symbolizer) {
         let of_sites = activity.sites.iter().map(|site| site.stack);
         let of_releases = activity.releases.iter().map(|(stack, _)| *stack);

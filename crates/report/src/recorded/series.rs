@@ -12,10 +12,10 @@ pub(super) struct StackSeries {
     pub allocated: Vec<Estimate>,
 }
 
-/// Live blocks, and allocations up to then.
+/// Live blocks, and allocations up to the same time.
 type LiveAndAllocated = (Estimate, Estimate);
 
-/// Sums of the stacks, updated by each change of their sites.
+/// Sums of the stacks, updated with each change of a site.
 struct Walk<'a> {
     activity: &'a Activity,
     of_site: Vec<LiveAndAllocated>,
@@ -48,8 +48,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Returns at most `count` stacks with the most bytes live at any time, largest
-/// first.
+/// Returns the `count` stacks with the most bytes live at any time, largest first.
 pub(super) fn largest_over_time(activity: &Activity, count: usize) -> Vec<StackSeries> {
     let mut walk = Walk::new(activity);
     let mut most: FxHashMap<u32, f64> = FxHashMap::default();

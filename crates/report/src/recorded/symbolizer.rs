@@ -19,25 +19,25 @@ pub struct NameSources {
     pub debug_directories: Vec<PathBuf>,
     /// Names from earlier lookups.
     pub bundles: Vec<Bundle>,
-    /// True to look up every name in the files, and to keep none for later runs.
+    /// True to look up every name in the files, and to cache none for later runs.
     pub without_cache: bool,
 }
 
-/// Returns a symbolizer for a recording's modules, whose files are found by their build-ids.
+/// Returns a symbolizer for a recording's modules. It finds their files by build-id.
 pub fn symbolizer(recording: &Recording, sources: NameSources) -> Symbolizer {
     let (mut symbols, roots) = symbolizer_of(sources);
     symbols.set_modules(module_files(recording, &roots.0, roots.1));
     symbols
 }
 
-/// Returns a symbolizer without modules, and the roots that it searches, with a flag that they belong to the machine
-/// of the modules and are not our own.
+/// Returns a symbolizer without modules, and the roots that it searches. The flag is true if the
+/// roots belong to the modules' machine and are not our own.
 pub(crate) fn symbolizer_of(sources: NameSources) -> (Symbolizer, (Vec<PathBuf>, bool)) {
     let has_sysroot = !sources.sysroots.is_empty();
     let roots = if has_sysroot {
         sources.sysroots
     } else {
-        // The modules may be from this machine; their build-ids show it.
+        // The modules may be from this machine. Their build-ids show it.
         vec![PathBuf::from("/")]
     };
     let cache = SymbolCache::of_user();
@@ -54,22 +54,22 @@ pub(crate) fn symbolizer_of(sources: NameSources) -> (Symbolizer, (Vec<PathBuf>,
     (symbols, (roots, has_sysroot))
 }
 
-/// Returns the places where a module's file may be.
+/// Returns the paths at which a module's file may be.
 pub(crate) fn candidates(
     path: &str,
     build_id: Option<&[u8]>,
     (roots, are_of_target): (&[PathBuf], bool),
 ) -> Vec<PathBuf> {
-    // Without a build-id, a file of this machine may be a different one; a file in a sysroot was put there on
-    // purpose.
+    // Without a build-id, a file of this machine may be a different one. A file in a sysroot was
+    // put there on purpose.
     let is_known = build_id.is_some() || are_of_target;
     let inside = path.trim_start_matches('/');
     let roots = roots.iter().filter(|_| is_known);
     roots.map(|root| root.join(inside)).collect()
 }
 
-/// Returns the modules of a recording, and the source of names for the rest of its addresses. `has_sysroot`: the
-/// roots belong to the machine where it was made.
+/// Returns the modules of a recording, and the source of names for the rest of its addresses.
+/// `has_sysroot` is true if the roots belong to the machine of the recording.
 pub fn module_files(
     recording: &Recording,
     roots: &[PathBuf],

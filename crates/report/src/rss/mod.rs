@@ -39,17 +39,19 @@ pub struct RssReport {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// Resident bytes, by the kernel's own sum of its pages.
+    /// Resident bytes, by the kernel's own sum of the process's pages.
     pub rss_bytes: u64,
-    /// Resident bytes with each page divided by the number of processes that map it; `None` if not requested.
+    /// Resident bytes with each page divided by the number of processes that map it; `None` if not
+    /// requested.
     pub pss_bytes: Option<u64>,
     /// Resident bytes that only this process maps, and that were written; `None` if not requested.
     pub private_dirty_bytes: Option<u64>,
-    /// Bytes swapped out, which are not resident.
+    /// Bytes in swap, which are not resident.
     pub swap_bytes: u64,
     /// Resident bytes in huge pages.
     pub huge_page_bytes: u64,
-    /// Bytes in huge pages that are all zeros, which were most likely never written; `None` if not examined.
+    /// Bytes in huge pages that are all zeros, and were most likely never written; `None` if not
+    /// examined.
     #[serde(default)]
     pub huge_zero_bytes: Option<u64>,
     /// Bytes of hugetlbfs, which the kernel does not count as resident.
@@ -58,17 +60,17 @@ pub struct RssReport {
     pub parts: Vec<RssPart>,
     /// Bytes that a trim would return.
     pub trim_bytes: u64,
-    /// Statistics of an allocator other than glibc's, if the process has one that was asked.
+    /// Statistics of an allocator other than glibc's, if the process has one that could be asked.
     pub allocator: Option<RssAllocator>,
     /// The arenas of glibc's malloc, the main one first.
     pub arenas: Vec<ArenaUse>,
-    /// Resident bytes of live blocks that are mappings of their own.
+    /// Resident bytes of live blocks that have their own mapping.
     pub mapped_bytes: u64,
     /// Stacks, mappings and files, largest first.
     pub holdings: Vec<RssHolding>,
     /// Number of unlisted holdings.
     pub more_holdings: u64,
-    /// Blocks that hold memory, those that hold most first.
+    /// Blocks that pin memory, in order of the pinned bytes.
     pub pins: Vec<PinRow>,
     /// Number of unlisted rows.
     pub more_pins: u64,
@@ -92,20 +94,20 @@ pub struct RssPart {
 /// An allocator's own statistics.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssAllocator {
-    /// Its name.
+    /// Name of the allocator.
     pub name: Cow<'static, str>,
-    /// Its figures, under its own names.
+    /// The allocator's figures, under its own names.
     pub counters: Vec<RssPart>,
-    /// Milliseconds for which one thread was held to ask.
+    /// Milliseconds for which one thread was held to ask the allocator.
     pub held_ms: f64,
 }
 
-/// A stack, a mapping, a file.
+/// Resident bytes of a stack, a mapping or a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RssHolding {
-    /// The part that it belongs to.
+    /// The part that the holding belongs to.
     pub part: Cow<'static, str>,
-    /// Its name.
+    /// Name of the stack, mapping or file.
     pub name: String,
     /// Resident bytes.
     pub bytes: u64,
@@ -114,11 +116,12 @@ pub struct RssHolding {
 /// Blocks of one call stack, or of one type or size if the stack is unknown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PinRow {
-    /// Their type or size; for traced blocks, the function that allocated them.
+    /// Type or size of the blocks; for traced blocks, the function that allocated them.
     pub name: String,
-    /// The call stack that allocated them, innermost frame first; empty if they were not traced.
+    /// The call stack that allocated the blocks, innermost frame first; empty if they were not
+    /// traced.
     pub stack: Vec<StackFrame>,
-    /// Age of the oldest one in ms, if they were traced.
+    /// Age of the oldest block in ms, if the blocks were traced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ms: Option<u64>,
     /// Id of the call stack, and allocation time of the oldest block in nanoseconds since the attach.
@@ -126,7 +129,7 @@ pub struct PinRow {
     traced: Option<(u32, u64)>,
     /// Number of blocks.
     pub own_blocks: u64,
-    /// Their usable bytes.
+    /// Usable bytes of the blocks.
     pub own_bytes: u64,
     /// Resident bytes that would be returned if the blocks were freed and the heap trimmed.
     pub pinned_bytes: u64,
@@ -150,12 +153,13 @@ pub struct RssSnapshot {
 pub struct RssView {
     /// Number of holdings and pins to show.
     pub top: usize,
-    /// True if text lists the blocks that pin memory.
+    /// True if the text lists the blocks that pin memory.
     pub pins: bool,
 }
 
 impl RssReport {
-    /// Builds the report from an account; `meta`: facts of the snapshot, if the memory could be copied.
+    /// Builds the report from an account. `meta` has the facts of the snapshot, if the memory could
+    /// be copied.
     pub fn new(pid: i32, account: &Account, meta: Option<&Meta>, view: RssView) -> RssReport {
         let of_part = |part: Part| account.parts.get(&part).copied().unwrap_or(0);
         let is_always_shown = |part: &Part| PARTS.contains(part);
@@ -235,7 +239,7 @@ impl RssReport {
         self.pins.iter().filter_map(|pin| Some(pin.traced?.0))
     }
 
-    /// Replaces ids of call stacks by frames. `now_ns`: nanoseconds since the attach.
+    /// Replaces ids of call stacks by frames. `now_ns` is the time in nanoseconds since the attach.
     pub fn name_stacks(&mut self, now_ns: u64, mut frames: impl FnMut(u32) -> Vec<StackFrame>) {
         for pin in &mut self.pins {
             let Some((stack, oldest_ns)) = pin.traced else {

@@ -10,7 +10,7 @@ use std::fmt::Write;
 /// Writes the whole report.
 pub fn text(report: &RssReport, _: Style) -> String {
     let mut out = String::new();
-    // The limits of a copy that does not search come before its results.
+    // The limits of a copy that only reads come before its results.
     let only_looks = report
         .notes
         .iter()
@@ -105,12 +105,12 @@ fn part(report: &RssReport, name: &str) -> Option<u64> {
     Some(found.bytes)
 }
 
-/// Returns the live bytes from before the attach, where they are known.
+/// Returns the live bytes from before the attach, if they are known.
 fn earlier(report: &RssReport) -> Option<u64> {
     part(report, Part::EarlierHeap.name())
 }
 
-/// Names a part, and its contents where the heap was not examined.
+/// Names a part, and describes its contents if the heap was not examined.
 fn in_words(report: &RssReport, name: &str) -> String {
     let more = match name {
         _ if report.snapshot.is_some() => "",

@@ -16,15 +16,16 @@ pub struct TrimReport {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// The allocator that gives memory back: glibc, jemalloc, tcmalloc or mimalloc.
+    /// The allocator that returns memory: glibc, jemalloc, tcmalloc or mimalloc.
     pub allocator: &'static str,
-    /// The call that gives it back.
+    /// The call that returns the memory.
     pub call: &'static str,
-    /// True if nothing was done; then the figures are a prediction.
+    /// True if nothing was done. The figures are then a prediction.
     pub dry_run: bool,
-    /// Predicted bytes, if they can be known.
+    /// Predicted bytes, if a prediction is possible.
     pub predicted_bytes: Option<u64>,
-    /// Estimated milliseconds on a processor of its own; longer where threads wait for processors or for each other.
+    /// Estimated milliseconds on an otherwise idle processor. The call takes longer if threads
+    /// compete for processors or for locks.
     pub estimated_ms: f64,
     /// Milliseconds for which threads were held for the prediction.
     pub snapshot_held_ms: f64,
@@ -58,7 +59,8 @@ impl TrimReport {
         }
     }
 
-    /// Describes the expected effect for another allocator. `said`: its own figures, if it has any.
+    /// Describes the expected effect for another allocator. `said` has the allocator's own figures,
+    /// if it has any.
     pub fn dry_of(
         pid: i32,
         allocator: &KnownAllocator,

@@ -1,4 +1,4 @@
-//! Leaked blocks grouped by their kind, their size, and the block they hang on.
+//! Leaked blocks grouped by their kind, their size, and the block that they hang on.
 
 use memhook_heap::{BlockTable, Leak, Snapshot, Types};
 use rustc_hash::FxHashMap;
@@ -12,24 +12,24 @@ pub struct LeakGroup {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// True if nothing points to them; otherwise they hang on other leaked blocks.
+    /// True if nothing points to the blocks. Otherwise they hang on other leaked blocks.
     pub direct: bool,
-    /// C++ class, or what the contents look like: `text`, `pointers`, `zeros`, `data`.
+    /// C++ class, or a description of the contents: `text`, `pointers`, `zeros`, `data`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The call stack that allocated them, where it is known.
+    /// The call stack that allocated the blocks, if it is known.
     pub stack: Option<Vec<String>>,
     /// Usable bytes of each block.
     pub block_bytes: u64,
-    /// For direct ones: bytes that hang on them.
+    /// For direct leaks: bytes that hang on the blocks.
     pub held_bytes: u64,
-    /// For direct ones: blocks that hang on them.
+    /// For direct leaks: number of blocks that hang on the blocks.
     pub held_blocks: u64,
-    /// For indirect ones: the kind of block that they hang on.
+    /// For indirect leaks: the kind of block that the blocks hang on.
     pub owner: Option<String>,
-    /// Address of one of them.
+    /// Address of one of the blocks.
     pub example: String,
-    /// Its first bytes.
+    /// First bytes of that block.
     pub peek: String,
 }
 
@@ -42,7 +42,7 @@ struct Group {
     example: u32,
 }
 
-/// Groups leaked blocks by class or content, size, and the block they hang on.
+/// Groups leaked blocks by class or content, size, and the block that they hang on.
 pub(super) fn group(
     snapshot: &Snapshot,
     blocks: &BlockTable,

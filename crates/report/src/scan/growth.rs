@@ -1,5 +1,5 @@
-//! Allocations of a process between two snapshots, and their retainers: JSON with the schema
-//! `memhook-rs/snapshot-diff/1`, and text.
+//! Allocations of a process between two snapshots, and their retainers, as text and as JSON with
+//! the schema `memhook-rs/snapshot-diff/1`.
 
 use crate::units::{bytes, change, counted};
 use crate::{Document, Style};
@@ -11,14 +11,14 @@ use std::fmt::Write;
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/snapshot-diff/1";
 
-/// Two snapshots of a process compared.
+/// Comparison of two snapshots of a process.
 #[derive(Clone, Debug, Serialize)]
 pub struct GrowthReport {
     /// Name of the schema.
     pub schema: &'static str,
     /// The process.
     pub pid: i32,
-    /// Changes of its blocks.
+    /// Changes of the process's blocks.
     #[serde(flatten)]
     pub growth: HeapGrowth,
 }

@@ -1,5 +1,5 @@
-//! Reports of `scan`: leaks in groups, and sums; the census of a heap; why a block is alive; the result of a round of
-//! reclaiming.
+//! Reports of `scan`: leaks in groups, and sums; the census of a heap; why a block is alive; the
+//! result of a round of reclaiming.
 
 mod census;
 mod groups;
@@ -46,7 +46,7 @@ pub struct ScanReport {
     pub leaks: Vec<LeakGroup>,
     /// Number of unlisted groups.
     pub more_groups: u64,
-    /// Possibly lost blocks, if they were asked for.
+    /// Possibly lost blocks, if the user asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub possible: Option<PossiblyLost>,
     /// True if the whole heap could be parsed.
@@ -62,9 +62,9 @@ pub struct ScanReport {
 /// A place where a heap does not parse.
 #[derive(Clone, Debug, Serialize)]
 pub struct Place {
-    /// Its address.
+    /// Address of the place.
     pub address: u64,
-    /// Damage found there.
+    /// Damage found at the place.
     pub what: String,
     /// Cause of the damage.
     pub cause: Cause,
@@ -88,7 +88,7 @@ pub struct PossiblyLost {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Groups of them, largest first.
+    /// Groups of these blocks, largest first.
     pub groups: Vec<LeakGroup>,
     /// Number of unlisted groups.
     pub more_groups: u64,
@@ -103,7 +103,7 @@ pub struct SnapshotPart {
     pub held_ms: f64,
     /// Milliseconds for which one thread was held before that, to prepare.
     pub prepare_held_ms: f64,
-    /// Milliseconds that the snapshot took in all.
+    /// Milliseconds that the whole snapshot took.
     pub taken_ms: f64,
     /// Bytes copied.
     pub copied_bytes: u64,
@@ -115,26 +115,27 @@ pub struct SnapshotPart {
     pub mark_ms: f64,
     /// Number of threads.
     pub threads: u64,
-    /// Number of threads that were inside malloc: the structures that they were changing may look damaged.
+    /// Number of threads that were inside malloc. Structures that they were changing may look
+    /// damaged.
     pub in_malloc: u32,
 }
 
-/// Sums over the heap; bytes are usable bytes.
+/// Sums over the heap, in usable bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ScanTotals {
     /// Bytes of leaked blocks.
     pub leaked_bytes: u64,
-    /// Leaked blocks.
+    /// Number of leaked blocks.
     pub leaked_blocks: u64,
-    /// Number of those blocks that no other leaked block points to.
+    /// Number of leaked blocks that no other leaked block points to.
     pub direct_blocks: u64,
     /// Bytes of reachable blocks.
     pub live_bytes: u64,
-    /// Reachable blocks.
+    /// Number of reachable blocks.
     pub live_blocks: u64,
 }
 
-/// Builds the report. `leaks` are those of the scan, or some of them.
+/// Builds the report. `leaks` has the leaks of the scan, or some of them.
 pub fn scan_report(
     snapshot: &Snapshot,
     scan: &Scan,

@@ -1,14 +1,15 @@
-//! Parts of a process's heap that a search does not cover, and memory in no heap.
+//! Parts of a process's heap that a search does not cover, and memory outside of all heaps.
 
 use crate::units::{bytes, counted};
 use memhook_heap::{Heap, Snapshot, unknown_memory};
 
-/// Bytes in no heap from which a note appears, if they exceed a share of the bytes of all blocks.
+/// Bytes outside of all heaps from which a note appears, if they also exceed a share of the bytes
+/// of all blocks.
 const MUCH_BYTES: u64 = 1 << 20;
 const MUCH_SHARE: u64 = 4;
 
-/// Returns each part of the process's heaps in which the search would miss a leak; empty if it covers all of
-/// them.
+/// Returns each part of the process's heaps in which the search would miss a leak. Empty if it
+/// covers all parts.
 pub fn not_searched(snapshot: &Snapshot, heap: &Heap) -> Vec<String> {
     let mut parts = Vec::new();
     if !heap.findings.is_empty() {
@@ -46,7 +47,7 @@ pub fn not_searched(snapshot: &Snapshot, heap: &Heap) -> Vec<String> {
     parts
 }
 
-/// Returns a note on memory that is in no heap; `block_bytes` are those of all blocks.
+/// Returns a note on memory outside of all heaps. `block_bytes` are the bytes of all blocks.
 pub(super) fn in_no_heap(snapshot: &Snapshot, heap: &Heap, block_bytes: u64) -> Option<String> {
     let unknown = unknown_memory(snapshot, heap);
     (unknown >= MUCH_BYTES && unknown > block_bytes / MUCH_SHARE).then(|| {

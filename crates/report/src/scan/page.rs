@@ -1,4 +1,4 @@
-//! The page of `scan --retained`: one HTML file with its data, style and script in it.
+//! The page of `scan --retained`: one HTML file that contains its data, style and script.
 
 use super::RetainedReport;
 use crate::view::fill;

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/reclaim/1";
 
-/// One round.
+/// Result of one round.
 #[derive(Serialize)]
 pub struct ReclaimRound {
     /// Name of the schema.
@@ -17,16 +17,16 @@ pub struct ReclaimRound {
     pub pid: i32,
     /// Number of the round; 1 is the first.
     pub round: u64,
-    /// True if nothing was released; then the figures are a prediction.
+    /// True if nothing was released. The figures are then a prediction.
     pub dry_run: bool,
     /// Usable bytes of the blocks released.
     pub released_bytes: u64,
     /// Number of blocks released.
     pub released_blocks: u64,
-    /// Leaked blocks that were kept: new, written to since the scan before, or within reach
-    /// of such a block.
+    /// Leaked blocks that were kept. They are new, were written to since the previous scan, or are
+    /// within reach of such a block.
     pub kept_blocks: u64,
-    /// Blocks of the verdict that the round was to release, if it was given one.
+    /// Number of blocks in the verdict that the round was given, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict_blocks: Option<u64>,
     /// Number of times that one thread was held to release blocks.
@@ -35,7 +35,7 @@ pub struct ReclaimRound {
     pub longest_hold_ms: f64,
     /// Method of the snapshot.
     pub snapshot_method: &'static str,
-    /// Milliseconds for which all threads were held for it.
+    /// Milliseconds for which all threads were held for the snapshot.
     pub snapshot_held_ms: f64,
     /// Reason why nothing, or not everything, was released.
     pub refused: Option<String>,

@@ -14,11 +14,11 @@ use std::fmt::Write;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/retained/1";
-/// Variables of a module that the text lists.
+/// Number of variables of a module that the text lists.
 const VARIABLES: usize = 8;
 /// Number of holders that the text names if several point to a block.
 const NAMES: usize = 3;
-/// Name of the row for blocks that several holders or variables reach, and none retains.
+/// Name of the row for blocks that several holders or variables reach and none retains.
 const TOGETHER: &str = "several of these together";
 
 /// The whole report.
@@ -32,19 +32,19 @@ pub struct RetainedReport {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Blocks that several holders reach together, and none retains.
+    /// Blocks that several holders reach together and none retains.
     pub shared: Sum,
-    /// Holders of blocks, by what they retain.
+    /// Holders of blocks, sorted by the memory that they retain.
     pub holders: Vec<HolderRow>,
     /// Number of unlisted holders.
     pub more_holders: u64,
-    /// Types, by what their blocks retain.
+    /// Types, sorted by the memory that their blocks retain.
     pub types: Vec<TypeRow>,
     /// Number of unlisted types.
     pub more_types: u64,
     /// Share of the heap with known types.
     pub types_told: TypesTold,
-    /// Blocks that no other block retains, by what they retain.
+    /// Blocks that no other block retains, sorted by the memory that they retain.
     pub largest: Vec<LargestBlock>,
     /// A bounded tree of retainers and retained blocks.
     pub picture: Vec<PictureNode>,
@@ -138,7 +138,8 @@ impl RetainedReport {
         told_text(out, &self.types_told, self.bytes);
     }
 
-    /// Names the pointers to the block through which a holder, or several together, hold most of their memory.
+    /// Names the pointers to the block through which one holder, or several together, hold most of
+    /// their memory.
     fn most_of(&self, holder: Option<&str>, held: u64, out: &mut String) {
         let is_most = |block: &&LargestBlock| {
             block.held_by.as_deref() == holder && block.retained_bytes.saturating_mul(2) >= held
@@ -159,7 +160,7 @@ impl RetainedReport {
                 &row.name,
                 "",
             );
-            // A single variable that holds everything is on the line above.
+            // If a single variable holds everything, it is on the line above.
             for variable in row.variables.iter().take(VARIABLES) {
                 let sum = (variable.retained_bytes, variable.retained_blocks);
                 line(out, sum, &variable.name, "    ");
@@ -184,7 +185,7 @@ impl RetainedReport {
 
 /// Lists the holders of a shared block, or the first of them if there are many.
 fn names(names: &[String]) -> String {
-    // The others lead to it through other blocks.
+    // The other holders lead to the block through other blocks.
     if let [one] = names {
         return format!("{} and others", visible(one));
     }

@@ -11,7 +11,7 @@ impl Document for Why {
     }
 }
 
-/// Writes the root, and the blocks on the way from it.
+/// Writes the root, and the blocks on the path from the root.
 fn why_text(why: &Why) -> String {
     let mut out = match &why.root {
         Some(root) => format!("Kept alive by {}\n", visible(root)),

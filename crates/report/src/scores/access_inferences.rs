@@ -6,19 +6,18 @@ use memhook_recording::{AccessSums, ScoredSite};
 
 /// Total bytes of a site's blocks below which a change is not worthwhile.
 const LEAST_BYTES: u64 = 1024;
-/// Share of a site's blocks with a property for the site to have it.
+/// Share of a site's blocks that must have a property before the site is said to have it.
 const MOST_BLOCKS: f64 = 0.9;
-/// Unused share of each block from which a smaller block would do.
+/// Unused share of each block from which a smaller block would suffice.
 const UNUSED: f64 = 0.5;
-/// Idle share of the lifetime, before the first access or after the last one, that makes a
-/// finding.
+/// Idle share of the lifetime, before the first access or after the last one, that makes a finding.
 const IDLE: f64 = 0.5;
 /// Share of the run below which lifetimes are too short for idleness to matter.
 const LEAST_LIFETIME: f64 = 0.01;
-/// Number of times that the lines of a site must change hands.
+/// Number of times that cache lines of a site must move between threads to make a finding.
 const LEAST_FALSE_SHARES: u64 = 100;
 
-/// Infers changes from the reads and writes of a site; none if they are unknown.
+/// Infers changes from the reads and writes of a site. Returns none if they are unknown.
 pub(super) fn of_accesses(site: &ScoredSite, seen: Seen) -> Vec<Finding> {
     let Some(sums) = &site.accesses else {
         return Vec::new();
@@ -118,7 +117,7 @@ fn over_allocated(site: &ScoredSite, sums: &AccessSums) -> Option<Finding> {
     })
 }
 
-/// Returns true if the blocks are idle for that share of their lifetimes, and for long
+/// Returns true if the blocks are idle for the share [`IDLE`] of their lifetimes, and for long
 /// enough to matter.
 fn is_idle(idle_ns: u128, sums: &AccessSums, seen: Seen) -> bool {
     let touched = sums.chunks - sums.untouched;
@@ -203,7 +202,7 @@ mod tests {
 
     const SEEN: Seen = Seen { seconds: 10.0 };
 
-    /// Ten blocks of 1000 bytes, each fully used from the start to the end of its second.
+    /// There are ten blocks of 1000 bytes, each fully used from the start to the end of its second.
     fn used() -> ScoredSite {
         ScoredSite {
             smallest: 1000,
@@ -259,10 +258,10 @@ mod tests {
             }
         };
         assert_eq!(kinds(untouched), [NeverTouched]);
-        // Too short-lived for the pauses to matter.
+        // The lifetimes are too short for the pauses to matter.
         let short = |s: &mut AccessSums| (s.lifetimes_ns, s.after_ns) = (999_999_999, 999_999_999);
         assert_eq!(kinds(short), []);
-        // Too small to matter.
+        // The blocks are too small to matter.
         let small = |s: &mut AccessSums| (s.bytes, s.never_read) = (1023, 10);
         assert_eq!(kinds(small), []);
     }

@@ -12,7 +12,7 @@ pub struct ScoreChange {
     pub old: RunScores,
     /// Scores of the new run.
     pub new: RunScores,
-    /// New minus old: values above 0 are improvements.
+    /// New scores minus old scores. Values above 0 are improvements.
     pub change: Scores,
 }
 

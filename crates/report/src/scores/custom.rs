@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Value of a formula in a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CustomScore {
-    /// Its name.
+    /// Name of the score.
     pub name: String,
     /// The formula.
     pub formula: String,
@@ -26,10 +26,10 @@ pub struct CustomScore {
 /// Values of the formulas for one site, by name; `None` for a formula without a value.
 pub type CustomValues = BTreeMap<String, Option<f64>>;
 
-/// Change of a formula from one run to another.
+/// Change of a formula's values from one run to another.
 #[derive(Clone, Debug, Serialize)]
 pub struct CustomChange {
-    /// Its name.
+    /// Name of the score.
     pub name: String,
     /// The formula.
     pub formula: String,
@@ -37,7 +37,7 @@ pub struct CustomChange {
     pub old: CustomScore,
     /// Value in the new run.
     pub new: CustomScore,
-    /// New sum minus old sum.
+    /// Sum in the new run minus sum in the old run.
     pub change: Option<f64>,
 }
 
@@ -48,14 +48,14 @@ pub struct CustomSiteChange {
     pub old: Option<f64>,
     /// Value in the new run.
     pub new: Option<f64>,
-    /// New minus old.
+    /// Value in the new run minus value in the old run.
     pub change: Option<f64>,
 }
 
 /// Reason why a formula cannot be evaluated for a run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoEvidence {
-    /// Reads and writes are unknown.
+    /// The formula needs reads and writes, which are unknown.
     #[error(
         "{score}: '{variable}' (column {column}) is not known: the recording does not say which bytes are read and written"
     )]
@@ -67,7 +67,7 @@ pub enum NoEvidence {
         /// Position of its first use.
         column: usize,
     },
-    /// No call of the allocator was timed.
+    /// The formula needs timed calls of the allocator, and none was timed.
     #[error(
         "{score}: '{variable}' (column {column}) is not known: no call of the allocator was timed"
     )]
@@ -79,7 +79,7 @@ pub enum NoEvidence {
         /// Position of its first use.
         column: usize,
     },
-    /// Only some blocks were watched.
+    /// The formula needs all accesses, and only some blocks were watched.
     #[error(
         "{score}: '{variable}' (column {column}) is not known: accesses were sampled, from which only 'usage' and 'useful_lifetime' are estimated"
     )]
@@ -94,10 +94,10 @@ pub enum NoEvidence {
 }
 
 impl Formula {
-    /// Refuses a run if the formula needs more than its source of reads and writes, or none, provides.
+    /// Fails for a run that lacks the reads and writes that the formula needs.
     ///
     /// # Errors
-    /// The first variable without values.
+    /// The error names the first variable without values.
     pub fn check(&self, source: Option<AccessSource>) -> Result<(), NoEvidence> {
         for &(variable, column) in self.variables() {
             let score = self.name().to_owned();
@@ -123,7 +123,7 @@ impl Formula {
         Ok(())
     }
 
-    /// Refuses a run without timed calls of the allocator, if the formula needs them.
+    /// Fails for a run without timed calls of the allocator, if the formula needs them.
     fn check_timed(&self, is_timed: bool) -> Result<(), NoEvidence> {
         let mut used = self.variables().iter();
         let needed = used.find(|(variable, _)| variable.evidence() == Evidence::AllocatorTime);
@@ -142,7 +142,7 @@ impl ProfileScores {
     /// Adds scores by formulas. Sites that are filtered out later still count for the run.
     ///
     /// # Errors
-    /// When the run lacks the evidence that a formula needs.
+    /// Fails if the run lacks the evidence that a formula needs.
     pub fn add_formulas(&mut self, formulas: &[Formula]) -> Result<(), NoEvidence> {
         for formula in formulas {
             formula.check(self.run.access_source)?;

@@ -1,8 +1,9 @@
 //! A user's score: a name, and a formula over the known numbers of a site.
 //!
-//! A formula has numbers, variables, `+ - * /`, parentheses, and the functions of [`FUNCTIONS`]. It becomes a list of
-//! steps for a stack of numbers, so that evaluating it does not recurse. An operand that is unknown or has no value (a
-//! division by zero) makes the whole formula unknown: no infinity arises that a later step could hide.
+//! A formula consists of numbers, variables, `+ - * /`, parentheses, and the functions of
+//! [`FUNCTIONS`]. It is compiled to steps for a stack machine, so that evaluation does not recurse.
+//! An operand that is unknown or has no value (a division by zero) makes the whole formula unknown,
+//! so an infinity never arises that a later step could hide.
 
 mod parsing;
 #[cfg(test)]
@@ -10,9 +11,9 @@ mod tests;
 
 use super::variables::{Numbers, Variable};
 
-/// Longest text of a formula, in characters.
+/// Maximum length of a formula, in characters.
 const LONGEST: usize = 1000;
-/// Longest name of a score.
+/// Maximum length of a score's name, in characters.
 const LONGEST_NAME: usize = 32;
 /// Words that select an order of rows, which names of scores cannot use.
 pub const RESERVED_NAMES: [&str; 6] = ["bytes", "count", "age", "growth", "time", "score"];
@@ -52,7 +53,7 @@ enum Step {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {what}")]
 pub struct FormulaError {
-    /// Its position, in characters from 1 on.
+    /// Position of the mistake, in characters from 1 on.
     pub column: usize,
     /// Description of the mistake, with a correction.
     pub what: String,
@@ -80,7 +81,7 @@ impl Formula {
     /// Reads `waste = size * (1 - usage)`.
     ///
     /// # Errors
-    /// The mistake and its column.
+    /// The error describes the mistake and its column.
     pub fn parse(text: &str) -> Result<Formula, FormulaError> {
         parsing::parse(text)
     }
@@ -90,17 +91,18 @@ impl Formula {
         &self.name
     }
 
-    /// Returns the text behind the `=`.
+    /// Returns the text after the `=`.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns its variables, each with the column of its first use.
+    /// Returns the formula's variables, each with the column of its first use.
     pub(super) fn variables(&self) -> &[(Variable, usize)] {
         &self.variables
     }
 
-    /// Evaluates the formula; `None` if a number that it needs is unknown, or if it has no value.
+    /// Evaluates the formula. Returns `None` if a number that it needs is unknown, or if it has no
+    /// value.
     pub(super) fn value(&self, numbers: &Numbers) -> Option<f64> {
         self.evaluate(|variable| numbers.get(variable))
     }
@@ -136,7 +138,8 @@ impl Step {
         }
     }
 
-    /// Applies a step to its operands; a step with one operand takes the left one. `None` if the result has no value.
+    /// Applies a step to its operands. A step with one operand takes the left one. Returns `None`
+    /// if the result has no value.
     fn apply(self, left: f64, right: f64) -> Option<f64> {
         let value = match self {
             Step::Negate => -left,

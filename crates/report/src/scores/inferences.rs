@@ -7,16 +7,16 @@ use memhook_recording::ScoredSite;
 use serde::Serialize;
 use std::cmp::Reverse;
 
-/// Allocations that a loop must save to be worth a change.
+/// Minimum number of allocations that a change of a loop must save.
 const LEAST_LOOP_BLOCKS: u64 = 500;
-/// Allocations that runs of growing blocks must save, ...
+/// Minimum number of allocations that runs of growing blocks must save to be reported ...
 const LEAST_RUN_STEPS: u64 = 64;
-/// ... or bytes that they must copy. A block that grows by a factor does the latter only if it is large, and then
-/// growing is right.
+/// ... unless they copy at least this many bytes. A block that grows by a factor copies as much
+/// only if it is large, and then growing is right.
 const LEAST_RUN_BYTES: u64 = 64 << 10;
-/// Small blocks that must be live at a time to suggest a pool or an arena.
+/// Number of small blocks that must be live at one time to suggest a pool or an arena.
 const LEAST_SMALL_BLOCKS: u64 = 1000;
-/// Largest size of small blocks, for which the allocator's header matters.
+/// Maximum size of a small block. The allocator's header matters up to this size.
 const LARGEST_SMALL_BLOCK: u64 = 256;
 /// Percentile above which a site is a top one.
 const PERCENTILE: f64 = 0.9;
@@ -79,7 +79,7 @@ impl InferenceKind {
 pub struct Gain {
     /// Memory in bytes, at the time when most blocks of the site are live.
     pub bytes: u64,
-    /// That memory times the time for which it is held, in byte seconds.
+    /// That memory multiplied by the time for which it is held, in byte seconds.
     pub byte_seconds: f64,
     /// Copied bytes.
     pub copied_bytes: u64,
@@ -100,7 +100,7 @@ pub struct Inference {
     pub title: &'static str,
     /// Evidence, in words.
     pub evidence: String,
-    /// Advice in words; empty if the site only stands out.
+    /// Advice in words. Empty if the site is only notable.
     pub advice: &'static str,
     /// Gain of the change.
     pub gain: Gain,
@@ -111,7 +111,7 @@ pub struct Inference {
     /// Index of the stack in the profile.
     #[serde(skip)]
     pub stack_index: u32,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than shown, but the unwinder could not follow it.
     pub truncated: bool,
 }
 
@@ -149,7 +149,7 @@ fn short_lived(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     let at_a_time = loops.most_live.div_ceil(loops.groups.max(1));
     let mean_ns = loops.lifetimes_ns / u128::from(loops.chunks.max(1));
     let live = match mean_ns {
-        // Below one step of the target's clock.
+        // The time is below one step of the target's clock.
         0..1_000_000 => "less than 1 ms".to_owned(),
         _ => duration(mean_ns as f64 / 1e9),
     };
@@ -192,8 +192,8 @@ fn growing(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     })
 }
 
-/// Returns the memory that glibc's malloc uses beside a block's bytes: a header of 8, in steps of 16, and at least 32
-/// (malloc/malloc.c, request2size).
+/// Returns the memory that glibc's malloc uses in addition to a block's bytes: a header of 8 bytes,
+/// steps of 16, and at least 32 (malloc/malloc.c, request2size).
 fn overhead(size: u64) -> u64 {
     size.saturating_add(8).next_multiple_of(16).max(32) - size
 }
@@ -221,7 +221,7 @@ fn small_blocks(site: &ScoredSite, seen: Seen) -> Option<Finding> {
     })
 }
 
-/// Returns the number that only the top sites exceed; `None` if there are too few.
+/// Returns the number that only the top sites exceed; `None` if there are too few sites.
 fn percentile(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     let mut numbers: Vec<u64> = numbers.collect();
     numbers.sort_unstable();
@@ -229,8 +229,9 @@ fn percentile(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     numbers.get(below.checked_sub(1)?).copied()
 }
 
-/// Infers findings about the sites of a profile. Those that save the most calls come first, those that only stand out
-/// last. `sites`: each with the index of its stack, the name of its allocating function, and a flag for a cut stack.
+/// Infers findings about the sites of a profile. Findings that save the most calls come first, and
+/// sites that are only notable come last. `sites` has each site with the index of its stack, the
+/// name of its allocating function, and a flag for a cut stack.
 pub(crate) fn inferences(
     profile: &Profile,
     sites: &[(u32, &ScoredSite, &str, bool)],
@@ -379,8 +380,8 @@ mod tests {
         }
     }
 
-    /// Of ten sites the first is in the top tenth, a single one has no percentile, and among equal ones none stands
-    /// out.
+    /// Of ten sites, the first is in the top tenth. A single site has no percentile, and no site
+    /// stands out among equal ones.
     #[test]
     fn top_percentiles() {
         let sites = |numbers: &[u64]| -> Vec<ScoredSite> {
@@ -396,7 +397,7 @@ mod tests {
             top(&[3, 9, 1, 2, 4, 5, 6, 7, 8, 10]),
             [(InferenceKind::TopBytes, 9), (InferenceKind::TopBlocks, 9)]
         );
-        // The largest comes first.
+        // The largest number comes first.
         let numbers: Vec<u64> = (1..=20).collect();
         let at = |kind, sites: [u32; 2]| sites.map(|site| (kind, site));
         let expected = [

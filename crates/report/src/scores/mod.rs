@@ -22,16 +22,18 @@ use memhook_ledger::TimeTaken;
 use memhook_recording::{AccessSums, ScoredRun, ScoredSite, geometric_mean, variance};
 use serde::{Deserialize, Serialize};
 
-/// Scores of a site or of a run; `None` where they are unknown.
+/// Scores of a site or of a run; `None` for unknown scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     /// Lifetime of blocks, compared with blocks allocated around the same time.
     pub lifetime: Option<f64>,
-    /// Share of their bytes that is read or written; unknown without access data.
+    /// Share of the blocks' bytes that is read or written; unknown without access data.
     pub usage: Option<f64>,
-    /// Share of their lifetime between the first and the last access; unknown without access data.
+    /// Share of the blocks' lifetime between the first and the last access; unknown without access
+    /// data.
     pub useful_lifetime: Option<f64>,
-    /// Standard error of usage, if it is an estimate; kept even if the estimate is too uncertain to be shown.
+    /// Standard error of usage, if usage is an estimate. It is kept even if the estimate is too
+    /// uncertain to be shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage_error: Option<f64>,
     /// Standard error of the useful lifetime.
@@ -79,9 +81,9 @@ impl Scores {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessSource {
-    /// The program reported all of them.
+    /// The program reported all of its accesses.
     Complete,
-    /// Watchpoints showed those of some blocks.
+    /// Watchpoints showed the accesses to some blocks.
     Sampled,
 }
 
@@ -93,18 +95,19 @@ pub struct RunScores {
     pub scores: Scores,
     /// Variances of the sites' scores.
     pub variance: Scores,
-    /// Sites that allocated something.
+    /// Number of sites that allocated something.
     pub sites: u64,
     /// Source of the reads and writes; `None` if they are unknown.
     #[serde(default)]
     pub access_source: Option<AccessSource>,
-    /// Sites with known reads and writes.
+    /// Number of sites with known reads and writes.
     #[serde(default)]
     pub accessed_sites: u64,
-    /// Blocks whose reads and writes could not be counted, for lack of memory or because they are too large.
+    /// Number of blocks whose reads and writes could not be counted, because memory did not suffice
+    /// or because the blocks are too large.
     #[serde(default)]
     pub accesses_missed: u64,
-    /// Blocks that were watched, where accesses are sampled.
+    /// Number of blocks that were watched, if accesses are sampled.
     #[serde(default)]
     pub looks: u64,
     /// Largest time between two allocations of one group, in seconds.
@@ -112,7 +115,7 @@ pub struct RunScores {
 }
 
 impl RunScores {
-    /// Computes them for a recording of events.
+    /// Computes the scores of a recording of events.
     pub fn of(run: &ScoredRun) -> RunScores {
         let all: Vec<Scores> = run.sites.iter().map(Scores::of).collect();
         let told = run.sites.iter().any(|site| site.accesses.is_some());
@@ -154,14 +157,14 @@ impl RunScores {
     }
 }
 
-/// Returns the standard error of a geometric mean of numbers, each with an error of its own; `None` if none
-/// has one.
+/// Returns the standard error of a geometric mean of numbers, each with its own error; `None` if
+/// none has one.
 fn error_of_mean(scores: impl Iterator<Item = (Option<f64>, Option<f64>)>) -> Option<f64> {
     let known: Vec<(f64, f64)> = scores
         .filter_map(|(score, error)| Some((score?, error?)))
         .collect();
     let mean = geometric_mean(known.iter().map(|one| one.0))?;
-    // To first order; if one score is 0, so is the mean, whatever the others are.
+    // This is exact to first order. If one score is 0, so is the mean, whatever the others are.
     let squares = known
         .iter()
         .filter(|one| one.0 > 0.0)
@@ -172,15 +175,16 @@ fn error_of_mean(scores: impl Iterator<Item = (Option<f64>, Option<f64>)>) -> Op
 /// A site of a profile, scored.
 #[derive(Clone, Debug, Default)]
 pub struct SiteScores {
-    /// Index of its stack in the profile.
+    /// Index of the site's stack in the profile.
     pub stack: u32,
-    /// Its scores.
+    /// Scores of the site.
     pub scores: Scores,
-    /// Numbers behind them; their stack is the recording's.
+    /// Numbers behind the scores. Their stack ids are the recording's.
     pub numbers: ScoredSite,
     /// Live memory at the end.
     pub live: Amount,
-    /// Nanoseconds that its allocations spent in the allocator; covers no calls if none was timed.
+    /// Nanoseconds that the site's allocations spent in the allocator. Covers no calls if none was
+    /// timed.
     pub in_allocator: TimeTaken,
 }
 
@@ -189,7 +193,7 @@ pub struct SiteScores {
 pub struct ProfileScores {
     /// Scores of the run.
     pub run: RunScores,
-    /// Scores of its sites, ordered by stack: one for each site that allocated.
+    /// Scores of the sites, ordered by stack. Each site that allocated has an entry.
     pub sites: Vec<SiteScores>,
     /// Findings from the scores.
     pub inferences: Vec<Inference>,
@@ -197,7 +201,7 @@ pub struct ProfileScores {
     pub run_s: f64,
     /// True if calls of the allocator were timed.
     pub is_timed: bool,
-    /// Values of formulas for the run, in their order.
+    /// Values of the formulas for the run, in the order of `formulas`.
     pub custom: Vec<CustomScore>,
     /// The formulas: see [`ProfileScores::add_formulas`].
     pub formulas: Vec<Formula>,

@@ -34,7 +34,7 @@ pub enum Variable {
     AllocS,
 }
 
-/// Evidence that a run needs for a variable to have values.
+/// Evidence that a run must provide for a variable to have values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Allocations and releases.
@@ -86,20 +86,20 @@ impl Variable {
         found.map(|(_, variable, _)| *variable)
     }
 
-    /// Its name.
+    /// Returns the variable's name.
     pub(super) fn name(self) -> &'static str {
         let found = VARIABLES.iter().find(|(_, known, _)| *known == self);
         found.map_or("", |(name, ..)| name)
     }
 
-    /// Returns the evidence that it needs.
+    /// Returns the evidence that the variable needs.
     pub(super) fn evidence(self) -> Evidence {
         let found = VARIABLES.iter().find(|(_, known, _)| *known == self);
         found.map_or(Blocks, |(_, _, evidence)| *evidence)
     }
 }
 
-/// Numbers of one or several sites: sums where they can be summed, and means of scores, weighted by blocks.
+/// Numbers of one or several sites. Most are sums. Scores are means, weighted by blocks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numbers {
     run_s: f64,
@@ -118,7 +118,7 @@ pub(super) struct Numbers {
     lifetime: Mean,
     usage: Mean,
     useful_lifetime: Mean,
-    /// Accesses of the sites for which all are known.
+    /// Sums of accesses over the sites for which all accesses are known.
     accesses: Option<AccessSums>,
 }
 
@@ -221,7 +221,7 @@ impl Numbers {
 
     fn of_accesses(&self, variable: Variable) -> Option<f64> {
         let sums = self.accesses.as_ref()?;
-        // Untouched blocks have no time before or after.
+        // Untouched blocks have no time before the first or after the last access.
         let touched = sums.chunks.saturating_sub(sums.untouched) as f64;
         match variable {
             V::Accessed => Some(sums.accessed_bytes as f64),

@@ -146,8 +146,7 @@ fn compared_text(out: &mut String, index: usize, site: &StaleSite, style: Style)
     )
 }
 
-/// Writes the last moment: `Untouched for at least 32 s: 1.2 GiB; 16 s: 20 MiB;
-/// ...`.
+/// Writes the state at the end: `Untouched for at least 32 s: 1.2 GiB; 16 s: 20 MiB; ...`.
 fn ages_text(out: &mut String, history: &StaleHistory, style: Style) -> Result {
     let Some(last) = history.points.last() else {
         return Ok(());
@@ -164,8 +163,7 @@ fn ages_text(out: &mut String, history: &StaleHistory, style: Style) -> Result {
     writeln!(out, "{}", style.faint(&line))
 }
 
-/// Returns the verb for the seen accesses: without watchpoints, only writes are
-/// seen.
+/// Returns the verb for the accesses that are seen. Without watchpoints, only writes are seen.
 fn verb(report: &StaleReport) -> &'static str {
     if report.evidence.contents {
         "unchanged"

@@ -1,4 +1,4 @@
-//! State of the screen: sites or a tree of calls, in an order, with one selected row.
+//! State of the screen: sites or a tree of calls, sorted, with one selected row.
 
 use super::keys::{Action, action, is_end};
 use super::layout::Places;
@@ -14,10 +14,11 @@ use memhook_ledger::{Bounded, SiteTotals, Totals};
 use ratatui::crossterm::event::Event;
 use std::{collections::HashMap, time::Duration};
 
-/// Most sites that a filter and the tree consider: each of them needs its names.
+/// Maximum number of sites that a filter and the tree consider, because each of them needs its
+/// names.
 const MOST_NAMED: usize = 2_000;
 
-/// The heap at a moment.
+/// The heap at one moment.
 #[derive(Default)]
 #[allow(missing_docs)] // the names are the definition
 pub struct Sample {
@@ -28,22 +29,22 @@ pub struct Sample {
     pub lost_events: u64,
     /// Losses of a ledger that reached its bound.
     pub bounded: Option<Bounded>,
-    /// Cost of tracing, if it keeps to a budget.
+    /// Cost of tracing, if the trace keeps to a budget.
     pub overhead: Option<Overhead>,
-    /// Bytes that were not touched for a time, by stack, if that is watched.
+    /// Bytes that were not touched for a time, by stack, if accesses are watched.
     pub stale: Option<HashMap<u32, u64>>,
-    /// True if only samples were recorded: all sums are estimates.
+    /// True if only samples were recorded. All sums are then estimates.
     pub is_sampled: bool,
     /// Resident memory of the process, if known.
     pub resident: Option<Resident>,
 }
 
-/// Resident memory of the process, beside its live memory.
+/// Resident memory of the process, next to its live memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
     /// All resident bytes.
     pub rss_bytes: u64,
-    /// Names and bytes of its parts.
+    /// Names and bytes of the parts of the resident memory.
     pub parts: Vec<(String, u64)>,
 }
 
@@ -57,12 +58,12 @@ fn is_librarys(frame: &StackFrame) -> bool {
     frame.function.as_deref().is_some_and(is_plumbing)
 }
 
-/// Effect of an event.
+/// Effect of an event on the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
-    /// The user wants to leave.
+    /// The user wants to quit.
     Quit,
-    /// Draw everything anew.
+    /// Redraw the whole screen.
     Redraw,
     /// Show the process or heap this many places further on.
     Process(i32),
@@ -77,7 +78,7 @@ pub enum Reaction {
 /// A place in the sources. The process's debug information names the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
-    /// Its path.
+    /// Path of the file.
     pub file: String,
     /// Line number from 1 on, if it is known.
     pub line: Option<u32>,
@@ -86,7 +87,7 @@ pub struct SourceLine {
 /// Place of the shown process among several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Among {
-    /// Its place, from 1 on.
+    /// Place of the process, from 1 on.
     pub place: usize,
     /// Number of processes.
     pub processes: usize,
@@ -96,13 +97,13 @@ pub struct Among {
 
 /// Contents of the screen.
 pub struct Board {
-    /// The process.
+    /// Name of the process.
     pub name: String,
-    /// Its id.
+    /// Id of the process.
     pub pid: i32,
     /// True if colours are allowed.
     pub has_color: bool,
-    /// Its place among several traced processes.
+    /// Place of the process among several traced ones.
     pub among: Option<Among>,
     /// If the process has several heaps: the place of this one, from 1 on, and their number.
     pub heap: Option<(usize, usize)>,
@@ -110,9 +111,9 @@ pub struct Board {
     pub unseen: Option<Duration>,
     /// True if the process is gone.
     pub has_ended: bool,
-    /// Message in place of the keys at the bottom, until a key is pressed.
+    /// Message in place of the keys at the bottom, until the user presses a key.
     pub message: Option<String>,
-    /// The latest sample, except its sites, which are rows.
+    /// The latest sample, except its sites, which are in `sites`.
     pub(super) latest: Sample,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
@@ -125,7 +126,7 @@ pub struct Board {
     pub(super) first: usize,
     /// Layout of the screen.
     pub(super) places: Places,
-    /// All sites with a value, in order.
+    /// All sites with a value, sorted.
     sites: Vec<Row>,
     /// Rows that pass the filter, or the open calls of the tree.
     rows: Vec<Row>,
@@ -167,7 +168,7 @@ impl Board {
         }
     }
 
-    /// Takes a sample. While paused, it only extends the past.
+    /// Takes a sample. While the board is paused, the sample only extends the history.
     pub fn sample(&mut self, mut sample: Sample) {
         self.past.remember(&sample);
         if self.is_paused {
@@ -223,7 +224,7 @@ impl Board {
         &self.rows
     }
 
-    /// Returns true if nothing is live, rather than filtered out.
+    /// Returns true if no site has a value. Sites that a filter hides count.
     pub(super) fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
@@ -236,7 +237,7 @@ impl Board {
         self.rows = if self.is_tree {
             let mut tree = Tree::new();
             for (row, named) in self.named_sites().filter(|(_, named)| self.passes(named)) {
-                // The C++ library's own functions would otherwise take most of the rows.
+                // Otherwise the C++ library's own functions would take most of the rows.
                 let own = named
                     .frames
                     .iter()
@@ -316,8 +317,8 @@ impl Board {
         rows.skip(self.first).take(self.places.rows())
     }
 
-    /// Returns the stacks whose names are needed now: those on the screen, and with a filter or a tree those of
-    /// all sites behind it.
+    /// Returns the stacks whose names are needed now: those on the screen, and with a filter or a
+    /// tree, those of all considered sites.
     pub(super) fn wanted(&self) -> Vec<u32> {
         let needs_all = self.is_tree || !self.filter.is_empty();
         let all = self
@@ -328,7 +329,7 @@ impl Board {
         visible.chain(all).filter_map(Row::stack).collect()
     }
 
-    /// Carries out the action of a key or the mouse.
+    /// Performs the action of a key or the mouse.
     pub fn react(&mut self, event: &Event) -> Option<Reaction> {
         if matches!(event, Event::Resize(..)) {
             return Some(Reaction::Redraw);
@@ -336,7 +337,7 @@ impl Board {
         let action = action(event, self.is_typing)?;
         self.message = None;
         match action {
-            // Any key ends the help; only a second one ends the program.
+            // Any key closes the help. Only a second one ends the program.
             Action::Quit if self.is_help_shown && !is_end(event) => {}
             Action::Quit => return Some(Reaction::Quit),
             Action::Process(by) if self.among.is_some() || self.heap.is_some() => {
@@ -352,7 +353,7 @@ impl Board {
     }
 
     fn act(&mut self, action: Action) {
-        // Any key ends the help.
+        // Any key closes the help.
         if std::mem::take(&mut self.is_help_shown) {
             return;
         }
@@ -404,7 +405,7 @@ impl Board {
     /// Returns the file and line that the selected row, or the first one, shows.
     ///
     /// # Errors
-    /// The reason why there are none, in words for the user.
+    /// The error says why there is no such line, in words for the user.
     pub fn source_line(&mut self) -> Result<SourceLine, &'static str> {
         if self.selected().is_none() {
             self.select(0);
@@ -470,7 +471,7 @@ impl Board {
         self.arrange();
     }
 
-    /// Returns the directory above the known sources.
+    /// Returns the directory that contains the known sources.
     pub(super) fn source_root(&self) -> String {
         source_root(self.names.values().flat_map(|named| &named.frames))
     }

@@ -41,7 +41,7 @@ pub(super) const HELP: [(&str, &str); 18] = [
     ("? h", "show this help"),
     ("q Ctrl-C", "detach and quit"),
 ];
-/// Rows per turn of the wheel.
+/// Number of rows per turn of the wheel.
 const WHEEL: i64 = 3;
 
 /// Action of an event.
@@ -80,8 +80,7 @@ pub(super) enum Action {
     Click(u16, u16),
 }
 
-/// Returns the action of an event, which depends on whether a filter is being
-/// typed.
+/// Returns the action of an event. The action depends on whether the user is typing a filter.
 pub(super) fn action(event: &Event, is_typing: bool) -> Option<Action> {
     match event {
         Event::Key(key) if key.kind == KeyEventKind::Release => None,
@@ -98,7 +97,7 @@ pub(super) fn action(event: &Event, is_typing: bool) -> Option<Action> {
     }
 }
 
-/// Returns true if the key ends the program everywhere.
+/// Returns true if the key ends the program in every view.
 pub(super) fn is_end(event: &Event) -> bool {
     let is_end = |key: &KeyEvent| {
         let is_letter = matches!(key.code, KeyCode::Char('c' | 'd'));

@@ -1,23 +1,24 @@
-//! Layout of the screen: the columns that fit, and the subject under the mouse.
+//! Layout of the screen: the columns that fit, and the row or title under the mouse.
 
 use super::rows::Sort;
 use ratatui::layout::{Constraint, Layout, Rect};
 
-/// Height of the picture of the heap's past, where the screen has room.
+/// Height of the picture of the heap's history, if the screen has room.
 const CHART_HEIGHT: u16 = 4;
-/// Lines below which a screen has no picture.
+/// Number of lines below which a screen has no picture.
 const HIGH_ENOUGH: u16 = 16;
 /// Columns reserved for the sites, if half of the width is more than this.
 const ENOUGH_FOR_SITES: u16 = 60;
 
-/// A column in front of the site.
+/// A column to the left of the site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     pub title: &'static str,
     pub width: u16,
-    /// Order that a click on it selects; `None` for the picture of the past.
+    /// Order that a click on the column selects; `None` for the picture of the history.
     pub sort: Option<Sort>,
-    /// Priority for removal when the screen is narrow: the highest numbers go first.
+    /// Priority for removal if the screen is narrow. Columns with the highest numbers are removed
+    /// first.
     goes: u8,
 }
 
@@ -116,7 +117,7 @@ impl Places {
         }
     }
 
-    /// Rows that fit below the titles.
+    /// Number of rows that fit below the titles.
     pub fn rows(&self) -> usize {
         usize::from(self.body.height.saturating_sub(1))
     }
@@ -127,7 +128,7 @@ impl Places {
         (line < self.body.bottom()).then_some(usize::from(at))
     }
 
-    /// Returns the order of the column whose title is there.
+    /// Returns the sort order of the column whose title is at this position.
     pub fn sort_at(&self, column: u16, line: u16) -> Option<Sort> {
         let mut end = 0;
         let at = self.columns.iter().find(|c| {
@@ -179,7 +180,7 @@ mod tests {
                 "{width}"
             );
         }
-        // Columns of numbers give way before a site loses its line number.
+        // Columns of numbers are dropped before a site loses its line number.
         for (sites, expected) in [(46, 3), (50, 2), (60, 1), (90, 1)] {
             let wanted = Wanted {
                 sites,

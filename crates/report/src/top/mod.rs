@@ -1,4 +1,4 @@
-//! Screen of `top`: a board that takes samples, keys and names, and its drawing.
+//! Screen of `top`: a board that takes samples, keys and names, and the code that draws it.
 
 mod board;
 mod keys;

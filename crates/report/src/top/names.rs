@@ -11,15 +11,15 @@ use std::{collections::HashMap, time::Duration};
 /// Requests names and passes them to the board.
 pub struct Names {
     symbols: Symbolizer,
-    /// Frames recorded of each stack.
+    /// Maximum number of frames recorded from each stack.
     depth: u32,
-    /// Requested stacks, with a flag for a final name.
+    /// Requested stacks, with true for a final name.
     asked: HashMap<u32, bool>,
 }
 
 impl Names {
-    /// Creates an empty set of requests. `symbols` finds the names of the target; `depth`: most frames that are
-    /// recorded of a stack.
+    /// Creates an empty set of requests. `symbols` finds the names of the target. `depth` is the
+    /// maximum number of frames that are recorded from a stack.
     pub fn new(symbols: Symbolizer, depth: u32) -> Names {
         Names {
             symbols,
@@ -28,8 +28,8 @@ impl Names {
         }
     }
 
-    /// Requests the names that the board wants; returns true if any of them are new. `modules`: those of the
-    /// target now.
+    /// Requests the names that the board wants. Returns true if any of them are new. `modules` are
+    /// the target's current modules.
     pub fn ask(
         &mut self,
         backtraces: &dyn Backtraces,
@@ -48,7 +48,7 @@ impl Names {
         true
     }
 
-    /// Passes on names that have arrived; returns true if there were any.
+    /// Passes names that have arrived to the board. Returns true if there were any.
     pub fn follow(&mut self, backtraces: &dyn Backtraces, board: &mut Board) -> bool {
         let is_waiting = self.asked.values().any(|known| !known);
         if !is_waiting || !self.symbols.is_ready(Duration::ZERO) {
@@ -76,7 +76,7 @@ fn named(backtraces: &dyn Backtraces, symbols: &Symbolizer, depth: u32, id: u32)
         depth,
         &frames,
     );
-    // Keeps another function from being mistaken for the root of the tree.
+    // This keeps another function from being mistaken for the root of the tree.
     frames.extend(is_cut.then(|| StackFrame {
         function: Some(CUT_ROOT.into()),
         ..StackFrame::default()

@@ -1,4 +1,4 @@
-//! Recent past of the heap and of each site, for growth and rates.
+//! Recent history of the heap and of each site, for growth and rates.
 
 use super::Sample;
 use std::{
@@ -8,10 +8,10 @@ use std::{
 
 /// Number of samples to remember.
 const REMEMBERED: usize = 60;
-/// Samples over which growth and rates are taken, because single ones jump.
+/// Number of samples over which growth and rates are averaged, because single samples jump.
 const RECENT: usize = 10;
 
-/// Live bytes and allocations up to then, oldest first.
+/// Live bytes and allocations up to each sample, oldest first.
 type Series = VecDeque<(u64, u64)>;
 
 /// The latest samples.
@@ -25,7 +25,7 @@ pub(super) struct Past {
 impl Past {
     /// Remembers a sample.
     pub fn remember(&mut self, sample: &Sample) {
-        // A new site had nothing before.
+        // A new site had no memory before.
         let before = self.times.len();
         for site in &sample.sites {
             let series = self.sites.entry(site.stack);

@@ -1,4 +1,4 @@
-//! Pictures of the past, made of block characters.
+//! Pictures of the history, made of block characters.
 
 use ratatui::{layout::Rect, text::Line};
 

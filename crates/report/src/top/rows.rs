@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-/// Order of the rows; the largest, or the oldest, is first.
+/// Order of the rows. The largest, or the oldest, is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are the definition
 pub enum Sort {
@@ -15,7 +15,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Returns the next column. `has_stale`: untouched memory has a column.
+    /// Returns the next column. `has_stale` is true if untouched memory has a column.
     pub(super) fn next(self, has_stale: bool) -> Sort {
         match self {
             Sort::Bytes => Sort::Blocks,
@@ -28,7 +28,7 @@ impl Sort {
     }
 }
 
-/// Live blocks, and their changes.
+/// Numbers of live blocks, and their changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Numbers {
     pub bytes: u64,
@@ -54,7 +54,7 @@ impl Numbers {
         self.oldest = self.oldest.into_iter().chain(other.oldest).min();
     }
 
-    /// Returns true if there is anything to show.
+    /// Returns true if any number is not 0.
     pub fn is_something(&self) -> bool {
         self.bytes > 0 || self.blocks > 0 || self.rate > 0.0
     }
@@ -76,7 +76,7 @@ impl Numbers {
     }
 }
 
-/// Subject of a row.
+/// Object that a row shows.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Subject {
     /// A site, by its stack.
@@ -86,7 +86,7 @@ pub(super) enum Subject {
         name: String,
         /// Distance from the root, in calls.
         depth: usize,
-        /// True if the calls below it are shown; `None` if there are none.
+        /// True if the calls below this one are shown; `None` if there are none.
         is_open: Option<bool>,
     },
 }

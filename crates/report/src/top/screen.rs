@@ -30,7 +30,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         has_stale: board.has_stale(),
         sites: 0,
     };
-    // The rows on the screen follow from its parts.
+    // The layout of the screen decides which rows are visible.
     board.set_places(Places::of(area, lines, wanted));
     let root = board.source_root();
     let style = crate::Style {
@@ -48,7 +48,7 @@ pub fn draw(frame: &mut Frame, board: &mut Board) {
         |stack| board.past().bytes_of(stack),
     );
     let drawn = chart(&past, places.chart);
-    // The help also takes the chart's room: it has as many lines as a small terminal.
+    // The help also takes the chart's room, because it has as many lines as a small terminal.
     let body_at = if board.is_help_shown {
         places.chart.union(places.body)
     } else {
@@ -143,7 +143,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     if let Some(overhead) = &board.latest.overhead {
         lines.push(Line::from(overhead.in_words()).dim());
     }
-    // Faults of the numbers have lines of their own.
+    // Faults of the numbers have separate lines.
     if board.latest.lost_events > 0 {
         let lost = counted(board.latest.lost_events, "event");
         let warning = format!("{lost} lost: numbers are too low");
@@ -164,7 +164,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
-/// Draws the resident memory: its largest parts, as many as fit.
+/// Describes the resident memory: its largest parts, as many as fit.
 fn resident(board: &Board, width: u16) -> Option<Line<'static>> {
     let found = board.latest.resident.as_ref()?;
     let mut parts: Vec<&(String, u64)> = found.parts.iter().filter(|part| part.1 > 0).collect();

@@ -1,4 +1,4 @@
-//! The terminal of the user, from the first picture to the last.
+//! The user's terminal, from the first picture to the last.
 
 use super::{Board, Reaction, draw};
 use crate::charset::{put_in_ascii, terminal_has_utf8};
@@ -11,12 +11,12 @@ use std::io::{Result, stdout};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Most events that wait to be handled.
+/// Maximum number of events that wait to be handled.
 const BACKLOG: usize = 64;
 /// Longest wait for an event.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// The terminal in the state for drawing. Dropping it restores the old state.
+/// The terminal in the state for drawing. Dropping this value restores the old state.
 pub struct Screen {
     terminal: DefaultTerminal,
     events: Receiver<Option<Event>>,
@@ -28,10 +28,10 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Takes control of the terminal.
     ///
     /// # Errors
-    /// When it cannot be used.
+    /// Fails if the terminal cannot be used.
     pub fn open() -> Result<Screen> {
         let terminal = ratatui::try_init()?;
         let keyboard = Arc::new(Keyboard::default());
@@ -53,7 +53,7 @@ impl Screen {
         self.set_mouse(self.has_mouse);
     }
 
-    /// Switches the mouse; a terminal without one ignores it.
+    /// Switches the mouse. A terminal without one ignores it.
     fn set_mouse(&self, is_ours: bool) {
         let _ = if is_ours {
             execute!(stdout(), EnableMouseCapture)
@@ -74,14 +74,15 @@ impl Screen {
         Some(Reaction::Redraw)
     }
 
-    /// Returns the channel of keys, mouse events and changes of the size; `None` in it means that the terminal has
-    /// gone.
+    /// Returns the channel of keys, mouse events and changes of the size. `None` in it means that
+    /// the terminal is gone.
     pub fn events(&self) -> &Receiver<Option<Event>> {
         &self.events
     }
 
-    /// Gives the terminal to another program, in its old state. Returns true if that program may begin. Before that,
-    /// the thread that reads keys has to end its wait for one: call this again until then, and keep receiving events.
+    /// Gives the terminal to another program, in its old state. Returns true if that program may
+    /// begin. Before that, the thread that reads keys has to end its current wait. Call this
+    /// function again until then, and keep receiving events.
     pub fn lend(&mut self) -> bool {
         if self.keyboard.is_left() && !self.is_lent {
             self.set_mouse(false);
@@ -91,10 +92,10 @@ impl Screen {
         self.is_lent
     }
 
-    /// Takes the terminal back, once the other program has ended.
+    /// Takes the terminal back after the other program has ended.
     ///
     /// # Errors
-    /// When it cannot be used.
+    /// Fails if the terminal cannot be used.
     pub fn take_back(&mut self) -> Result<()> {
         enable_raw_mode()?;
         execute!(stdout(), EnterAlternateScreen)?;
@@ -109,7 +110,7 @@ impl Screen {
     /// Draws the board, unless the terminal is lent.
     ///
     /// # Errors
-    /// When the terminal cannot be written.
+    /// Fails if writing to the terminal fails.
     pub fn draw(&mut self, board: &mut Board) -> Result<()> {
         if self.is_lent {
             return Ok(());
@@ -126,7 +127,8 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Another program has set the terminal up, and whoever started it waits for its end.
+        // While the terminal is lent, it is set up for another program, and the caller waits for
+        // that program's end.
         if !self.is_lent {
             self.set_mouse(false);
             let _ = ratatui::try_restore();
@@ -134,15 +136,15 @@ impl Drop for Screen {
     }
 }
 
-/// Reader of the keys.
+/// Program that reads the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Reader {
-    /// Our thread.
+    /// Our thread reads the keys.
     #[default]
     Ours,
-    /// Our thread, which has been asked to leave them.
+    /// Our thread reads the keys, and has been asked to leave them.
     Leaving,
-    /// Another program.
+    /// Another program reads the keys.
     Other,
 }
 
@@ -158,7 +160,7 @@ impl Keyboard {
         self.reader.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Asks our thread to leave the keys; returns true once it has.
+    /// Asks our thread to leave the keys. Returns true once it has done so.
     fn is_left(&self) -> bool {
         let mut reader = self.reader();
         if *reader == Reader::Ours {
@@ -185,7 +187,7 @@ impl Keyboard {
     }
 }
 
-/// Reads events on a thread of its own until there is no receiver.
+/// Reads events in a separate thread until there is no receiver.
 fn listen(keyboard: Arc<Keyboard>) -> Receiver<Option<Event>> {
     let (sender, events) = bounded(BACKLOG);
     std::thread::spawn(move || {

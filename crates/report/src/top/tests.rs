@@ -48,7 +48,7 @@ fn named(functions: &str) -> Named {
     }
 }
 
-/// Three sites, two of which allocate in the same function.
+/// The board has three sites, two of which allocate in the same function.
 fn board() -> Board {
     let mut board = Board::new("shop".into(), 7);
     board.sample(sample(
@@ -128,7 +128,7 @@ fn a_tree_of_very_many_sites_leaves_nothing_out() {
     assert!(!lines.contains("2,000 largest"), "{lines}");
 }
 
-/// Returns the sites on the screen, without the numbers in front of them.
+/// Returns the sites on the screen, without the numbers to their left.
 fn sites(board: &mut Board) -> Vec<String> {
     let lines = screen(board, 100, 12);
     let start = lines[2]
@@ -241,7 +241,7 @@ fn a_tree_opens_and_closes() {
 fn help_is_shown_until_a_key() {
     for key in ["?", "h"] {
         let mut board = board();
-        // The usual number of lines above.
+        // The head has its usual number of lines.
         board.latest.resident = Some(Resident::default());
         board.unseen = Some(Duration::from_secs(1));
         press(&mut board, key);
@@ -252,7 +252,7 @@ fn help_is_shown_until_a_key() {
                 "{keys}: {lines}"
             );
         }
-        // Ends the help, not the program.
+        // The key closes the help, and does not end the program.
         let q = Event::Key(KeyCode::Char('q').into());
         assert_eq!(board.react(&q), Some(Reaction::Redraw));
         assert_eq!(board.react(&q), Some(Reaction::Quit));
@@ -368,7 +368,7 @@ fn what_nobody_touches_has_a_column_where_it_is_watched() {
     assert_eq!(board.sort, super::rows::Sort::Bytes, "nothing to sort by");
     let sites = vec![site(1, 1000, 10, 10, 0), site(2, 500, 10, 10, 0)];
     board.sample(Sample {
-        // No more than the live bytes.
+        // The value does not exceed the live bytes.
         stale: Some([(2, 700)].into()),
         ..sample(3, sites)
     });

@@ -1,4 +1,4 @@
-//! The tree of calls: from the outermost functions down to those that allocate.
+//! The tree of calls, from the outermost functions down to the allocating ones.
 
 use super::rows::{Numbers, Row, Sort, Subject};
 use std::{
@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// Fraction of the whole from which a call is open by default.
+/// A call is open by default from this fraction (1/n) of the total.
 const OPEN_PART: u64 = 10;
 
 /// A function called from a certain place in the tree.
@@ -18,9 +18,9 @@ struct Node {
     children: Vec<usize>,
 }
 
-/// Calls, summed up.
+/// Sites merged into a tree of calls.
 pub(super) struct Tree {
-    /// Calls; the first is the root, which is not shown.
+    /// Calls. The first is the root, which is not shown.
     nodes: Vec<Node>,
     below: HashMap<u64, usize>,
 }
@@ -62,11 +62,11 @@ impl Tree {
         new
     }
 
-    /// Returns the visible rows. `chosen`: calls that the user opened and closed.
+    /// Returns the visible rows. `chosen` has the calls that the user opened and closed.
     pub fn rows(mut self, sort: Sort, chosen: &HashMap<u64, bool>) -> Vec<Row> {
         let all = self.nodes[0].numbers.bytes;
         let mut rows = Vec::new();
-        // Calls still to visit; the next one is last.
+        // Calls that have yet to be visited. The next one is last.
         let mut next = vec![(0, 0)];
         while let Some((at, depth)) = next.pop() {
             let mut children = std::mem::take(&mut self.nodes[at].children);

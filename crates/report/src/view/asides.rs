@@ -6,7 +6,7 @@ use crate::apart::{KnownSite, asides as asides_of};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Most callers on a row.
+/// Maximum number of callers in a row.
 const CALLERS: usize = 3;
 
 /// Returns, for sites that look like others, their node and the difference.

@@ -10,7 +10,7 @@ use crate::{StackFrame, Style};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeSet, HashMap};
 
-/// Strings without duplicates; number 0 is the empty one.
+/// Strings without duplicates. Number 0 is the empty string.
 pub(super) struct Strings {
     pub all: Vec<String>,
     known: HashMap<String, u32>,
@@ -49,19 +49,19 @@ pub(super) struct Place {
     pub role: u8,
 }
 
-/// The tree. Node 0 is the root, which is not a frame; each node comes after its parent.
+/// The tree. Node 0 is the root, which is not a frame. Each node comes after its parent.
 pub(super) struct Calls {
-    /// Frames without visible duplicates: calls on the same line are one.
+    /// Frames without visible duplicates. Calls on the same line are one frame.
     pub places: Vec<Place>,
     pub parent: Vec<u32>,
     /// Place of each node; 0 for the root.
     pub place: Vec<u32>,
-    /// Node of the innermost frame, by number of the stack.
+    /// Node of the innermost frame of each stack, by stack number.
     pub innermost: Vec<u32>,
 }
 
 impl Calls {
-    /// Returns the numbers of the names of functions that only pass an allocation on, in order.
+    /// Returns the numbers of the names of wrapper functions, in ascending order.
     pub fn wrappers(&self, strings: &Strings) -> impl Iterator<Item = u32> {
         let names: BTreeSet<u32> = self.places.iter().map(|place| place.function).collect();
         let wrappers: Vec<u32> = names
@@ -106,7 +106,7 @@ impl Calls {
         let mut children: FxHashMap<(u32, u32, &str), u32> = FxHashMap::default();
         for stack in 0..profile.stacks.len() as u32 {
             let mut node = 0;
-            // The page has a frame of its own for missing ones.
+            // The page adds its own frame for missing ones.
             let frames = profile.known_frames(stack);
             for (level, &frame) in frames.iter().enumerate().rev() {
                 let place = place_of_frame[frame as usize];
@@ -122,8 +122,8 @@ impl Calls {
         calls.in_order_of_descent()
     }
 
-    /// Numbers the nodes in the order of descent: callees follow their caller, so a walk over the calls reads them one
-    /// after the other.
+    /// Numbers the nodes in depth-first order. Callees follow their caller, so a walk over the
+    /// calls reads memory sequentially.
     fn in_order_of_descent(self) -> Calls {
         let count = self.parent.len();
         let mut starts = vec![0; count + 1];
@@ -149,7 +149,7 @@ impl Calls {
         let mut pending = vec![0];
         while let Some(node) = pending.pop() {
             number_of[node as usize] = ordered.parent.len() as u32;
-            // The root is its own parent; the parents of others already have their numbers.
+            // The root is its own parent. The parents of other nodes already have their numbers.
             let parent = self.parent[node as usize];
             ordered.parent.push(number_of[parent as usize]);
             ordered.place.push(self.place[node as usize]);
@@ -162,8 +162,9 @@ impl Calls {
         ordered
     }
 
-    /// Returns the parts that a row of the page shows for a site that ends at a node: the function that a reader looks
-    /// for, its line, and a few callers. Equal for sites that look alike.
+    /// Returns the parts that a row of the page shows for a site that ends at a node: the
+    /// responsible function, its line, and a few callers. The result is equal for sites that look
+    /// alike.
     pub fn look(&self, node: u32, callers: usize) -> Vec<u32> {
         let above = |&node: &u32| Some(self.parent[node as usize]).filter(|&node| node != 0);
         let nodes = std::iter::successors(Some(node).filter(|&node| node != 0), above);
@@ -187,7 +188,7 @@ impl Calls {
             .collect()
     }
 
-    /// Returns the node of a stack's innermost frame; the root if there is no such stack.
+    /// Returns the node of a stack's innermost frame, or the root if there is no such stack.
     pub fn node_of(&self, stack: u32) -> u32 {
         self.innermost.get(stack as usize).copied().unwrap_or(0)
     }
@@ -200,8 +201,8 @@ fn shown_file(frame: &StackFrame, style: Style) -> String {
     file.unwrap_or(place)
 }
 
-/// Returns the allocating function at the end of each stack, where two runs are compared: malloc and new at one place
-/// are two sites there, as they are for [`crate::diff()`].
+/// Returns the allocating function at the end of each stack, if two runs are compared. malloc and
+/// new at one place are then two sites, as they are for [`crate::diff()`].
 fn kinds(profile: &Profile) -> FxHashMap<u32, &str> {
     let sites = profile.sites.iter().filter(|_| profile.compared.is_some());
     sites.map(|site| (site.stack, site.kind.as_str())).collect()

@@ -15,12 +15,12 @@ use memhook_foreign::visible;
 use serde::Serialize;
 use std::io::{Result, Write};
 
-/// Most changes of sites; beyond that, the page follows sites only at every second point, or at fewer. Each takes
-/// about four bytes of the page.
+/// Maximum number of changes of sites. Beyond it, the page follows sites only at every nth point.
+/// Each change takes about four bytes of the page.
 const MAX_CHANGES: usize = 500_000;
 
-/// Most pairs of an allocating and a releasing stack: those with the most bytes. Each takes about ten bytes of the
-/// page.
+/// Maximum number of pairs of an allocating and a releasing stack. Those with the most bytes are
+/// kept, and each takes about ten bytes of the page.
 const MAX_FLOWS: usize = 100_000;
 
 /// The part of a page's data other than columns of numbers.
@@ -44,7 +44,7 @@ struct Head<'a> {
     resident: &'a [ResidentPoint],
     /// Resident bytes of arenas at the end; empty if the recording lacks them.
     arenas: &'a [ArenaResident],
-    /// Time without accesses; `None` if the recording lacks it.
+    /// Block ages over time; `None` if the recording lacks them.
     aging: Option<&'a StaleHistory>,
     lost_events: u64,
     has_flows: bool,
@@ -52,10 +52,11 @@ struct Head<'a> {
     is_searched: bool,
     /// True if allocator calls were timed.
     is_timed: bool,
-    /// Parts that this search did not cover.
+    /// Parts that the search for unreachable blocks did not cover.
     search_gaps: &'a [String],
     strings: &'a [String],
-    /// Distance in points between two values of a site: its multiples, counted from the last point.
+    /// Distance in points between two values of a site. The values are at multiples of it, counted
+    /// from the last point.
     step: usize,
     sources: &'a [SourceLines],
     /// Address pattern of an editor that opens source lines.
@@ -146,9 +147,9 @@ fn pack_calls(packed: &mut Packed, calls: &Calls) {
     packed.plain("calls.frame", calls.place.iter().copied());
 }
 
-/// Selects an amount of a site, or of a site at a point of the timeline.
+/// Function that selects an amount of a site, or of a site at a point of the timeline.
 type Of<T> = fn(&T) -> Amount;
-/// Selects a histogram of a site.
+/// Function that selects a histogram of a site.
 type Buckets = fn(&ProfileSite) -> &[(u8, u64)];
 
 fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &mut Strings) {
@@ -186,7 +187,7 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     for (name, measure) in measures {
         pack_amounts(packed, &format!("sites.{name}"), sites.iter().map(measure));
     }
-    // Empty where no call was timed.
+    // The column is empty if no call was timed.
     let timed = sites.iter().filter(|_| profile.allocator_time.is_some());
     let taken = timed.map(|s| s.in_allocator.time.round() as u64);
     packed.plain("sites.took.time_ns", taken);
@@ -207,7 +208,7 @@ fn pack_sites(packed: &mut Packed, profile: &Profile, calls: &Calls, strings: &m
     }
 }
 
-/// Adds three columns; that of the variances is empty unless allocations were sampled.
+/// Adds three columns. The column of variances is empty unless allocations were sampled.
 fn pack_amounts(packed: &mut Packed, name: &str, amounts: impl Iterator<Item = Amount> + Clone) {
     packed.plain(&format!("{name}.blocks"), amounts.clone().map(|a| a.blocks));
     packed.plain(&format!("{name}.bytes"), amounts.clone().map(|a| a.bytes));
@@ -217,7 +218,7 @@ fn pack_amounts(packed: &mut Packed, name: &str, amounts: impl Iterator<Item = A
     packed.plain(&format!("{name}.variance"), carried);
 }
 
-/// Rounds a variance: subtraction leaves errors, which may be negative.
+/// Rounds a variance. Subtraction leaves errors, which may be negative.
 fn variance(amount: Amount) -> i64 {
     amount.variance.max(0.0).round() as i64
 }
@@ -250,7 +251,8 @@ fn pack_timeline(packed: &mut Packed, points: &[crate::Point]) {
     );
 }
 
-/// Packs amounts as differences from the previous change of the site; the first one is the difference from its start.
+/// Packs amounts as differences from the previous change of the site. The first one is the
+/// difference from the site's start.
 fn pack_changes(packed: &mut Packed, picked: &[(u32, &SitePoint)], sites: &[ProfileSite]) {
     packed.running("changes.point", picked.iter().map(|(at, _)| *at));
     packed.running("changes.site", picked.iter().map(|(_, change)| change.site));
@@ -291,7 +293,8 @@ fn over_time(profile: &Profile) -> (Vec<(u32, &SitePoint)>, usize) {
     }
 }
 
-/// Returns the last change of each site up to each of the points, with the point; ordered by point and site.
+/// Returns the last change of each site up to each of the points, with the point, sorted by point
+/// and site.
 fn at_every(profile: &Profile, step: usize) -> Vec<(u32, &SitePoint)> {
     let last = profile.timeline.len().saturating_sub(1);
     let mut picked: Vec<(u32, &SitePoint)> = Vec::new();
@@ -357,7 +360,8 @@ mod tests {
         assert_eq!(picked(1).len(), profile.changes.len());
         let mut packed = Packed::default();
         pack_changes(&mut packed, &at_every(&profile, 2), &profile.sites);
-        // Points 0, 0, 2, 2, 4 and sites 0, 2, 0, 1, 2; then live blocks, site by site as differences.
+        // The expected numbers are points 0, 0, 2, 2, 4 and sites 0, 2, 0, 1, 2, then live blocks,
+        // site by site as differences.
         let zigzag = |n: i64| (n << 1 ^ n >> 63) as u8;
         let expected = [[0, 0, 2, 0, 2], [0, 2, -2, 1, 1], [2, 1, 3, 4, 6]];
         let expected: Vec<u8> = expected.into_iter().flatten().map(zigzag).collect();

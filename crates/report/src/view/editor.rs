@@ -1,9 +1,9 @@
-//! Ways for the page to open a source line in an editor: an address that the browser passes to
-//! it.
+//! Editors in which the page opens a source line, by an address that the browser passes to the
+//! editor.
 
 use std::str::FromStr;
 
-/// Addresses of editors that register a scheme of their own.
+/// Addresses of editors that register their own scheme.
 const KNOWN: [(&str, &str); 4] = [
     ("vscode", "vscode://file{file}:{line}"),
     ("vscodium", "vscodium://file{file}:{line}"),
@@ -18,8 +18,8 @@ const OF_BROWSERS: [&str; 5] = ["javascript", "data", "vbscript", "blob", "about
 pub struct Editor(String);
 
 impl Editor {
-    /// Returns its address pattern, with `{file}` for an absolute path and `{line}` for a line
-    /// from 1 on.
+    /// Returns the editor's address pattern, with `{file}` for an absolute path and `{line}` for a
+    /// line from 1 on.
     pub fn address(&self) -> &str {
         &self.0
     }
@@ -39,7 +39,7 @@ impl FromStr for Editor {
                 "expected {names}, or an address with {{file}} and {{line}} in it"
             ));
         };
-        // RFC 3986, section 3.1.
+        // The syntax is from RFC 3986, section 3.1.
         let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
             && scheme
                 .chars()

@@ -1,9 +1,9 @@
 //! Columns of numbers as bytes, which a page decodes several times as fast as JSON.
 //!
-//! The data of a page begins with the length of a head (four bytes, little-endian) and the head, which is JSON. Then
-//! come the numbers of all columns, in the order in which the head lists them. A number is a zigzag varint: 0, -1, 1,
-//! -2, ... become 0, 1, 2, 3, ..., in groups of seven bits, the lowest first; the highest bit of a byte says that
-//! another one follows.
+//! The data of a page begins with the length of a head (four bytes, little-endian) and the head,
+//! which is JSON. Then come the numbers of all columns, in the order in which the head lists them.
+//! A number is a zigzag varint: 0, -1, 1, -2, ... become 0, 1, 2, 3, ..., in groups of seven bits,
+//! the lowest first. The highest bit of a byte says that another one follows.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub(super) struct Packed {
     pub bytes: Vec<u8>,
 }
 
-/// Name and length, and a flag for numbers that are differences from the ones before.
+/// Name and length of a column, and true if each number is the difference from the previous one.
 #[derive(Serialize)]
 pub(super) struct Column(String, usize, bool);
 
@@ -26,7 +26,7 @@ impl Packed {
         self.add(name, values, false);
     }
 
-    /// Adds a column whose numbers are close to the ones before.
+    /// Adds a column whose numbers are close to their predecessors.
     pub fn running<T: TryInto<i64>>(&mut self, name: &str, values: impl IntoIterator<Item = T>) {
         self.add(name, values, true);
     }

@@ -1,12 +1,13 @@
-//! Two runs in one page: growth and shrinkage of the new one.
+//! Two runs in one page, with growth and shrinkage of the newer one.
 
 use crate::same_code::Code;
 use crate::{Compared, ComparedPoint, Profile, ProfileFrame, ProfileSite};
 use std::collections::{HashMap, HashSet};
 
-/// Returns the new run with the sites of the old one behind its own. Everything else is the new run's: its scores, its
-/// releases, and its heap over time, beside which the page draws the old one's. Stacks of the same code have the same
-/// frames in the result, so that the page joins the same stacks as [`crate::diff()`].
+/// Returns the new run with the sites of the old one appended. Everything else is the new run's:
+/// its scores, its releases, and its heap over time, next to which the page draws the old one's.
+/// Stacks of the same code have the same frames in the result, so that the page joins the same
+/// stacks as [`crate::diff()`].
 pub fn beside(mut new: Profile, old: Profile) -> Profile {
     let cut_root = match (new.cut_root, old.cut_root) {
         (None, Some(_)) => {
@@ -66,8 +67,8 @@ fn timeline(run: &Profile) -> Vec<ComparedPoint> {
     compared.collect()
 }
 
-/// Assigns the old run's frames, which begin at this one, to the new run's modules. Modules that it lacks were renamed
-/// or are gone.
+/// Assigns the old run's frames, which begin at `first_old`, to the new run's modules. Modules that
+/// the new run lacks were renamed or are gone.
 fn name_modules(both: &mut Profile, first_old: u32) {
     let code = Code::of(both);
     let (new, old) = both.frames.split_at_mut(first_old as usize);
@@ -87,8 +88,8 @@ fn name_modules(both: &mut Profile, first_old: u32) {
     }
 }
 
-/// Gives stacks of the same code and kind of allocation the frames of the first of them: of the new run, if it has the
-/// stack.
+/// Gives stacks of the same code and kind of allocation the frames of the first of them. These are
+/// frames of the new run, if it has the stack.
 fn join_stacks(both: &mut Profile) {
     let code = Code::of(both);
     let mut kinds: HashMap<u32, &str> = HashMap::new();

@@ -7,9 +7,9 @@ use memhook_recording::Chunk;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Steps into which a score is divided to become a whole number.
+/// Number of steps into which a score is divided to become a whole number.
 const SCORE_STEPS: f64 = 1e9;
-/// Unit of the times of chunks: even for a run of a day, the page does not draw finer ones.
+/// Unit of the times of chunks. Even for a run of a day, the page does not draw finer ones.
 const NS_OF_A_TICK: u64 = 1000;
 
 /// An inference, with the node of its site in the tree of calls.
@@ -40,7 +40,7 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
     let sites: &[SiteScores] = profile.scores.as_ref().map_or(&[], |scores| &scores.sites);
     let nodes = sites.iter().map(|site| calls.node_of(site.stack));
     packed.running("scores.node", nodes);
-    // One more than the score, so that 0 is left for unknown ones.
+    // A score is stored plus one, because 0 stands for an unknown one.
     let of = |score: Option<f64>| score.map_or(0, |score| 1 + (score * SCORE_STEPS) as i64);
     packed.plain(
         "scores.lifetime",
@@ -79,8 +79,8 @@ pub(super) fn pack_scores(packed: &mut Packed, profile: &Profile, calls: &Calls)
     packed.plain("chunks.writes", accesses().map(|(_, of)| of.writes));
 }
 
-/// Packs the values of users' formulas, one formula after the other: the two halves of a double, or of NaN for no
-/// value. Sites that the page merges have one value together.
+/// Packs the values of users' formulas, one formula after the other. A value is the two halves of a
+/// double, or of NaN for no value. Sites that the page merges have one value together.
 fn pack_custom(packed: &mut Packed, profile: &Profile, calls: &Calls) {
     let mut halves: [Vec<i32>; 2] = Default::default();
     if let Some(scores) = profile.scores.as_ref().filter(|s| !s.formulas.is_empty()) {
@@ -110,7 +110,8 @@ fn pack_custom(packed: &mut Packed, profile: &Profile, calls: &Calls) {
     packed.plain("custom.low", low);
 }
 
-/// Returns the page's code for a chunk's accesses: 0 unknown, 1 none, 2 all by one thread, 3 by several.
+/// Returns the page's code for a chunk's accesses: 0 unknown, 1 none, 2 all by one thread, 3 by
+/// several.
 fn access_state(chunk: &Chunk) -> u8 {
     match &chunk.accesses {
         None => 0,

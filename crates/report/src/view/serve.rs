@@ -1,7 +1,7 @@
 //! Serves one page to browsers of this machine.
 //!
 //! The page shows the contents of a process's memory, and other users of the machine can connect
-//! too, so its address holds a random token.
+//! too, so its address contains a random token.
 
 use memhook_foreign::{Answer, HttpServer};
 use std::{
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// Most connections at the same time.
+/// Maximum number of simultaneous connections.
 const MOST_READERS: usize = 64;
 /// Time limit for a reader to take the page, long enough for a slow line.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Parses a port of this machine, or an address and a port.
 ///
 /// # Errors
-/// The expected form.
+/// The error describes the expected form.
 pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let port = text.parse().map(|port: u16| (Ipv4Addr::LOCALHOST, port));
     port.map(SocketAddr::from)
@@ -28,7 +28,7 @@ pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
         .map_err(|_| "expected a port, or an address and a port like 127.0.0.1:8080".into())
 }
 
-/// A server of one page, at an address that is already taken.
+/// A server of one page, bound to its address.
 pub struct Server {
     listener: TcpListener,
     /// Part of the path that every request must have.
@@ -38,13 +38,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the address. `own_name`: the name of this host, by which browsers may ask for it.
+    /// Binds to the address. `own_name` is the name of this host, which browsers may use in
+    /// requests.
     ///
     /// # Errors
-    /// When the address is in use, or there are no random numbers.
+    /// Fails if the address is in use, or if there are no random numbers.
     pub fn bind(address: SocketAddr, own_name: &str) -> Result<Server> {
         let mut random = [0; 16];
-        // Never blocks once the machine has started (random(4)).
+        // Reading never blocks once the machine has started (random(4)).
         File::open("/dev/urandom")?.read_exact(&mut random)?;
         Ok(Server {
             listener: TcpListener::bind(address)?,
@@ -53,7 +54,7 @@ impl Server {
         })
     }
 
-    /// Returns true if other machines can reach it.
+    /// Returns true if other machines can reach the server.
     ///
     /// # Errors
     /// Errors of getsockname(2).
@@ -73,16 +74,16 @@ impl Server {
         ))
     }
 
-    /// Answers on threads of its own until the process ends.
+    /// Answers in separate threads until the process ends.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// Fails if no thread can be started.
     pub fn start(self, page: Vec<u8>) -> Result<()> {
         let page: Arc<[u8]> = page.into();
         let server = HttpServer {
             names: vec![self.own_name],
             most_clients: MOST_READERS,
-            // A browser asks from one address, and the page is for one browser.
+            // A browser connects from one address, and the page is for one browser.
             most_of_one: MOST_READERS,
             answer_within: PATIENCE,
             answer_at_once: Box::new(|_| None),
@@ -103,7 +104,7 @@ fn answer(path: &str, token: &str, page: &Arc<[u8]>) -> Answer {
     }
 }
 
-/// Compares in a time that does not reveal how much of it is right.
+/// Compares in a time that does not reveal how much of the token is right.
 fn is_equal(given: &str, token: &str) -> bool {
     let differing = given
         .bytes()

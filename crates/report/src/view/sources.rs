@@ -1,7 +1,8 @@
-//! Source lines around the frames of a page, from files below the directories that the user gave.
+//! Source lines around the frames of a page, from files below the directories that the user named.
 //!
-//! Pages are made to be shared, but debug information, which may come from anywhere, decides whose lines they show: it
-//! could name any file of the user's. So only source code is taken, and only from these directories.
+//! Pages are made to be shared. Debug information, which may be untrusted, decides whose lines they
+//! show, and could name any of the user's files. So only source code is included, and only from
+//! these directories.
 
 use crate::{Profile, SourceLines};
 use memhook_foreign::open_below;
@@ -13,13 +14,13 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Lines before and after a frame's own.
+/// Number of lines before and after a frame's own.
 const AROUND: u32 = 5;
-/// Most lines of a page; the largest sites come first.
+/// Maximum number of lines of a page. The largest sites come first.
 const MOST_LINES: usize = 40_000;
-/// Length at which lines are cut: longer ones are generated code.
+/// Length at which lines are cut. Longer ones are generated code.
 const LONGEST_LINE: usize = 300;
-/// Largest size of a file: larger ones are not source code that people wrote.
+/// Maximum size of a file. Larger ones are not source code that people wrote.
 const LARGEST_FILE: u64 = 8 << 20;
 /// File name endings of source code.
 const ENDINGS: &[&str] = &[
@@ -74,7 +75,7 @@ pub fn source_lines(profile: &Profile, directories: &[PathBuf]) -> Vec<SourceLin
     found
 }
 
-/// Iterates over files and lines of the frames, those of the sites with the most bytes first.
+/// Iterates over files and lines of the frames. Sites with the most bytes come first.
 fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
     let mut sites: Vec<_> = profile.sites.iter().collect();
     sites.sort_by_key(|site| Reverse(site.measures.live.bytes.max(site.measures.peak.bytes)));
@@ -87,7 +88,7 @@ fn places(profile: &Profile) -> impl Iterator<Item = (&str, u32)> {
     frames.filter_map(|frame| Some((frame.frame.file.as_deref()?, frame.frame.line?)))
 }
 
-/// Reads the file whose path below a directory is the longest end of this path.
+/// Reads the file below a directory whose path matches the longest end of this path.
 fn read(file: &str, directories: &[PathBuf]) -> Option<Vec<String>> {
     let path = plain(Path::new(file));
     let ending = Path::new(path.last()?).extension()?.to_str()?;
@@ -98,7 +99,7 @@ fn read(file: &str, directories: &[PathBuf]) -> Option<Vec<String>> {
         ends.map(move |end| (directory, end))
     });
     let text = candidates.find_map(|(directory, end)| {
-        // Follows no link out of the directory.
+        // This follows no link out of the directory.
         let file = open_below(directory, &end).ok()?;
         let mut text = Vec::new();
         let read = file.take(LARGEST_FILE + 1).read_to_end(&mut text).ok()?;
@@ -171,7 +172,7 @@ mod tests {
         std::fs::remove_dir_all(directory).expect("there");
     }
 
-    /// Pages are shared, so they contain nothing from outside the directory, and nothing but source code.
+    /// Pages are shared, so they contain nothing from outside the directory, and only source code.
     #[test]
     fn only_source_code_below_the_directory() {
         let scratch = std::env::temp_dir().join(format!("memhook-secrets-{}", std::process::id()));

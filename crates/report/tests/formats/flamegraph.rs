@@ -50,8 +50,7 @@ fn rectangles_add_up() {
                     assert!(row.iter().all(lies), "{depth}");
                 }
             }
-            // Whole stacks: the outermost frames that are drawn cover everything but the narrowest
-            // parts.
+            // The outermost frames that are drawn cover all stacks but the narrowest ones.
             let drawn: u64 = rows.get(&1).into_iter().flatten().map(|(s, e)| e - s).sum();
             let narrow = (total as f64 * 0.1 / 1180.0) as u64 * 60;
             assert!(drawn + narrow >= total, "{drawn} of {total}");

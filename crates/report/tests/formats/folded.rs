@@ -1,6 +1,6 @@
 use crate::*;
 
-/// Splits a line like flamegraph.pl and inferno: at the last space, then at semicolons.
+/// The test splits a line as flamegraph.pl and inferno do: at the last space, then at semicolons.
 #[test]
 fn every_stack_has_its_value() {
     for profile in profiles() {

@@ -23,7 +23,8 @@ fn in_its_units(bytes: u64) -> String {
     }
 }
 
-/// Returns the sum of heaptrack_print's folded stacks for a cost, which it writes in full.
+/// Returns the sum of heaptrack_print's folded stacks for a cost, which they contain with all
+/// digits.
 fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     let stacks = TemporaryFile::new(&format!("{cost}.folded"), b"");
     let mut command = Command::new(installed("heaptrack_print"));
@@ -47,7 +48,7 @@ fn folded_sum(file: &TemporaryFile, cost: &str) -> u64 {
     text.lines().map(value).sum()
 }
 
-/// A point with this many resident MiB.
+/// Returns a point with this many resident MiB.
 fn resident(mib: u64) -> memhook_report::ResidentPoint {
     memhook_report::ResidentPoint {
         anonymous_bytes: (mib - 1) << 20,
@@ -95,7 +96,7 @@ fn heaptrack_print_agrees() {
         assert_eq!(value(&text, "total memory leaked: "), in_its_units(live));
         let resident = value(&text, "peak RSS (including heaptrack overhead): ");
         assert_eq!(resident, in_its_units(7 << 20));
-        // Two digits are few; the folded stacks have all of them.
+        // heaptrack rounds to two digits. The folded stacks have all of them.
         for (cost, expected) in [
             ("allocations", allocations),
             ("temporary", temporary),
@@ -107,8 +108,8 @@ fn heaptrack_print_agrees() {
     }
 }
 
-/// heaptrack_gui keeps a list by index, and appends to it when an index equals its length; it crashes on a
-/// larger one.
+/// heaptrack_gui keeps a list by index, and appends to it if an index equals its length. It crashes
+/// on a larger one.
 #[test]
 fn indices_come_in_the_order_of_their_first_allocations() {
     let (mut checked, mut unusual) = (0, 0);
@@ -117,7 +118,7 @@ fn indices_come_in_the_order_of_their_first_allocations() {
         let text = String::from_utf8(bytes).expect("text");
         let index = |line: &str| u64::from_str_radix(line, 16).expect("a number");
         let mut allocated = text.lines().filter_map(|line| line.strip_prefix("+ "));
-        // A run with hardly any blocks may have none that can be the first.
+        // A run with hardly any blocks may have no block that can be the first.
         if allocated.clone().next().is_some_and(|first| first != "0") {
             unusual += 1;
             continue;

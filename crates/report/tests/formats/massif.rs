@@ -20,7 +20,7 @@ fn ms_print_agrees() {
         };
         let (peak, live) = (of(Measure::Peak), of(Measure::Live));
         assert!(text.contains(" (peak)"), "{text}");
-        // Two trees: of the peak and of the end.
+        // There are two trees, of the peak and of the end.
         let roots: Vec<&str> = text
             .lines()
             .filter(|l| l.contains("(heap allocation functions)"))

@@ -34,7 +34,7 @@ fn pprof(file: &TemporaryFile, options: &[&str]) -> String {
     output_of(&mut command)
 }
 
-/// Returns function to (flat, cumulative) from `-top` in single bytes.
+/// Returns flat and cumulative values by function, from `-top` in single bytes.
 fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> {
     let index = format!("-sample_index={sample_type}");
     let unit = if sample_type.ends_with("space") {
@@ -68,7 +68,7 @@ fn top(file: &TemporaryFile, sample_type: &str) -> BTreeMap<String, (u64, u64)> 
             .expect("one");
         words.next();
         let mut name = words.collect::<Vec<_>>().join(" ");
-        // pprof's mark of functions that are only ever inlined.
+        // pprof marks functions that are only ever inlined.
         if let Some(bare) = name
             .strip_suffix(" (inline)")
             .or(name.strip_suffix(" (partial-inline)"))
@@ -105,8 +105,8 @@ fn expected(
     sums
 }
 
-/// Returns names, frame by frame: the same in every format. pprof prints them with single
-/// spaces.
+/// Returns the names, frame by frame, which are the same in every format. pprof prints them with
+/// single spaces.
 fn names(profile: &Profile) -> Vec<String> {
     let names = profile.frames.iter().map(|frame| frame_name(&frame.frame));
     names

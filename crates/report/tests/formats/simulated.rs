@@ -1,4 +1,4 @@
-//! A run invented event by event, and its profile.
+//! A run with simulated events, and its profile.
 
 use memhook_report::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ impl Random {
     }
 }
 
-/// Functions with characters that a format might trip over.
+/// Functions with characters that a format might mishandle.
 const FUNCTIONS: [&str; 12] = [
     "main",
     "serve(int)",
@@ -60,7 +60,7 @@ pub fn profile(seed: u64, events: u64, stacks: u64) -> Profile {
     let mut sums: Vec<Sum> = profile.sites.iter().map(|_| Sum::default()).collect();
     let mut sizes: Vec<BTreeMap<u8, u64>> = vec![BTreeMap::new(); sums.len()];
     let mut blocks: Vec<Block> = Vec::new();
-    // For each thread, the site that allocated last, if it has not released since.
+    // For each thread, the site that allocated last, if the thread has not released since.
     let mut last: BTreeMap<u32, usize> = BTreeMap::new();
     let mut changed = BTreeSet::new();
     let mut is_at_peak = false;

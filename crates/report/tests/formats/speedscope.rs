@@ -1,8 +1,7 @@
 use crate::*;
 use serde::Deserialize;
 
-/// The part of speedscope's published schema that is used: no other field is
-/// allowed.
+/// The part of speedscope's published schema that is used. No other field is allowed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
@@ -80,7 +79,7 @@ fn every_stack_has_its_value() {
             }
             // The flame graph has the same name for the same frame.
             let name = |frame: &ProfileFrame| frame_name(&frame.frame);
-            // A function and line is one frame, which speedscope sums up.
+            // A function and a line form one frame, which speedscope sums up.
             let mut distinct = std::collections::HashSet::new();
             for frame in &file.shared.frames {
                 let is_new = distinct.insert((&frame.name, &frame.file, frame.line));

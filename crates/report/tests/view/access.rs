@@ -3,8 +3,8 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// Every element that can have the focus has a role and a name, as the browser reports them to
-/// screen readers.
+/// Checks that every element that can have the focus has a role and a name, as the browser reports
+/// them to screen readers.
 fn assert_named(browser: &mut Browser, what: &str) {
     let tree = browser.call("Accessibility.getFullAXTree", json!({}));
     let nodes = tree["nodes"].as_array().expect("nodes");
@@ -43,7 +43,7 @@ fn everything_has_a_role_and_a_name() {
     assert_named(&mut browser, "functions");
     let picked = "[...document.querySelectorAll('#body > *')].every((row) => row.getAttribute('role') === 'row' && row.hasAttribute('aria-selected') && [...row.children].every((cell) => cell.getAttribute('role') === 'gridcell'))";
     assert_eq!(browser.value(picked), true);
-    // A strict policy forbids handlers in attributes.
+    // A strict content security policy forbids handlers in attributes.
     let handlers = "[...document.querySelectorAll('*')].filter((e) => [...e.attributes].some((a) => /^on/.test(a.name))).length";
     assert_eq!(browser.value(handlers), 0);
     assert_eq!(browser.complaints, Vec::<String>::new());
@@ -102,7 +102,7 @@ fn the_focus_goes_through_the_page_in_reading_order() {
     ];
     let places: Vec<usize> = stops.iter().map(|id| place(id)).collect();
     assert!(places.is_sorted_by(|a, b| a < b), "{order:?}");
-    // Each stop is visible.
+    // Each stop of the focus is visible.
     browser.value("document.getElementById('only').focus()");
     browser.key("Tab");
     let outline = browser.value("getComputedStyle(document.activeElement).outlineStyle");
@@ -110,7 +110,8 @@ fn the_focus_goes_through_the_page_in_reading_order() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// axe-core is not part of this repository: `npm pack axe-core`, and `MEMHOOK_AXE=axe.min.js`.
+/// axe-core is not part of this repository. Get it with `npm pack axe-core`, and set
+/// `MEMHOOK_AXE=axe.min.js`.
 #[test]
 #[ignore = "needs axe-core, which MEMHOOK_AXE names"]
 fn axe_finds_nothing() {

@@ -1,8 +1,9 @@
-//! The address holds the state: every reader who opens it sees the same.
+//! The address holds the state, so every reader who opens it sees the same.
 
 use super::*;
 
-/// The visible page, however far the table is scrolled: texts, the order of the rows, frames of the graph.
+/// Expression for the visible page, however far the table is scrolled: texts, the order of the
+/// rows, frames of the graph.
 const SEEN: &str = "JSON.stringify([[...document.querySelectorAll('h1, h2, h3, p, dd, li, button, span, output, small')].filter((e) => !e.hidden && !e.closest('#body, #tip')).map((e) => e.textContent), app.table.rows.map((row) => row.key), app.flame.drawn.map(({ frame, x, y, width }) => [app.flame.text(frame), x, y, width]), document.documentElement.dataset.theme, document.getElementById('search').value, ...['module', 'thread', 'least', 'most', 'from', 'to'].map((id) => document.getElementById(id).value)])";
 
 #[test]
@@ -18,13 +19,14 @@ fn an_address_opens_the_same_view() {
     let (x, y) = browser.middle_of("#timeline");
     browser.drag((x - 300.0, y), (x + 100.0, y));
     let steps: [&[&str]; 3] = [
-        // A window, another measure and unit, a search that filters, the order, a pick, a large table, the other theme.
+        // These set a window, another measure and unit, a search that filters, the order, a pick, a
+        // large table, and the other theme.
         &[
             "4", "b", "g", "/", "c", "a", "c", "h", "e", "Enter", "Escape", "j", "j", "t", "c",
         ],
-        // Both panels again, and a zoom in an icicle, with wrappers shown.
+        // These show both panels again, and a zoom in an icicle, with wrappers shown.
         &["Escape", "Escape", "Escape", "Escape", "f", "w"],
-        // A sandwich.
+        // These show a sandwich.
         &["j", "s"],
     ];
     let clicks: [&[&str]; 3] = [
@@ -47,7 +49,7 @@ fn an_address_opens_the_same_view() {
             browser.drag(at, at);
             assert_ne!(browser.text("#path"), "");
         }
-        // The pointer opens something by itself.
+        // The pointer would open a tip by itself.
         browser.value("hideTip()");
         browser.wait("location.hash.slice(1) === addressOf(app.data, app.state)");
         let fragment = browser.text_of("location.hash");

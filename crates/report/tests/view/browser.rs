@@ -1,7 +1,7 @@
 //! Headless Chromium, driven through its debugging pipe: JSON messages, each followed by a zero byte.
 //!
-//! It takes far longer to start than to open a page, so a process is kept for the next test. Each page has a context of
-//! its own, like a new profile: it shares nothing with other pages.
+//! Chromium takes far longer to start than to open a page, so a process is kept for the next test.
+//! Each page has its own context, like a new profile: it shares nothing with other pages.
 
 use memhook_tests::programs::installed;
 use serde_json::{Value, json};
@@ -15,11 +15,11 @@ use std::sync::{Mutex, PoisonError};
 /// Processes without a page.
 static IDLE: Mutex<Vec<Process>> = Mutex::new(Vec::new());
 
-/// A process of Chromium. It ends when its pipe is closed, at the latest with the tests.
+/// A process of Chromium. It ends when its pipe is closed, at the latest when the tests end.
 struct Process {
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    /// Its files, which are removed after it.
+    /// Directory of the process's files, which is removed after its end.
     profile: PathBuf,
     next: u64,
 }
@@ -63,7 +63,7 @@ impl Process {
         }
     }
 
-    /// Sends a message; `event` gets the other messages that come before its answer.
+    /// Sends a message. `event` gets the other messages that come before the answer.
     fn call(&mut self, mut message: Value, mut event: impl FnMut(&Value)) -> Value {
         self.next += 1;
         let id = json!(self.next);
@@ -89,7 +89,7 @@ impl Process {
 
 /// A browser with one page.
 pub struct Browser {
-    /// Its process; taken on closing.
+    /// Process of the browser. Closing takes it.
     process: Option<Process>,
     context: Value,
     session: Value,
@@ -98,7 +98,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Opens a file in a window of this size, and waits until it is shown: until this expression is true.
+    /// Opens a file in a window of this size, and waits until the expression `ready` is true.
     pub fn open(page: &Path, width: u32, height: u32, ready: &str) -> Browser {
         Browser::open_at(page, "", (width, height), ready)
     }
@@ -137,7 +137,7 @@ impl Browser {
         browser
     }
 
-    /// Calls the protocol; returns the result.
+    /// Calls a method of the protocol, and returns the result.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         let message = json!({ "method": method, "params": parameters, "sessionId": self.session });
         let mut process = self.process.take().expect("it is open");
@@ -155,7 +155,7 @@ impl Browser {
     }
 
     fn note(&mut self, event: &Value) {
-        // The previous page may still send something.
+        // The previous page may still send events.
         if event["sessionId"] != self.session {
             return;
         }
@@ -201,7 +201,7 @@ impl Browser {
         self.text_of(&format!("document.querySelector({selector:?}).textContent"))
     }
 
-    /// Waits until an expression is true; the test's own limit ends a wait without success.
+    /// Waits until an expression is true. If it never is, the test's own time limit ends the wait.
     pub fn wait(&mut self, expression: &str) {
         for _ in 0..4800 {
             if self.value(expression) == json!(true) {
@@ -260,7 +260,8 @@ impl Browser {
 
     /// Presses a key.
     pub fn key(&mut self, key: &str) {
-        // Their default actions (moving the focus, pressing a button) depend on the code.
+        // The default actions of these keys (moving the focus, pressing a button) depend on the
+        // code.
         let code = match key {
             "Tab" => 9,
             "Enter" => 13,
@@ -289,7 +290,7 @@ impl Browser {
         let behavior = json!({ "behavior": "allow", "downloadPath": directory });
         self.call("Page.setDownloadBehavior", behavior);
         self.click(selector);
-        // Until the download is done, its file has another name.
+        // Until the download is done, the file has another name.
         let file = || {
             let mut files = std::fs::read_dir(&directory)
                 .expect("the directory")
@@ -306,7 +307,7 @@ impl Browser {
         for _ in 0..4800 {
             if let Some(path) = file() {
                 let text = std::fs::read_to_string(&path).expect("the download");
-                // On a slow machine it may have its name before its text.
+                // On a slow machine, the file may have its name before its text.
                 if !text.is_empty() {
                     std::fs::remove_file(path).expect("the download");
                     return text;
@@ -334,7 +335,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // No other test sees the state in which a test has failed.
+        // No other test may get a process in which a test has failed.
         if std::thread::panicking() {
             return;
         }

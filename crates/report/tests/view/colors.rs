@@ -5,8 +5,9 @@ use serde_json::json;
 
 type Matrix = [[f64; 3]; 3];
 
-/// Perceived linear red, green and blue: normally, and with protanopia, deuteranopia and tritanopia (Machado, Oliveira
-/// and Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency", severity 1).
+/// Matrices from linear red, green and blue to perceived ones: normally, and with protanopia,
+/// deuteranopia and tritanopia (Machado, Oliveira and Fernandes 2009, "A Physiologically-based
+/// Model for Simulation of Color Vision Deficiency", severity 1).
 const VISIONS: [(&str, Matrix); 4] = [
     (
         "normal",
@@ -38,7 +39,8 @@ const VISIONS: [(&str, Matrix); 4] = [
     ),
 ];
 
-/// Difference below which adjacent areas begin to look alike (CIE 1976; about 2.3 is just noticeable).
+/// Difference below which adjacent areas begin to look alike (CIE 1976, where about 2.3 is just
+/// noticeable).
 const LEAST_DIFFERENCE: f64 = 12.0;
 
 fn linear(color: &str) -> [f64; 3] {
@@ -133,7 +135,8 @@ fn colours_differ_for_everybody_and_text_can_be_read() {
                 }
             }
         }
-        // Severity is shown by lightness: everybody sees its order, and text is readable on all of it.
+        // Lightness shows the severity, so that everybody sees its order and text is readable on
+        // every step.
         let steps: Vec<String> = (0..12).map(|n| color(&format!("severity-{n}"))).collect();
         for (vision, matrix) in &VISIONS {
             let seen = steps.iter().map(|c| lab(times(matrix, linear(c)))[0]);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[test]
 fn red_is_more_and_blue_is_less() {
     let new = run();
-    // The old run has twice as much of everything that worker 1 has, and nothing of the rest.
+    // The old run has twice as many bytes of worker 1, and none of the others.
     let mut old = new.clone();
     let worker = new.sites[0].tid;
     for site in &mut old.sites {
@@ -36,8 +36,8 @@ fn red_is_more_and_blue_is_less() {
         shown.contains(if change > 0 { "(+" } else { "(-" }),
         "{shown}"
     );
-    // Frames of the new run alone are as red as possible; a third of worker 1's bytes in both runs are
-    // the new one's.
+    // Frames of the new run alone are as red as possible. A third of worker 1's bytes in both runs
+    // belongs to the new one.
     let step = |is_worker: bool| {
         format!(
             "(() => {{ const {} = app; const of = (site) => data.strings[data.sites.thread[site]].includes('({worker})') === {is_worker}; \
@@ -85,7 +85,7 @@ fn the_page_joins_what_the_command_joins() {
     for site in old.sites.iter_mut().step_by(2) {
         site.measures.live.bytes /= 2;
     }
-    // A stack of the old build that the new one has only in part.
+    // The stack of the old build is in the new one only in part.
     let deep = |stack: &&mut Vec<u32>| stack.len() > 3;
     old.stacks.iter_mut().find(deep).expect("a stack").remove(0);
     let found = memhook_report::diff(&old, &new, Measure::Live, usize::MAX);
@@ -105,7 +105,7 @@ fn the_page_joins_what_the_command_joins() {
     expected.sort_unstable();
     rows.sort_unstable();
     assert_eq!(rows, expected);
-    // Nor does a function have two modules, or the graph would show it twice.
+    // No function has two modules, because the graph would show it twice.
     let old = "app.data.frames.function.some((name, i) => !app.data.strings[name].includes('+0x') && app.data.strings[app.data.frames.module[i]].endsWith('.old'))";
     assert_eq!(browser.value(old), false);
     assert_eq!(browser.complaints, Vec::<String>::new());
@@ -139,7 +139,7 @@ fn what_the_graph_shows_can_be_saved() {
         .as_u64()
         .expect("frames");
     assert_eq!(count("title") as u64, drawn);
-    // One more is behind all.
+    // One more rectangle is behind all others.
     assert_eq!(count("rect") as u64, drawn + 1);
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::BTreeMap;
 
-/// A run in which some functions are wrappers by their names.
+/// Returns a run in which some functions are wrappers by their names.
 fn run_with_wrappers() -> Profile {
     let mut profile = run();
     for frame in &mut profile.frames {
@@ -18,7 +18,7 @@ fn run_with_wrappers() -> Profile {
     profile
 }
 
-/// Names of all drawn frames of the graph, and of all rows.
+/// Expression for the names of all drawn frames of the graph, and of all rows.
 const DRAWN: &str = "[...app.flame.drawn.map(({ frame }) => app.flame.text(frame)), ...app.table.rows.map((row) => rowName(app, app.state.group, row.key).name)].join('\\n')";
 
 #[test]
@@ -33,13 +33,13 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
         assert!(!has(&mut browser, name), "{name}");
     }
     assert_eq!(browser.text("#hidden"), "(2 hidden)");
-    // Nothing is lost: hidden frames count for their callers.
+    // Nothing is lost, because hidden frames count for their callers.
     let whole = sum(&profile, Measure::Live, Unit::Bytes);
     let all = format!("{}, 100.0 % of all live bytes", bytes(whole));
     assert_eq!(browser.text("#shown"), all);
     let own = "app.table.rows.reduce((sum, row) => sum + row.self, 0)";
     assert_eq!(browser.value(own).as_u64(), Some(whole));
-    // Sites are known by the first frame that is not a wrapper.
+    // Sites are named after the first frame that is not a wrapper.
     let innermost =
         |site: &&ProfileSite| functions(&profile, site).first() == Some(&Some("zmalloc"));
     assert!(
@@ -79,7 +79,7 @@ fn wrappers_are_hidden_by_a_list_that_can_be_edited() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The page uses the rule of reports and the gate.
+/// The page uses the same rule as reports and the gate.
 #[test]
 fn the_page_hides_what_reports_skip() {
     let names = [
@@ -115,8 +115,8 @@ fn the_page_hides_what_reports_skip() {
     assert_eq!(texts(&mut browser, &hidden), skipped);
 }
 
-/// Returns by name the live memory of stacks in which the outermost call of a function is called from there,
-/// or calls it.
+/// Returns the live memory of the direct callers (`is_caller`) or callees of the outermost call of
+/// a function, by name.
 fn neighbours(profile: &Profile, function: &str, is_caller: bool) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for site in profile
@@ -141,7 +141,7 @@ fn neighbours(profile: &Profile, function: &str, is_caller: bool) -> BTreeMap<St
     sums
 }
 
-/// Only an empty sandwich has its hint.
+/// Only an empty sandwich shows the hint.
 #[test]
 fn the_hint_of_the_sandwich_goes_with_it() {
     let profile = super::space::placed_run();
@@ -212,7 +212,7 @@ fn a_sandwich_has_callers_and_callees() {
         let expected = neighbours(&profile, "cache_insert", is_caller);
         assert!(!expected.is_empty());
         for (name, value) in expected {
-            // Names are shown shortened, on one line.
+            // Names are shortened to one line.
             if name.contains(['<', '{', '\n']) {
                 continue;
             }
@@ -258,7 +258,8 @@ fn a_graph_can_be_walked_by_keyboard() {
     assert_eq!(browser.text("#details h2"), deeper);
     browser.key("ArrowDown");
     assert!(browser.text("#said").starts_with(&format!("{widest}, ")));
-    // The picture marks the keyboard's position: a pixel of the frame's border has the colour of text.
+    // The picture marks the keyboard's position: a pixel of the frame's border has the colour of
+    // text.
     let border = "(() => { const { canvas } = app.flame; const p = app.flame.cursorPlace(); const c = canvas.getContext('2d').getImageData(p.x + 1, p.y + 1, 1, 1).data; \
                   return `rgb(${c[0]}, ${c[1]}, ${c[2]})` === getComputedStyle(document.body).color; })()";
     assert_eq!(browser.value(border), true);
@@ -269,7 +270,7 @@ fn a_graph_can_be_walked_by_keyboard() {
         (browser.text("#path").as_str(), browser.text("#shown")),
         ("", all)
     );
-    // In the other direction where the root is above.
+    // With the root at the top, the keys go in the other direction.
     browser.click("#shapes [data-name=icicle]");
     browser.value("document.getElementById('flame').focus()");
     browser.key("ArrowDown");
@@ -277,7 +278,7 @@ fn a_graph_can_be_walked_by_keyboard() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Picking a row shows its place in the graph.
+/// The graph marks the stack of a picked row.
 #[test]
 fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
     let profile = run();
@@ -296,7 +297,7 @@ fn the_stack_of_a_picked_row_is_marked_in_the_graph() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The outermost frame of a cut stack is not mistaken for the program's begin.
+/// The outermost frame of a cut stack is not mistaken for the program's start.
 #[test]
 fn stacks_that_were_cut_have_a_frame_of_their_own() {
     let profile = run();
@@ -325,7 +326,7 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
         let cut = cut().filter(|site| site.truncated == is_unfollowed);
         share(cut.map(|site| site.measures.allocated.blocks).sum(), whole)
     };
-    // A larger --depth helps only with the first ones.
+    // A larger --depth helps only with the first kind.
     let expected = format!(
         "stacks of {} of the blocks are cut (--depth 6), stacks of {} of the blocks could not be followed to their end",
         part(false),
@@ -346,7 +347,7 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
         unfollowed.contains("was not followed any further:"),
         "{unfollowed}"
     );
-    // Whatever the reason.
+    // The frame exists whatever the reason.
     let mut of_depth = profile.clone();
     for site in &mut of_depth.sites {
         site.truncated = false;
@@ -360,7 +361,7 @@ fn stacks_that_were_cut_have_a_frame_of_their_own() {
     let page = Page::of(&of_depth, "cut-at-depth");
     let mut other = Browser::open(&page.0, 1400, 900, READY);
     assert_eq!(other.value(&format!("{frame}.value")).as_u64(), Some(live));
-    // It is not a function.
+    // The frame is not a function.
     browser.click("#groups [data-name=function]");
     let names = browser.text_of("app.table.rows.map((row) => app.data.strings[row.key]).join()");
     assert!(!names.contains("not recorded"), "{names}");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Controls that remain outside the window or cut off, even after scrolling to them.
+/// Expression for controls that remain outside the window or cut off, even after scrolling to them.
 const LOST: &str = "[...document.querySelectorAll('button, input, select, #flame, #table, #details')].filter((e) => !e.hidden && !e.closest('dialog, [hidden]')).filter((e) => { \
     e.scrollIntoView({ block: 'center' }); const r = e.getBoundingClientRect(); \
     const at = document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2); \
@@ -34,14 +34,14 @@ fn one_row_each_at_1400_pixels() {
         "#measures [data-name=live]",
         "#shapes [data-name=flame]",
     ] {
-        // Choices without data here are disabled.
+        // Choices without data are disabled.
         if browser.value(&format!("document.querySelector('{choice}').disabled")) == true {
             continue;
         }
         browser.click(choice);
         assert_eq!(browser.value(head), 1, "{choice}");
     }
-    // The graph has most of the height, and when enlarged all of the width.
+    // The graph has most of the height, and all of the width when enlarged.
     let room = "byId('flames').clientHeight / innerHeight";
     let part = browser.value(room).as_f64().expect("a part");
     assert!(part > 0.33, "{part}");
@@ -103,7 +103,7 @@ fn the_graph_is_in_sight_at_800_by_600() {
     assert!(seen >= 200.0, "{seen} pixels of the graph");
     let within = "document.documentElement.scrollWidth";
     assert!(browser.value(within).as_u64() <= Some(800));
-    // Without the chart there is more of it.
+    // Without the chart, more of the graph is visible.
     browser.click("#open-charts [data-name=heap]");
     let more = "innerHeight - byId('flames').getBoundingClientRect().top";
     assert!(browser.value(more).as_f64().expect("pixels") >= seen + 80.0);
@@ -168,7 +168,7 @@ fn a_shallow_graph_leaves_its_room_to_the_table() {
         let [shallow, deep] = [3, 60].map(|depth| {
             let page = Page::of(&of_depth(depth), &format!("deep-{depth}"));
             let mut browser = Browser::open(&page.0, size.0, size.1, READY);
-            // The frames of the root are rows of their own.
+            // The frames of the root have separate rows.
             browser.click("#root");
             browser.picture(&format!("deep-{depth}-{}", size.0));
             let found: [u64; 2] = serde_json::from_value(browser.value(heights)).expect("numbers");

@@ -2,7 +2,8 @@
 //!
 //! With `MEMHOOK_PICTURES=DIRECTORY` the tests save pictures there.
 
-// Provides the `#[test]` that lets tests pass whose requirements are not installed.
+// The crate provides the `#[test]` that lets a test pass if it needs a program that is not
+// installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -28,7 +29,7 @@ use browser::Browser;
 use memhook_report::*;
 use std::path::PathBuf;
 
-/// True once the script has drawn everything.
+/// Expression that is true after the script has drawn everything.
 const READY: &str = "document.body && document.body.dataset.ready === 'yes'";
 
 /// The page of a profile, removed at the end of the test.
@@ -92,7 +93,7 @@ fn live_below(profile: &Profile, function: &str) -> u64 {
     live_amount_below(profile, function).bytes
 }
 
-/// Writes a share like the page.
+/// Formats a share as the page does.
 fn share(part: u64, whole: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / whole as f64)
 }

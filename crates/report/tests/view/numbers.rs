@@ -1,4 +1,4 @@
-//! Sums of the page are those of the profile, even for empty, sampled or large runs.
+//! Sums of the page equal those of the profile, even for empty, sampled or large runs.
 
 use super::*;
 use memhook_ledger::TimeTaken;
@@ -57,7 +57,7 @@ fn selections_agree_with_the_profile() {
         browser.key("b");
     }
 
-    // A window: the middle third of the chart.
+    // A window is selected: the middle third of the chart.
     browser.key("4");
     let (x, y) = browser.middle_of("#timeline");
     browser.drag((x - 200.0, y), (x + 200.0, y));
@@ -75,7 +75,7 @@ fn selections_agree_with_the_profile() {
     let expected = format!("{}, 100.0 % of all allocated bytes", bytes(all));
     assert_eq!(shown(&mut browser), expected);
 
-    // A row: its stack and its source.
+    // A row shows its stack and its source.
     browser.key("1");
     browser.key("j");
     browser.picture("row");
@@ -89,7 +89,7 @@ fn selections_agree_with_the_profile() {
     let frames = browser.value("document.querySelectorAll('#details ol.stack li').length");
     assert!(frames.as_u64().is_some_and(|n| n > 0), "{frames}");
 
-    // The numbers beside it follow the window.
+    // The numbers next to the stack follow the window.
     browser.drag((x - 200.0, y), (x + 200.0, y));
     let titles = browser
         .value("[...document.querySelectorAll('#details h3')].map((e) => e.textContent).join()");
@@ -103,7 +103,7 @@ fn selections_agree_with_the_profile() {
     assert_eq!(number, "live in the window");
     browser.click("#whole");
 
-    // A frame of the graph.
+    // A frame of the graph shows its numbers.
     browser.key("Escape");
     browser.click("#shapes [data-name=icicle]");
     let (x, _) = browser.middle_of("#flame");
@@ -168,7 +168,7 @@ fn estimates_have_their_errors() {
     for change in &mut profile.changes {
         change.live.variance = 9e6;
     }
-    // Memory that no sample has hit counts once, for a site as for all of them.
+    // Memory that no sample has hit counts once, both for a site and for the sum of all sites.
     let error = bytes((1e6 * profile.sites.len() as f64 + 4e6).sqrt().round() as u64);
     let page = Page::of(&profile, "sampled");
     let mut browser = Browser::open(&page.0, 1500, 940, READY);
@@ -188,7 +188,7 @@ fn estimates_have_their_errors() {
         bytes(live.bytes)
     );
     assert_eq!(browser.text("#shown"), all);
-    // A row of a single site, its details, and its other column with blocks as the unit.
+    // Checks a row of a single site, its details, and its other column with blocks as the unit.
     let of_a_site = |stack: usize| {
         let sites = profile.sites.iter().filter(|s| s.stack as usize == stack);
         with_error(sites.map(|s| s.measures.live).sum())
@@ -206,8 +206,8 @@ fn estimates_have_their_errors() {
     let other = browser.text(".row.picked .other");
     assert!(expected.contains(&other), "{other}");
     browser.key("b");
-    // A thread has the errors of its sites; a part of the run has those at its end, three times as large
-    // here.
+    // A thread combines the errors of its sites. A part of the run has the errors at both of its
+    // ends, three times as large here.
     browser.click("#groups [data-name=thread]");
     let value = browser.text(".row .value");
     assert!(value.contains(" \u{b1} "), "{value}");
@@ -255,7 +255,7 @@ fn ten_thousand_sites() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The last task of a user who looks for a leak.
+/// This is the last step of a user who looks for a leak.
 #[test]
 fn who_releases_the_blocks_of_a_site() {
     let mut profile = run();
@@ -293,7 +293,7 @@ fn who_releases_the_blocks_of_a_site() {
     let amounts = ["8.0 KiB in 70 blocks", "4.0 KiB in 3 blocks"];
     let places = amounts.map(|amount| list.find(amount));
     assert!(places[0].is_some() && places[0] < places[1], "{list}");
-    // A click shows its whole stack.
+    // A click shows the whole stack.
     let frames = profile.stacks[deepest as usize].len() as u64;
     browser.value(&format!("{released}.querySelector('button').click()"));
     let folded = "[...li.querySelectorAll('.folded button')].reduce((sum, e) => sum + parseInt(e.textContent), 0)";
@@ -318,7 +318,7 @@ fn the_first_view_has_something_to_show() {
     assert_eq!(first(&profile, "first-peak"), "peak");
 }
 
-/// Leak or cache: beside the growth of a row stands its unreachable memory at the end.
+/// To tell a leak from a cache, a row shows its unreachable memory at the end next to its growth.
 #[test]
 fn rows_say_what_nothing_reaches() {
     let mut profile = run();
@@ -355,7 +355,7 @@ fn rows_say_what_nothing_reaches() {
     assert_eq!(browser.value(lost_cells), only_one);
     let overview = browser.text("#details");
     assert!(overview.contains("a gap of the search"), "{overview}");
-    // It refers to the end, whatever the window, and is a measure of its own.
+    // The column refers to the end, whatever the window, and is also a measure.
     browser.click("#columns [data-column=lost]");
     let (x, y) = browser.middle_of("#timeline");
     browser.drag((x - 200.0, y), (x, y));
@@ -370,14 +370,15 @@ fn rows_say_what_nothing_reaches() {
     let functions = "document.querySelector('.row .value').textContent";
     assert_eq!(browser.value(functions), bytes(lost.bytes));
     browser.key("1");
-    // Every function on its stack has it.
+    // Every function on the stack has the value.
     let cells = browser.value(lost_cells);
     let cells = cells.as_array().expect("cells");
     assert!(!cells.is_empty() && cells.iter().all(|cell| *cell == bytes(lost.bytes)));
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// The allocator's time of a site is the same for a window as for the run, and each caller has it, too.
+/// The allocator's time of a site is the same for a window as for the run, and each caller has it,
+/// too.
 #[test]
 fn rows_say_what_the_allocator_took() {
     let mut profile = run();
@@ -415,7 +416,7 @@ fn rows_say_what_the_allocator_took() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Sums of variances exceed the exact integers; amounts beside them stay exact.
+/// Sums of variances exceed the exact integers. Amounts next to them stay exact.
 #[test]
 fn sums_of_large_variances_are_exact() {
     let mut profile = simulated::profile(9, 3_000, 20);
@@ -425,7 +426,7 @@ fn sums_of_large_variances_are_exact() {
         ..Sampling::default()
     });
     for (site, number) in profile.sites.iter_mut().zip(0..) {
-        // More than 2^53 together, in any order; and odd.
+        // Together they exceed 2^53 in any order, and the sum is odd.
         site.measures.live.variance = if number % 2 == 0 { 3e18 } else { 900.0 };
     }
     let page = Page::of(&profile, "large-variances");

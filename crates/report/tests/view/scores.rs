@@ -6,8 +6,8 @@ use memhook_recording::{Chunk, ChunkAccesses, KeptChunks, ScoredSite};
 /// Number of chunks of the first site.
 const MANY: u64 = 1_000_000;
 
-/// A run whose first site has a million chunks and a bad score; those of the others improve one after the
-/// other.
+/// Returns a run whose first site has a million chunks and a bad score. The scores of the other
+/// sites improve one after the other.
 fn scored_run() -> Profile {
     let mut profile = run();
     let mut stacks: Vec<u32> = profile.sites.iter().map(|site| site.stack).collect();
@@ -23,7 +23,8 @@ fn scored_run() -> Profile {
             end_ns: profile.from_ns + span_ns / 2 / chunks * n + span_ns / (2 + n % 7),
             size: 16 << (n % 5),
             is_live: false,
-            // Written and read from a quarter of the lifetime on; every tenth one is not used.
+            // Chunks are written and read from a quarter of the lifetime on. Every tenth one is not
+            // used.
             accesses: Some(Box::new(if n % 10 == 9 {
                 ChunkAccesses::default()
             } else {
@@ -101,7 +102,7 @@ fn severity_colours_the_graph_and_inferences_lead_to_their_sites() {
     ] {
         assert!(panel.contains(words), "{words}: {panel}");
     }
-    // Colours: the worst site is at the last step of twelve.
+    // In the colours, the worst site is at the last step of twelve.
     browser.key("p");
     assert_eq!(browser.text_of("app.state.paint"), "score");
     assert_eq!(
@@ -164,7 +165,7 @@ fn a_million_chunks_are_rows() {
         shown,
         "1,000,000 chunks of 1,000,000 blocks, of 16 B to 256 B, the darker the larger"
     );
-    // All of them on one screen: each line covers its share.
+    // If all chunks are on one screen, each line covers its share of them.
     let lines = browser
         .value("app.chunks.drawn.length")
         .as_u64()
@@ -175,7 +176,7 @@ fn a_million_chunks_are_rows() {
         MANY
     );
     browser.picture("chunks-all");
-    // One by one: only those on the screen are drawn, at any scroll position.
+    // One by one, only chunks on the screen are drawn, at any scroll position.
     browser.click("#talls [data-name='6']");
     let box_height = browser
         .value("app.chunks.box.clientHeight")
@@ -206,7 +207,7 @@ fn a_million_chunks_are_rows() {
         chunk.start_ns / 1000 + (chunk.end_ns - chunk.start_ns) / 1000
     );
     assert_eq!(row["size"], chunk.size);
-    // So are the ticks, and the text about its accesses.
+    // The ticks of its accesses are in place, and so is the text about them.
     let accesses = chunk.accesses.expect("they are known");
     let times = browser.value("accessTimes(app.data, app.chunks.order[500000])");
     assert_eq!(
@@ -232,7 +233,7 @@ fn a_million_chunks_are_rows() {
         shown.ends_with("the darker the larger, with ticks at the first and the last access"),
         "{shown}"
     );
-    // By keyboard, too, and in the address.
+    // The keyboard works too, and the address holds the state.
     browser.value("byId('chunk-box').focus()");
     browser.key("Home");
     browser.wait("app.chunks.drawn[0].begin === 0");
@@ -299,7 +300,7 @@ fn formulas_are_columns_colours_and_measures() {
     let panel = browser.text("#details");
     assert!(panel.contains("part999.5 in all"), "{panel}");
     browser.key("4");
-    // Columns of the table of sites. Rows without a value are last in both orders.
+    // The scores are columns of the table of sites. Rows without a value are last in both orders.
     for (is_ascending, first) in [("false", "999.5"), ("true", "999.5")] {
         browser.click("[data-column='score:part']");
         assert_eq!(
@@ -316,7 +317,7 @@ fn formulas_are_columns_colours_and_measures() {
     browser.click("[data-column='score:turn']");
     let largest = "document.querySelector('.row .custom').textContent";
     assert_eq!(browser.text_of(largest), "990,000");
-    // Colours: the largest value is the worst, whatever it is.
+    // In the colours, the largest value is the worst, whatever it is.
     browser.key("p");
     browser.key("p");
     assert_eq!(browser.text_of("app.state.paint"), "score:turn");
@@ -336,7 +337,7 @@ fn formulas_are_columns_colours_and_measures() {
     let drawn = "app.flame.colorOf(app.flame.drawn.find(({ frame }) => frame.depth === 1).frame)";
     let color = browser.text_of(drawn);
     assert!(color.starts_with("--severity-"), "{color}");
-    // A measure: the graph is as wide as the sum.
+    // As a measure, the sum determines the width of the graph.
     browser.click("#measures button:nth-last-child(2)");
     assert_eq!(browser.text_of("app.state.measure"), "score:turn");
     browser.settle();
@@ -345,7 +346,7 @@ fn formulas_are_columns_colours_and_measures() {
     assert!((whole - turns).abs() < 1e-6 * turns, "{whole}, not {turns}");
     assert!(browser.text("#shown").contains("of all turn"));
     browser.picture("formulas");
-    // The panel of a site, and the table as a file.
+    // The values are in the panel of a site, and in the table saved as a file.
     browser.click("#body .row");
     let panel = browser.text("#details");
     assert!(

@@ -1,4 +1,4 @@
-//! The search, the filters, and the whole that percentages refer to.
+//! The search, the filters, and the total that percentages refer to.
 
 use super::*;
 
@@ -24,7 +24,8 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
     assert_eq!(browser.text("#shown"), all);
     assert_eq!(browser.text("#filtered"), "");
     browser.picture("search");
-    // Rows of sites with the function somewhere in their stack; its name is marked where it is shown.
+    // The rows are sites with the function somewhere in their stack. Its name is marked if it is
+    // shown.
     let marks = browser.value(
         "[...document.querySelectorAll('.row.found mark')].map((e) => e.textContent).join()",
     );
@@ -34,12 +35,12 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
     );
     let lost = browser.value("[...document.querySelectorAll('.row:not(.found)')].some((row) => row.textContent.includes('cache_grow'))");
     assert_eq!(lost, false);
-    // Frames of the graph that match, and no others.
+    // Only frames of the graph that match are marked.
     let frames = "app.flame.drawn.filter(({ frame }) => frame.label > 0 && app.result.search.byLabel[frame.label]).map(({ frame }) => app.flame.text(frame))";
     let frames = browser.value(&format!("[...new Set({frames})].join()"));
     assert_eq!(frames, "cache_grow");
 
-    // The same as a filter: percentages still refer to everything.
+    // As a filter, the search leaves percentages relative to everything.
     browser.key("Enter");
     let left = share(found.bytes, whole);
     let shown = format!("{}, {left} of all live bytes", bytes(found.bytes));
@@ -59,7 +60,7 @@ fn a_search_counts_what_it_finds_and_leaves_the_rest() {
         .expect("bytes");
     assert_eq!(browser.text(".row .share"), share(largest, whole));
 
-    // No text, and text that is not a regular expression.
+    // The search gets no text, and text that is not a regular expression.
     browser.click("#clear");
     assert_eq!(browser.text("#shown"), all);
     browser.key("/");

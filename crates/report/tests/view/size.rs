@@ -5,7 +5,7 @@ use super::*;
 const FINDINGS: u32 = 22_000;
 const THREADS: u32 = 5_000;
 
-/// A run with many findings about each of many sites, on many threads.
+/// Returns a run with many findings about each of many sites, on many threads.
 fn large_run() -> Profile {
     let mut profile = simulated::profile(6, 60_000, 4_000);
     let site_count = profile.sites.len() as u32;
@@ -46,7 +46,7 @@ fn large_run() -> Profile {
     profile
 }
 
-/// All nodes of the document, including text.
+/// Expression for the number of nodes of the document, including text.
 const NODES: &str = "(() => { const walker = document.createTreeWalker(document); let nodes = 1; while (walker.nextNode()) nodes += 1; return nodes; })()";
 const MOST_NODES: u64 = 5_000;
 
@@ -54,7 +54,8 @@ fn nodes(browser: &mut Browser) -> u64 {
     browser.value(NODES).as_u64().expect("a number")
 }
 
-/// Returns what remains after a collection: bytes of the script's heap, and nodes that it or the document refers to.
+/// Returns what remains after a garbage collection: bytes of the script's heap, and nodes that it
+/// or the document refers to.
 fn kept(browser: &mut Browser) -> (f64, f64) {
     for _ in 0..2 {
         browser.call("HeapProfiler.collectGarbage", serde_json::json!({}));
@@ -89,14 +90,14 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     // Keyboard users continue at the first new entry.
     let focused = "[...document.querySelectorAll('#details .inferences li')].indexOf(document.activeElement.closest('li'))";
     assert_eq!(browser.value(focused), 20);
-    // A click elsewhere and back leaves the list as it was.
+    // A click elsewhere and back leaves the list unchanged.
     browser.value("window.before = document.querySelector('#details .inferences')");
     browser.click(".row");
     browser.key("Escape");
     let is_same = "document.querySelector('#details .inferences') === window.before";
     assert_eq!(browser.value(is_same), true);
     assert_eq!(browser.value(entries), 70);
-    // However far the user goes, the first entries make room.
+    // However far the user scrolls, the first entries are removed.
     for _ in 0..10 {
         more(&mut browser);
     }
@@ -113,7 +114,7 @@ fn lists_show_their_first_entries_and_more_when_asked() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Filters offer the most important threads; the rows filter by the others.
+/// Filters offer the most important threads. For the others, rows serve as filters.
 #[test]
 fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     let page = Page::of(&large_run(), "threads");
@@ -131,8 +132,8 @@ fn a_thread_beyond_the_options_is_filtered_by_its_row() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Returns how often branch-free parts of the script have run since the last call. Unlike time, it depends only on the
-/// script and the profile.
+/// Returns how often branch-free parts of the script have run since the last call. Unlike time, the
+/// number depends only on the script and the profile.
 fn steps(browser: &mut Browser) -> u64 {
     let coverage = browser.call("Profiler.takePreciseCoverage", serde_json::json!({}));
     let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
@@ -142,13 +143,15 @@ fn steps(browser: &mut Browser) -> u64 {
     ranges.filter_map(|range| range["count"].as_u64()).sum()
 }
 
-/// True when the page has done the work that it does ahead of clicks.
+/// Expression that is true when the page has done the work that it does ahead of clicks.
 const AHEAD: &str = "app.ahead.isDone";
-/// The simulated program has no wrappers by name; these make some.
+/// The simulated program has no functions that are wrappers by name. This script makes some of them
+/// wrappers.
 const SOME_WRAPPERS: &str = "app.setWrappers(true, ['cache_*', 'serve', 'operator<<'])";
 const HIDE_WRAPPERS: &str = "w";
 
-/// The work of a click grows with the visible part, or only in little steps with the whole.
+/// The work of a click grows with the visible part. If it must cover everything, it is split into
+/// short steps.
 #[test]
 fn a_click_on_twenty_thousand_sites_is_short() {
     const SITES: u64 = 20_000;
@@ -211,20 +214,20 @@ fn the_other_tree_is_built_ahead_in_slices() {
     let page = Page::of(&simulated::profile(7, 200_000, 10_000), "ahead");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     let labels = "[app.tree.label.length, app.tree.label.reduce((sum, label, at) => (sum * 31 + label + app.tree.parent[at]) % 1e9, 0)]";
-    // At once, without anything made ahead.
+    // The reference is computed in one step, without anything built ahead.
     let at_once = "(() => { const hidden = hiddenLabels(app.data, { ...app.state, hides: false }); const tree = finished(treeSteps(app.data, hidden)); return [tree.label.length, tree.label.reduce((sum, label, at) => (sum * 31 + label + tree.parent[at]) % 1e9, 0)]; })()";
     browser.value(SOME_WRAPPERS);
     let expected = browser.value(at_once);
     let hidden = browser.value(labels);
     assert_ne!(hidden, expected);
-    // Only some slices, then the toggle.
+    // Only some slices run before the toggle.
     browser.value("app.made.delete('tree'); app.setTree(); app.ahead.tasks = app.ahead.tasks.slice(-1); app.ahead.tasks[0].next(); app.ahead.tasks[0].next()");
     browser.value("app.setWrappers(false, app.state.wrappers)");
     assert_eq!(browser.value(labels), expected);
     browser.value("app.setWrappers(true, app.state.wrappers)");
     assert_eq!(browser.value(labels), hidden);
     browser.wait(AHEAD);
-    // All of it is there: a toggle builds nothing.
+    // When all slices are done, a toggle builds nothing.
     browser.value("window.built = 0; const node = TreeBuilder.prototype.node; TreeBuilder.prototype.node = function(...of) { window.built += 1; return node.apply(this, of); }");
     browser.value("app.setWrappers(false, app.state.wrappers)");
     assert_eq!(browser.value("window.built"), 0);
@@ -232,7 +235,7 @@ fn the_other_tree_is_built_ahead_in_slices() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Lines of functions by blocks of sites agree with sums over each site.
+/// Rows of functions, computed by blocks of sites, agree with sums over each site.
 #[test]
 fn lines_of_functions_are_the_sums_of_their_sites() {
     let page = Page::of(&simulated::profile(7, 200_000, 8_000), "lines");
@@ -245,7 +248,7 @@ fn lines_of_functions_are_the_sums_of_their_sites() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Going back to the first row draws nothing before the rows of another kind are there.
+/// On the way back to the first row, nothing is drawn before rows of the right kind exist.
 #[test]
 fn no_row_is_drawn_as_one_of_another_kind() {
     let page = Page::of(&simulated::profile(7, 200_000, 8_000), "kinds");
@@ -280,14 +283,14 @@ fn two_hundred_clicks_leave_nothing_behind() {
                 browser.click(&selector);
                 most = most.max(nodes(browser));
             }
-            // Back to the overview.
+            // The page returns to the overview.
             browser.value("app.update({ ...newState(app.data) })");
             browser.settle();
             most = most.max(nodes(browser));
         }
         most
     };
-    // Whatever is made once, or kept up to a limit, exists after the first rounds.
+    // Data that is built once, or kept up to a limit, exists after the first rounds.
     let before_any = clicks(&mut browser, 4);
     let (heap, live) = kept(&mut browser);
     let most = clicks(&mut browser, 23).max(before_any);

@@ -4,12 +4,13 @@ use super::*;
 use memhook_recording::{AddressCell, AddressMap};
 use simulated::Random;
 
-/// The start of two heaps that are far from each other, in pages.
+/// Start pages of two heaps that are far apart.
 const HEAPS: [u64; 2] = [0x5_5555_5557, 0x7_ffff_0000];
 const PAGES: u64 = 300;
 
-/// A run in which the live blocks of each site are on one page of one of two heaps, and one site has a block of 40
-/// pages behind the first heap. At an earlier moment, half as much was live there.
+/// Returns a run in which the live blocks of each site are on one page of one of two heaps. One
+/// site has a block of 40 pages after the first heap. At an earlier moment, half as much was live
+/// there.
 pub fn placed_run() -> Profile {
     let mut profile = run();
     let mut random = Random(5);
@@ -20,7 +21,7 @@ pub fn placed_run() -> Profile {
             continue;
         }
         let heap = HEAPS[random.below(2) as usize];
-        // No page holds more than its bytes: the others follow, like those of a block.
+        // No page holds more than its bytes. The other pages follow, as those of a block do.
         let whole = live.bytes / 4096;
         let start = heap + random.below(PAGES);
         cells.push(AddressCell {
@@ -50,7 +51,7 @@ pub fn placed_run() -> Profile {
         ..*cell
     });
     let mut earlier: Vec<AddressCell> = earlier.collect();
-    // It is free at the end.
+    // The block is free at the end.
     earlier.push(AddressCell {
         start: HEAPS[1] - 3,
         blocks: 1,
@@ -67,7 +68,7 @@ pub fn placed_run() -> Profile {
     profile
 }
 
-/// Sums of all cells that are drawn when nothing is left out.
+/// Expression for the sums of all cells that are drawn if nothing is left out.
 const SUM: &str = "(() => { const v = app.space; v.layout(); const sum = { live: 0, marked: 0, blocks: 0 }; for (const { pieces } of v.known.rows) for (const { cell, count } of pieces) for (let c = cell; c < cell + count; c += 1) { const f = v.about(c); sum.live += f.bytes; sum.marked += f.marked; sum.blocks += f.blocks; } return sum; })()";
 
 #[test]
@@ -90,7 +91,7 @@ fn every_live_byte_has_its_place_whatever_the_cells() {
         assert!(browser.text("#shown").contains("blocks live at"));
     }
     browser.picture("addresses-fine");
-    // All are on one screen if requested; otherwise cells are pages.
+    // All cells fit on one screen on request. Otherwise each cell is a page.
     assert_eq!(browser.value("app.space.known.size"), 4096);
     browser.click("#cells [data-name=all]");
     assert_eq!(
@@ -108,7 +109,7 @@ fn filters_picks_and_windows_reach_the_addresses() {
     let profile = placed_run();
     let page = Page::of(&profile, "space-filters");
     let mut browser = Browser::open_at(&page.0, "#view=space", (1400, 900), READY);
-    // A filter dims the rest, but leaves it there.
+    // A filter dims the other cells, but leaves them visible.
     browser.value("app.update({ search: 'cache_grow', only: true })");
     browser.settle();
     let of_function = live_below(&profile, "cache_grow");
@@ -126,7 +127,7 @@ fn filters_picks_and_windows_reach_the_addresses() {
     );
     browser.value("app.clearFilters()");
     browser.settle();
-    // A row.
+    // A row is picked.
     browser.value("app.pickRow(app.table.rows[0].key)");
     browser.settle();
     let picked = browser.value("app.table.rows[0].value");
@@ -135,7 +136,8 @@ fn filters_picks_and_windows_reach_the_addresses() {
         picked.as_f64()
     );
     browser.key("Escape");
-    // A window that ends at the earlier moment shows that moment, with the blocks that are free at the end.
+    // A window that ends at the earlier moment shows that moment, with the blocks that are free at
+    // the end.
     browser.value("app.setWindow(0, nearestPoint(app.data, app.data.to_ns / 2))");
     browser.settle();
     assert_eq!(browser.value("app.space.moment"), 0);
@@ -185,7 +187,8 @@ fn a_cell_is_picked_by_mouse_and_keys_and_is_in_the_address() {
     assert_eq!(again.text("#details h2"), title);
     assert_eq!(again.text("#shown"), browser.text("#shown"));
     again.picture("addresses-picked");
-    // Its sites lead to the rows of the table, Escape back to the cell, and one more to none.
+    // The cell's sites lead to the rows of the table, Escape leads back to the cell, and another
+    // Escape clears it.
     again.click("#details ol.stack button");
     assert_eq!(again.value("app.state.pick.kind"), "row");
     again.key("Escape");
@@ -197,7 +200,7 @@ fn a_cell_is_picked_by_mouse_and_keys_and_is_in_the_address() {
             .text("#details")
             .contains("Which pages are resident is not in the recording")
     );
-    // By mouse, with the text at the pointer.
+    // By mouse, the text is at the pointer.
     let at = again.value("(() => { const p = app.space.drawn.find(({ state }) => state === 'live'); const r = byId('space').getBoundingClientRect(); return [r.x + p.x + 2, r.y + p.y + 5]; })()");
     let at = (at[0].as_f64().expect("x"), at[1].as_f64().expect("y"));
     again.drag(at, at);
@@ -270,7 +273,8 @@ fn the_file_is_bounded() {
             cells: cells.collect(),
         }
     };
-    // Most that a recording contains: see MOMENTS and MAX_CELLS of recorded/profile.rs.
+    // This is the maximum that a recording contains: see MOMENTS and MAX_CELLS of
+    // recorded/profile.rs.
     let mut maps: Vec<AddressMap> = Vec::new();
     for moment in 1..9 {
         maps.push(map(moment * plain.to_ns / 9, 15_000));

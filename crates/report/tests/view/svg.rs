@@ -1,8 +1,8 @@
-//! The flame graph as a picture of its own.
+//! The flame graph as a separate picture.
 
 use super::*;
 
-/// In any font, and even in viewers without scripts.
+/// The rule holds in any font, and even in viewers without scripts.
 #[test]
 fn no_label_leaves_its_frame() {
     let mut profile = run();
@@ -32,8 +32,7 @@ fn the_flame_graph_zooms_and_searches() {
     let ready = "typeof zoom === 'function' && document.readyState === 'complete'";
     let mut browser = Browser::open(&page.0, 1300, 700, ready);
     browser.picture("svg");
-    // A label loses its least telling parts first, here and in the page, as in
-    // text.
+    // A label loses its least informative parts first, here and in the page, as in text.
     let name = "shop::Cache<A, B>::place(std::pair<int, A>) const";
     let names = [
         name,

@@ -61,7 +61,7 @@ fn functions_have_what_they_allocate_themselves() {
         let found = rows.get(function).copied().unwrap_or_default();
         assert_eq!(found, [live.bytes, own, live.blocks], "{function}");
     }
-    // Sites have no such column: all that they have is their own.
+    // Sites have no such column, because all of their memory is their own.
     assert_eq!(
         browser.value("Boolean(document.querySelector('.row .self'))"),
         true
@@ -95,7 +95,7 @@ fn every_column_sorts_both_ways() {
         };
         let header = format!("#columns .{column} button");
         let state = format!("#columns .{column}");
-        // Names begin with the first, numbers with the largest.
+        // By name, the first in the alphabet comes first. By number, the largest does.
         let (first, then) = if column == "name" {
             (">", "<")
         } else {
@@ -138,7 +138,7 @@ fn growth_is_one_column() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// They differ in the called library function; and paths begin at the root of the sources.
+/// The sites differ in the called library function. Paths begin at the root of the sources.
 #[test]
 fn rows_that_look_alike_are_told_apart() {
     let mut profile = run();
@@ -227,7 +227,7 @@ fn the_file_has_every_row_and_no_formula() {
     };
     assert_eq!(total(5), sum(&profile, Measure::Allocated, Unit::Bytes));
     assert_eq!(total(7), sum(&profile, Measure::Allocated, Unit::Blocks));
-    // All rows, not only those on the screen.
+    // The file has all rows, not only those on the screen.
     let drawn = browser
         .value("document.querySelectorAll('.row').length")
         .as_u64();

@@ -68,14 +68,14 @@ fn ticks_are_at_round_numbers() {
     }
 }
 
-/// A page of a part of a recording is not mistaken for one of all.
+/// The page of a part of a recording is not mistaken for that of the whole.
 #[test]
 fn a_part_of_a_recording_is_called_so() {
     let mut profile = run();
     let page = Page::of(&profile, "all-of-it");
     let mut browser = Browser::open(&page.0, 1400, 900, READY);
     assert_eq!(browser.text("#window"), "Whole run, 30.0 s");
-    // Even where sites are followed only at some points, and back from a part of it.
+    // This holds even if sites are followed only at some points, and after returning from a part.
     browser.value("app.data.step = 7; app.setWindow(20, 60); app.refreshNow()");
     assert!(browser.text("#window").ends_with(" of 30.0 s"));
     browser.click("#whole");
@@ -124,7 +124,7 @@ fn type_into(browser: &mut Browser, id: &str, text: &str) {
     browser.key("Enter");
 }
 
-/// The first task of a user who looks for a leak: what grew most between two times.
+/// This is the first step of a user who looks for a leak: what grew most between two times.
 #[test]
 fn growth_between_two_times_that_are_typed() {
     let profile = run();
@@ -153,7 +153,7 @@ fn growth_between_two_times_that_are_typed() {
         share(most as u64, added as u64)
     );
     browser.picture("growth");
-    // Nonsense is marked, and changes nothing.
+    // Invalid input is marked, and changes nothing.
     type_into(&mut browser, "to", "later");
     assert_eq!(
         browser.value("document.getElementById('to').classList.contains('wrong')"),

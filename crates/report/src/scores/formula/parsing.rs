@@ -1,11 +1,10 @@
-//! From the text of a formula to its steps.
+//! Compiles the text of a formula to its steps.
 
 use super::super::variables::{VARIABLES, Variable};
 use super::{FUNCTIONS, Formula, FormulaError, LONGEST, LONGEST_NAME, RESERVED_NAMES, Step};
 use memhook_foreign::visible;
 
-/// Parentheses, calls and signs that may be open at once, since reading them
-/// recurses.
+/// Maximum number of open parentheses, calls and signs, because the parser recurses on them.
 const DEEPEST: usize = 50;
 
 type Result<T> = std::result::Result<T, FormulaError>;
@@ -107,7 +106,7 @@ fn check_name(name: &str, column: usize) -> Result<()> {
     Ok(())
 }
 
-/// Splits the text into tokens with their columns; the last token is the end.
+/// Splits the text into tokens with their columns. The last token is the end.
 fn tokens(text: &str, first_column: usize) -> Result<Vec<(Token, usize)>> {
     let characters: Vec<char> = text.chars().collect();
     let mut found = Vec::new();
@@ -182,7 +181,7 @@ struct Parser {
     variables: Vec<(Variable, usize)>,
 }
 
-/// Value of a part of a formula, if it is the same for every site.
+/// Value of a part of a formula, if the part is constant.
 type Constant = Option<f64>;
 
 impl Parser {
@@ -228,7 +227,7 @@ impl Parser {
         }
     }
 
-    /// Adds a step, whose operands are on the stack.
+    /// Adds a step. Its operands are on the stack.
     fn step(
         &mut self,
         step: Step,

@@ -1,9 +1,10 @@
-//! Reading, refusing and evaluating formulas.
+//! Tests that formulas are read, refused and evaluated.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Evaluates a formula for a size of 100, 4 blocks, a usage of .25 and 0 reads; nothing else is known.
+/// Evaluates a formula for a size of 100, 4 blocks, a usage of .25 and 0 reads. Nothing else is
+/// known.
 fn value(formula: &str) -> Option<f64> {
     let formula = Formula::parse(&format!("x = {formula}")).expect(formula);
     formula.evaluate(known)
@@ -50,7 +51,7 @@ fn formulas_have_the_usual_rules() {
 fn what_has_no_value_is_not_known() {
     for formula in [
         "size / reads",
-        // An infinity would make it 0.
+        // An infinity would make the result 0.
         "1 / (1 / reads)",
         "0 * size / (usage - usage)",
         "writes + 1",
@@ -151,7 +152,8 @@ fn formulas_are_bounded() {
     assert!(what.contains("1000 characters"), "{what}");
 }
 
-/// Returns a correct formula, and its value by Rust's own arithmetic; `None` if a part of it has no value.
+/// Returns a correct formula, and its value by Rust's own arithmetic; `None` if a part of the
+/// formula has no value.
 fn right_formula() -> impl Strategy<Value = (String, Option<f64>)> {
     let leaf = prop_oneof![
         Just(("size".to_owned(), Some(100.0))),
