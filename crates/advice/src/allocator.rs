@@ -1,13 +1,13 @@
-//! Findings about memory that the allocator and the kernel hold beside live blocks.
+//! Findings about memory that the allocator and the kernel hold in addition to live blocks.
 
 use crate::{Facts, Finding, Kind, balance};
 use memhook_report::{RssReport, bytes, count, counted};
 
-/// Arenas that MALLOC_ARENA_MAX=2 would leave.
+/// Number of arenas that MALLOC_ARENA_MAX=2 would leave.
 const ARENAS_KEPT: usize = 2;
-/// Fewest arenas whose number can be the reason.
+/// Minimum number of arenas that can be the reason for free memory.
 const MANY_ARENAS: usize = 8;
-/// An account's name for stacks whose threads have ended.
+/// Name in an account for stacks whose threads have ended.
 const ENDED: &str = "stacks kept of threads that have ended";
 /// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
@@ -27,12 +27,12 @@ pub fn findings(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     found
 }
 
-/// Cost of the kernel's work for it.
+/// Cost of the kernel's work for a trim.
 const TRIM_COST: &str =
     "one thread is held while the allocator works, and pages that are needed again fault in";
 
-/// Returns the free memory that was in use within the observed time, and most likely will be again; for samples, an
-/// upper bound.
+/// Returns the free memory that was in use within the observed time, and most likely will be again.
+/// For samples, this is an upper bound.
 fn needed_again(facts: &Facts<'_>) -> u64 {
     let points = facts.profile.timeline.iter().map(|point| point.live);
     let (Some(now), Some(peak)) = (
@@ -41,7 +41,7 @@ fn needed_again(facts: &Facts<'_>) -> u64 {
     ) else {
         return 0;
     };
-    // The end of the trace is a moment after the last look.
+    // The trace ends a moment after the last look.
     let of_looks = balance::live(facts).map_or(0, |grown| (-grown).max(0.0) as u64);
     let of_trace = peak.bytes.saturating_sub(now.bytes);
     match of_trace {
@@ -60,7 +60,7 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let looks = facts.profile.looks.as_ref();
     let others = looks.map_or(&[][..], |looks| &looks.allocators);
     let is_malloc = 2 * of_malloc >= account.trim_bytes;
-    // A single look does not name it.
+    // If there was only a single look, its allocator is not named.
     let other = others.first().map_or("the allocator", String::as_str);
     let name = if is_malloc { "malloc" } else { other };
     Some(Finding {
@@ -85,7 +85,7 @@ fn retention(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Returns how to make an allocator return free pages, now and from then on.
+/// Returns how to make an allocator return free pages, now and in the future.
 fn remedy_of(allocator: &str, target: &str) -> String {
     let setting = match allocator {
         _ if allocator.contains("jemalloc") => {
@@ -108,7 +108,7 @@ fn arenas(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     if arenas.len() < MANY_ARENAS {
         return None;
     }
-    // With fewer arenas, threads have as much in their caches.
+    // With fewer arenas, threads keep the same memory in their caches.
     let free = arenas
         .iter()
         .map(|arena| arena.top_bytes + arena.bins_bytes);
@@ -147,7 +147,8 @@ fn thread_caches(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Finds pages that exist only because the kernel made a huge page of them and their neighbours.
+/// Finds pages that exist only because the kernel merged them with their neighbours into a huge
+/// page.
 fn huge_pages(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let gain = account.huge_zero_bytes?;
     (gain >= facts.least()).then(|| Finding {
@@ -227,7 +228,7 @@ fn of_other_allocator(facts: &Facts<'_>, account: &RssReport) -> Option<Finding>
     })
 }
 
-/// Finds sites whose few blocks hold much free memory around them, which a trim does not return.
+/// Finds sites with few blocks that pin much free memory, which a trim does not return.
 fn fragmentation(facts: &Facts<'_>, account: &RssReport) -> Vec<Finding> {
     let pins = account.pins.iter().filter_map(|pin| {
         let held = pin.pinned_bytes.saturating_sub(pin.trimmable_bytes);
@@ -263,7 +264,7 @@ pub fn mappings(facts: &Facts<'_>) -> Option<Finding> {
     let (beside, certainty) = match balance::grown(facts, "mappings") {
         Some(grown) => (grown, "exact"),
         None => {
-            // The possible growth of the heap is not part of it.
+            // The possible growth of the heap is subtracted.
             let beside = balance::resident(facts)? - crate::grown_live(facts.profile).max(0.0);
             // The last sample is later than the account.
             let is_in_account = mapped as f64 >= beside / 2.0;

@@ -1,5 +1,5 @@
-//! The balance of two looks: the parts of the resident memory at the start and at the end. Nothing outside of it is
-//! called growth.
+//! The balance of two looks, which compares the parts of the resident memory at the start and at
+//! the end. Only growth in the balance is called growth.
 
 use crate::{Facts, Line};
 use memhook_report::RssReport;
@@ -109,7 +109,7 @@ pub fn lines(facts: &Facts<'_>, account: &RssReport) -> Vec<Line> {
     found.collect()
 }
 
-/// Returns the unexplained resident bytes, if they are so many that the rest is in doubt.
+/// Returns the unexplained resident bytes, if there are enough of them to cast doubt on the rest.
 pub fn unexplained(account: &RssReport) -> Option<u64> {
     let bytes = part(account, UNEXPLAINED);
     (bytes as f64 > MOST_UNEXPLAINED * account.rss_bytes as f64).then_some(bytes)

@@ -7,21 +7,21 @@ const THIRD: usize = PARTS / 3;
 /// Course of a site's live bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
-    /// They grow in all thirds of the time.
+    /// The bytes grow in all thirds of the time.
     Growing,
-    /// They have grown, and do so ever more slowly.
+    /// The bytes have grown, and keep growing ever more slowly.
     Levelling,
-    /// Many more were live before the end than at the end.
+    /// Many more bytes were live before the end than at the end.
     Burst,
-    /// They have not grown.
+    /// The bytes have not grown.
     Steady,
-    /// They have grown, but not long or evenly enough to predict the rest.
+    /// The bytes have grown, but not long or evenly enough for a prediction.
     Unclear,
 }
 
-/// Share of all growth that each third of an even growth has at least.
+/// Minimum share of the total growth in each third, if growth is even.
 const LEAST_THIRD: f64 = 1.0 / 6.0;
-/// Share of the first third's growth that the last one has at least.
+/// Minimum ratio of the last third's growth to the first third's.
 const LEAST_OF_FIRST: f64 = 0.6;
 /// Share of growth in the last third that does not count.
 const LEVEL: f64 = 0.1;
@@ -82,7 +82,7 @@ mod tests {
             Course::Levelling
         );
         assert_eq!(judged(|t| 1e6 * (1.0 - (-2.0 * t).exp())), Course::Unclear);
-        // A cache all of whose older blocks were replaced half-way.
+        // All older blocks of a cache were replaced half-way.
         assert_eq!(judged(|t| 1e6 * t.min(0.5)), Course::Levelling);
         assert_eq!(
             judged(|t| if (0.3..0.7).contains(&t) { 1e6 } else { 0.0 }),
@@ -93,7 +93,7 @@ mod tests {
             Course::Unclear,
             "a burst or a step"
         );
-        // Bursts on top of growth hide nothing.
+        // Bursts on top of growth do not hide the growth.
         let saw = |t: f64| 1e6 * t + 3e5 * (t * 12.0).fract();
         assert_eq!(judged(saw), Course::Growing);
         assert_eq!(judged(|t| 3e5 * (t * 12.0).fract()), Course::Burst);

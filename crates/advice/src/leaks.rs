@@ -6,7 +6,7 @@ use crate::{Facts, Finding, Kind};
 use memhook_report::claims::{Seen, unseen_blocks};
 use memhook_report::{LeakSite, bytes, counted};
 
-/// Largest relative difference in size between two groups of blocks that count as one site.
+/// Maximum relative difference in size between two groups of blocks that count as one site.
 const ALIKE: f64 = 0.1;
 
 /// Finds unreachable blocks, by the site of those that no other such block points to.
@@ -27,8 +27,7 @@ pub fn leaks(facts: &Facts<'_>) -> Vec<(Finding, Site)> {
             None => named.push((site, leak.clone())),
         }
     }
-    // Blocks without a site are most likely another part of the losses of a site with similar
-    // blocks.
+    // Blocks without a site most likely belong to a site that loses similar blocks.
     let unseen = named.iter().position(|(site, _)| !site.is_known());
     let unseen = unseen.map(|at| named.remove(at));
     let mut unseen = unseen.filter(|(_, leak)| all_of(leak) >= facts.least());

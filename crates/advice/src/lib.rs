@@ -1,14 +1,15 @@
-//! Leak, fragmentation or retention, and what to do about it: findings about one process.
+//! Findings about one process: leak, fragmentation or retention, and the remedies.
 //!
-//! Everything comes from a recording of the process: its sites over time, unreachable blocks at its end (`attach
-//! --leaks`), resident memory then (`attach --rss`), and for `advise` also resident memory at the start. A finding
-//! states how many bytes would be returned, by which remedy, and with what evidence. Parts that were not examined give
-//! no finding, and a note says so.
+//! Everything comes from a recording of the process: its sites over time, unreachable blocks at its
+//! end (`attach --leaks`), resident memory at the end (`attach --rss`), and for `advise` also
+//! resident memory at the start. A finding states how many bytes would be returned, by which
+//! remedy, and with what evidence. Parts that were not examined give no finding, and a note says
+//! so.
 //!
-//! First comes the [balance]: a site counts as growing only if the heap, or the resident memory, has grown. Then each
-//! site gets a class by its [course].
+//! The [balance] comes first: a site counts as growing only if the heap, or the resident memory,
+//! has grown. Then each site gets a class by its [course].
 //!
-//! Not here: processes, recordings, options.
+//! This crate does not handle processes, recordings or options.
 
 mod allocator;
 mod balance;
@@ -29,11 +30,11 @@ use std::collections::BTreeSet;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/advice/1";
-/// Least bytes to be returned for a finding.
+/// Minimum bytes that a finding must return.
 const LEAST_BYTES: u64 = 1 << 20;
-/// Most findings that are shown.
+/// Maximum number of findings that are shown.
 const MOST_FINDINGS: usize = 5;
-/// Least share of the resident memory to be returned for a finding.
+/// Minimum share of the resident memory that a finding must return.
 const LEAST_SHARE: f64 = 0.02;
 /// Gap in the evidence about an untraced process.
 const NOT_TRACED: &str = "nothing was traced, so it is not known what grows, which call stacks the blocks come from, and \
@@ -41,7 +42,7 @@ const NOT_TRACED: &str = "nothing was traced, so it is not known what grows, whi
 
 /// Known facts about a process.
 pub struct Facts<'a> {
-    /// Activity of its sites.
+    /// Activity of the process's sites.
     pub profile: &'a Profile,
     /// Resident memory at the end; `None` if not examined.
     pub account: Option<&'a RssReport>,
@@ -49,7 +50,7 @@ pub struct Facts<'a> {
     pub stale: Option<&'a StaleReport>,
     /// True if the process still runs, so that commands may name it.
     pub is_running: bool,
-    /// True if it was traced; otherwise the profile has neither sites nor a time.
+    /// True if the process was traced. Otherwise the profile has neither sites nor a time.
     pub is_traced: bool,
 }
 
@@ -60,17 +61,19 @@ pub struct Advice {
     pub schema: &'static str,
     /// Process id.
     pub pid: i32,
-    /// Name, as `ps` shows it.
+    /// Name of the process, as `ps` shows it.
     pub name: String,
-    /// Seconds for which it was observed.
+    /// Seconds for which the process was observed.
     pub seconds: f64,
     /// Resident bytes at the end; `None` if not examined.
     pub rss_bytes: Option<u64>,
     /// Class of the process: the kind of the first finding, `nothing`, or `unsure`.
     pub class: &'static str,
-    /// The answer in a line: the largest part of the bytes to be returned; `None` if there is nothing to do.
+    /// The answer in one line: the largest part of the bytes to be returned; `None` if there is
+    /// nothing to do.
     pub answer: Option<String>,
-    /// Further seconds of observation that are necessary; `None` if it was long enough.
+    /// Further seconds of observation that are necessary; `None` if the observation was long
+    /// enough.
     pub more_seconds: Option<u64>,
     /// Parts of the memory.
     pub lines: Vec<Line>,
@@ -87,11 +90,11 @@ pub struct Advice {
 /// A remedy that was tried in the process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tried {
-    /// The call that was made in it.
+    /// The call that the process made.
     pub call: &'static str,
-    /// Bytes that were predicted to come back; `None` if that could not be known.
+    /// Predicted bytes to be returned; `None` if no prediction was possible.
     pub predicted_bytes: Option<u64>,
-    /// How many resident bytes the process had less after it.
+    /// Resident bytes that the process lost through the call.
     pub given_back_bytes: u64,
     /// Time for which a thread was held, in ms.
     pub held_ms: f64,
@@ -102,15 +105,15 @@ pub struct Tried {
 pub struct Line {
     /// Name of the part.
     pub what: &'static str,
-    /// Bytes now.
+    /// Current bytes.
     pub bytes: u64,
     /// Bytes at the start; `None` if not examined.
     pub bytes_before: Option<u64>,
-    /// Predicted growth in an hour; `None` if not followed.
+    /// Predicted growth in an hour; `None` if the part was not followed.
     pub bytes_an_hour: Option<i64>,
     /// Certainty: exact or estimated.
     pub certainty: &'static str,
-    /// Command that shows it.
+    /// Command that shows the part.
     pub evidence: String,
 }
 
@@ -120,23 +123,23 @@ pub struct Line {
 pub enum Kind {
     /// The blocks of a site are unreachable.
     Leak,
-    /// A site keeps more and more reachable blocks.
+    /// A site keeps a growing number of reachable blocks.
     Growth,
     /// The blocks of a site are reachable but untouched.
     Untouched,
-    /// Free memory of the allocator that it could return at once.
+    /// Free memory of the allocator that it could return immediately.
     Retention,
-    /// Free memory that a few live blocks hold.
+    /// Free memory that a few live blocks pin.
     Fragmentation,
     /// Free memory in many arenas.
     Arenas,
-    /// Free blocks in caches of threads.
+    /// Free blocks in the caches of threads.
     ThreadCaches,
-    /// Huge pages, little of which was ever written.
+    /// Huge pages, of which only small parts were ever written.
     HugePages,
     /// Stacks of threads.
     Stacks,
-    /// Growing mappings beside the heap.
+    /// Growing mappings outside the heap.
     Mappings,
     /// The heap of a language's runtime.
     Managed,
@@ -145,11 +148,12 @@ pub enum Kind {
 /// A finding with a remedy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Its kind.
+    /// Kind of the finding.
     pub kind: Kind,
-    /// Its description, as a sentence.
+    /// Description of the finding, as a sentence.
     pub found: String,
-    /// The site, or the blocks that pin the memory; `None` if unknown, or not one place.
+    /// The site, or the blocks that pin the memory; `None` if unknown, or if there is not just one
+    /// place.
     pub place: Option<String>,
     /// Bytes that would be returned now.
     pub gain_bytes: u64,
@@ -159,9 +163,9 @@ pub struct Finding {
     pub certainty: &'static str,
     /// The remedy.
     pub remedy: String,
-    /// Its cost.
+    /// Cost of the remedy.
     pub cost: &'static str,
-    /// Command that shows it.
+    /// Command that shows the finding.
     pub evidence: String,
 }
 
@@ -189,13 +193,13 @@ impl Facts<'_> {
         (self.profile.to_ns.saturating_sub(self.profile.from_ns)) as f64 / 1e9
     }
 
-    /// Extrapolates a change within the time to an hour.
+    /// Extrapolates a change during the observation to an hour.
     fn an_hour(&self, change: f64) -> i64 {
         (change * 3600.0 / self.seconds().max(1e-3)).round() as i64
     }
 
-    /// Returns the certainty of a search for unreachable blocks. A copy that only looks does not know every possible
-    /// pointer to a block.
+    /// Returns the certainty of a search for unreachable blocks. A copy that only reads does not
+    /// know every possible pointer to a block.
     fn of_search(&self, leaks: &Leaks) -> &'static str {
         match self.is_traced || leaks.gaps.is_empty() {
             true => "exact",
@@ -211,7 +215,7 @@ impl Facts<'_> {
         }
     }
 
-    /// Returns the least bytes that are worth a change.
+    /// Returns the minimum bytes that are worth a change.
     fn least(&self) -> u64 {
         let live = self.profile.totals.live_bytes;
         let all = self.account.map_or(live, |account| account.rss_bytes);
@@ -314,7 +318,7 @@ fn lines(facts: &Facts<'_>) -> Vec<Line> {
         bytes: profile.totals.live_bytes,
         bytes_before: None,
         bytes_an_hour: match balance::live(facts) {
-            // Only both looks know the releases of older blocks.
+            // Only a comparison of two looks includes the releases of older blocks.
             Some(grown) => Some(facts.an_hour(grown)),
             None => Some(facts.an_hour(grown_live(profile))),
         },
@@ -386,20 +390,20 @@ fn unseen(facts: &Facts<'_>) -> Vec<String> {
     notes
 }
 
-/// An hour of growth counts as much as present bytes.
+/// Returns the rank of a finding. An hour of growth counts as much as present bytes.
 fn rank(finding: &Finding) -> u64 {
     let gain = finding
         .gain_bytes
         .max(finding.gain_bytes_an_hour.unwrap_or(0));
     match finding.kind {
-        // A trim also returns most of the memory in many arenas, but it would come back. The trim may return more, that
-        // of the remaining arenas.
+        // A trim also returns most of the memory in many arenas, but that would grow again. The
+        // trim may return more, because it includes the remaining arenas.
         Kind::Arenas => gain.saturating_mul(2),
         _ => gain,
     }
 }
 
-/// Answers the question which of the three it is.
+/// Returns the answer to the question whether it is a leak, fragmentation or retention.
 fn answer(first: &Finding, account: Option<&RssReport>) -> String {
     let what = match first.kind {
         Kind::Leak => "A leak",
@@ -418,7 +422,7 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
         format!(" of {} resident", bytes(account.rss_bytes))
     });
     let size = match (first.kind, account) {
-        // Only the runtime's own tool knows how much of it could be returned.
+        // Only the runtime's own tool knows how much of the heap could be returned.
         (Kind::Managed, Some(account)) => managed::size(account),
         _ => first.gain_bytes,
     };
@@ -426,15 +430,16 @@ fn answer(first: &Finding, account: Option<&RssReport>) -> String {
 }
 
 impl Advice {
-    /// Returns true if the remedy of the first finding can be tried from outside: the allocator is asked for its free memory.
+    /// Returns true if the remedy of the first finding can be tried from outside, because the
+    /// allocator can be asked to return its free memory.
     pub fn can_be_tried(&self) -> bool {
         self.findings
             .first()
             .is_some_and(|first| first.kind == Kind::Retention)
     }
 
-    /// Returns the answer in at most three lines: what it is, where, and what to do. A further one reports a tried
-    /// remedy.
+    /// Returns the answer in at most three lines: the kind, the place, and the remedy. One more
+    /// line reports a tried remedy.
     fn lines_of_answer(&self) -> Vec<String> {
         let Some(first) = self.findings.first() else {
             let nothing = "Nothing to do: no change that could be computed would bring back much";
@@ -468,7 +473,7 @@ impl Advice {
 }
 
 impl Finding {
-    /// Returns the heading with its gain.
+    /// Returns the heading of a finding with its gain.
     fn heading(&self, number: usize) -> String {
         let rate = self
             .gain_bytes_an_hour

@@ -1,4 +1,5 @@
-//! Heaps of language runtimes: they are in mappings beside the C heap, and only the runtime's own tool sees into them.
+//! Heaps of language runtimes. They are in mappings outside the C heap, and only the runtime's own
+//! tool can analyse them.
 
 use crate::{Facts, Finding, Kind, balance};
 use memhook_report::{RssReport, bytes};
@@ -8,10 +9,10 @@ const LEAST_SHARE: f64 = 0.4;
 
 /// A runtime that is recognized by a module.
 struct Runtime {
-    /// Begins of file names.
+    /// Prefixes of file names.
     modules: &'static [&'static str],
     name: &'static str,
-    /// Command of the tool; `PID` stands for the process.
+    /// Command of the tool, in which `PID` stands for the process id.
     tool: &'static str,
 }
 
@@ -37,11 +38,11 @@ const RUNTIMES: [Runtime; 4] = [
         tool: "memray attach PID",
     },
 ];
-/// Begin of the Go runtime's heap, by its address (runtime/malloc.go, `arenaBaseOffset` and `hint`); the runtime is
-/// not a module.
+/// First address of the Go runtime's heap (runtime/malloc.go, `arenaBaseOffset` and `hint`). That
+/// runtime is not a module.
 const GO_HEAP: &str = "anonymous, 0xc0000";
 
-/// Finds the heap of a runtime, if much of the memory is in mappings beside the C heap.
+/// Finds the heap of a runtime, if much of the memory is in mappings outside the C heap.
 pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     let mapped = size(account);
     if (mapped as f64) < LEAST_SHARE * account.rss_bytes as f64 || mapped < facts.least() {
@@ -66,13 +67,14 @@ pub fn heap(facts: &Facts<'_>, account: &RssReport) -> Option<Finding> {
     })
 }
 
-/// Bytes in which such a heap lies.
+/// Returns the bytes of the mappings that contain such a heap.
 pub fn size(account: &RssReport) -> u64 {
     balance::part(account, "mappings")
 }
 
-/// Puts a runtime's heap before what would bring back less than the heap holds, up to the first finding of memory that
-/// goes on growing: how much of it could be brought back is not known, but it is what most of the memory is.
+/// Puts a runtime's heap before findings that would return less than the heap holds, up to the
+/// first finding of growing memory. It is unknown how much of the heap could be returned, but it is
+/// most of the memory.
 pub fn put_before_smaller(findings: &mut [Finding], account: &RssReport) {
     let Some(at) = findings.iter().position(|one| one.kind == Kind::Managed) else {
         return;
@@ -99,7 +101,7 @@ fn runtime(facts: &Facts<'_>, account: &RssReport) -> Option<(&'static str, &'st
             names.any(
                 |name| match name.ends_with(".so") || name.starts_with("lib") {
                     true => module.starts_with(name),
-                    // A program: `python3.11`, but not `python-helper`.
+                    // The module is a program: `python3.11`, but not `python-helper`.
                     false => module
                         .strip_prefix(name)
                         .is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit() || c == '.')),

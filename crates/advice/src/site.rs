@@ -2,7 +2,7 @@
 
 use memhook_report::{StackFrame, frame_name, is_library_plumbing, is_wrapper, short_place};
 
-/// Callers that are named beside the allocating function.
+/// Number of callers that are named next to the allocating function.
 const CALLERS: usize = 2;
 /// Libraries whose functions allocate for their caller.
 const SYSTEM_LIBRARIES: [&str; 3] = ["libc.so", "libstdc++.so", "libc++.so"];
@@ -12,13 +12,13 @@ const SYSTEM_LIBRARIES: [&str; 3] = ["libc.so", "libstdc++.so", "libc++.so"];
 pub struct Site {
     /// The allocating function; empty if the call was not recorded.
     pub name: String,
-    /// Its file and line, or its module.
+    /// File and line of the function, or its module.
     place: String,
     callers: Vec<String>,
 }
 
 impl Site {
-    /// Names the innermost function of the program's own, and its callers.
+    /// Names the program's own innermost function, and its callers.
     pub fn of_stack(stack: &[StackFrame]) -> Site {
         let is_passing_on = |frame: &StackFrame| {
             let module = frame.module.as_deref().unwrap_or_default();
@@ -47,7 +47,7 @@ impl Site {
         !self.name.is_empty()
     }
 
-    /// Returns its name, its place and its callers, in a sentence.
+    /// Returns the name, place and callers of the site, for a sentence.
     pub fn text(&self) -> String {
         if !self.is_known() {
             return "a caller that was not recorded".to_owned();
@@ -100,7 +100,7 @@ mod tests {
             site.text(),
             "add_order (shop.cc:40) \u{2190} serve \u{2190} main"
         );
-        // Without debug information there is a module instead of a file and line.
+        // Without debug information, there is a module instead of a file and line.
         let site = Site::of_stack(&[frame("pool_get", "haproxy", None)]);
         assert_eq!(site.text(), "pool_get (haproxy)");
         assert!(!Site::of_stack(&[]).is_known());

@@ -1,4 +1,4 @@
-//! Findings about allocation sites: unbounded growth and untouched memory, beside leaks.
+//! Findings about allocation sites: unbounded growth, untouched memory, and leaks.
 
 use crate::balance;
 use crate::course::{Course, PARTS, course};
@@ -11,29 +11,29 @@ use std::collections::BTreeMap;
 
 /// Functions that enlarge a block.
 const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
-/// Standard errors beyond which a difference is not chance.
+/// Number of standard errors beyond which a difference is not due to chance.
 const DEVIATIONS: f64 = 3.0;
-/// Findings of each kind; their commands show further ones.
+/// Maximum number of findings of each kind. The commands in the findings show further ones.
 pub const MOST: usize = 3;
-/// Sites listed with their class.
+/// Maximum number of sites listed with their class.
 const MOST_CLASSED: usize = 20;
 /// A site's use of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Its blocks are unreachable.
+    /// The site's blocks are unreachable.
     Leaked,
-    /// It keeps more and more.
+    /// The site keeps a growing number of bytes.
     Unbounded,
-    /// It allocates as much as is released of the same sizes.
+    /// The site allocates as much as is released in the same sizes.
     Bounded,
-    /// It keeps more than before, and ever more slowly.
+    /// The site keeps more than before, but grows ever more slowly.
     Warming,
-    /// It keeps untouched blocks.
+    /// The site keeps untouched blocks.
     Retained,
-    /// It kept much more before the end than at the end.
+    /// The site kept much more before the end than at the end.
     Burst,
-    /// It was not observed long enough to tell.
+    /// The site was not observed long enough for a class.
     Unsure,
 }
 
@@ -42,11 +42,11 @@ pub enum Class {
 pub struct ClassedSite {
     /// Class of the site.
     pub class: Class,
-    /// Its function, place and callers.
+    /// Function, place and callers of the site.
     pub site: String,
-    /// Live bytes that it has allocated since the attach.
+    /// Live bytes that the site has allocated since the attach.
     pub live_bytes: u64,
-    /// Bounds on the growth of blocks of its sizes since the start: at least, and at most.
+    /// Lower and upper bound on the growth, since the start, of blocks of the site's sizes.
     pub grown_bytes: (u64, u64),
     /// Certainty: exact, tested or estimated.
     pub certainty: &'static str,
@@ -58,12 +58,12 @@ struct OfStack {
     is_buffer: bool,
     live: f64,
     blocks: u64,
-    /// Unreachable part of those.
+    /// Unreachable part of the live bytes.
     unreachable: f64,
     error: f64,
-    /// Reachable bytes that it holds beyond those of the start.
+    /// Reachable bytes that the stack holds beyond those at the start.
     more: f64,
-    /// Bounds on the growth among those: at least, and at most.
+    /// Lower and upper bound on the growth in `more`.
     grown: (f64, f64),
     is_shared: bool,
     course: Course,
@@ -74,11 +74,11 @@ struct OfStack {
 pub struct OfSites {
     pub findings: Vec<Finding>,
     pub classed: Vec<ClassedSite>,
-    /// The site that may grow, without more certain findings.
+    /// The site that may grow, if there are no more certain findings.
     pub unsure: Option<String>,
 }
 
-/// Judges sites: leaks, unbounded growth apart from those, and untouched memory.
+/// Judges sites: leaks, unbounded growth of other sites, and untouched memory.
 pub fn judge(facts: &Facts<'_>) -> OfSites {
     let mut all = OfSites::default();
     let mut known = Vec::new();
@@ -167,7 +167,8 @@ fn of_stacks(facts: &Facts<'_>) -> Vec<OfStack> {
     found
 }
 
-/// Returns the course of a buffer: all of it appears when it is first enlarged, though it existed before.
+/// Returns the course of a buffer. All of it appears when it is first enlarged, although it existed
+/// before.
 fn of_buffer(mut live: [f64; PARTS + 1]) -> [f64; PARTS + 1] {
     let first = live.iter().position(|bytes| *bytes > 0.0).unwrap_or(0);
     let before = live[first];
@@ -211,15 +212,16 @@ fn over_time(profile: &Profile) -> BTreeMap<u32, [f64; PARTS + 1]> {
     found
 }
 
-/// Returns bounds on the growth in `more` bytes since the start: at least, and at most.
+/// Returns the lower and the upper bound on the growth in `more` bytes since the start.
 fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
     let bound = facts.least() as f64;
     let of_heap = balance::live(facts);
     if let (Some(looks), Some(of_heap)) = (&facts.profile.looks, of_heap) {
-        // Together, the sites have not grown by more than the heap.
+        // All sites together have not grown by more than the heap.
         let most = more.min(of_heap.max(0.0) + bound);
         if of.is_buffer {
-            // It has another size each time, so only the growth of others is not its own.
+            // The buffer has another size each time, so only the growth of other stacks is
+            // certainly not its own.
             let others = looks.stacks.iter().filter(|one| one.stack != of.stack);
             let others: u64 = others.map(|one| one.at_most_bytes).sum();
             return ((of_heap - others as f64).clamp(0.0, most), most);
@@ -234,7 +236,7 @@ fn net(facts: &Facts<'_>, of: &OfStack, more: f64) -> (f64, f64) {
         return (most.min(one.at_least_bytes as f64), most);
     }
     match balance::resident(facts) {
-        // As much may have been released of blocks older than the trace.
+        // The same number of bytes may have been released in blocks older than the trace.
         Some(resident) if resident < bound => (0.0, 0.0),
         Some(resident) => (0.0, more.min(resident)),
         None => (0.0, more),
@@ -253,7 +255,7 @@ fn class(facts: &Facts<'_>, one: &OfStack) -> Option<Class> {
         Course::Burst => Some(Class::Burst),
         _ if grown < least || 4.0 * grown < one.more => Some(Class::Bounded),
         Course::Levelling => Some(Class::Warming),
-        // Fewer samples may be chance.
+        // The growth is within the error of the samples, so it may be chance.
         _ if grown < DEVIATIONS * one.error => Some(Class::Unsure),
         Course::Growing => Some(Class::Unbounded),
         Course::Unclear => Some(Class::Unsure),
@@ -267,7 +269,7 @@ fn certainty(one: &OfStack) -> &'static str {
     }
 }
 
-/// Finds sites with reachable but untouched blocks, if those were watched.
+/// Finds sites with reachable but untouched blocks, if `attach --stale` watched them.
 fn untouched(facts: &Facts<'_>, known: &[Site]) -> Vec<Finding> {
     let Some(watched) = facts.stale else {
         return Vec::new();
@@ -339,7 +341,7 @@ fn of_growth(facts: &Facts<'_>, one: &OfStack, site: &Site) -> Finding {
             },
         ),
         place: Some(site.text()),
-        // The room of a bounded buffer is returned as a whole.
+        // A bounded buffer would return all of its room.
         gain_bytes: if one.is_buffer { one.live } else { most } as u64,
         gain_bytes_an_hour: Some(facts.an_hour(most).max(0) as u64),
         certainty: certainty(one),

@@ -5,7 +5,7 @@ use memhook_foreign::visible;
 use memhook_report::{Style, bytes, change, wrapped};
 use std::fmt::{Result, Write};
 
-/// Most columns, and the width without a terminal.
+/// Maximum width, which is also the width without a terminal.
 const WIDTH: usize = 100;
 /// Columns for the subject of a line, before the command that shows it.
 const LINE: usize = 52;
@@ -21,7 +21,7 @@ pub fn text(advice: &Advice, style: Style) -> String {
 
 fn write(out: &mut String, advice: &Advice, style: Style) -> Result {
     let width = style.width.unwrap_or(WIDTH).min(WIDTH);
-    // The limits of a copy that does not search come before its results.
+    // The limits of a copy that only reads come before its results.
     let only_looks = advice
         .notes
         .iter()

@@ -1,4 +1,4 @@
-//! Advice on invented facts: its conclusions need no process.
+//! Advice on invented facts. Its conclusions need no process.
 
 use memhook_advice::{Advice, Class, Facts, Kind, advise};
 use memhook_report::{
@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 /// Length of the run in seconds.
 const SECONDS: u64 = 60;
 
-/// An account with these parts, like a document of `rss`.
+/// Returns an account with these parts, like a document of `rss`.
 fn account(parts: &[(&str, u64)]) -> RssReport {
     let parts: Vec<RssPart> = parts
         .iter()
@@ -29,8 +29,8 @@ fn account(parts: &[(&str, u64)]) -> RssReport {
     serde_json::from_value(json).expect("an account")
 }
 
-/// A run in which each site's live bytes are a function of the share of the time. All of them were searched, and are
-/// reachable.
+/// Returns a run in which each site's live bytes are a function of the share of the time. All
+/// blocks were searched, and are reachable.
 fn run(sites: &[(&str, &dyn Fn(f64) -> f64)]) -> Profile {
     let mut profile = Profile {
         to_ns: SECONDS * 1_000_000_000,
@@ -93,7 +93,8 @@ fn run(sites: &[(&str, &dyn Fn(f64) -> f64)]) -> Profile {
     profile
 }
 
-/// Adds two looks, between which the live heap changed by these MiB; each site has this much growth.
+/// Adds two looks, between which the live heap changed by `heap` MiB. Each site has its given
+/// growth.
 fn with_looks(profile: &mut Profile, first: RssReport, heap: (u64, u64), grown: &[u64]) {
     let stacks = (0u32..).zip(grown).map(|(stack, mib)| StackGrowth {
         stack,
@@ -128,7 +129,7 @@ fn mib(share: f64, most: f64) -> f64 {
     share * most * MIB as f64
 }
 
-/// 40 MiB of new blocks, and as many old ones were released: nothing grows.
+/// The process allocated 40 MiB of new blocks, and released as many old ones, so nothing grows.
 #[test]
 fn a_full_cache_is_bounded() {
     let mut profile = run(&[("remember", &|t| mib(t, 40.0))]);
@@ -140,7 +141,7 @@ fn a_full_cache_is_bounded() {
     let found = advice(&profile, &after);
     assert_eq!((found.class, kinds(&found)), ("nothing", Vec::new()));
     assert_eq!(found.sites[0].class, Class::Bounded);
-    // With the resident memory alone, too.
+    // The same holds with the resident memory alone.
     profile.looks = None;
     profile.resident = [0, 59_000]
         .map(|time_ms| memhook_report::ResidentPoint {
@@ -239,7 +240,7 @@ fn one_step_is_not_enough_to_tell() {
     assert!(found.findings.is_empty() && found.answer.is_none());
 }
 
-/// It existed before the attach, and appears as a whole when it is first enlarged.
+/// The buffer existed before the attach, and appears as a whole when it is first enlarged.
 #[test]
 fn a_buffer_that_was_there_before_grows_by_what_was_added() {
     let mut profile = run(&[("append", &|t| {
@@ -266,7 +267,7 @@ fn a_buffer_that_was_there_before_grows_by_what_was_added() {
     assert!(found.findings[0].found.contains("by realloc"));
 }
 
-/// Certain findings come before probable ones, whatever is larger.
+/// Certain findings come before probable ones, even if those are larger.
 #[test]
 fn what_is_certain_comes_first() {
     let mut profile = run(&[("grow", &|t| mib(t, 30.0))]);

@@ -21,16 +21,17 @@ pub const ALLOCATOR_NOT_ASKED: &str =
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdviceError {
-    /// It has no events.
+    /// The recording has no events.
     #[error("the recording holds sums of intervals: advice needs events")]
     IsSummary,
-    /// It is damaged.
+    /// The recording is damaged.
     #[error(transparent)]
     Recording(#[from] memhook_recording::Error),
 }
 
-/// Advises on the process of a recording. `resident`: its present resident memory; `None` for that of the recording.
-/// `is_running`: it still runs, so commands may name it.
+/// Advises on the process of a recording. `resident` is its current resident memory; `None` selects
+/// that of the recording. `is_running` is true if the process still runs, so that commands may name
+/// it.
 pub fn advice_of(
     recording: &Recording,
     mut symbols: Symbolizer,
@@ -52,10 +53,10 @@ pub fn advice_of(
     }))
 }
 
-/// Advises on a process that may only be looked at: by copies of its memory, and without a trace.
+/// Advises on a process that may only be read, by copies of its memory and without a trace.
 ///
 /// # Errors
-/// If its memory cannot be read.
+/// Fails if the process's memory cannot be read.
 pub fn advice_of_look(pid: i32, limits: Limits) -> Result<Advice, HeapError> {
     let Looked { mut account, meta } = look_at_memory(pid, limits, true)?;
     if account.has_other_allocator {
@@ -112,8 +113,9 @@ fn leaks_of_look(pid: i32, limits: Limits) -> Leaks {
     found.report(usize::MAX, |_| Default::default())
 }
 
-/// Returns the present resident memory of a recorded process if another allocator than glibc's has the heap and reports
-/// its contents, which a trace does not ask for. This holds one thread.
+/// Returns the current resident memory of a recorded process whose heap belongs to an allocator,
+/// other than glibc's, that reports its contents. A trace does not ask for them. The question holds
+/// one thread.
 pub fn resident_now(pid: i32, limits: Limits, recording: &Recording) -> Option<RssReport> {
     let recorded = account(recording)?;
     let is_foreign = |part: &&RssPart| part.name == Part::ForeignHeap.name() && part.bytes > 0;

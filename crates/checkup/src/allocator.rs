@@ -1,4 +1,4 @@
-//! Allocators other than glibc's: their statistics, and their return of memory.
+//! Calls of allocators other than glibc's, for their statistics and to return memory.
 
 use memhook_attach::{Claim, Reach, SafePoints, claim};
 use memhook_heap::{AllocatorStatistics, KnownAllocator, ReleasedMemory, foreign_callback};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Time limit for finding a thread at a safe point.
 const SAFE_POINT_LIMIT: Duration = Duration::from_secs(2);
-/// Longest time of a call before the thread is left alone with it.
+/// Time limit of a call, after which the thread is left alone with it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Reason why an allocator was not called.
@@ -78,7 +78,7 @@ impl Callable {
         })
     }
 
-    /// Asks for its statistics.
+    /// Asks the allocator for its statistics.
     pub fn ask(&self) -> Result<AllocatorStatistics, CallError> {
         let mut hold = || {
             self.safe_points

@@ -1,4 +1,5 @@
-//! The examination of a running process: it is recorded for a time, and its memory is copied at the end.
+//! The examination of a running process: it is recorded for a time, and its memory is copied at the
+//! end.
 
 use crate::StackNames;
 use crate::first_look::FirstLook;
@@ -28,7 +29,7 @@ use std::time::Duration;
 /// Duration of one wait for names, between questions to the attendant.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// Fraction of the time after which it is too late for a first look.
+/// Fraction (1/n) of the time after which it is too late for a first look.
 const LATEST_FIRST_LOOK: u32 = 4;
 
 /// Settings of an examination.
@@ -39,11 +40,11 @@ pub struct Examination<'a> {
     pub config: TraceConfig,
     /// Files shared by many processes.
     pub files: Option<&'a SharedFiles>,
-    /// Looks at its memory, at the start and at the end; `None` for none.
+    /// Looks at the process's memory, at the start and at the end; `None` for none.
     pub looks: Option<MemoryLooks>,
-    /// Settings of the recording, and its directory. Nothing with a name is left there.
+    /// Settings of the recording.
     pub recording: Options,
-    /// Directory of the recording.
+    /// Directory of the recording. No named file remains there.
     pub directory: PathBuf,
     /// Places to search for names in addition to the process's files; `None` for no names.
     pub names: Option<SearchPath>,
@@ -55,7 +56,7 @@ pub struct MemoryLooks {
     pub search: Request,
     /// Limits of each copy in which the heap is walked.
     pub walk: Limits,
-    /// Words for a failed copy.
+    /// Function that describes a failed copy in words.
     pub words: fn(&HeapError) -> String,
 }
 
@@ -71,7 +72,8 @@ pub trait Attendant {
         Duration::from_millis(10)
     }
 
-    /// Returns the calls that end the wait for the next turn, and that `is_called_off` takes.
+    /// Returns the channel whose messages end the wait for the next turn, and that `is_called_off`
+    /// reads.
     fn calls(&self) -> Option<&Receiver<()>> {
         None
     }
@@ -79,13 +81,14 @@ pub trait Attendant {
     /// Called once the process is traced.
     fn attached(&mut self, _session: &Session) {}
 
-    /// Called with each turn, with the thread that takes the events. Returns true to end the examination without its
-    /// last looks.
+    /// Called with each turn, with the thread that takes the events. Returns true to end the
+    /// examination without its last looks.
     fn is_called_off(&mut self, _drainer: Option<i32>) -> bool {
         false
     }
 
-    /// Called until it returns true, when the memory is to be copied: whether that may be done now.
+    /// Called repeatedly, before the memory is copied, until it returns true. The copy is then
+    /// permitted.
     fn may_look(&mut self) -> bool {
         true
     }
@@ -96,25 +99,25 @@ pub trait Attendant {
     /// Returns true to stop waiting for names.
     fn gives_up_names(&self) -> bool;
 
-    /// Takes a notice for the user, in one line.
+    /// Shows a notice to the user, in one line.
     fn notice(&mut self, _text: &str) {}
 }
 
 /// Result of an examination.
 pub struct Examined {
-    /// Path of the recording, as long as this exists.
+    /// Path of the recording, valid while this value exists.
     pub path: PathBuf,
     /// Modules of the process.
     pub modules: Vec<ModuleFile>,
     /// End of the trace.
     pub end: End,
-    /// Times in which the process went on untraced.
+    /// Times in which the process ran untraced.
     pub gaps: Vec<Gap>,
-    /// True if the last of them was not over when the trace ended.
+    /// True if the last of these gaps was not over when the trace ended.
     pub is_abandoned: bool,
     /// True if everything was recorded.
     pub is_complete: bool,
-    /// True if it was ended early, without the last looks.
+    /// True if the examination was ended early, without the last looks.
     pub is_called_off: bool,
     _file: File,
 }
@@ -126,15 +129,16 @@ pub enum ExaminationError {
     /// No temporary file can be created.
     #[error(transparent)]
     File(#[from] std::io::Error),
-    /// It cannot be traced.
+    /// The process cannot be traced.
     #[error(transparent)]
     Attach(#[from] memhook_attach::Error),
 }
 
-/// Traces a process for a time and leaves it.
+/// Traces a process for a time, then detaches.
 ///
 /// # Errors
-/// If it cannot be attached to, or no file can be created. Then it was not touched.
+/// Fails if the process cannot be attached to, or if no file can be created. The process is then
+/// untouched.
 pub fn examine(
     pid: i32,
     examination: Examination<'_>,
@@ -192,7 +196,7 @@ struct Looks {
     pins: PinnedMemory,
 }
 
-/// Everything: advice makes its own choice.
+/// Includes everything, because advice makes its own choice.
 const VIEW: RssView = RssView {
     top: usize::MAX,
     pins: true,

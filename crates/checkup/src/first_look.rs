@@ -7,14 +7,15 @@ use memhook_ledger::Observer;
 use memhook_report::{RssReport, RssView, TwoLooks};
 use std::thread::JoinHandle;
 
-/// The first look at a process; its copy of the memory is walked and dropped on a thread of its own.
+/// The first look at a process. A separate thread walks its copy of the memory and drops it.
 pub struct FirstLook {
     moment_ns: u64,
     walk: JoinHandle<Option<(RssReport, Option<LiveSizes>)>>,
 }
 
 impl FirstLook {
-    /// Copies the memory. `None` if that fails: the last look will report the reason.
+    /// Copies the memory. Returns `None` if that fails, because the last look will report the
+    /// reason.
     pub fn take<O: Observer + Send>(
         pid: i32,
         consumer: &Consumer<O>,
@@ -38,7 +39,7 @@ impl FirstLook {
         })
     }
 
-    /// Compares it with the last look, after waiting for its walk.
+    /// Compares this look with the last one, after waiting for its walk.
     pub fn compared(self, last: &LookedAt) -> Option<TwoLooks> {
         let (first, before) = self.walk.join().ok()??;
         let sizes = before.as_ref().zip(last.live_sizes.as_ref());

@@ -15,8 +15,8 @@ pub struct LastLook {
 }
 
 impl LastLook {
-    /// Copies the memory. Call this while the process is still traced: a block allocated later would be in no
-    /// ledger. `words`: words for a failure.
+    /// Copies the memory. Call this while the process is still traced, because a block allocated
+    /// later would be in no ledger. `words` describes a failure.
     pub fn take<O: Observer + Send>(
         pid: i32,
         consumer: &Consumer<O>,
@@ -92,16 +92,17 @@ impl LastLook {
     }
 }
 
-/// Unreachable blocks in a copy, or the reason why there is none.
+/// Unreachable blocks in a copy, or the reason why there is no copy.
 pub struct Searched(Result<FoundLeaks, String>);
 
 impl Searched {
-    /// Returns the blocks by the stack and the thread of their allocation, for the rows of a report.
+    /// Returns the blocks by the stack and the thread of their allocation, for the rows of a
+    /// report.
     pub fn unreachable(&self) -> Option<&[UnreachableSite]> {
         self.0.as_ref().ok().map(FoundLeaks::unreachable)
     }
 
-    /// Returns the part of a report about them, with `top` call stacks.
+    /// Returns the part of a report about unreachable blocks, with `top` call stacks.
     pub fn report(self, session: &Session, reporter: &mut impl StackNames, top: usize) -> Leaks {
         match self.0 {
             Ok(found) => {

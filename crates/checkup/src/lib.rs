@@ -1,11 +1,12 @@
-//! One running process, recorded for a time, with its memory searched and its heap walked at the end, and the resulting
-//! advice: the work of `advise`, for any caller.
+//! One running process, recorded for a time, with its memory searched and its heap walked at the
+//! end, and the resulting advice. This is the work of `advise`, for any caller.
 //!
-//! [`examine`] traces a process and leaves it, with a recording that has no name. [`advice_of`] reads that, or any
-//! other recording. Parts that other commands share are here, too: the last look at a traced process's memory, and
-//! calls of allocators that report their contents.
+//! [`examine`] traces a process and detaches, and returns a recording that has no name.
+//! [`advice_of`] reads that recording, or any other. The crate also has parts that other commands
+//! share: the last look at a traced process's memory, and calls of allocators that report their
+//! contents.
 //!
-//! Not here: options, terminals, rules that choose processes.
+//! This crate does not handle options, terminals, or rules that choose processes.
 
 mod advice;
 mod allocator;
@@ -34,6 +35,7 @@ pub trait StackNames {
     /// Looks up the names of these backtraces, and waits for them until the wait is given up.
     fn look_up(&mut self, session: &Session, stacks: &mut dyn Iterator<Item = u32>);
 
-    /// Returns the kind of a backtrace, whether it was cut short, and its frames with the names that have arrived.
+    /// Returns the kind of a backtrace, true if it was cut short, and its frames with the names
+    /// that have arrived.
     fn stack(&mut self, session: &Session, id: u32) -> (String, bool, Vec<StackFrame>);
 }

@@ -6,7 +6,8 @@ use memhook_recording::{
 };
 use memhook_report::{KeptTime, Overhead, ReportModel, UnreachableSite, unreachable_note};
 
-/// Returns the notes, as JSON: coverage of modules, untouched memory, resident memory, and unreachable blocks.
+/// Returns the notes, as JSON: coverage of modules, untouched memory, resident memory, and
+/// unreachable blocks.
 pub fn notes(
     report: &ReportModel,
     unreachable: Option<&[UnreachableSite]>,

@@ -8,8 +8,7 @@ use memhook_heap::{
 use memhook_ledger::{LiveWalk, Observer};
 use memhook_report::{RssReport, RssView};
 
-/// Returns the present account, by the kernel's sums and the trace. `None` if the process has
-/// gone.
+/// Returns the current account, by the kernel's sums and the trace; `None` if the process is gone.
 pub fn account_of_trace<O: Observer + Send>(
     session: &Session,
     consumer: &Consumer<O>,
@@ -30,7 +29,7 @@ pub struct LookedAt {
     pub allocators: Vec<String>,
 }
 
-/// A copy of the memory for the last report, which shows its pins.
+/// A copy of the memory for the last report, which shows the blocks that pin memory.
 pub struct PinnedMemory {
     copy: Result<MemoryCopy, String>,
     /// Time of the copy on the ledger's clock.

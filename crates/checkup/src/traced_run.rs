@@ -15,7 +15,7 @@ pub struct Traced<'a> {
     pub session: &'a Session,
     /// Counted calls of allocators in modules.
     pub call_scans: &'a mut CallScans,
-    /// Most frames of a call stack.
+    /// Maximum number of frames of a call stack.
     pub depth: u32,
 }
 
@@ -62,7 +62,7 @@ impl TracedRun for Traced<'_> {
         let executable = self.session.modules().first();
         Target {
             pid,
-            // After its end it has no other name.
+            // After its end, the process has no other name.
             name: Some(process_name(pid))
                 .filter(|name| !name.is_empty())
                 .or_else(|| Some(executable?.name().to_owned()))

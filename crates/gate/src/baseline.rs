@@ -50,8 +50,7 @@ impl Baseline {
         all.fold(Baseline::default(), Baseline::or_more)
     }
 
-    /// Merges the baselines of two processes: each site with its largest leak in one of
-    /// them.
+    /// Merges the baselines of two processes. Each site gets its largest leak in one of them.
     pub fn or_more(mut self, other: Baseline) -> Baseline {
         for (site, sum) in other.sites {
             let most = self.sites.entry(site).or_default();
@@ -64,12 +63,12 @@ impl Baseline {
     /// Reads the baseline in a file.
     ///
     /// # Errors
-    /// When the file cannot be read, or is not a baseline.
+    /// Fails if the file cannot be read, or is not a baseline.
     pub fn open(path: &Path) -> Result<Baseline, Error> {
         Baseline::read(&path.display().to_string(), &text_of(path)?)
     }
 
-    /// Reads the text of a file; `name`: its name in errors.
+    /// Parses the text of a file. `name` is the file's name in errors.
     pub fn read(name: &str, text: &str) -> Result<Baseline, Error> {
         let bad = |problem: String| Error::Baseline {
             file: name.to_owned(),
@@ -96,10 +95,10 @@ impl Baseline {
         Ok(Baseline { sites })
     }
 
-    /// Returns the file's text: one line for each site, so that differences are visible.
+    /// Returns the file's text, with one line for each site, so that differences are visible.
     ///
     /// # Errors
-    /// When a site cannot be serialized.
+    /// Fails if a site cannot be serialized.
     pub fn write(&self) -> serde_json::Result<String> {
         let mut out = format!("{{\"schema\":\"{SCHEMA}\",\"leaks\":[");
         for (i, (site, sum)) in self.sites.iter().enumerate() {

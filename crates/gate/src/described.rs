@@ -1,4 +1,4 @@
-//! Heaps of allocators that the user has described: their unreachable blocks.
+//! Unreachable blocks in heaps of allocators that the user has described.
 
 use crate::reached::dissected;
 use crate::{Evidence, Reached, Search, Sum};
@@ -11,11 +11,12 @@ use std::collections::HashMap;
 pub struct DescribedBlocks {
     /// Name given by the user.
     pub name: String,
-    /// Its live blocks, as of the snapshot or later.
+    /// Live blocks of the heap, as of the snapshot or later.
     pub live: Vec<LiveBlock>,
-    /// Places of released blocks (address, bytes), unless another block has taken them.
+    /// Places of released blocks (address, bytes), unless another block occupies them now.
     pub released: Vec<(u64, u64)>,
-    /// True if a function of it releases single blocks. Without one, blocks are not expected to be released.
+    /// True if one of the heap's functions releases single blocks. Without one, blocks are not
+    /// expected to be released.
     pub releases: bool,
 }
 
@@ -26,17 +27,17 @@ pub struct HeapEvidence {
     pub name: String,
     /// Blocks that are reachable, or that do not grow.
     pub reachable: Sum,
-    /// Most bytes that were live at a time.
+    /// Maximum bytes that were live at one time.
     pub peak_bytes: u64,
     /// Number of allocations.
     pub allocations: u64,
 }
 
-/// Determines the unreachable blocks of described heaps. `malloc`: the live blocks of malloc's ledger, from which they
-/// may be cut.
+/// Determines the unreachable blocks of described heaps. `malloc` has the live blocks of malloc's
+/// ledger, from which blocks of these heaps may be cut.
 ///
-/// The result for one heap says nothing about the others: a block that only a leaked block of another heap reaches is a
-/// leak of its own.
+/// The result for one heap is independent of the others: a block that only a leaked block of
+/// another heap reaches is a separate leak.
 pub fn reached_in_heaps(
     snapshot: &Snapshot,
     malloc: impl Iterator<Item = LiveBlock>,
@@ -116,7 +117,7 @@ pub fn reached_in_heaps(
     found
 }
 
-/// Returns the result for the live blocks alone.
+/// Returns the result without a search, from the live blocks alone.
 fn of_live(heap: &DescribedBlocks) -> Reached {
     let mut found = Reached::default();
     for block in &heap.live {
@@ -166,7 +167,8 @@ fn note_rest(heap: &DescribedBlocks, searched: Sum, found: &mut Reached) {
 }
 
 impl Evidence {
-    /// Adds the result for a described heap. Its sites and findings join the others, its sums stay separate.
+    /// Adds the result for a described heap. Its sites and findings join the others, but its sums
+    /// stay separate.
     pub fn add_heap(&mut self, name: &str, mut of_heap: Evidence) {
         let first = self.sites.len();
         for site in &mut of_heap.sites {

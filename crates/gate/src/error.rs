@@ -10,7 +10,7 @@ pub enum Error {
     Suppression {
         /// The file's name as given.
         file: String,
-        /// Line number, from 1.
+        /// Line number; the first line is 1.
         line: usize,
         /// Mistake, and its correction.
         problem: String,

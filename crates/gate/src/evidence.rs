@@ -1,4 +1,4 @@
-//! Known facts about a program's memory at its judgement.
+//! Facts about a program's memory on which a verdict is based.
 
 use crate::growth::Growth;
 use memhook_report::RunScores;
@@ -42,9 +42,10 @@ pub struct SourceFrame {
     pub module: Option<String>,
     /// Address in the module's file (svma).
     pub svma: u64,
-    /// True if it is inlined into the next frame.
+    /// True if the function is inlined into the next frame.
     pub inlined: bool,
-    /// True if its function passes on what an allocator returns: a leak is its caller's.
+    /// True if the function passes on the result of an allocator. A leak is then blamed on its
+    /// caller.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub wrapper: bool,
 }
@@ -56,7 +57,7 @@ impl SourceFrame {
         Some(path.rsplit('/').next().unwrap_or(path))
     }
 
-    /// Returns its name for people: its function, else its place in the module.
+    /// Returns the frame's name for people: its function, or else its place in the module.
     pub fn name(&self) -> String {
         match (&self.function, self.module_name()) {
             (Some(function), _) => memhook_report::readable_name(function),
@@ -85,22 +86,23 @@ pub struct AllocationSite {
     pub kind: String,
     /// Frames, innermost first.
     pub stack: Vec<SourceFrame>,
-    /// True if the stack goes on, but the unwinder could not follow it.
+    /// True if the stack is longer than recorded, but the unwinder could not follow it.
     pub truncated: bool,
-    /// Its heap, if that belongs to an allocator that the user has described.
+    /// The site's heap, if the user has described its allocator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heap: Option<String>,
-    /// Its live blocks, leaked or not.
+    /// Live blocks of the site, leaked or not.
     pub live: Sum,
 }
 
 impl AllocationSite {
-    /// Returns its identity in any build: functions and modules, without addresses and lines.
+    /// Returns the site's identity in any build: functions and modules, without addresses and
+    /// lines.
     pub fn identity(&self) -> Vec<String> {
         self.identity_by(&self.stack)
     }
 
-    /// Returns that identity for some frames only.
+    /// Returns this identity for some frames only.
     pub(crate) fn identity_by(&self, frames: &[SourceFrame]) -> Vec<String> {
         let names = frames.iter().map(|f| match &f.function {
             Some(function) => function.clone(),
@@ -109,17 +111,18 @@ impl AllocationSite {
         std::iter::once(self.kind.clone()).chain(names).collect()
     }
 
-    /// Returns the frames up to the function to blame: wrappers, and the first function that is not one.
+    /// Returns the frames up to the function to blame: wrappers, and the first function that is not
+    /// a wrapper.
     pub fn frames_to_blame(&self) -> &[SourceFrame] {
         let blamed = self.stack.iter().position(|frame| !frame.wrapper);
         &self.stack[..blamed.map_or(self.stack.len(), |at| at + 1)]
     }
 
-    /// Returns the common key of the sites of one leak: the kind, and the line to blame. If all frames are
-    /// wrappers', all of them.
+    /// Returns the common key of the sites of one leak: the kind, and the line to blame. If all
+    /// frames are wrappers', the key has all of them.
     pub(crate) fn leak_key(&self) -> (String, Vec<SourceFrame>) {
         let place = |frame: &SourceFrame| SourceFrame {
-            // Without a line, only the function is the same at each of its calls.
+            // Without a line, two calls in one function cannot be told apart.
             svma: if frame.function.is_some() {
                 0
             } else {
@@ -134,9 +137,10 @@ impl AllocationSite {
         (self.kind.clone(), frames.iter().map(place).collect())
     }
 
-    /// Returns the frame to show in the source: among those that are not wrappers' the innermost whose source is
-    /// below `root`, else the innermost with a relative source path (as in builds of distributions), else the
-    /// innermost with a line outside the system's headers.
+    /// Returns the frame to show in the source. Frames of wrappers are skipped. The first choice is
+    /// the innermost frame whose source is below `root`, then the innermost with a relative source
+    /// path (as in builds of distributions), then the innermost with a line outside the system's
+    /// headers.
     pub fn culprit(&self, root: &str) -> Option<&SourceFrame> {
         let (wrappers, others): (Vec<_>, Vec<_>) = self.stack.iter().partition(|f| f.wrapper);
         culprit_of(&others, root).or_else(|| culprit_of(&wrappers, root))
@@ -161,8 +165,8 @@ fn culprit_of<'a>(frames: &[&'a SourceFrame], root: &str) -> Option<&'a SourceFr
         .or_else(|| with_line().find(|f| !in_system(f)))
 }
 
-/// Returns true if a source file is below `root`. A relative path belongs to the builder of the module; it is ours
-/// only if it exists there.
+/// Returns true if a source file is below `root`. A relative path refers to the directory where the
+/// module was built, so the file is ours only if it exists below `root`.
 pub(crate) fn is_below(file: &str, root: &str) -> bool {
     if file.starts_with('/') {
         Path::new(file).starts_with(root)
@@ -171,16 +175,16 @@ pub(crate) fn is_below(file: &str, root: &str) -> bool {
     }
 }
 
-/// Unreachable blocks, by the site of those that no other leaked block points to.
+/// Unreachable blocks, by the site of the blocks that no other leaked block points to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Leak {
     /// Number of the site in [`Evidence::sites`].
     pub site: usize,
     /// Blocks to which no other leaked block points.
     pub direct: Sum,
-    /// Blocks that are reachable only from them, by site.
+    /// Blocks that are reachable only from the direct ones, by site.
     pub indirect: Vec<(usize, Sum)>,
-    /// Set if it was found by its growth, not by reachability.
+    /// Set if the leak was found by its growth, not by reachability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth: Option<Growth>,
 }
@@ -196,13 +200,13 @@ impl Leak {
     }
 }
 
-/// Blocks of one site that only pointers into blocks keep reachable: either the program has such pointers, or it has
-/// lost the blocks and the pointers are remnants. They never fail a gate.
+/// Blocks of one site that only pointers into blocks keep reachable. Either the program has such
+/// pointers, or it has lost the blocks and the pointers are stale. Such blocks never fail a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PossibleLeak {
     /// Number of the site in [`Evidence::sites`].
     pub site: usize,
-    /// Its blocks and bytes.
+    /// Blocks of the site and their bytes.
     #[serde(flatten)]
     pub blocks: Sum,
 }
@@ -211,19 +215,19 @@ pub struct PossibleLeak {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// It runs on.
+    /// The program is still running.
     #[default]
     Running,
-    /// It exited with this status.
+    /// The program exited with this status.
     Exited(i32),
-    /// This signal killed it.
+    /// This signal killed the program.
     Signaled(i32),
-    /// Its end was not seen: this is a recording.
+    /// The end was not seen, because the evidence is a recording.
     Recorded,
 }
 
 impl Ending {
-    /// Returns how the program failed by itself; `None` if it did not.
+    /// Returns how the program itself failed; `None` if it did not.
     pub(crate) fn failure(&self) -> Option<String> {
         match self {
             Ending::Exited(0) | Ending::Running | Ending::Recorded => None,
@@ -296,9 +300,9 @@ impl Subject {
 /// All evidence for the verdict.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
-    /// The program: a command line, or a name.
+    /// Command line or name of the program.
     pub program: String,
-    /// Its end.
+    /// End of the program.
     pub ending: Ending,
     /// Kind of the findings.
     pub subject: Subject,
@@ -309,13 +313,14 @@ pub struct Evidence {
     pub leaks: Vec<Leak>,
     /// Reachable blocks.
     pub reachable: Sum,
-    /// Possibly lost ones among those, largest first; empty unless asked for.
+    /// Possibly lost blocks among the reachable ones, by site, largest first. Empty unless the user
+    /// asked for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub possible: Vec<PossibleLeak>,
-    /// The heaps of described allocators, in their order. All other sums are those of malloc's heap.
+    /// Described heaps, in their order. All other sums are those of malloc's heap.
     #[serde(skip)]
     pub heaps: Vec<crate::HeapEvidence>,
-    /// Most bytes that were live at a time.
+    /// Maximum bytes that were live at one time.
     pub peak_bytes: u64,
     /// Number of allocations.
     pub allocations: u64,
@@ -325,20 +330,21 @@ pub struct Evidence {
     /// Length of the observation.
     #[serde(skip)]
     pub elapsed: Duration,
-    /// True if there were times in which nothing was seen, so that neither a leak nor a sum is certain.
+    /// True if there were times in which no event was seen, so that neither a leak nor a sum is
+    /// certain.
     #[serde(skip)]
     pub is_blind: bool,
     /// Events that the trace may have missed; `None` if the process was not traced.
     #[serde(skip)]
     pub seen: Option<Seen>,
-    /// Parts that were not seen, so that passing would not be sound.
+    /// Parts that were not seen. With a gap, passing would not be sound.
     pub gaps: Vec<String>,
     /// Further notes.
     pub notes: Vec<String>,
 }
 
 impl Evidence {
-    /// Returns the name of the program, without the number of its process and its arguments.
+    /// Returns the name of the program, without its process id and its arguments.
     pub(crate) fn command(&self) -> &str {
         let numbered = self.program.strip_prefix("process ");
         let words = numbered.and_then(|rest| rest.split_once(": "));

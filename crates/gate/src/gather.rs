@@ -7,8 +7,8 @@ use memhook_ledger::Totals;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// Leaked blocks of one backtrace, and the blocks that only they reach. The backtrace is `None` for blocks whose
-/// allocation was not traced.
+/// Leaked blocks of one backtrace, and the blocks that only they reach. The backtrace is `None` for
+/// blocks whose allocation was not traced.
 #[derive(Clone, Debug, Default)]
 pub struct Lost {
     /// Blocks of this backtrace that no other leaked block points to.
@@ -35,7 +35,8 @@ pub struct Reached {
     pub unreachable: Vec<u64>,
     /// Reachable blocks.
     pub reachable: Sum,
-    /// Blocks that are reachable only through pointers into their middle, by backtrace, if requested.
+    /// Blocks that are reachable only through pointers into their middle, by backtrace, if
+    /// requested.
     pub possible: HashMap<Option<u32>, Sum>,
     /// Live blocks by backtrace, leaked or not.
     pub live: HashMap<u32, Sum>,
@@ -46,8 +47,8 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// Drops leaks with an unknown allocation site: the ledger was too small for all blocks, so the user may
-    /// already have accepted them.
+    /// Drops leaks with an unknown allocation site. The ledger was too small for all blocks, so the
+    /// user may already have accepted these leaks.
     pub fn forget_unknown(&mut self) {
         self.lost.remove(&None);
         for lost in self.lost.values_mut() {
@@ -67,7 +68,7 @@ impl Reached {
     }
 }
 
-/// Names the sites of the findings. `needs_all_sites`: those of live blocks, too.
+/// Names the sites of the findings. With `needs_all_sites`, it also names the sites of live blocks.
 pub fn evidence(
     needs_all_sites: bool,
     source: NameSource<'_>,
@@ -89,7 +90,7 @@ pub fn evidence(
     let of_possible = reached.possible.keys().copied().flatten();
     let needed = of_leaks.chain(of_possible).chain(of_live.iter().copied());
     let mut names = source.look_up(needed);
-    // Grouped by site: there may be a hundred thousand.
+    // Leaks are grouped by site, because there may be a hundred thousand.
     let mut by_site: BTreeMap<usize, (Sum, BTreeMap<usize, Sum>)> = BTreeMap::new();
     for (&stack, lost) in &reached.lost {
         let (direct, indirect) = by_site.entry(names.site(stack)).or_default();
@@ -121,7 +122,7 @@ pub fn evidence(
     for (site, sum) in live {
         sites[site].live.add(sum);
     }
-    // Sites of equal size come in an order that the next run will repeat.
+    // Sites of equal size come in an order that the next run repeats.
     possible.sort_by_cached_key(|p| (Reverse(p.blocks.bytes), sites[p.site].identity()));
     let mut evidence = Evidence {
         sites,
@@ -133,7 +134,8 @@ pub fn evidence(
         notes: reached.notes,
         ..Evidence::default()
     };
-    // Allocations of the loader before the first hooked call appear in no event, but are live at the end.
+    // Allocations of the loader before the first hooked call appear in no event, but are live at
+    // the end.
     evidence.peak_bytes = totals.peak_live_bytes.max(evidence.live().bytes);
     evidence
 }

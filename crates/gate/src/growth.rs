@@ -1,33 +1,37 @@
-//! Decides which sites of a service keep growing: a trend test over the survivors of each site.
+//! Decides which sites of a service keep growing, with a trend test over the survivors of each
+//! site.
 //!
-//! The series of a site is the number of its blocks that are alive and older than a typical request, at equally spaced
-//! moments: load shows in the young ones. A site grows if the Mann–Kendall test sees a rise in the whole window and in
-//! its second half: a cache that levels off rises in the first half only.
+//! The series of a site is the number of its live blocks that are older than a typical request, at
+//! equally spaced moments. Load would show only in the young blocks. A site grows if the
+//! Mann–Kendall test sees a rise in the whole window and in its second half. A cache that levels
+//! off rises only in the first half.
 //!
-//! Neighbouring values of such a series are alike, which makes the plain test see trends in noise. The variance is
-//! therefore corrected as in K. H. Hamed and A. R. Rao, "A modified Mann-Kendall trend test for autocorrelated data",
-//! Journal of Hydrology 204 (1998): by the autocorrelation of the ranks after the trend has been removed. A constant
-//! pool whose blocks live about as long as the window is a random walk in it, and no such correction is enough for
-//! that: the mean of the steps has to be above zero, too. With several sites the chance of a false alarm is divided
-//! among them (Bonferroni), so that `confidence` holds for the whole verdict.
+//! Neighbouring values of such a series are alike, which makes the plain test see trends in noise.
+//! The variance is therefore corrected as in K. H. Hamed and A. R. Rao, "A modified Mann-Kendall
+//! trend test for autocorrelated data", Journal of Hydrology 204 (1998): by the autocorrelation of
+//! the ranks after the trend has been removed. A constant pool whose blocks live about as long as
+//! the window is a random walk within it, for which no such correction suffices. So the mean of the
+//! steps must be above zero, too. With several sites, the chance of a false alarm is divided among
+//! them (Bonferroni), so that `confidence` holds for the whole verdict.
 //!
-//! Blocks from before the attach belong to no site. While they are freed and replaced, each constant site grows from
-//! nothing to its size. All of these frees are counted, so a site certainly grows if it still does after every one of
-//! them is subtracted from it. If it grows only without this subtraction, or ever more slowly, the window was too short
-//! to tell.
+//! Blocks from before the attach belong to no site. While they are freed and replaced, each
+//! constant site grows from nothing to its size. All of these frees are counted. If a site still
+//! grows after every one of them is subtracted, it certainly grows. If it grows only without this
+//! subtraction, or ever more slowly, the window was too short for a verdict.
 
 use crate::trend::{Trend, corrected, drift, ends_above};
 use serde::Serialize;
 
-/// Least number of moments for a verdict.
+/// Minimum number of moments for a verdict.
 pub const LEAST_MOMENTS: usize = 16;
-/// A site that grows by less than this share of its first half in the second may be levelling off.
+/// Ratio of the growth in the second half to that in the first, below which a site may be levelling
+/// off.
 const STEADY_SHARE: f64 = 0.75;
 /// Number of standard deviations beyond which a difference of counts is not due to chance.
 const DEVIATIONS: f64 = 4.0;
 
-/// Stricter limit while blocks from before the attach are freed: every constant site rises then, so that this test
-/// alone decides.
+/// Stricter limit while blocks from before the attach are freed. Every constant site rises then, so
+/// only this test decides.
 const CAUTION: f64 = 4.0;
 
 /// Quantity that grows.
@@ -45,7 +49,7 @@ pub enum GrowthKind {
 pub struct Growth {
     /// Quantity that grows.
     pub kind: GrowthKind,
-    /// Chance that a site that does not grow looks like this.
+    /// Chance that a site that does not grow looks like this one.
     pub p: f64,
     /// Blocks gained from one moment to the next (Sen's slope).
     pub blocks_per_interval: f64,
@@ -56,19 +60,20 @@ pub struct Growth {
 /// Course of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Course {
-    /// It does not grow, as far as can be seen.
+    /// The series does not grow, as far as can be seen.
     Steady,
-    /// It rises, but perhaps only because its blocks replace those from before the attach.
+    /// The series rises, but perhaps only because the site's blocks replace those from before the
+    /// attach.
     Replacing,
-    /// It rises ever more slowly.
+    /// The series rises ever more slowly.
     Levelling,
-    /// It keeps growing.
+    /// The series keeps growing.
     Growing(Growth),
 }
 
-/// Returns the course of each series at this confidence (0.99: at most one false verdict in a hundred runs). `freed`:
-/// number of blocks from before the attach that had been freed when the youngest of the counted blocks was allocated,
-/// at each moment.
+/// Returns the course of each series at this confidence (0.99: at most one false verdict in a
+/// hundred runs). `freed` has, for each moment, the number of blocks from before the attach that
+/// had been freed when the youngest of the counted blocks was allocated.
 pub fn courses(series: &[Vec<f64>], freed: &[f64], confidence: f64) -> Vec<Course> {
     courses_among(0, series, freed, confidence)
 }
@@ -106,14 +111,14 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
     let whole = corrected(series);
     let late = corrected(&series[middle..]);
     let rises = |trend: &Trend| trend.p < alpha && trend.s > 0;
-    // Of the blocks that are older than the window, the second half has the fewest.
+    // The second half has the fewest blocks that are older than the window.
     let has_freed = freed.first() != freed.last();
     let stretch = if has_freed { &series[middle..] } else { series };
     let goes_on = rises(&whole) && rises(&late) && drift(stretch) < alpha;
     if !(goes_on && ends_above(series, 0)) {
         return Course::Steady;
     }
-    // Lower bound of the site: as if all freed blocks had been its own.
+    // Lower bound of the site, as if all freed blocks had been its own.
     let at_least: Vec<f64> = series
         .iter()
         .zip(freed)
@@ -136,8 +141,9 @@ fn of_one(series: &[f64], freed: &[f64], alpha: f64) -> Course {
     })
 }
 
-/// Returns true if even the lower bound of a site rises, in the second half or at its end. The longer the window, the
-/// fewer blocks from before the attach are left to be freed in the stretch that decides; a leak is there all the time.
+/// Returns true if even the lower bound of a site rises, in the second half or at its end. In a
+/// longer window, fewer blocks from before the attach are left to be freed in its last part, while
+/// a leak goes on all the time.
 fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
     let alpha = alpha / CAUTION / 2.0;
     let moments = at_least.len();
@@ -155,7 +161,7 @@ fn certainly_rises(at_least: &[f64], alpha: f64) -> bool {
 mod tests {
     use super::*;
 
-    /// xorshift64*, seeded, so that runs are the same everywhere.
+    /// The generator is xorshift64*, seeded, so that runs are the same everywhere.
     struct Random(u64);
 
     impl Random {
@@ -178,15 +184,16 @@ mod tests {
 
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Site {
-        /// Keeps the block of one in this many requests for good.
+        /// Keeps the block of one in this many requests forever.
         Leak { one_in: f64 },
         /// Fills up to a size, then replaces entries at random.
         Cache { size: usize },
-        /// Serves requests only; their number swings.
+        /// Serves only requests, whose number varies.
         Load,
     }
 
-    /// Simulates the births of the live blocks, step by step; returns the number of old ones at each moment.
+    /// Simulates the births of the live blocks, step by step. Returns the number of old ones at
+    /// each moment.
     fn simulate(site: Site, seed: u64) -> Vec<f64> {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -201,7 +208,8 @@ mod tests {
             let swing = 1.0 + 0.8 * (step as f64 / period * 6.3 + phase).sin();
             let arrivals = (20.0 * swing * random.between(0.3, 1.7)) as usize;
             for _ in 0..arrivals {
-                // Lifetimes are exponential, on average a tenth of the age that counts, and now and then much longer.
+                // Lifetimes are exponential, on average a tenth of the age that counts, and
+                // occasionally much longer.
                 let slow = if random.unit() < 0.01 { 8.0 } else { 1.0 };
                 let life = -random.unit().max(1e-9).ln() * AGE as f64 / 10.0 * slow;
                 requests.push((step, step as f64 + life));

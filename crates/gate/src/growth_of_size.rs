@@ -1,28 +1,31 @@
-//! Decides which sites have blocks that get larger while their number stays the same: a buffer that is appended to
-//! and never emptied, a queue of ever longer texts.
+//! Decides which sites have blocks that get larger while their number stays the same, such as a
+//! buffer that is appended to and never emptied, or a queue of ever longer texts.
 //!
-//! Such a block is often young, because each realloc(3) makes it anew, so a test over the blocks that outlive
-//! requests does not see it. This one therefore looks at all live blocks of a site: at their bytes and at their
-//! mean size. More load makes more blocks, not larger ones; a site with more blocks than before is left to the
-//! other test. A site grows if both series rise like those of the other test: in the whole window and in the second
-//! half, by more than a random walk, above every earlier level, and not ever more slowly.
+//! Such a block is often young, because each realloc(3) makes it anew, so a test over the blocks
+//! that outlive requests does not see it. This test therefore uses all live blocks of a site: their
+//! bytes and their mean size. More load makes more blocks, not larger ones, so a site with more
+//! blocks than before is left to the other test. A site grows if both series rise by the same
+//! criteria as in the other test: in the whole window and in the second half, by more than a random
+//! walk, above every earlier level, and not ever more slowly.
 //!
-//! Some of the blocks from before the attach that were freed may have been replaced at this site. There are at most
-//! as many of these as the site has gained blocks since its minimum, and none is larger than its largest block: if
-//! a site still grows after these are subtracted, it certainly grows.
+//! Some of the freed blocks from before the attach may have been replaced at this site. They are at
+//! most as many as the site has gained blocks since its minimum, and none is larger than the site's
+//! largest block. If a site still grows after these are subtracted, it certainly grows.
 
 use crate::growth::{Course, Growth, GrowthKind, LEAST_MOMENTS};
 use crate::trend::{Trend, corrected, drift, ends_above, mean};
 
-/// A site whose number of blocks rises more certainly than this has more blocks.
+/// Chance (p) below which a rise in the number of a site's blocks is taken as real.
 const SAME_NUMBER: f64 = 0.05;
-/// A site that grows by less than this share of its first half in the second may be levelling off.
+/// Ratio of the growth in the second half to that in the first, below which a site may be levelling
+/// off.
 const STEADY_SHARE: f64 = 0.75;
 /// Number of standard deviations beyond which the sum of a site's steps is not due to chance.
 const DEVIATIONS: f64 = 3.0;
-/// Stricter limit for a size that goes up and down by chance, because this test alone decides about it.
+/// Stricter limit for a size that goes up and down by chance, because only this test decides about
+/// it.
 const CAUTION: f64 = 4.0;
-/// At one in this many moments there may be no block, because realloc(3) is moving it.
+/// Share (1/n) of moments at which there may be no block, because realloc(3) is moving it.
 const EMPTY_SHARE: usize = 8;
 
 /// All live blocks of a site at one moment.
@@ -36,7 +39,8 @@ pub struct Held {
     pub freed: f64,
 }
 
-/// Returns true if a site may grow in size, and therefore takes a share of the chance of a false alarm.
+/// Returns true if a site may grow in size, and therefore takes a share of the chance of a false
+/// alarm.
 pub fn may_grow(moments: &[Held]) -> bool {
     let Some((first, last)) = moments.first().zip(moments.last()) else {
         return false;
@@ -90,7 +94,8 @@ fn at_least(held: &[Held]) -> Vec<f64> {
     bytes.collect()
 }
 
-/// Returns the less certain of two trends, that of the whole and that of its second half, if both are upward.
+/// Returns the less certain of two trends, that of the whole series and that of its second half, if
+/// both are upward.
 fn rise(series: &[f64], alpha: f64) -> Option<Trend> {
     let late = &series[series.len() / 2..];
     let trends = [corrected(series), corrected(late)];
@@ -109,8 +114,8 @@ fn steps(series: &[f64]) -> impl Iterator<Item = f64> {
     series.windows(2).map(|pair| pair[1] - pair[0])
 }
 
-/// Returns the series in units of its usual step, if it has one: a rise counts by its number of steps, and one
-/// jump, however high, is one step.
+/// Returns the series in units of its usual step, if it has one. A rise then counts by its number
+/// of steps, and a single jump is one step, however high.
 fn in_usual_steps(series: &[f64]) -> Vec<f64> {
     let taken: Vec<f64> = steps(series).filter(|step| *step != 0.0).collect();
     let usual = taken.iter().map(|step| step.abs()).sum::<f64>() / taken.len().max(1) as f64;
@@ -135,12 +140,12 @@ mod tests {
     use super::*;
 
     const RUNS: u64 = 200;
-    /// Less than one in a hundred.
+    /// Just less than one percent of the runs.
     const FEW: usize = RUNS as usize / 100 - 1;
     const MOMENTS: usize = 60;
     const ENTRIES: usize = 50;
 
-    /// xorshift64*, seeded, so that runs are the same everywhere.
+    /// The generator is xorshift64*, seeded, so that runs are the same everywhere.
     struct Random(u64);
 
     impl Random {
@@ -168,13 +173,13 @@ mod tests {
     enum Site {
         /// A buffer that is appended to.
         Buffer,
-        /// Entries, of which so many are replaced by longer ones at each moment.
+        /// Entries, of which this many are replaced by longer ones at each moment.
         LongerEntries(usize),
-        /// Entries, of which so many are replaced by ones of any size at each moment.
+        /// Entries, of which this many are replaced by entries of any size at each moment.
         Entries(usize),
         /// Like the variant above, with a few very large entries.
         HeavyTail(usize),
-        /// As many requests of any size as the load demands, which swings.
+        /// As many requests of any size as the load demands, which varies.
         Load,
         /// As many requests as the load demands, which rises all the time.
         RisingLoad,
@@ -186,7 +191,8 @@ mod tests {
         Walk,
         /// Entries that reach their full length in the first moments.
         WarmingUp,
-        /// Many small blocks, and a few large ones from before the attach that are replaced one after another.
+        /// Many small blocks, and a few large ones from before the attach that are replaced one
+        /// after another.
         Successors,
     }
 

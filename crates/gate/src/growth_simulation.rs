@@ -1,10 +1,10 @@
-//! Attaches to simulated programs with a full heap: how often growth is reported without any, and how often a leak is
-//! missed. The runs are seeded, so they are the same everywhere.
+//! Simulates attaches to programs with a full heap, to count how often growth is reported without
+//! any, and how often a leak is missed. The runs are seeded, so they are the same everywhere.
 
 use crate::growth::{Course, courses};
 use crate::survivors::{AGE_IN_PAUSES, MOMENTS};
 
-/// xorshift64*.
+/// The generator is xorshift64*.
 struct Random(u64);
 
 impl Random {
@@ -36,8 +36,8 @@ const RUNS: u64 = 200;
 
 #[derive(Clone, Copy, Debug)]
 enum Program {
-    /// Each freed block is replaced at once, as in a full cache that replaces entries at random; lifetimes are
-    /// exponential.
+    /// Each freed block is replaced immediately, as in a full cache that replaces entries at
+    /// random. Lifetimes are exponential.
     Exponential(f64),
     /// Like the variant above, with a fixed lifetime for each block.
     Fixed(f64),
@@ -45,7 +45,8 @@ enum Program {
     Pool(f64),
     /// Fills up evenly, and is emptied after this many seconds.
     Sawtooth(f64),
-    /// A cache or a program that warms up ever more slowly: after this many seconds it is two thirds full.
+    /// A cache or a program that warms up ever more slowly. After this many seconds, it is two
+    /// thirds full.
     Filling(f64),
 }
 
@@ -56,7 +57,8 @@ struct Watched {
     pause: f64,
     /// Number of old blocks at each moment.
     old: Vec<f64>,
-    /// Number of earlier blocks that were freed by the time when the youngest old ones were allocated.
+    /// Number of earlier blocks that were freed by the time when the youngest old ones were
+    /// allocated.
     freed: Vec<f64>,
 }
 
@@ -156,7 +158,7 @@ fn run(program: Program, watched: &mut Watched, random: &mut Random) {
 /// Verdicts on runs of one kind.
 #[derive(Debug, Default)]
 struct Said {
-    /// Runs in which a site is reported to grow that does not.
+    /// Runs in which a site that does not grow is reported to grow.
     false_alarms: u64,
     /// Runs that were too short for a verdict, although nothing leaks.
     too_short: u64,
@@ -166,7 +168,8 @@ struct Said {
     unclear: u64,
 }
 
-/// Judges each run as it is, and with a leak of a thousandth of the heap per second at a separate site.
+/// Judges each run as it is, and with a leak of a thousandth of the heap per second at a separate
+/// site.
 fn judged(program: Program, warmup: f64, duration: f64) -> Said {
     let mut said = Said::default();
     for seed in 1..=RUNS {
@@ -194,10 +197,10 @@ fn judged(program: Program, warmup: f64, duration: f64) -> Said {
 
 const LIFETIMES: [f64; 5] = [1.0, 10.0, 60.0, 200.0, 600.0];
 
-/// Less than one in a hundred.
+/// Just less than one percent of the runs.
 const FEW: u64 = RUNS / 100 - 1;
 
-/// This holds after five minutes, however long blocks live.
+/// The number of false alarms holds after five minutes, however long blocks live.
 #[test]
 fn a_constant_heap_is_not_said_to_grow() {
     for life in LIFETIMES {
@@ -214,7 +217,7 @@ fn a_constant_heap_is_not_said_to_grow() {
     }
 }
 
-/// This holds for the time that docs/gate.md recommends.
+/// The verdict holds for the time that docs/gate.md recommends.
 #[test]
 fn a_window_that_is_long_enough_gives_a_verdict() {
     for life in LIFETIMES.into_iter().skip(1) {
@@ -234,8 +237,8 @@ fn a_window_that_is_long_enough_gives_a_verdict() {
     }
 }
 
-/// Checks the power that docs/gate.md states for windows without a warm-up: the number of runs that find the leak. All
-/// others give no verdict.
+/// Checks the power that docs/gate.md states for windows without a warm-up, which is the number of
+/// runs that find the leak. All others give no verdict.
 #[test]
 fn a_leak_is_found_without_a_warm_up() {
     for (life, warmup, duration, least) in [

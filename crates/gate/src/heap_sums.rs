@@ -66,7 +66,7 @@ impl HeapSums {
         }
     }
 
-    /// Returns the limits that this heap exceeds. `has_several`: there are other heaps, so
+    /// Returns the limits that this heap exceeds. With `has_several`, there are other heaps, so
     /// this one is named.
     pub fn violations(
         &self,

@@ -28,7 +28,7 @@ pub fn judge_each(
 ) -> Vec<Verdict> {
     let one = |evidence| judge(evidence, limits, exceptions, allow_partial);
     let mut verdicts: Vec<Verdict> = evidence.into_iter().map(one).collect();
-    // The last verdict knows which rules none of the processes has used.
+    // The last verdict lists the rules that none of the processes has used.
     let last = verdicts.len().saturating_sub(1);
     for verdict in &mut verdicts[..last] {
         verdict.unused_suppressions.clear();
@@ -85,7 +85,8 @@ pub fn judge(
             heaps[heap_of(&evidence.sites[finding.leak.site])].leaks += 1;
         }
     }
-    // A block that seems live may have been released unseen, and its address may belong to another block.
+    // A block that seems live may have been released unseen, and its address may belong to another
+    // block.
     let is_blind = evidence.is_blind && !allow_partial;
     let is_sound = evidence.gaps.is_empty() || allow_partial;
     let outcome = |violations: &[Violation]| match (violations.is_empty(), is_sound) {
@@ -130,8 +131,8 @@ pub fn judge(
     }
 }
 
-/// Decides whether a leak counts, how large it was in the baseline, and which part of its indirect blocks is
-/// suppressed by itself (and therefore removed from it).
+/// Decides if a leak counts, how large it was in the baseline, and which part of its indirect
+/// blocks is suppressed by itself. That part is removed from the leak.
 fn stand(
     leak: &mut Leak,
     evidence: &Evidence,
@@ -172,7 +173,7 @@ fn group(findings: &mut [Finding], evidence: &Evidence) {
         *bytes.entry(key(finding)).or_default() += finding.leak.total().bytes;
     }
     let mut keys: Vec<_> = bytes.keys().cloned().collect();
-    // Groups of equal size come in an order that the next run will repeat.
+    // Groups of equal size come in an order that the next run repeats.
     keys.sort_by_cached_key(|key| (Reverse(bytes[key]), format!("{key:?}")));
     let numbers: HashMap<_, _> = keys.into_iter().zip(0..).collect();
     for finding in &mut *findings {

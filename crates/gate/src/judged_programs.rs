@@ -1,8 +1,8 @@
 //! Selects the processes of a command that are judged: those that run a program of the user.
 //!
-//! Shells, make, ctest, compilers and interpreters deliberately keep memory until they end, and a leak in them is of no
-//! interest to somebody who runs his tests with them. Programs that a user builds lie elsewhere than those that a
-//! system or a tool manager installs.
+//! Shells, make, ctest, compilers and interpreters deliberately keep memory until they end, and a
+//! leak in them does not interest somebody who uses them to run tests. A user builds programs in
+//! other places than a system or a tool manager installs them.
 
 use crate::template_matches;
 
@@ -18,7 +18,8 @@ const SYSTEM: [&str; 7] = [
 ];
 /// Directories of tool managers, below any home directory.
 const TOOLS: [&str; 2] = ["/.cargo/", "/.rustup/"];
-/// A directory above this one contains the programs of the system.
+/// Directory of the system's programs. A start directory that contains it does not count as the
+/// user's.
 const SYSTEMS_PROGRAMS: &str = "/usr/bin";
 
 /// Decides by the program of a process whether it is judged.
@@ -28,12 +29,13 @@ pub struct JudgedPrograms {
     pub all: bool,
     /// Programs, or files run by interpreters, that are judged wherever they are.
     pub patterns: Vec<String>,
-    /// Directory in which the command was started: everything below it belongs to the user.
+    /// Directory in which the command was started. Everything below it belongs to the user.
     pub directory: String,
 }
 
 impl JudgedPrograms {
-    /// Returns true if a process with this program and these arguments is judged; the first argument is its name.
+    /// Returns true if a process with this program and these arguments is judged. The first
+    /// argument is the name of the process.
     pub fn judges(&self, program: &str, arguments: &[String]) -> bool {
         self.all || self.is_named(program, arguments) || self.is_users(program)
     }
@@ -94,7 +96,7 @@ mod tests {
                 assert!(!judges(&chosen, installed), "{directory}: {installed}");
             }
         }
-        // A checkout in a container.
+        // The directories are checkouts in a container.
         for directory in ["/usr/src/app", "/opt/app"] {
             let chosen = here(directory);
             assert!(judges(&chosen, &format!("{directory}/build/t")));

@@ -73,8 +73,8 @@ impl<'a> SharedLeak<'a> {
 }
 
 impl Judgement {
-    /// Returns the leaks that count, each once, however many processes have it, the largest first. `of` selects the
-    /// processes.
+    /// Returns the leaks that count, the largest first. Each occurs once, however many processes
+    /// have it. `of` selects the processes.
     pub fn leaks(&self, of: impl Fn(&Verdict) -> bool) -> Vec<SharedLeak<'_>> {
         let mut leaks: Vec<SharedLeak<'_>> = Vec::new();
         let mut places = HashMap::new();
@@ -94,7 +94,7 @@ impl Judgement {
                 }
             }
         }
-        // The sort is stable: leaks of equal size stay in the order in which they were found.
+        // The sort is stable, so leaks of equal size stay in the order in which they were found.
         leaks.sort_by_key(|leak| std::cmp::Reverse(leak.total.bytes));
         leaks
     }
@@ -106,7 +106,7 @@ impl Judgement {
     }
 }
 
-/// Returns programs by the names of their processes, in the order in which they were first seen.
+/// Counts programs by the names of their processes, in the order in which they were first seen.
 pub fn not_judged(names: impl IntoIterator<Item = String>) -> Vec<NotJudged> {
     let mut programs: Vec<NotJudged> = Vec::new();
     for program in names {

@@ -19,8 +19,9 @@ pub struct FoundLeaks {
 }
 
 impl FoundLeaks {
-    /// Searches the copy. The ledger must have all events up to the copy. `search` contains a time before the copy was
-    /// taken, on the ledger's clock; `samples` knows how many blocks a sampled one stands for.
+    /// Searches the copy. The ledger must have all events up to the copy. `search` contains a time
+    /// before the copy was taken, on the ledger's clock. `samples` knows how many blocks a sampled
+    /// one represents.
     pub fn search<O: Observer>(
         snapshot: &Snapshot,
         ledger: &Ledger<O>,
@@ -64,14 +65,14 @@ impl FoundLeaks {
         self.found.lost.keys().chain(possible).copied().flatten()
     }
 
-    /// Returns all unreachable blocks with a known allocation, by stack and thread that allocated them, whether or not
-    /// other leaked blocks point to them.
+    /// Returns all unreachable blocks with a known allocation, by stack and thread of the
+    /// allocation, whether or not other leaked blocks point to them.
     pub fn unreachable(&self) -> &[UnreachableSite] {
         &self.unreachable
     }
 
-    /// Returns the report, with the `top` largest sites. `named` knows the kind of a stack, whether it is truncated,
-    /// and its frames.
+    /// Returns the report, with the `top` largest sites. `named` returns the kind of a stack, true
+    /// if it is truncated, and its frames.
     pub fn report(
         self,
         top: usize,
@@ -104,7 +105,8 @@ impl FoundLeaks {
     }
 }
 
-/// Returns the unreachable blocks of the ledger, each weighted by the blocks that it stands for.
+/// Returns the unreachable blocks of the ledger, each weighted by the number of blocks that it
+/// represents.
 fn unreachable_sites(
     found: &Reached,
     ledger: &Ledger<impl Observer>,
@@ -145,7 +147,7 @@ fn totals(found: &Reached) -> LeakTotals {
     }
 }
 
-/// Returns one row for each stack, merging those that read alike, the largest first.
+/// Returns one row for each stack, the largest first. Stacks that read alike are merged.
 fn rows(
     lost: impl IntoIterator<Item = (Option<u32>, Lost)>,
     named: &mut impl FnMut(u32) -> (String, bool, Vec<StackFrame>),
@@ -188,7 +190,8 @@ fn rows(
     sites
 }
 
-/// Returns true if two stacks show the same lines: the compiler copies calls when it unrolls and inlines.
+/// Returns true if two stacks show the same lines. The compiler duplicates calls when it unrolls
+/// loops and inlines functions.
 fn reads_alike(a: &[StackFrame], b: &[StackFrame]) -> bool {
     let same = |(a, b): (&StackFrame, &StackFrame)| {
         let text = |f: &StackFrame| {

@@ -1,9 +1,9 @@
 //! Judges the leaks of a program: which allocations leaked, and how much of that is allowed.
 //!
-//! The caller gathers [`Evidence`] (from a scan joined with a trace, or from a recording); [`judge`]
-//! weighs it against [`Limits`], [`Suppressions`] and a [`Baseline`]. The [`Verdict`] is written as
-//! text, JSON, JUnit, SARIF, GitHub annotations or Markdown. [`growth`] judges a service that does not
-//! end: a trend test over the survivors of each allocation site.
+//! The caller gathers [`Evidence`] (from a scan joined with a trace, or from a recording).
+//! [`judge`] weighs it against [`Limits`], [`Suppressions`] and a [`Baseline`]. The [`Verdict`] is
+//! written as text, JSON, JUnit, SARIF, GitHub annotations or Markdown. [`growth`] judges a service
+//! that does not end, with a trend test over the survivors of each allocation site.
 //!
 //! This crate handles neither processes nor symbols. The only files that it reads are those that
 //! people name in options.

@@ -6,9 +6,9 @@ use crate::pattern::template_matches;
 /// A limit on the live blocks of one site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteLimit {
-    /// Largest allowed number of live bytes.
+    /// Maximum number of live bytes.
     pub bytes: u64,
-    /// Sites to which the limit applies, added together: as in `leak:`
+    /// Sites to which the limit applies, added together. The syntax is that of `leak:`
     /// suppressions.
     pub pattern: String,
 }
@@ -28,9 +28,9 @@ impl SiteLimit {
 /// Limits; `None` means unlimited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// Limit on bytes that nothing reaches.
+    /// Limit on unreachable bytes.
     pub leaked_bytes: Option<u64>,
-    /// Limit on blocks that nothing reaches.
+    /// Limit on the number of unreachable blocks.
     pub leaked_blocks: Option<u64>,
     /// Limit on bytes live at the end, leaked or not.
     pub live_bytes: Option<u64>,
@@ -38,9 +38,9 @@ pub struct Limits {
     pub peak_bytes: Option<u64>,
     /// Limit on the number of allocations.
     pub allocations: Option<u64>,
-    /// Least allowed lifetime score, from 0 to 1.
+    /// Minimum lifetime score, from 0 to 1.
     pub lifetime_score: Option<f64>,
-    /// Least allowed usage score.
+    /// Minimum usage score, from 0 to 1.
     pub usage_score: Option<f64>,
     /// Limits of single sites.
     pub sites: Vec<SiteLimit>,

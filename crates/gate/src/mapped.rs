@@ -1,15 +1,16 @@
-//! Blocks in mappings of their own, when malloc's count of them was not found or disagrees.
+//! Blocks with their own mapping, if malloc's count of them was not found or disagrees.
 //!
-//! glibc recognizes such a chunk only by a flag and a size, which any page may begin with. As long as malloc's own
-//! count agrees with the number found, each of them is a chunk. Otherwise, those that were traced are chunks, and any
-//! other may be a mapping made by the program itself: it counts as reachable, and there is no verdict on it.
+//! glibc recognizes such a chunk only by a flag and a size, with which any page may begin. If
+//! malloc's own count agrees with the number found, each of them is a chunk. Otherwise, those that
+//! were traced are chunks, and any other may be a mapping made by the program itself. It counts as
+//! reachable, and there is no verdict on it.
 
 use crate::reached::{Search, Traced};
 use memhook_heap::{Heap, SegmentKind};
 use memhook_report::{bytes, counted};
 
-/// Trusts the mapped chunks that were traced. Returns the others, which count as reachable; unless all blocks were
-/// traced, adds a gap that says that nothing is known about them.
+/// Trusts the mapped chunks that were traced. Returns the others, which count as reachable. Unless
+/// all blocks were traced, it adds a gap that says that nothing is known about them.
 pub(crate) fn doubtful_mappings(
     heap: &mut Heap,
     traced: &Traced,
@@ -35,7 +36,7 @@ pub(crate) fn doubtful_mappings(
     unknown
 }
 
-/// Returns blocks in mappings of their own that were not traced.
+/// Returns untraced blocks that have their own mapping.
 pub(crate) fn unknown_mappings(heap: &Heap, traced: &Traced) -> Vec<u64> {
     let segments = heap.blocks.segments().iter().enumerate();
     let mapped = segments.filter(|(_, s)| matches!(s.kind, SegmentKind::Mapped { .. }));

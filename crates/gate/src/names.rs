@@ -7,7 +7,7 @@ use memhook_report::{Backtraces, recorded::ordered_modules};
 use memhook_symbols::{Frame, ModuleFile, SearchPath, Symbolizer};
 use std::{collections::HashMap, ops::Range, time::Duration};
 
-/// A module and where it was mapped.
+/// A module and its place in memory.
 pub struct MappedModule {
     /// Addresses (avma).
     pub addresses: Range<u64>,
@@ -19,7 +19,7 @@ pub struct MappedModule {
 pub struct NameSource<'a> {
     /// A running trace or a recording.
     pub backtraces: &'a dyn Backtraces,
-    /// The modules; of two at one address, the more likely one comes first.
+    /// The modules. Of two at one address, the more likely one comes first.
     pub modules: Vec<MappedModule>,
     /// Symbolizer that knows these modules.
     pub symbols: Symbolizer,
@@ -74,7 +74,7 @@ impl<'a> NameSource<'a> {
     }
 }
 
-/// Names that take longer, because a debuginfod server is slow, are left out.
+/// Time limit for names. A slow debuginfod server may exceed it, and its names are then left out.
 const LONGEST_LOOK_UP: Duration = Duration::from_secs(600);
 
 /// Resolves the backtraces of one trace, and merges those that read alike into one site.
@@ -86,8 +86,8 @@ pub(crate) struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Returns the number of a backtrace's site; for `None`, that of blocks whose allocation was
-    /// not traced.
+    /// Returns the number of a backtrace's site. For `None`, it is the site of blocks whose
+    /// allocation was not traced.
     pub fn site(&mut self, stack: Option<u32>) -> usize {
         if let Some(&known) = self.by_stack.get(&stack) {
             return known;

@@ -1,4 +1,4 @@
-//! Files and streams that verdicts are written to.
+//! Files and streams to which verdicts are written.
 
 use crate::formats::rendered;
 use crate::formats::text::{conclusion, details};
@@ -12,10 +12,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Destinations of verdicts, and how they look there. The path `-` means standard output.
+/// Destinations of verdicts, and the style of their text. The path `-` means standard output.
 #[derive(Clone, Debug, Default)]
 pub struct OutputOptions {
-    /// Name of each form, whether it is appended to the file, and the file.
+    /// Each form's name, true if it is appended to the file, and the file.
     pub forms: Vec<(&'static str, bool, PathBuf)>,
     /// File for a baseline of the findings.
     pub baseline: Option<PathBuf>,
@@ -31,15 +31,17 @@ pub struct OutputOptions {
     pub is_verbose: bool,
     /// True if the line with the verdict has the colour of the outcome.
     pub is_colored: bool,
-    /// True if the text goes to standard error because standard output belongs to the program. It also goes there
-    /// when a form goes to standard output, so that a reader of the form sees nothing else.
+    /// True if the text goes to standard error because standard output belongs to the program. It
+    /// also goes there if a form goes to standard output, so that a reader of the form sees nothing
+    /// else.
     pub is_beside_program: bool,
-    /// Number of findings to show, and the directory that source paths are relative to.
+    /// Number of findings to show, and the directory to which source paths are relative.
     pub format: FormatOptions,
 }
 
-/// Files that are opened before a program starts: a run must not be lost because one of them cannot be written.
-/// Existing files are not replaced by new ones, because the next step of a build reads them.
+/// Files that are opened before a program starts, because a run must not be lost if one of them
+/// cannot be written. Existing files are not replaced by new ones, because the next step of a build
+/// reads them.
 pub struct Outputs {
     options: OutputOptions,
     /// Files as in the options; `None` is standard output.
@@ -51,7 +53,7 @@ impl Outputs {
     /// Opens the files.
     ///
     /// # Errors
-    /// If one of them cannot be written.
+    /// Fails if a file cannot be opened.
     pub fn open(mut options: OutputOptions) -> Result<Outputs, OutputError> {
         options.format.lists_all = options.is_verbose;
         let open_form = |(form, appends, path): &(&'static str, bool, PathBuf)| {
@@ -70,7 +72,7 @@ impl Outputs {
     /// Writes the verdicts on all processes in every requested form.
     ///
     /// # Errors
-    /// If a form cannot be created, or a file cannot be written.
+    /// Fails if a form cannot be created, or a file cannot be written.
     pub fn write(self, verdicts: &Judgement) -> Result<(), Error> {
         let options = &self.options;
         let form = |name| rendered(name, verdicts, &options.format).map_err(Error::Verdict);
@@ -148,7 +150,8 @@ fn concluded(options: &OutputOptions, verdicts: &Judgement) -> String {
     }
 }
 
-/// Writes outputs for later steps of a workflow: the number of leaks, their bytes, and the file for code scanning.
+/// Writes outputs for later steps of a workflow: the number of leaks, their bytes, and the file for
+/// code scanning.
 fn step_outputs(options: &OutputOptions, verdicts: &Judgement) -> String {
     let leaks = verdicts.leaks(|_| true).len();
     let bytes: u64 = verdicts.iter().map(|v| v.leaked.bytes).sum();
@@ -161,8 +164,8 @@ fn step_outputs(options: &OutputOptions, verdicts: &Judgement) -> String {
     out
 }
 
-/// Opens a file; `None` is standard output. An executable is not overwritten: somebody wrote `--json PROGRAM` and
-/// meant `--json -- PROGRAM`.
+/// Opens a file; `None` is standard output. An executable is not overwritten, because the user
+/// probably wrote `--json PROGRAM` and meant `--json -- PROGRAM`.
 fn open(path: &Path) -> Result<Option<OutputFile>, OutputError> {
     if path == Path::new("-") {
         return Ok(None);
@@ -183,6 +186,6 @@ fn put(file: OutputFile, from_the_start: bool, text: &str) -> std::io::Result<()
 }
 
 fn to_stdout(text: &str) {
-    // A reader that has gone away is not our error.
+    // A reader that has closed the pipe is not an error.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 impl Evidence {
-    /// Returns evidence about a process that nothing is known about.
+    /// Returns evidence about a process of which nothing is known.
     pub fn lacking(program: String, gap: String) -> Evidence {
         Evidence {
             program,
@@ -19,7 +19,8 @@ impl Evidence {
         }
     }
 
-    /// Returns evidence about a process that was not traced: the unreachable blocks in glibc's heap.
+    /// Returns evidence about a process that was not traced: the unreachable blocks in glibc's
+    /// heap.
     pub fn untraced(program: String, snapshot: &Snapshot, finds_possible: bool) -> Evidence {
         let search = Search {
             finds_possible,
@@ -27,7 +28,8 @@ impl Evidence {
         };
         let found = reached(snapshot, std::iter::empty(), search);
         let total = found.leaked();
-        // Nobody traced the process, so a heap that cannot be read is a gap even without a known block.
+        // The process was not traced, so a heap that cannot be read is a gap even without a known
+        // block.
         let mut evidence = Evidence {
             program,
             reachable: found.reachable,
@@ -59,8 +61,8 @@ impl Evidence {
         evidence
     }
 
-    /// Returns evidence about a process that was forked and has not executed a program: its own allocations are not
-    /// traced. If nothing in it is unreachable, it has leaked nothing.
+    /// Returns evidence about a process that was forked and has not executed a program. Its own
+    /// allocations are not traced. If it has no unreachable block, it has leaked nothing.
     pub fn forked(program: String, captured: Result<&Snapshot, &memhook_heap::Error>) -> Evidence {
         let mut found = match &captured {
             Ok(snapshot) => reached(snapshot, std::iter::empty(), Search::default()),
@@ -69,7 +71,8 @@ impl Evidence {
                 ..Reached::default()
             },
         };
-        // A C library without a heap has leaked nothing; one whose heap cannot be read may have.
+        // A C library without a heap has leaked nothing. A heap that cannot be read may contain a
+        // leak.
         if let Ok(Err(error @ memhook_heap::Error::UnknownLayout { .. })) = captured.map(dissect) {
             found.gaps.push(error.to_string());
         }
@@ -112,8 +115,8 @@ impl Ending {
     }
 }
 
-/// Returns the blocks of a traced process, as its memory shows them at one moment, if it could be copied; otherwise
-/// `memory` contains the reason. The ledger is that of [`reached`].
+/// Returns the blocks of a traced process, as its memory shows them at one moment, if the memory
+/// could be copied. Otherwise `memory` contains the reason. The ledger is that of [`reached`].
 pub fn traced_blocks(
     ledger: &Ledger,
     memory: Result<&Snapshot, String>,
@@ -140,8 +143,8 @@ pub fn traced_blocks(
     found
 }
 
-/// Returns the live blocks, without those that a thread was reallocating when the process ended: their fate is unknown,
-/// and any block that exists belongs to the call.
+/// Returns the live blocks, without those that a thread was reallocating when the process ended.
+/// Their state is unknown, and any block that exists belongs to the call.
 pub(crate) fn known_live(
     snapshot: &Snapshot,
     ledger: &Ledger<impl Observer>,
@@ -156,8 +159,8 @@ pub(crate) fn known_live(
     live.filter(move |block| !on_their_way.contains(&block.address))
 }
 
-/// Returns why the known live blocks are not exact, or `None` if they are. A verdict needs all of them, with their
-/// stacks.
+/// Returns why the known live blocks are not exact; `None` if they are. A verdict needs all of
+/// them, with their stacks.
 pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
     if ledger.is_sampled() {
         return Some(
@@ -171,7 +174,8 @@ pub fn bound(ledger: &Ledger<impl Observer>) -> Option<String> {
 }
 
 impl Evidence {
-    /// Notes the gaps of the trace itself, before any other: lost events, and times in which nothing was seen.
+    /// Adds the gaps of the trace itself, which come before all others: lost events, and times in
+    /// which no event was seen.
     pub fn note_missed(&mut self, losses: &Losses, gaps: &[Gap]) {
         self.is_blind = !gaps.is_empty();
         let unseen = unseen_in_words(gaps).map(|words| words + ", so no sum is certain");
@@ -184,8 +188,9 @@ impl Evidence {
     }
 }
 
-/// Returns true if a block allocated by `caller` belongs to the allocator itself: gperftools allocates its singletons
-/// with `new`. A module that has an allocator beside other code allocates for the program.
+/// Returns true if a block allocated by `caller` belongs to the allocator itself. gperftools
+/// allocates its singletons with `new`. A module that contains an allocator next to other code
+/// allocates for the program.
 pub fn is_allocators(snapshot: &Snapshot, caller: u64) -> bool {
     let mut modules = snapshot.meta.modules.iter();
     modules.any(|m| {

@@ -1,4 +1,5 @@
-//! Finds out which blocks of a process are still reachable, by joining a snapshot with the blocks of a trace.
+//! Finds out which blocks of a process are still reachable, by joining a snapshot with the blocks
+//! of a trace.
 
 use crate::Reached;
 use crate::mapped::doubtful_mappings;
@@ -27,7 +28,8 @@ impl Traced {
 /// Scope of a search, and facts known beforehand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Search {
-    /// Time before the snapshot was taken, on the ledger's clock; `None` if the process has not run since.
+    /// Time before the snapshot was taken, on the ledger's clock; `None` if the process has not run
+    /// since.
     pub before_ns: Option<u64>,
     /// True if every block of the program was traced.
     pub is_complete: bool,
@@ -36,15 +38,16 @@ pub struct Search {
 }
 
 impl Search {
-    /// Returns true if a block existed before the snapshot was taken. The ledger keeps whole milliseconds.
+    /// Returns true if a block existed before the snapshot was taken. The ledger keeps whole
+    /// milliseconds.
     pub(crate) fn is_older(&self, block: &LiveBlock) -> bool {
         let moment = self.before_ns;
         moment.is_none_or(|t| block.time_ns / 1_000_000 < t / 1_000_000)
     }
 }
 
-/// Finds the blocks that nothing reaches: those of glibc's heap, and traced blocks of other allocators. `live`: blocks
-/// of the ledger as of the snapshot or later.
+/// Finds the unreachable blocks: those of glibc's heap, and traced blocks of other allocators.
+/// `live` has blocks of the ledger as of the snapshot or later.
 pub fn reached(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
@@ -68,7 +71,7 @@ pub fn reached(
             (marked, leaks)
         }
     };
-    // Requested size, if known; otherwise the capacity of the block.
+    // The size is the requested one, if known, or else the capacity of the block.
     let look = |number: u32| {
         let block = heap.blocks.get(number);
         match traced.find(block.address) {
@@ -107,8 +110,9 @@ pub fn reached(
     found
 }
 
-/// Returns the heap that is searched, with the traced blocks known to the search in address order; adds gaps and notes
-/// about it to `found`. `None` if there is no block to search for.
+/// Returns the heap that is searched, with the traced blocks that the search knows, in address
+/// order. Adds gaps and notes about the heap to `found`. Returns `None` if there is no block to
+/// search for.
 pub(crate) fn dissected(
     snapshot: &Snapshot,
     live: impl Iterator<Item = LiveBlock>,
@@ -205,8 +209,8 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Adds the blocks that were live when the snapshot was taken: they are older than it, and still live. Returns
-    /// whether all free memory could be told from them.
+    /// Adds the blocks that were live when the snapshot was taken: they are older than it, and
+    /// still live. Returns true if all free memory could be distinguished from them.
     fn add(
         &self,
         heap: &mut Heap,

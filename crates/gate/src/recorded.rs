@@ -11,14 +11,14 @@ use memhook_report::{RunScores, counted};
 use memhook_stream::Gap;
 use std::time::Duration;
 
-/// Part of a recording to examine, and what to look for.
+/// Part of a recording to examine, and the kinds of findings.
 pub struct RecordedOptions {
-    /// Beginning and end of the examined stretch, since the attach.
+    /// Start and end of the examined stretch, since the attach.
     pub stretch: (Duration, Duration),
     /// Confidence of a verdict on growth; `None` if live blocks are judged instead of growth.
     pub growth_confidence: Option<f64>,
-    /// True if live blocks by site are findings, because there is a baseline to compare with or
-    /// to write.
+    /// True if live blocks by site are findings, because there is a baseline to compare with or to
+    /// write.
     pub are_sites_findings: bool,
     /// True if single sites are limited, so that every live block's backtrace matters.
     pub needs_all_sites: bool,
@@ -29,7 +29,7 @@ pub struct RecordedOptions {
 /// Returns the evidence in a recording.
 ///
 /// # Errors
-/// If the recording is damaged.
+/// Fails if the recording is damaged.
 pub fn recorded_evidence(
     recording: &Recording,
     source: NameSource<'_>,
@@ -42,7 +42,7 @@ pub fn recorded_evidence(
     let is_cut = to < recorded_time(recording);
     let mut watch = |replay: &memhook_recording::Replay| {
         let now = Duration::from_nanos(replay.now_ns());
-        // Several moments may be counted at once if nothing happened between them.
+        // Several moments may be counted together if nothing happened between them.
         while options.growth_confidence.is_some() && next <= now.min(to) {
             survivors.count(replay.ledger(), next, pause);
             next += pause.max(Duration::from_millis(1));
@@ -98,7 +98,7 @@ pub fn recorded_evidence(
 /// Adds the scores of a recording, or of a stretch of it, to the evidence.
 ///
 /// # Errors
-/// If the recording is damaged, or does not contain every allocation.
+/// Fails if the recording is damaged, or does not contain every allocation.
 pub fn score_evidence(
     recording: &Recording,
     stretch: Option<(Duration, Duration)>,

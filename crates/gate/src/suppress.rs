@@ -9,9 +9,9 @@ use std::path::PathBuf;
 /// A suppression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
-    /// LeakSanitizer's: the function, file or module of any frame matches.
+    /// LeakSanitizer's kind: the function, file or module of any frame matches.
     Template(String),
-    /// Valgrind's: frames in order.
+    /// Valgrind's kind: frames in order.
     Frames(valgrind::Suppression),
 }
 
@@ -25,7 +25,7 @@ impl Suppressions {
     /// Reads suppressions from files and patterns.
     ///
     /// # Errors
-    /// If a file cannot be read, or contains anything else.
+    /// Fails if a file cannot be read, or contains anything else.
     pub fn of(files: &[PathBuf], patterns: &[String]) -> Result<Suppressions, Error> {
         let mut all = Suppressions::default();
         for path in files {
@@ -35,8 +35,7 @@ impl Suppressions {
         Ok(all)
     }
 
-    /// Reads a file in LeakSanitizer's syntax or in Valgrind's, whose suppressions are in
-    /// braces.
+    /// Parses a file in LeakSanitizer's syntax, or in Valgrind's, whose suppressions are in braces.
     pub fn read(&mut self, file: &str, text: &str) -> Result<(), Error> {
         let mut lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim()));
         let bad = |line: usize, problem: String| Error::Suppression {
@@ -58,8 +57,7 @@ impl Suppressions {
             }
             match line.split_once(':') {
                 Some(("leak", pattern)) if !pattern.is_empty() => self.add(pattern),
-                // A file may contain suppressions for other sanitizers beside
-                // LeakSanitizer's.
+                // A file may contain suppressions for other sanitizers besides LeakSanitizer's.
                 Some((kind, _)) if is_other_sanitizers(kind) => {}
                 _ => {
                     let problem = format!(
@@ -78,7 +76,7 @@ impl Suppressions {
         self.rules.push((Rule::Template(pattern.to_owned()), 0));
     }
 
-    /// Returns true if a leak of this site is suppressed, and counts the use.
+    /// Returns true if a leak of this site is suppressed, and counts the use of the rule.
     pub fn suppresses(&mut self, site: &AllocationSite) -> bool {
         let found = self.rules.iter_mut().find(|(rule, _)| rule.matches(site));
         match found {

@@ -1,5 +1,5 @@
-//! Counts blocks that outlive requests, and all live ones, by site at equally spaced moments: the data in which
-//! growth is detected.
+//! Counts blocks that outlive requests, and all live ones, by site at equally spaced moments.
+//! Growth is detected in these counts.
 
 use crate::growth::{Course, Growth, LEAST_MOMENTS, courses_among, risen, shared};
 use crate::growth_of_size::{Held, course_of_size, may_grow};
@@ -29,7 +29,7 @@ impl Series {
     }
 }
 
-/// Old blocks of each backtrace at each moment, and all of its live ones.
+/// For each backtrace, its old blocks and all of its live blocks at each moment.
 #[derive(Default)]
 pub struct Survivors {
     moments: usize,
@@ -41,29 +41,29 @@ pub struct Survivors {
 /// Verdicts drawn from the survivors.
 #[derive(Default)]
 pub struct Verdicts {
-    /// Backtraces that grow, and by how much since the first moment.
+    /// Backtraces that grow, with their growth since the first moment.
     pub grown: Vec<(u32, Growth, Sum)>,
     /// Reason why there is no verdict on the others, if there is none.
     pub unclear: Option<String>,
 }
 
 impl Survivors {
-    /// Returns the walk over the blocks that count at a moment; `now` is since the attach, `pause` is the
-    /// distance of two moments.
+    /// Returns the walk over the blocks that count at a moment. `now` is the time since the attach,
+    /// and `pause` is the time between two moments.
     pub fn walk(now: Duration, pause: Duration) -> SiteWalk {
         let before = now.saturating_sub(pause * AGE_IN_PAUSES);
         SiteWalk::new(Some(before.as_nanos() as u64))
     }
 
-    /// Counts another moment of a ledger that no thread waits for, in one go.
+    /// Counts another moment of a ledger that no thread waits for, without interruption.
     pub fn count(&mut self, ledger: &Ledger, now: Duration, pause: Duration) {
         let mut walk = Survivors::walk(now, pause);
         while ledger.walk_sites(&mut walk) {}
         self.count_walked(walk, ledger.totals().unknown_releases);
     }
 
-    /// Counts another moment, with a finished walk over the live blocks, and the number of releases of blocks
-    /// from before the attach so far.
+    /// Counts another moment, with a finished walk over the live blocks, and the number of releases
+    /// of blocks from before the attach so far.
     pub fn count_walked(&mut self, walk: SiteWalk, freed: u64) {
         self.freed.push(freed);
         for site in walk.into_sites() {
@@ -102,9 +102,9 @@ impl Survivors {
         held.collect()
     }
 
-    /// Returns the backtraces that grow, and whether there may be others.
+    /// Returns the backtraces that grow, and the reason if there may be others.
     pub fn verdicts(&self, confidence: f64) -> Verdicts {
-        // A block counts when it is this much older than the one that it may have replaced.
+        // A block counts when it is this much older than the block that it may have replaced.
         let age = AGE_IN_PAUSES as usize;
         let freed: Vec<f64> = self.freed.iter().map(|&n| n as f64).collect();
         let all: Vec<(&u32, &[Sum], Vec<Held>)> = self
@@ -192,7 +192,8 @@ impl Survivors {
     }
 }
 
-/// Returns the bytes that the blocks of a site have gained since the beginning, and the number of its blocks.
+/// Returns the bytes that the blocks of a site have gained since the beginning, and the number of
+/// its blocks.
 fn larger_by(held: &[Held]) -> Sum {
     let mut there = held.iter().filter(|m| m.blocks > 0.0);
     let first = there.next().copied().unwrap_or_default();

@@ -17,13 +17,14 @@ pub struct Trend {
 
 /// Tests a series of equally spaced values.
 ///
-/// The normal approximation is good from about ten values on (Kendall); fewer than four say nothing (p = 1).
+/// The normal approximation is good from about ten values on (Kendall). Fewer than four values
+/// prove nothing (p = 1).
 pub fn mann_kendall(series: &[f64]) -> Trend {
     test(series, 1.0)
 }
 
-/// Tests values that depend on their neighbours (Hamed and Rao 1998): the variance grows by the significant
-/// autocorrelations of the ranks of the series without its trend.
+/// Tests values that depend on their neighbours (Hamed and Rao 1998). The variance grows by the
+/// significant autocorrelations of the ranks of the series without its trend.
 pub fn corrected(series: &[f64]) -> Trend {
     let n = series.len() as f64;
     let plain = mann_kendall(series);
@@ -56,7 +57,7 @@ pub fn corrected(series: &[f64]) -> Trend {
     test(series, 1.0 + 2.0 * sum / (n * (n - 1.0) * (n - 2.0)))
 }
 
-/// Ranks values from 1; equal values share their mean rank.
+/// Ranks values from 1 on. Equal values share their mean rank.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let below = |v: f64| values.iter().filter(|&&w| w < v).count() as f64;
     let equal = |v: f64| values.iter().filter(|&&w| w == v).count() as f64;
@@ -86,7 +87,7 @@ fn test(series: &[f64], inflation: f64) -> Trend {
         .sum();
     let variance = (term(n as f64) - ties) / 18.0 * inflation;
     let p = if n >= 4 && variance > 0.0 {
-        // Kendall's continuity correction.
+        // This includes Kendall's continuity correction.
         upper_tail((s - s.signum()) as f64 / variance.sqrt())
     } else {
         1.0
@@ -94,15 +95,15 @@ fn test(series: &[f64], inflation: f64) -> Trend {
     Trend { s, p, slope }
 }
 
-/// Returns the chance that a random walk without drift rises this much, from the mean and the variance of its
-/// steps.
+/// Returns the chance that a random walk without drift rises this much, from the mean and the
+/// variance of its steps.
 pub fn drift(series: &[f64]) -> f64 {
     let steps: Vec<f64> = series.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let n = steps.len() as f64;
     let sum: f64 = steps.iter().sum();
     let variance: f64 = steps.iter().map(|step| (step - sum / n).powi(2)).sum();
-    // Steps of equal size form a count that rises regularly; a count of events has a variance equal to its
-    // number.
+    // Steps of equal size form a count that rises regularly. A count of events has a variance equal
+    // to its number.
     let variance = variance.max(sum.abs());
     if variance > 0.0 {
         upper_tail(sum / variance.sqrt())
@@ -132,8 +133,9 @@ pub(crate) fn mean(part: &[f64]) -> f64 {
     part.iter().sum::<f64>() / part.len() as f64
 }
 
-/// Returns true if the mean of the last moments is above the highest mean of as many moments in the first half,
-/// without the first `skip` moments: a site that fills up and is emptied again ends no higher.
+/// Returns true if the mean of the last moments is above the highest mean of as many moments in the
+/// first half, without the first `skip` moments. A site that fills up and is emptied again ends no
+/// higher.
 pub(crate) fn ends_above(series: &[f64], skip: usize) -> bool {
     let width = series.len() / 8;
     let end = mean(&series[series.len() - width..]);

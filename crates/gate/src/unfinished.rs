@@ -1,20 +1,23 @@
 //! Threads that were inside malloc when their process ended.
 //!
-//! The kernel ends them wherever they are (exit_group(2)), so the heap may be in the middle of a change. A change
-//! affects free chunks and the block that is being allocated or released, but never another block in use. So the
-//! verdict on all others is right if all of these were found:
+//! The kernel ends them wherever they are (exit_group(2)), so the heap may be in the middle of a
+//! change. A change affects free chunks and the block that is being allocated or released, but
+//! never another block in use. So the verdict on all other blocks is right if these rules are
+//! followed:
 //!
-//! - Each traced live block has to be in the dissected heap, at its address and with its size. A chunk with a
-//!   half-written header leads the walk astray, and the blocks behind it are missing. Their headers are intact, so the
-//!   walk resumes at each of them. If some are still missing, there is no verdict. If all blocks were traced and
-//!   found, the parts that could not be walked are free.
-//! - A block in transit is not yet in a ledger (an allocation is published before its address is returned) or no
-//!   longer (a release is published before the call), and if nothing reaches it, it is not a leak of the program. The
-//!   same applies to free chunks that were in no list at that moment, which look as if they were in use. So an
-//!   unreachable block is a leak only if it was traced. If not all blocks were traced, and there is one that is not
+//! - Each traced live block has to be in the dissected heap, at its address and with its size. A
+//!   chunk with a half-written header leads the walk astray, and the blocks behind it are missing.
+//!   Their headers are intact, so the walk resumes at each of them. If some are still missing,
+//!   there is no verdict. If all blocks were traced and found, the parts that could not be walked
+//!   are free.
+//! - A block in transit is not yet in a ledger, because an allocation is published before its
+//!   address is returned, or no longer in it, because a release is published before the call. If
+//!   nothing reaches such a block, it is not a leak of the program. The same applies to free chunks
+//!   that were in no list at that moment, which look as if they were in use. So an unreachable
+//!   block is a leak only if it was traced. If not all blocks were traced, and some block is not
 //!   found to be in transit, there is no verdict.
-//! - Blocks that the new block of a `realloc` points to are not leaked, even if only malloc knows that block, by the
-//!   address of its chunk.
+//! - Blocks that the new block of a `realloc` points to are not leaked, even if only malloc knows
+//!   that new block, by the address of its chunk.
 
 use crate::mapped::unknown_mappings;
 use crate::reached::{Search, Traced, judge_heap};
@@ -25,7 +28,8 @@ use std::collections::HashSet;
 
 /// Distance from a chunk to its block.
 const HEADER_BYTES: u64 = 16;
-/// Number of words at the top of a stack in which the functions of malloc may keep the address of a chunk.
+/// Number of words at the top of a stack in which the functions of malloc may keep the address of a
+/// chunk.
 const STACK_WORDS: u64 = 64;
 
 /// Returns true for a process at its end with threads inside malloc.
@@ -64,14 +68,14 @@ impl<'a> Unfinished<'a> {
         }
         let has_all_traced = self.has_all_traced(heap);
         if has_all_traced && self.is_complete {
-            // No block is there, so it is not a root either.
+            // The unparsed parts contain no block in use, so they are not roots either.
             heap.unparsed.clear();
         }
         let mut also = Vec::new();
         let were_exact = std::mem::replace(&mut heap.mmapped_exact, true);
         if !were_exact {
-            // malloc changes the sums of mapped chunks before or after the chunks themselves. Those that were traced
-            // are chunks.
+            // malloc changes the sums of mapped chunks before or after the chunks themselves.
+            // Mapped chunks that were traced are real.
             also.extend(unknown_mappings(heap, self.traced));
         }
         let mut marked = mark_also(snapshot, heap, options, &also);
@@ -81,7 +85,7 @@ impl<'a> Unfinished<'a> {
             marked = mark_also(snapshot, heap, options, &also);
         }
         let mut leaks = leaks(snapshot, &heap.blocks, &marked, options);
-        // If nothing was traced, the unknown blocks are all there is to report.
+        // If nothing was traced, only the unknown blocks can be reported.
         if self.traced.iter().next().is_some() {
             leaks.retain(|leak| self.is_traced(heap, leak.block));
             for leak in &mut leaks {
@@ -113,7 +117,8 @@ impl<'a> Unfinished<'a> {
         })
     }
 
-    /// Returns unreachable blocks without an owner whose chunks are known to a thread inside the C library.
+    /// Returns unreachable blocks without an owner whose chunks are known to a thread inside the C
+    /// library.
     fn on_their_way(&self, heap: &Heap, marked: &Marked) -> Vec<u64> {
         let chunks = self.words_of_malloc().into_iter();
         chunks
@@ -122,7 +127,7 @@ impl<'a> Unfinished<'a> {
             .collect()
     }
 
-    /// Returns true if nothing here reaches a block, and it has no owner.
+    /// Returns true if a block begins at this address that is unreached and was not traced.
     fn is_nobodys(&self, heap: &Heap, marked: &Marked, block: u64) -> bool {
         let found = heap.blocks.find(block);
         found.is_some_and(|(number, offset)| {
@@ -130,8 +135,9 @@ impl<'a> Unfinished<'a> {
         })
     }
 
-    /// Returns true if some unreached block was not traced and is not one of the free chunks that a thread is moving
-    /// between lists: the thread knows the first, and each links to the next.
+    /// Returns true if some unreached block was not traced and is not one of the free chunks that a
+    /// thread is moving between lists. The thread knows the first of those, and each links to the
+    /// next.
     fn is_any_unknown(&self, heap: &Heap, marked: &Marked) -> bool {
         let mut moved: HashSet<u64> = HashSet::new();
         let mut waiting = self.words_of_malloc();
@@ -141,7 +147,7 @@ impl<'a> Unfinished<'a> {
                     continue;
                 }
                 if let Some(link) = self.snapshot.word(block) {
-                    // Since glibc 2.32 links are mangled (malloc.c, PROTECT_PTR).
+                    // Since glibc 2.32, links are mangled (malloc.c, PROTECT_PTR).
                     waiting.extend([link, link ^ block >> 12]);
                 }
             }

@@ -24,7 +24,7 @@ enum Line {
 
 type Problem = (Option<usize>, String);
 
-/// Reads the text after the `{`. Returns `None` if the suppression is not about leaks that a gate
+/// Parses the text after the `{`. Returns `None` if the suppression is not about leaks that a gate
 /// reports.
 pub fn read<'a>(
     lines: &mut impl Iterator<Item = (usize, &'a str)>,
@@ -87,7 +87,8 @@ fn demangled(name: &str) -> String {
 }
 
 impl Suppression {
-    /// Returns true if the stack begins with these frames; the allocating function counts as the first.
+    /// Returns true if the stack begins with these frames. The allocating function counts as the
+    /// first.
     pub fn matches(&self, site: &AllocationSite) -> bool {
         let allocator = SourceFrame {
             function: site.symbol.as_deref().map(demangled),
@@ -100,7 +101,7 @@ impl Suppression {
 }
 
 fn is_prefix(lines: &[Line], stack: &[&SourceFrame]) -> bool {
-    // Backwards: whether the remaining lines match at each place in the stack.
+    // Going backwards, this says for each place in the stack if the remaining lines match there.
     let mut rest = vec![true; stack.len() + 1];
     for line in lines.iter().rev() {
         let mut now = vec![false; stack.len() + 1];

@@ -37,11 +37,12 @@ pub struct Finding {
     /// Leaks of the site in the baseline, if they have grown since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Sum>,
-    /// Number of its group: leaks of the same standing, with the same line to blame.
+    /// Number of the leak's group: leaks of the same standing, with the same line to blame.
     pub group: usize,
 }
 
-/// Leaks that differ only in the path by which the program reached the leaking function, the largest first.
+/// Leaks that differ only in the path by which the program reached the leaking function, the
+/// largest first.
 #[derive(Clone, Debug)]
 pub struct Group<'a>(pub Vec<&'a Finding>);
 
@@ -61,7 +62,7 @@ impl<'a> Group<'a> {
         self.sum(Leak::total)
     }
 
-    /// Returns the part that was in the baseline, or `None` if nothing was.
+    /// Returns the part that was in the baseline; `None` if no part was.
     pub fn before(&self) -> Option<Sum> {
         let known = self.0.iter().filter_map(|finding| finding.before);
         known.reduce(|mut sum, more| {
@@ -82,7 +83,7 @@ impl<'a> Group<'a> {
 pub struct Violation {
     /// Option that sets the limit.
     pub option: &'static str,
-    /// Finding and limit, in words.
+    /// The exceeding value and the limit, in words.
     pub text: String,
 }
 
@@ -114,14 +115,14 @@ pub struct Verdict {
     pub outcome: Outcome,
     /// Exceeded limits.
     pub violations: Vec<Violation>,
-    /// Leaks that count. If allocators are described: those of malloc's heap only.
+    /// Leaks that count. If allocators are described, these are the leaks of malloc's heap only.
     pub leaked: Sum,
     /// Suppressed leaks.
     pub suppressed: Sum,
     /// Leaks in the baseline.
     pub known: Sum,
-    /// If allocators are described: each heap separately, with that of malloc and similar functions first. A sum
-    /// would count memory twice if one heap takes it from another.
+    /// If allocators are described: each heap separately, with that of malloc and its relatives
+    /// first. A sum would count memory twice if one heap takes it from another.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub heaps: Vec<HeapVerdict>,
     /// Every leak, grouped, the largest first.

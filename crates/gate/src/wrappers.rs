@@ -1,4 +1,5 @@
-//! Functions that only pass on the result of an allocator: a leak is blamed on their caller instead.
+//! Functions that only pass on the result of an allocator. A leak is blamed on their caller
+//! instead.
 
 use crate::evidence::SourceFrame;
 use crate::pattern::template_matches;
@@ -13,7 +14,7 @@ const SYSTEM_LIBRARIES: [&str; 5] = [
     "libm.so",
 ];
 
-/// Recognizes wrappers: those with a known name, and those that match patterns of the user.
+/// Recognizes wrappers: functions with a known name, and those that match patterns of the user.
 #[derive(Clone, Debug, Default)]
 pub struct Wrappers {
     patterns: Vec<String>,
@@ -25,8 +26,8 @@ impl Wrappers {
         Wrappers { patterns }
     }
 
-    /// Returns true if a frame belongs to a wrapper. A frame without a name counts as one only in a system
-    /// library.
+    /// Returns true if a frame belongs to a wrapper. A frame without a name counts as one only in a
+    /// system library.
     pub(crate) fn has(&self, frame: &SourceFrame) -> bool {
         let of_system = |module: &str| SYSTEM_LIBRARIES.iter().any(|l| module.starts_with(l));
         let by_name = |function: &String| {

@@ -1,4 +1,4 @@
-//! Names that were looked up on the machine with the files, for one without them.
+//! Names that were looked up on a machine with the files, for use on a machine without them.
 //!
 //! A bundle is eight bytes of magic and a zstd frame of JSON, which has, for each module, its build-id and
 //! the frames at each requested address.
@@ -11,15 +11,15 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// First bytes of a file; the last of them is the version.
+/// First bytes of a file. The last of them is the version.
 const MAGIC: [u8; 8] = *b"MHKSYMS1";
-/// Upper bound on the memory of a sound bundle.
+/// Upper bound on the memory of a valid bundle.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Reason why a bundle cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// The operating system refused it.
+    /// The operating system reported an error.
     #[error("cannot {action} {}: {error}", path.display())]
     Io {
         /// Attempted action: "read" or "write".
@@ -29,22 +29,22 @@ pub enum BundleError {
         /// Error from the system.
         error: std::io::Error,
     },
-    /// The file cannot be created: there is one already, or a link.
+    /// The file cannot be created, because a file or a link already exists.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// It is another kind of file.
+    /// The file is of another kind.
     #[error("{} is not a symbol bundle: make one with memhook-rs symbols pack", path.display())]
     NotABundle {
         /// The file.
         path: PathBuf,
     },
-    /// It is from another version of the program.
+    /// The bundle is from another version of the program.
     #[error("{} is a symbol bundle of another version: make it anew with memhook-rs symbols pack", path.display())]
     Version {
         /// The file.
         path: PathBuf,
     },
-    /// Its contents are damaged.
+    /// The contents of the bundle are damaged.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.
@@ -58,10 +58,10 @@ pub enum BundleError {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BundledModule {
     pub path: String,
-    /// Build-id in hexadecimal digits; `None` if the module has none and is known by its path.
+    /// Build-id in hexadecimal digits; `None` if the module has none and is identified by its path.
     pub build_id: Option<String>,
     pub source: Source,
-    /// Frames by svma, in order.
+    /// Frames by address (svma), sorted.
     pub frames: Vec<(u64, Vec<Frame>)>,
 }
 
@@ -97,13 +97,13 @@ impl Bundle {
         }
     }
 
-    /// Returns the module of a bundle that has just one, with this build-id.
+    /// Returns the module with this build-id from a bundle that has just one module.
     pub(crate) fn into_only(self, id: &[u8]) -> Option<BundledModule> {
         let [module] = <[BundledModule; 1]>::try_from(self.modules).ok()?;
         (module.build_id.as_deref() == Some(&hex(id))).then_some(module)
     }
 
-    /// Merges bundles. A module that is in several has the names of all.
+    /// Merges bundles. A module that is in several bundles gets the names of all.
     pub fn merged(bundles: impl IntoIterator<Item = Bundle>) -> Bundle {
         let mut merged = Bundle::default();
         for module in bundles.into_iter().flat_map(|bundle| bundle.modules) {
@@ -124,14 +124,15 @@ impl Bundle {
         merged
     }
 
-    /// Returns how many addresses have a name, and how many there are.
+    /// Returns the number of addresses with a name, and the number of all addresses.
     pub fn counts(&self) -> (usize, usize) {
         let all = || self.modules.iter().flat_map(|module| &module.frames);
         let named = all().filter(|(_, frames)| !frames.is_empty());
         (named.count(), all().count())
     }
 
-    /// Returns the names of a module with the same build-id; without one, with the same path.
+    /// Returns the names of a module with the same build-id, or, if it has none, with the same
+    /// path.
     pub(crate) fn of(&self, file: &ModuleFile) -> Option<&BundledModule> {
         let id = file.build_id.as_deref().map(hex);
         let same = |module: &&BundledModule| {
@@ -140,7 +141,7 @@ impl Bundle {
         self.modules.iter().find(same)
     }
 
-    /// Writes the bundle; refuses an existing file unless `overwrite`.
+    /// Writes the bundle. Fails if the file exists, unless `overwrite` is set.
     pub fn write(&self, path: &Path, overwrite: bool) -> Result<(), BundleError> {
         let failed = |error| BundleError::Io {
             action: "write",
@@ -241,7 +242,7 @@ mod tests {
             ..file
         };
         assert!(back.of(&without).is_none());
-        // Any prefix, and any flipped byte: an error or a bundle, never a panic.
+        // Any prefix and any flipped byte must lead to an error or a bundle, never to a panic.
         let bytes = std::fs::read(&path).unwrap();
         for cut in 0..bytes.len() {
             std::fs::write(&path, &bytes[..cut]).unwrap();

@@ -1,13 +1,14 @@
-//! Names that were looked up once, kept for the next run.
+//! Names that were looked up once, stored for the next run.
 //!
-//! A file of the cache is a [`Bundle`] of one module. Only names from DWARF are kept: a symbol table is
-//! read quickly, and a debug file that is installed later would give better names. The key of a file is the
-//! build-id and the contents of the files with the names
-//! ([`Fingerprint`](crate::fingerprint::Fingerprint)): any file can claim any build-id, and a forged one
-//! would otherwise name the functions of another one in all later runs.
+//! A file of the cache is a [`Bundle`] of one module. Only names from DWARF are stored, because a
+//! symbol table is read quickly, and a debug file that is installed later would give better names.
+//! The key of a file is the build-id and the contents of the files with the names
+//! ([`Fingerprint`](crate::fingerprint::Fingerprint)). Any file can claim any build-id, so with the
+//! build-id alone, a forged file would name another file's functions in all later runs.
 //!
-//! Several processes may write at once: each writes a file of its own and renames it, so a reader sees one
-//! writer's file or another's. A file that cannot be read, or is damaged, counts as absent.
+//! Several processes may write at the same time. Each writes a separate file and renames it, so a
+//! reader sees one writer's file or another's. A file that cannot be read, or is damaged, counts as
+//! absent.
 
 use crate::bundle::{Bundle, BundledModule};
 use crate::fingerprint::Fingerprint;
@@ -19,9 +20,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Version of the names; increase it when the same file yields different names than before.
+/// Version of the names. Increase it if the same file yields different names than before.
 const NAMES_VERSION: u32 = 3;
-/// Bytes that all files of names may take.
+/// Maximum bytes of all files of names.
 const MAX_NAMES_BYTES: u64 = 256 << 20;
 
 /// A directory of names by build-id.
@@ -37,7 +38,7 @@ impl SymbolCache {
         Some(SymbolCache::at(user_caches()?))
     }
 
-    /// Returns a cache in this directory, which is created when the first name is kept.
+    /// Returns a cache in this directory, which is created when the first name is stored.
     pub fn at(directory: PathBuf) -> SymbolCache {
         SymbolCache {
             directory,
@@ -49,7 +50,7 @@ impl SymbolCache {
         format!("names-{NAMES_VERSION}")
     }
 
-    /// Returns all names that are kept for these files.
+    /// Returns all stored names for these files.
     pub(crate) fn names(&self, id: &[u8], files: &Fingerprint) -> Option<BundledModule> {
         let place = CacheDirectory {
             caches: &self.directory,
@@ -61,7 +62,7 @@ impl SymbolCache {
         Some(module)
     }
 
-    /// Adds names to those that are kept for these files, if the cache is writable.
+    /// Adds names to the stored ones for these files, if the cache is writable.
     pub(crate) fn keep_names(
         &self,
         id: &[u8],
@@ -93,7 +94,7 @@ impl SymbolCache {
         }
     }
 
-    /// Returns the place of downloaded files.
+    /// Returns the directory of downloaded files.
     pub(crate) fn debug_files(&self) -> (PathBuf, &'static str) {
         (self.directory.clone(), "debuginfod")
     }

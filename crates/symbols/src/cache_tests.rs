@@ -5,7 +5,7 @@ use std::{
     time::SystemTime,
 };
 
-/// A directory that is removed at the end.
+/// A directory that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -50,7 +50,7 @@ fn keep(cache: &SymbolCache, id: &[u8], names: &[(u64, Vec<Frame>)]) {
     cache.keep_names(id, &files(b"x"), "/x", names);
 }
 
-/// Returns the directory of the entries, and the name of one.
+/// Returns the directory of the entries, and the name of one entry.
 fn directory(cache: &SymbolCache) -> PathBuf {
     cache.directory.join(cache.names_directory())
 }
@@ -69,7 +69,7 @@ fn names_add_up_by_build_id() {
     let expected = vec![(3, named("three")), (5, named("five")), (9, Vec::new())];
     assert_eq!(frames(&cache, &ID), Some(expected));
     assert_eq!(frames(&cache, &[0xab, 1, 2, 4]), None);
-    // An entry under another build's name is not that build's.
+    // An entry under another build's name does not belong to that build.
     let other = [0xab, 1, 2, 4];
     let directory = directory(&cache);
     std::fs::rename(directory.join(entry(&ID)), directory.join(entry(&other))).unwrap();
@@ -102,7 +102,7 @@ fn the_longest_unused_entries_go() {
         .filter(|&n| frames(&cache, &id(n)).is_some())
         .collect();
     assert_eq!(there, [0, 3, 4]);
-    // An entry that is too large by itself stays until the next one comes.
+    // An entry that is too large by itself stays until the next one is added.
     cache.max_names_bytes = 1;
     keep(&cache, &id(5), &[(1, named("f"))]);
     let there: Vec<u8> = (0..6)
@@ -147,13 +147,13 @@ fn a_writer_that_fails_leaves_nothing() {
         std::fs::read_dir(scratch.0.join("files")).unwrap().count(),
         0
     );
-    // A directory that cannot be created: only names are lost.
+    // The directory cannot be created, so only names are lost.
     let cache = SymbolCache::at(PathBuf::from("/proc/self/status/x"));
     keep(&cache, &ID, &[(1, named("f"))]);
     assert_eq!(frames(&cache, &ID), None);
 }
 
-/// A build-id is a file's own claim: names belong to the contents.
+/// A build-id is a file's own claim, so names belong to the contents.
 #[test]
 fn names_are_of_the_files_they_came_from() {
     let scratch = Scratch::new();
@@ -170,7 +170,7 @@ fn names_are_of_the_files_they_came_from() {
     );
 }
 
-/// Nothing is written or removed through a link either, nor in a directory that others can write.
+/// Nothing is written or removed through a link, nor in a directory that others can write to.
 #[test]
 fn a_folder_that_is_not_ours_is_not_used() {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -208,14 +208,14 @@ fn a_folder_that_is_not_ours_is_not_used() {
     std::fs::set_permissions(&names, PermissionsExt::from_mode(0o700)).unwrap();
     keep(&cache, &ID, &[(1, named("f"))]);
     assert!(frames(&cache, &ID).is_some());
-    // As root after `sudo -E`: the directory is another user's. Only root can give it away.
+    // After `sudo -E`, the directory belongs to another user. Only root can change the owner.
     if chown(&names, Some(65534), Some(65534)).is_ok() {
         assert_eq!(frames(&cache, &ID), None);
     }
 }
 
 proptest! {
-    /// Whatever happened to an entry, it yields what was written, or nothing.
+    /// Whatever happens to an entry, it yields what was written, or nothing.
     #[test]
     fn a_damaged_entry_is_none(
         cut in 0.0..1.1f64,
@@ -241,7 +241,7 @@ proptest! {
         if let Some(found) = frames(&cache, &ID) {
             prop_assert_eq!(found, names.clone());
         }
-        // And the next run repairs it.
+        // The next run repairs the entry.
         keep(&cache, &ID, &names);
         prop_assert_eq!(frames(&cache, &ID), Some(names));
     }

@@ -1,10 +1,11 @@
-//! Search for the constructor that the code after an allocator call runs on the result: it names the class of the
-//! block.
+//! Search for the constructor that the code after an allocator call runs on the result. The
+//! constructor names the class of the block.
 //!
-//! The instructions after the call are followed in order, with the registers and stack slots that hold the result,
-//! until a function is called with it as the first argument (System V psABI, "Parameter Passing"; a constructor has the
-//! object there: Itanium C++ ABI, "Constructor Return Values" and its neighbours). Nothing is guessed: if the code
-//! jumps away, or calls through a pointer, the class is unknown.
+//! The instructions after the call are followed in order, with the registers and stack slots that
+//! hold the result, until a function is called with the result as its first argument (System V
+//! psABI, "Parameter Passing"). A constructor gets the object there (Itanium C++ ABI, "Constructor
+//! Return Values" and the sections around it). Nothing is guessed: if the code jumps away, or calls
+//! through a pointer, the class is unknown.
 
 use crate::file::{Elf, image, parse};
 use crate::{SearchPath, Symbolizer, demangle, functions};
@@ -16,30 +17,31 @@ use object::{Object, ObjectSegment};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// Bytes of code that are followed.
+/// Maximum bytes of code that are followed.
 const MOST_BYTES: usize = 256;
 const MOST_INSTRUCTIONS: usize = 64;
 
-/// Finds the classes of blocks by constructors. Reads modules when they are first needed.
+/// Finds the classes of blocks by constructors. Reads modules on demand.
 pub struct Constructors<'a> {
     symbols: &'a Symbolizer,
     modules: RefCell<HashMap<usize, Option<ModuleCode>>>,
 }
 
-/// The code of one module, and the classes whose constructors begin there (svma).
+/// The code of one module, and its classes by the address of a constructor (svma).
 struct ModuleCode {
     segments: Vec<(u64, Vec<u8>)>,
     classes: HashMap<u64, String>,
 }
 
 impl<'a> Constructors<'a> {
-    /// Creates a search in these modules.
+    /// Creates a search in the modules of a symbolizer.
     pub fn new(symbols: &'a Symbolizer) -> Self {
         let modules = RefCell::default();
         Constructors { symbols, modules }
     }
 
-    /// Returns the class whose constructor runs on the result of the call that returns to this address.
+    /// Returns the class whose constructor runs on the result of the call that returns to this
+    /// address.
     pub fn class(&self, return_address: u64) -> Option<String> {
         let (number, module, before) = self.symbols.module_of(return_address)?;
         let svma = before + 1;
@@ -70,7 +72,7 @@ impl ModuleCode {
         })
     }
 
-    /// Returns the code at an address, as far as it is followed.
+    /// Returns the code from an address on, as far as it is followed.
     fn behind(&self, svma: u64) -> Option<&[u8]> {
         self.segments.iter().find_map(|(start, bytes)| {
             let at = usize::try_from(svma.checked_sub(*start)?).ok()?;
@@ -128,7 +130,7 @@ impl Holders {
     fn forget(&mut self, register: Register) {
         let full = register.full_register();
         self.registers.retain(|one| *one != full);
-        // Slots relative to it are somewhere else now.
+        // The register now has another value, so slots relative to it are gone.
         self.slots.retain(|(base, _)| *base != full);
     }
 
@@ -147,7 +149,7 @@ impl Holders {
     }
 }
 
-/// Registers that a callee need not keep (psABI, "Registers").
+/// Registers that a callee need not preserve (psABI, "Registers").
 const CLOBBERED: [Register; 9] = [
     Register::RAX,
     Register::RCX,
@@ -160,7 +162,8 @@ const CLOBBERED: [Register; 9] = [
     Register::R11,
 ];
 
-/// Returns the function (address) that first gets the result of the call before this code as its first argument.
+/// Returns the address of the function that first gets the result as its first argument. `code`
+/// begins after the allocator call.
 fn first_use(code: &[u8], address: u64) -> Option<u64> {
     let mut holders = Holders {
         registers: vec![Register::RAX],
@@ -174,7 +177,7 @@ fn first_use(code: &[u8], address: u64) -> Option<u64> {
         }
         let instruction = decoder.decode();
         match instruction.flow_control() {
-            // A conditional jump skips the code for an existing block.
+            // A conditional jump may skip the code for an existing block.
             FlowControl::Next | FlowControl::ConditionalBranch => {}
             FlowControl::Call | FlowControl::IndirectCall => {
                 if holders.registers.contains(&Register::RDI) {
@@ -265,20 +268,21 @@ mod tests {
         code.extend([0x48, 0x89, 0xdf, 0xe8]);
         code.extend((0x3000i32 - 0x1015).to_le_bytes());
         assert_eq!(first_use(&code, 0x1000), Some(0x3000));
-        // Through the stack: mov [rbp-8], rax; mov rax, [rbp-8]; mov rdi, rax; call 0x3000
+        // The result passes through the stack: mov [rbp-8], rax; mov rax, [rbp-8]; mov rdi, rax;
+        // call 0x3000
         let mut code = vec![
             0x48, 0x89, 0x45, 0xf8, 0x48, 0x8b, 0x45, 0xf8, 0x48, 0x89, 0xc7, 0xe8,
         ];
         code.extend((0x3000i32 - 0x1010).to_le_bytes());
         assert_eq!(first_use(&code, 0x1000), Some(0x3000));
-        // The slot has changed by then: mov [rbp-8], rax; mov qword [rbp-8], 1; ...
+        // The slot is overwritten before its use: mov [rbp-8], rax; mov qword [rbp-8], 1; ...
         let mut code = vec![
             0x48, 0x89, 0x45, 0xf8, 0x48, 0xc7, 0x45, 0xf8, 1, 0, 0, 0, 0x48, 0x8b, 0x7d, 0xf8,
             0xe8,
         ];
         code.extend((0x3000i32 - 0x1015).to_le_bytes());
         assert_eq!(first_use(&code, 0x1000), None);
-        // It is returned: ret.
+        // The result is returned: ret.
         assert_eq!(first_use(&[0xc3], 0x1000), None);
         // The callee is unknown: mov rdi, rax; call [rip]; call 0x3000
         assert_eq!(

@@ -19,19 +19,20 @@ pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
 /// Places to search for debug files and names.
 #[derive(Clone, Debug, Default)]
 pub struct SearchPath {
-    /// Roots of file systems: an absolute path is searched below each of them.
+    /// Roots of file systems. An absolute path is searched below each of them.
     pub roots: Vec<PathBuf>,
     /// Directories of debug files, with the layout of `/usr/lib/debug`. They are searched first.
     pub debug_directories: Vec<PathBuf>,
-    /// Store of names from one run to the next.
+    /// Store of names between runs.
     pub cache: Option<SymbolCache>,
     /// Servers, which are asked last.
     pub debuginfod: Option<Debuginfod>,
-    /// Shared readers of files for several symbolizers; without them, each reads for itself.
+    /// Shared readers of files for several symbolizers. Without them, each symbolizer reads for
+    /// itself.
     pub readers: Option<SharedReaders>,
 }
 
-/// Roots of file systems alone.
+/// Creates a search path from roots of file systems alone.
 impl From<Vec<PathBuf>> for SearchPath {
     fn from(roots: Vec<PathBuf>) -> SearchPath {
         SearchPath {
@@ -57,8 +58,8 @@ impl SearchPath {
             .filter_map(|directory| by_build_id(&directory, id))
     }
 
-    /// Returns possible paths of a file that a module names: next to the module, in `.debug/` next to it,
-    /// and below the directories of debug files.
+    /// Returns possible paths of a file that a module names: next to the module, in `.debug/` next
+    /// to it, and below the directories of debug files.
     fn by_link(&self, module: &Path, name: &Path) -> Vec<PathBuf> {
         let directory = module.parent().unwrap_or(Path::new("/"));
         let mut paths = Vec::new();
@@ -87,7 +88,7 @@ pub(crate) struct DebugFile {
     pub data: Image,
 }
 
-/// Finds the separate debug file of a module. Existing but wrong files become problems.
+/// Finds the separate debug file of a module. Files that exist but do not match become problems.
 pub(crate) fn find(
     module: &Path,
     elf: &Elf<'_>,
@@ -103,7 +104,8 @@ pub(crate) fn find(
         .ok()
         .flatten()
         .and_then(|(name, checksum)| {
-            // The link is a file name; a path would lead to places where debug files are not installed.
+            // The link must be a file name. A path would lead to places where debug files are not
+            // installed.
             let name = Path::new(OsStr::from_bytes(name)).file_name()?;
             let mut paths = search.by_link(module, Path::new(name)).into_iter();
             paths.find_map(|path| accept(path, &search.roots, id, Some(checksum), problems))
@@ -133,7 +135,7 @@ fn find_by_build_id(
     paths.find_map(|path| accept(path, &search.roots, Some(id), None, problems))
 }
 
-/// Opens a file if it exists and is the right one.
+/// Opens a file if it exists and matches.
 fn accept(
     path: PathBuf,
     roots: &[PathBuf],
@@ -166,7 +168,8 @@ fn check(
     checksum: Option<u32>,
 ) -> Result<(), SymbolError> {
     let elf = parse(path, data)?;
-    // The build-id decides it and is cheap to read; without one, the checksum of the whole file must.
+    // The build-id identifies the file and is cheap to read. Without one, the checksum of the whole
+    // file must match.
     if id.is_some() {
         return check_build_id(path, &elf, id);
     }

@@ -1,7 +1,7 @@
 //! Debug files from debuginfod servers (debuginfod(8), "WEBAPI").
 //!
-//! A file is downloaded into a directory next to the cached names, and used from there the next time. The
-//! caller decides whether servers are asked: see [`Debuginfod::from_environment`].
+//! A file is downloaded into a directory next to the cached names, and used from there the next
+//! time. The caller decides whether servers are asked; see [`Debuginfod::from_environment`].
 
 use crate::debug_files::DebugFile;
 use crate::file::{hex, open_checked};
@@ -17,7 +17,7 @@ use std::{
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, unversioned::transport::DefaultConnector};
 
-/// Bytes that all downloaded files may take; the last one stays, however large it is.
+/// Maximum bytes of all downloaded files. The last one stays, however large it is.
 const MAX_FILES_BYTES: u64 = 8 << 30;
 /// Upper bound on the size of a debug file.
 const MAX_FILE_BYTES: u64 = 16 << 30;
@@ -46,10 +46,10 @@ impl Default for TimeLimits {
 #[derive(Clone, Debug)]
 pub struct Debuginfod {
     servers: Vec<String>,
-    /// Directory of all caches, and the name of the one for files.
+    /// Directory of all caches, and the name of the cache for files.
     directory: (PathBuf, &'static str),
     agent: Agent,
-    /// Servers that failed: each is reported once and not asked again.
+    /// Servers that failed. Each is reported once and not asked again.
     failed: Arc<Mutex<Vec<bool>>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Debuginfod {
 enum Refusal {
     /// The server has no such file.
     Absent,
-    /// The server, or the way to it, failed.
+    /// The server, or the connection to it, failed.
     Failed(String),
     /// The server sent a wrong file.
     Wrong(SymbolError),
@@ -80,11 +80,11 @@ impl Debuginfod {
     pub fn new(urls: &str, cache: &SymbolCache, limits: TimeLimits) -> Option<Debuginfod> {
         let servers: Vec<String> = urls
             .split_whitespace()
-            // Lists for newer clients also have words about signatures.
+            // Lists for newer clients also contain words about signatures.
             .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
             .map(|url| url.trim_end_matches('/').to_owned())
             .collect();
-        // The system's certificates, because a company may sign its own server's.
+        // The system's certificates are used, because a company may sign its own server's.
         let certificates = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
         let config = Agent::config_builder()
             .tls_config(certificates.build())
@@ -106,7 +106,8 @@ impl Debuginfod {
     /// Finds the debug file of a build.
     pub(crate) fn find(&self, id: &[u8], problems: &mut Vec<SymbolError>) -> Option<DebugFile> {
         let name = hex(id);
-        // Created for the first download, unless there is a link or a directory of another user.
+        // The directory is created for the first download, unless there is a link or another user's
+        // directory.
         let directory = self.place().make().ok()?;
         let path = directory.join(&name);
         if let Ok(data) = open_checked(&path, &[], Some(id)) {
@@ -157,7 +158,7 @@ impl Debuginfod {
         let name = hex(id);
         let path = self.place().write_whole(&name, |file, path| {
             std::io::copy(&mut body, file)?;
-            // The file gets the name of the build only if it belongs to it.
+            // The file gets the name of the build only if it belongs to that build.
             let right = open_checked(path, &[], Some(id));
             right
                 .map(drop)

@@ -5,7 +5,7 @@ use std::{io::ErrorKind, path::PathBuf};
 /// Reason why a file was not used.
 #[derive(Debug, thiserror::Error)]
 pub enum SymbolError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("{}: {error}", path.display())]
     Read {
         /// The file.
@@ -13,7 +13,7 @@ pub enum SymbolError {
         /// Error from the system.
         error: std::io::Error,
     },
-    /// It is not the kind of file that belongs at its path.
+    /// The file is not of the kind that belongs at its path.
     #[error("{}: {reason}", path.display())]
     Format {
         /// The file.
@@ -21,30 +21,30 @@ pub enum SymbolError {
         /// Reason.
         reason: String,
     },
-    /// It belongs to a different build than the mapped one.
+    /// The file belongs to a different build than the mapped one.
     #[error("{} is of another build: build-id {found}, mapped is {expected}", path.display())]
     BuildId {
         /// The file.
         path: PathBuf,
-        /// Its build-id, hexadecimal, or "none".
+        /// Build-id of the file, hexadecimal, or "none".
         found: String,
         /// Build-id of the mapped file.
         expected: String,
     },
-    /// Its contents do not match the checksum in `.gnu_debuglink`.
+    /// The contents do not match the checksum in `.gnu_debuglink`.
     #[error("{} is not the debug file meant: checksum {found:08x}, wanted {expected:08x}", path.display())]
     Checksum {
         /// The file.
         path: PathBuf,
-        /// Its CRC-32.
+        /// CRC-32 of the file.
         found: u32,
         /// The CRC-32 in the link.
         expected: u32,
     },
-    /// A server did not deliver it.
+    /// A server did not deliver the file.
     #[error("{url}: {reason}")]
     Download {
-        /// Requested address.
+        /// Requested URL.
         url: String,
         /// Reason.
         reason: String,
@@ -52,7 +52,7 @@ pub enum SymbolError {
 }
 
 impl SymbolError {
-    /// Returns true if there is no such file.
+    /// Returns true if the file does not exist.
     pub(crate) fn is_of_missing_file(&self) -> bool {
         matches!(self, SymbolError::Read { error, .. }
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))

@@ -1,4 +1,4 @@
-//! Reading symbol files: only the necessary parts, and only of the right files.
+//! Reads symbol files: only the necessary parts, and only of the right files.
 
 use crate::{ModuleFile, SymbolError};
 use memhook_foreign::{Extent, is_regular, open_below, open_regular};
@@ -16,21 +16,21 @@ use std::{
 pub(crate) enum Image {
     /// All contents, in memory.
     Bytes(Arc<Vec<u8>>),
-    /// Parts, read on demand: most of a large file is never needed. The cache keeps its contents, so large sections
-    /// are read from the file directly.
+    /// Parts, read on demand, because most of a large file is never needed. The cache keeps its
+    /// contents, so large sections are read from the file directly.
     Parts {
         cache: ReadCache<File>,
         file: File,
         extent: Extent,
-        /// Number of bytes that may still be read in large parts: the tables of a damaged file may all name the same
-        /// part of it.
+        /// Number of bytes that may still be read in large parts. In a damaged file, many tables
+        /// may name the same part.
         left: Cell<u64>,
     },
 }
 
-/// Size from which parts count: headers are read more than once.
+/// Size from which parts are large. Small parts, such as headers, are read more than once.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Length at which names are cut off.
+/// Maximum length of names. Longer ones are cut off.
 const LONGEST_STRING: u64 = 64 << 10;
 
 impl<'a> ReadRef<'a> for &'a Image {
@@ -61,8 +61,8 @@ impl<'a> ReadRef<'a> for &'a Image {
 }
 
 impl Image {
-    /// Opens a file for reading in parts. Refuses anything but a regular file: a pipe in the file system of a target
-    /// would hang us. Links below one of these roots stay inside it.
+    /// Opens a file for reading in parts. Fails for anything but a regular file, because a pipe in
+    /// the file system of a target would block us. Links below one of these roots stay inside it.
     pub fn open(path: &Path, roots: &[PathBuf]) -> Result<Image, SymbolError> {
         let refused = |error: std::io::Error| {
             if is_regular(&error) {
@@ -93,7 +93,7 @@ impl Image {
         })
     }
 
-    /// Returns the open file without its read parts.
+    /// Returns the open file without the parts that were read.
     pub fn unread(self) -> std::io::Result<Image> {
         match self {
             Image::Bytes(bytes) => Ok(Image::Bytes(bytes)),
@@ -115,7 +115,7 @@ impl Image {
         Some(())
     }
 
-    /// Returns the checksum of the file in the sense of `.gnu_debuglink`.
+    /// Returns the checksum of the file that `.gnu_debuglink` uses.
     pub fn checksum(&self) -> std::io::Result<u32> {
         let (file, extent) = match self {
             Image::Bytes(bytes) => return Ok(crc32fast::hash(bytes)),
@@ -140,12 +140,14 @@ impl Image {
         Ok(hasher.finalize())
     }
 
-    /// Returns a large part, which is freed when the caller drops it; `None` if the file is shorter.
+    /// Returns a large part, which is freed when the caller drops it; `None` if the file is
+    /// shorter.
     pub fn part(&self, offset: u64, size: u64) -> Option<std::borrow::Cow<'_, [u8]>> {
         match self {
             Image::Bytes(_) => Some(self.read_bytes_at(offset, size).ok()?.into()),
             Image::Parts { file, .. } => {
-                // First, because a damaged header may request any amount of memory.
+                // The bytes are reserved first, because a damaged header may request any amount of
+                // memory.
                 self.take(offset, size)?;
                 let mut bytes = vec![0; usize::try_from(size).ok()?];
                 file.read_exact_at(&mut bytes, offset).ok()?;
@@ -178,12 +180,12 @@ pub(crate) fn parse<'d>(path: &Path, data: &'d Image) -> Result<Elf<'d>, SymbolE
     ElfFile64::parse(data).map_err(|e| format_error(path, e))
 }
 
-/// Writes a build-id in hexadecimal digits.
+/// Formats a build-id in hexadecimal digits.
 pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Refuses a file with another build-id. If neither has one, there is nothing to compare.
+/// Fails for a file with another build-id. If neither has one, there is nothing to compare.
 pub(crate) fn check_build_id(
     path: &Path,
     elf: &Elf<'_>,
@@ -202,7 +204,7 @@ pub(crate) fn check_build_id(
     })
 }
 
-/// Opens a module's own file, and returns a name for it in messages.
+/// Opens a module's own file, and returns a name for messages about it.
 pub(crate) fn image(
     module: &ModuleFile,
     roots: &[PathBuf],
@@ -210,8 +212,8 @@ pub(crate) fn image(
 ) -> Option<(PathBuf, Image)> {
     let given = module.image.clone();
     let given = given.map(|bytes| (PathBuf::from(&module.path), Image::Bytes(bytes)));
-    // A very large file is available only in its mapped parts, without names. Without a build-id it is unknown
-    // whether another file is the same.
+    // A very large file is available only in its mapped parts, without names. Without a build-id,
+    // it is unknown whether another file is the same.
     let has_names = |image: &Image| {
         parse(Path::new(""), image).is_ok_and(|elf| elf.elf_section_table().iter().len() > 1)
     };
@@ -239,7 +241,7 @@ pub(crate) fn image(
     given
 }
 
-/// Opens the file again with an offset of its own: another thread may be reading it, too.
+/// Opens the file again with a separate offset, because another thread may be reading it.
 fn open_again(file: &File) -> std::io::Result<File> {
     open_regular(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
 }

@@ -1,4 +1,4 @@
-//! The files with the names of one module, and lookups of addresses in them.
+//! The files with the names of one module, and address lookups in them.
 //!
 //! Parsed forms borrow from the files' bytes, so they live only during a call of [`Files::read`].
 
@@ -53,7 +53,7 @@ impl Read {
 }
 
 impl Files {
-    /// Opens them, reading only enough to check that they are the right ones.
+    /// Opens the files, reading only enough to check that they are the right ones.
     pub fn open(
         module: &ModuleFile,
         search: &SearchPath,
@@ -67,7 +67,7 @@ impl Files {
         let separate = match &elf {
             Some(elf) if has_dwarf(elf) => None,
             Some(elf) => find(Path::new(&module.path), elf, search, problems),
-            // The debug file has everything that names need.
+            // The debug file contains everything that names need.
             None => {
                 let id = module.build_id.as_deref();
                 id.and_then(|id| find_alone(id, search, problems))
@@ -98,7 +98,8 @@ impl Files {
         self.separate.as_ref().map(|file| &file.path)
     }
 
-    /// Returns the contents of the module's own file, the separate debug file, and the one to which that refers.
+    /// Returns the contents of the module's own file, of the separate debug file, and of its
+    /// supplementary file.
     pub fn images(&self) -> [Option<&Image>; 3] {
         [
             self.own.as_ref().map(|(_, image)| image),
@@ -107,7 +108,7 @@ impl Files {
         ]
     }
 
-    /// Returns the same open files, without their read parts.
+    /// Returns the same open files, without the parts that were read.
     pub fn unread(self) -> std::io::Result<Files> {
         let of_debug = |file: DebugFile| -> std::io::Result<DebugFile> {
             Ok(DebugFile {
@@ -128,8 +129,8 @@ impl Files {
         })
     }
 
-    /// Passes on the program headers of the module's own file, or else of its debug file, with a flag for the
-    /// former.
+    /// Passes on the program headers of the module's own file, or else of its debug file. The flag
+    /// is true for the module's own file.
     pub fn with_segments<R>(
         &self,
         then: impl FnOnce(&[ProgramHeader64<Endianness>], bool) -> Option<R>,
@@ -164,7 +165,7 @@ impl Files {
         parse(Path::new(""), image).ok()
     }
 
-    /// Returns true if they have debug information.
+    /// Returns true if the files have debug information.
     pub fn has_types(&self) -> bool {
         self.parsed(|parsed| parsed.with_dwarf.is_some())
     }
@@ -182,7 +183,7 @@ impl Files {
         })
     }
 
-    /// Estimates the memory for reading them: for symbols, and for debug information.
+    /// Estimates the memory for reading the files: for symbols, and for debug information.
     pub fn bytes(&self) -> (u64, u64) {
         let supplementary = self.supplementary.as_ref();
         let supplementary = supplementary.and_then(|file| parse(&file.path, &file.data).ok());
@@ -198,7 +199,8 @@ impl Files {
         })
     }
 
-    /// Reads them for the duration of the call, without debug information that takes more than this many bytes.
+    /// Parses the files for the duration of the call. Debug information that takes more than
+    /// `most_bytes` is left out.
     pub fn read<R>(&self, most_bytes: u64, then: impl FnOnce(&Lookup<'_>, Read) -> R) -> R {
         let supplementary = self.supplementary.as_ref();
         let supplementary_elf = supplementary.and_then(|file| parse(&file.path, &file.data).ok());
@@ -254,8 +256,8 @@ impl Files {
     }
 }
 
-/// Parsed debug information takes about as much again as its sections: abbreviations, and the functions and lines of
-/// the units that contain addresses.
+/// Ratio of the memory of parsed debug information to the size of its sections. Abbreviations, and
+/// the functions and lines of the units that contain addresses, take about as much again.
 const PARSED_TIMES: u64 = 2;
 
 /// Parsed files.
@@ -266,7 +268,8 @@ struct Parsed<'p, 'd> {
     with_dwarf: Option<(&'p Path, &'p Elf<'d>, &'d Image)>,
 }
 
-/// Estimates symbols and their names; an entry of our table is as large as one in the file, and memory holds both.
+/// Estimates the bytes of symbols and their names. An entry of our table is as large as one in the
+/// file, and memory holds both.
 fn symbol_bytes(elf: &Elf<'_>) -> u64 {
     [".symtab", ".strtab", ".dynsym", ".dynstr"]
         .iter()

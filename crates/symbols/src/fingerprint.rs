@@ -4,7 +4,8 @@ use crate::file::Image;
 use ring::digest::{Context, SHA256};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Largest file that is read completely for it, which takes less time than reading its debug information.
+/// Size up to which a file is read completely for the fingerprint. Reading its debug information
+/// takes longer.
 const MOST_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -28,8 +29,8 @@ impl Fingerprint {
     }
 }
 
-/// Returns a digest of the contents; for a large file, its identity and the time of its last change. A writer
-/// cannot set the time of the change (inode(7), `st_ctime`).
+/// Returns a digest of the contents. For a large file, it covers the file's identity and the time
+/// of its last change instead. A writer cannot set that time (inode(7), `st_ctime`).
 fn one(image: &Image) -> Option<[u8; 32]> {
     let mut digest = Context::new(&SHA256);
     match image {

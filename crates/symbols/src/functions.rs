@@ -5,7 +5,7 @@ use crate::{ModuleFile, SearchPath, debug_files};
 use object::{Object, ObjectSymbol, SymbolFlags, elf::STT_FUNC, elf::STT_GNU_IFUNC};
 use std::collections::HashSet;
 
-/// Most symbols that are examined.
+/// Maximum number of symbols that are examined.
 const MOST_SYMBOLS: usize = 1 << 24;
 
 /// A function's symbol.
@@ -13,15 +13,17 @@ const MOST_SYMBOLS: usize = 1 << 24;
 pub struct FunctionSymbol {
     /// Name as in the file.
     pub name: String,
-    /// Begin (svma).
+    /// Address of the function (svma).
     pub start: u64,
-    /// Bytes of its code; 0 if not stated.
+    /// Bytes of the function's code; 0 if not stated.
     pub bytes: u64,
-    /// True if it is not the function itself, but a resolver that chooses one at load time (STT_GNU_IFUNC).
+    /// True if the symbol is not the function itself, but a resolver that chooses one at load time
+    /// (STT_GNU_IFUNC).
     pub is_indirect: bool,
 }
 
-/// Returns the functions in the symbol tables of a module, or of its separate debug file; each once, by address.
+/// Returns the functions in the symbol tables of a module, or of its separate debug file. Each
+/// occurs once, and they are sorted by address.
 pub fn functions(module: &ModuleFile, search: &SearchPath) -> Vec<FunctionSymbol> {
     let mut problems = Vec::new();
     let mut seen = HashSet::new();

@@ -1,8 +1,8 @@
-//! Host names to addresses, through `getent`.
+//! Resolves host names through `getent`.
 //!
-//! The C library's getaddrinfo(3) loads the plug-ins in /etc/nsswitch.conf, which a static program
-//! can do safely only with the C library that it was built with. `getent` is part of every glibc,
-//! and answers like all programs of the machine.
+//! The C library's getaddrinfo(3) loads the plug-ins in /etc/nsswitch.conf. A static program can do
+//! that safely only with the C library that it was built with. `getent` is part of every glibc, and
+//! answers like all programs of the machine.
 
 use crossbeam_channel::bounded;
 use std::{
@@ -58,11 +58,11 @@ fn found_for(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
     }
 }
 
-/// Most addresses that ureq takes.
+/// Maximum number of addresses that ureq takes.
 const MAX_ADDRESSES: usize = 16;
 
 fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
-    // Neither an option nor an empty word is a host.
+    // An option or an empty word is not a host.
     if host.is_empty() || host.starts_with('-') {
         return Err(Error::HostNotFound);
     }
@@ -91,7 +91,7 @@ fn ask(host: &str, within: Duration) -> Result<Vec<IpAddr>, Error> {
     }
 }
 
-/// Parses addresses without duplicates: `ahosts` prints a line for each kind of socket.
+/// Parses addresses without duplicates, because `ahosts` prints a line for each kind of socket.
 fn parsed(text: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for line in text.lines() {

@@ -1,4 +1,5 @@
-//! Places where a function was inlined, which no symbol shows: for messages about names without a function.
+//! Places where a function was inlined, which no symbol shows. They are used in messages about
+//! names without a function.
 
 use crate::file::{Elf, Image, image, parse};
 use crate::lookup::{has_dwarf, sections};
@@ -13,8 +14,8 @@ use std::collections::HashSet;
 
 type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
-/// Returns places where, by a module's debug information, calls of this function were inlined: `file:line`, without
-/// duplicates, at most `most`. The name may be mangled or not, and is without parameters.
+/// Returns up to `most` places where, by a module's debug information, calls of this function were
+/// inlined: `file:line`, without duplicates. The name may be mangled or not, and has no parameters.
 pub fn inlined_at(
     module: &ModuleFile,
     search: &SearchPath,
@@ -109,8 +110,8 @@ fn reference(
     }
 }
 
-/// Returns true if an entry is about this function. A definition outside of its class refers to the declaration, which
-/// has the name and comes first.
+/// Returns true if an entry is about this function. A definition outside of its class refers to the
+/// declaration, which has the name and comes first.
 fn is_called<'s>(
     dwarf: &Dwarf<Slice<'s>>,
     unit: &Unit<Slice<'s>>,
@@ -134,7 +135,7 @@ fn is_called<'s>(
     !name.contains("::") && text(gimli::DW_AT_name).as_deref() == Some(name)
 }
 
-/// Returns the place of the call.
+/// Returns the place of the inlined call.
 fn place<'s>(
     dwarf: &Dwarf<Slice<'s>>,
     unit: &Unit<Slice<'s>>,

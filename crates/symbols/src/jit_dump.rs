@@ -1,17 +1,17 @@
-//! Names of code that a compiler makes at run time, in the file that it writes for `perf inject --jit`
-//! (tools/perf/Documentation/jitdump-specification.txt): records, some of which have the place and name of a piece of
-//! code.
+//! Names of code that a compiler makes at run time, in the file that it writes for `perf inject
+//! --jit` (tools/perf/Documentation/jitdump-specification.txt). The file consists of records, some
+//! of which have the place and name of a piece of code.
 //!
-//! The file grows while the program runs, so each reading continues at the end of the last one. The rest of a record
-//! is skipped: the code itself, its unwind tables, and its lines, whose addresses V8 shifts by the size of a header
-//! that perf adds.
+//! The file grows while the program runs, so each reading continues at the end of the last one. The
+//! rest of a record is skipped: the code itself, its unwind tables, and its lines, whose addresses
+//! V8 shifts by the size of a header that perf adds.
 
 use crate::PerfMap;
 use memhook_foreign::Extent;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// First word of a file of this byte order: "JiTD".
+/// First word of a file with this machine's byte order: "JiTD".
 const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
 const HEADER_BYTES: u64 = 40;
@@ -19,12 +19,12 @@ const PREFIX_BYTES: u64 = 16;
 const CODE_LOAD: u32 = 0;
 const CODE_MOVE: u32 = 1;
 const CODE_CLOSE: u32 = 3;
-/// Bytes after the prefix: up to the name in a load record, and in a move record.
+/// Bytes of a load record from the prefix to the name, and of a move record after the prefix.
 const LOAD_BYTES: u64 = 40;
 const MOVE_BYTES: u64 = 48;
-/// Most bytes of a name.
+/// Maximum bytes of a name.
 const LONGEST_NAME: u64 = 1024;
-/// Most records that are read of a file.
+/// Maximum number of records that are read from a file.
 const MOST_RECORDS: u64 = 4_000_000;
 
 /// Contents read so far.
@@ -38,7 +38,7 @@ pub struct JitDump {
     has_ended: bool,
 }
 
-/// Fills a buffer from an offset on; returns `false` if there is not enough.
+/// Fills a buffer from an offset on. Returns `false` if there are too few bytes.
 type Read<'a> = &'a dyn Fn(u64, &mut [u8]) -> bool;
 
 impl JitDump {
@@ -85,7 +85,7 @@ impl JitDump {
         self.at > before
     }
 
-    /// Reads one record; `None` if it is incomplete, or if there are no more.
+    /// Reads one record. Returns `None` if it is incomplete, or if there are no more.
     fn step(&mut self, end: u64, read: Read<'_>) -> Option<()> {
         let mut prefix = [0; PREFIX_BYTES as usize];
         let behind = self.at.checked_add(PREFIX_BYTES)?;
@@ -111,7 +111,7 @@ impl JitDump {
         Some(())
     }
 
-    /// Takes a load record; ignores a nonsensical one.
+    /// Processes a load record. Ignores an invalid one.
     fn load(&mut self, at: u64, end: u64, read: Read<'_>) -> Option<()> {
         let mut fields = [0; LOAD_BYTES as usize];
         let name_at = at.checked_add(LOAD_BYTES).filter(|&name| name <= end)?;
@@ -129,7 +129,7 @@ impl JitDump {
         Some(())
     }
 
-    /// Takes a move record.
+    /// Processes a move record.
     fn moved(&mut self, at: u64, end: u64, read: Read<'_>) -> Option<()> {
         let mut fields = [0; MOVE_BYTES as usize];
         at.checked_add(MOVE_BYTES).filter(|&behind| behind <= end)?;
@@ -147,7 +147,7 @@ impl JitDump {
     }
 }
 
-/// Returns the length of the header, if it is one.
+/// Returns the length of the header, if the file has one.
 fn header(read: Read<'_>) -> Option<u64> {
     let mut bytes = [0; HEADER_BYTES as usize];
     if !read(0, &mut bytes) {
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(names.name(0x2010), Some("second"));
         assert_eq!(names.name(0x3010), Some("first"));
         assert_eq!(names.name(0x4010), None);
-        // A header of the other byte order does not count.
+        // A header of the other byte order is not accepted.
         bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
         assert!(JitDump::parse(&bytes).names().is_empty());
     }

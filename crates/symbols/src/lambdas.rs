@@ -1,5 +1,5 @@
-//! Name of a lambda's function. GCC gives it no linkage name, so its debug information has only `operator()`; the
-//! enclosing function follows from the place of its entry.
+//! Name of a lambda's function. GCC gives it no linkage name, so its debug information has only
+//! `operator()`. The enclosing function follows from the place of its entry.
 
 use crate::demangle;
 use gimli::{AttributeValue, DebuggingInformationEntry, DwAt, EndianSlice, LittleEndian};
@@ -8,10 +8,11 @@ use gimli::{UnitOffset, UnitRef};
 type Slice<'s> = EndianSlice<'s, LittleEndian>;
 type Entry<'s> = DebuggingInformationEntry<Slice<'s>>;
 
-/// Most references: a function refers to its abstract one, and that to its declaration.
+/// Maximum number of references: a function refers to its abstract entry, and that to its
+/// declaration.
 const MOST_REFERENCES: usize = 4;
 
-/// Longest name: a damaged file may nest scopes without end, all with a long name.
+/// Maximum length of a name. A damaged file may nest scopes without end, each with a long name.
 const LONGEST: usize = 1 << 16;
 
 /// Returns true if a name in debug information could be that of any function object.
@@ -26,7 +27,7 @@ pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset)
     let way = way_to(unit, declared).ok().flatten()?;
     let (own, outer) = way.split_last()?;
     let mut name = String::new();
-    // Lambdas are counted from the outermost function on: blocks within it have no names.
+    // Lambdas are counted from the outermost function on, because blocks within it have no names.
     let root = outer
         .iter()
         .find(|entry| entry.tag == gimli::DW_TAG_subprogram)
@@ -51,7 +52,7 @@ pub(crate) fn name_of_lambda(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset)
             gimli::DW_TAG_subprogram => {
                 let function = declaration(unit, entry.offset);
                 if let Some(linked) = text(unit, function, gimli::DW_AT_linkage_name) {
-                    // It includes all of its scopes.
+                    // The linkage name includes all scopes.
                     name.clear();
                     demangle(&linked)
                 } else {
@@ -82,7 +83,7 @@ struct Outer {
     tag: gimli::DwTag,
 }
 
-/// Returns the entries from the outermost to this one.
+/// Returns the entries on the path from the unit to this one.
 fn way_to(unit: UnitRef<'_, Slice<'_>>, wanted: UnitOffset) -> gimli::Result<Option<Vec<Outer>>> {
     let mut way: Vec<(isize, Outer)> = Vec::new();
     let mut entries = unit.entries();
@@ -99,7 +100,8 @@ fn way_to(unit: UnitRef<'_, Slice<'_>>, wanted: UnitOffset) -> gimli::Result<Opt
     Ok(None)
 }
 
-/// Returns the number of this class among the unnamed ones in a function, in the order of the source; the first is 1.
+/// Returns the number of this class among the unnamed classes in a function, in the order of the
+/// source; the first is 1.
 fn number(unit: UnitRef<'_, Slice<'_>>, root: UnitOffset, class: UnitOffset) -> Option<usize> {
     let place = |entry: &Entry<'_>| {
         let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());
@@ -131,7 +133,7 @@ fn number(unit: UnitRef<'_, Slice<'_>>, root: UnitOffset, class: UnitOffset) -> 
         .map(|at| at + 1)
 }
 
-/// Returns the entry with the name of a function, through its abstract one.
+/// Returns the entry with the name of a function, found through its abstract entry.
 fn declaration(unit: UnitRef<'_, Slice<'_>>, function: UnitOffset) -> UnitOffset {
     let mut at = function;
     for _ in 0..MOST_REFERENCES {

@@ -1,26 +1,29 @@
-//! Address to module, function, file:line and inlined frames.
+//! Maps an address to its module, function, file:line and inlined frames.
 //!
-//! The caller provides the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either the file's bytes or
-//! paths to read it from) and, for separate debug files, the file system roots to search. No process is needed, so a
-//! recording is resolved on another machine in the same way. With [`Debuginfod`] in [`SearchPath`], missing debug files
-//! are downloaded.
+//! The caller provides the modules as they are mapped ([`ModuleFile`]: bounds, build-id, and either
+//! the file's bytes or paths to read it from) and, for separate debug files, the file system roots
+//! to search. No process is needed, so a recording is resolved on another machine in the same way.
+//! With [`Debuginfod`] in [`SearchPath`], missing debug files are downloaded.
 //!
-//! The sources of a module's names, best first, are: DWARF in the file; DWARF in a separate debug file, found by
-//! build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with the supplementary file that `dwz`
-//! makes; `.symtab` of either, or of the file in `.gnu_debugdata`; `.dynsym`. A file that is not the mapped one, or is
-//! not its debug file, is refused ([`SymbolError`]); its names are never guesses.
+//! The sources of a module's names, best first, are: DWARF in the file; DWARF in a separate debug
+//! file, found by build-id (`/usr/lib/debug/.build-id/xx/yyy.debug`) or by `.gnu_debuglink`, with
+//! the supplementary file that `dwz` makes; `.symtab` of either, or of the file in
+//! `.gnu_debugdata`; `.dynsym`. A file that is neither the mapped one nor its debug file is refused
+//! ([`SymbolError`]), so names are never guesses.
 //!
-//! Only requested addresses are looked up. Each module has a thread of its own, which starts with the module's first
-//! address and keeps its parsed data: modules are processed in parallel, and the next report is cheap.
-//! [`Symbolizer::request`] does not wait.
+//! Only requested addresses are looked up. Each module has a separate thread, which starts with the
+//! module's first address and keeps its parsed data. So modules are processed in parallel, and the
+//! next report is cheap. [`Symbolizer::request`] does not wait.
 //!
-//! Resolved names can be taken elsewhere as a [`Bundle`], and are kept for the next run in a [`SymbolCache`].
+//! Resolved names can be taken to another machine as a [`Bundle`], and are stored for the next run
+//! in a [`SymbolCache`].
 //!
-//! Units of split DWARF are read as they are needed, from a package next to the program (`.dwp`) or from the `.dwo`
-//! files that it names. If they are gone, such code gets function names from the symbol table and lines from the
-//! skeletons.
+//! Units of split DWARF are read on demand, from a package next to the program (`.dwp`) or from the
+//! `.dwo` files that it names. If they are gone, such code gets function names from the symbol
+//! table and lines from the skeletons.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// The crate is linked for its `#[test]`, which lets a test pass if it needs a program that is not
+// installed.
 #[cfg(test)]
 #[macro_use]
 extern crate memhook_tests;
@@ -79,11 +82,11 @@ use std::{fs::File, path::PathBuf, sync::Arc};
 pub struct ModuleFile {
     /// Path as the target sees it.
     pub path: String,
-    /// Bytes of the mapped file, if available: the path may lead to another file by now.
+    /// Bytes of the mapped file, if available. The path may lead to another file by now.
     pub image: Option<Arc<Vec<u8>>>,
     /// The mapped file, if it is open.
     pub opened: Option<Arc<File>>,
-    /// Other places of the file; the first one with the right build-id is used.
+    /// Other paths of the file. The first one with the right build-id is used.
     pub candidates: Vec<PathBuf>,
     /// GNU build-id of the mapped file.
     pub build_id: Option<Vec<u8>>,
@@ -93,7 +96,8 @@ pub struct ModuleFile {
     pub start: u64,
     /// Past the last address (avma).
     pub end: u64,
-    /// Source of names if it is not a file: the maker of the code, or its stand-in.
+    /// Source of names for code that is not in a file: the maker of the code, or its
+    /// representative.
     pub named_by: Option<Arc<dyn NamedCode>>,
 }
 
@@ -131,7 +135,7 @@ pub struct Location {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// Nothing could be read.
+    /// No file could be read.
     #[default]
     Nothing,
     /// Names to which other modules bind (`.dynsym`).
@@ -147,7 +151,7 @@ pub enum Source {
 pub struct ModuleSymbols {
     /// Path as the target sees it.
     pub path: String,
-    /// Best source of names.
+    /// Best source of names that was found.
     pub source: Source,
     /// Separate debug file in use.
     pub debug_file: Option<PathBuf>,

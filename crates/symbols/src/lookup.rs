@@ -1,4 +1,4 @@
-//! Lookups of addresses in one module, once its files are open.
+//! Address lookups in one module, after its files are open.
 
 use crate::file::{Elf, Image};
 use crate::lambdas::{name_of_lambda, says_nothing};
@@ -15,17 +15,17 @@ use std::collections::HashMap;
 /// DWARF sections: borrowed from their file, read, or decompressed.
 pub(crate) type Sections<'d> = DwarfSections<Cow<'d, [u8]>>;
 
-/// Bytes that the decompressed sections of a file may take.
+/// Maximum bytes of the decompressed sections of a file.
 pub(crate) const MOST_INFLATED_BYTES: u64 = 4 << 30;
-/// Most functions inlined into each other at one address.
+/// Maximum number of functions inlined into each other at one address.
 const MOST_FRAMES: usize = 256;
 
-/// Returns the DWARF sections of a file that describe functions and lines; missing ones are empty.
+/// Returns the DWARF sections of a file that describe functions and lines. Missing ones are empty.
 pub(crate) fn sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     chosen_sections(elf, image, is_needed)
 }
 
-/// Returns those that describe variables and types.
+/// Returns the DWARF sections that describe variables and types.
 pub(crate) fn type_sections<'d>(elf: &Elf<'d>, image: &'d Image) -> Sections<'d> {
     chosen_sections(elf, image, is_of_types)
 }
@@ -49,8 +49,8 @@ fn chosen_sections<'d>(
     }
 }
 
-/// Returns true for sections that are needed: locations of variables, macros, and types in sections of their
-/// own are a good part of a large debug file.
+/// Returns true for sections that function and line lookups need. The others (locations of
+/// variables, macros, types in separate sections) are a large part of a debug file.
 fn is_needed(id: SectionId) -> bool {
     !matches!(
         id,
@@ -100,7 +100,8 @@ fn chosen_bytes(elf: &Elf<'_>, is_chosen: fn(SectionId) -> bool) -> u64 {
     }
 }
 
-/// Returns a section in its original form. The compressed form is freed before that.
+/// Returns a section in its original form. The compressed form is freed before the function
+/// returns.
 pub(crate) fn contents<'d>(
     section: &impl ObjectSection<'d>,
     image: &'d Image,
@@ -126,16 +127,17 @@ pub(crate) fn has_dwarf(elf: &Elf<'_>) -> bool {
 
 pub(crate) type Slice<'s> = EndianSlice<'s, LittleEndian>;
 
-/// All knowledge about a module's code.
+/// All information about a module's code.
 pub(crate) struct Lookup<'s> {
     pub dwarf: Option<Context<Slice<'s>>>,
     pub symbols: SymbolTable<'s>,
     split: &'s SplitDwarf<'s>,
-    /// Names of the functions of lambdas, by unit and entry: each takes a walk over its unit.
+    /// Names of the functions of lambdas, by unit and entry. They are cached, because each takes a
+    /// walk over its unit.
     lambdas: RefCell<HashMap<(u64, usize), Option<String>>>,
 }
 
-/// Creates the DWARF context over sections; `None` if they are damaged.
+/// Creates the DWARF context from sections; `None` if they are damaged.
 pub(crate) fn context<'s>(
     sections: &'s Sections<'_>,
     supplementary: Option<&'s Sections<'_>>,
@@ -224,7 +226,8 @@ impl<'s> Lookup<'s> {
             }
         }
         found.retain(|frame| frame.function.is_some() || frame.file.is_some());
-        // Lines without a function, or no DWARF for this code: use the symbol table.
+        // There are lines without a function, or no DWARF for this code, so the symbol table is
+        // used.
         if found.iter().all(|frame| frame.function.is_none())
             && let Some(name) = self.symbols.function_at(svma)
         {

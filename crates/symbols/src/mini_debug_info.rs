@@ -1,8 +1,10 @@
-//! MiniDebugInfo: `.gnu_debugdata`, an xz-compressed ELF file with the symbols of all functions inside a stripped one.
-//! All packages of Fedora and Red Hat have it (gdb's manual, "MiniDebugInfo").
+//! MiniDebugInfo: `.gnu_debugdata`, an xz-compressed ELF file inside a stripped one, with the
+//! symbols of all functions. All packages of Fedora and Red Hat have it (gdb's manual,
+//! "MiniDebugInfo").
 //!
-//! Of the container ("The .xz File Format", 1.2.0), only the default output of `xz` is read: one stream of blocks with
-//! the one filter LZMA2. Its checksums are not compared: a damaged file is damaged elsewhere, too.
+//! Of the container ("The .xz File Format", 1.2.0), only the default output of `xz` is supported:
+//! one stream of blocks with LZMA2 as the only filter. Checksums are not compared, because a
+//! damaged file is also damaged elsewhere.
 
 use crate::file::{Elf, Image};
 use lzma_rust2::Lzma2Reader;
@@ -11,10 +13,10 @@ use std::io::Read;
 use std::sync::Arc;
 
 const SECTION: &str = ".gnu_debugdata";
-/// Largest stored and unpacked sizes of a section, which is foreign.
+/// Maximum stored and unpacked sizes of a section, which is untrusted.
 const MOST_STORED_BYTES: u64 = 64 << 20;
 const MOST_BYTES: u64 = 512 << 20;
-/// Largest window, which takes our memory, too: that of `xz -9`.
+/// Maximum size of the window, which takes our memory. `xz -9` uses this size.
 const MOST_WINDOW_BYTES: u64 = 64 << 20;
 
 /// Returns the ELF file with the symbols, if the file has a readable one.
@@ -37,7 +39,7 @@ fn unpacked(stored: &[u8]) -> Option<Vec<u8>> {
     };
     let mut bytes = Vec::new();
     let mut at = HEADER_BYTES;
-    // A zero begins the index, after the last block.
+    // After the last block, a zero begins the index.
     while *stored.get(at)? != 0 {
         let block = Block::of(stored.get(at..)?)?;
         let data = stored.get(at + block.header_bytes..)?;
@@ -66,7 +68,7 @@ impl Block {
         let header_bytes = (usize::from(*bytes.first()?) + 1) * 4;
         let flags = *bytes.get(1)?;
         let mut rest = bytes.get(2..header_bytes)?;
-        // One filter, and no reserved bits.
+        // There must be one filter, and no reserved bits.
         if flags & 0x3f != 0 {
             return None;
         }
@@ -90,7 +92,7 @@ impl Block {
     }
 }
 
-/// Reads a number of seven bits a byte, the lowest first.
+/// Reads a number of seven bits in each byte, the lowest first.
 fn number(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..63).step_by(7) {
@@ -157,7 +159,7 @@ mod tests {
                 let _ = unpacked(&damaged);
             }
         }
-        // A window of 4 GiB is requested.
+        // The header requests a window of 4 GiB.
         let mut greedy = stored;
         let at = greedy
             .iter()

@@ -1,4 +1,5 @@
-//! Code outside files, as modules and frames of call stacks: Python functions, and code made at run time.
+//! Code outside files, as modules and frames of call stacks: Python functions, and code made at run
+//! time.
 
 use crate::{Frame, Location, ModuleFile, NamedCode};
 use memhook_abi::PYTHON_FRAME;
@@ -18,7 +19,8 @@ pub fn python_module(names: Arc<dyn NamedCode>) -> ModuleFile {
     }
 }
 
-/// Returns the pseudo-module of all addresses outside other modules. Put it last, because the first match counts.
+/// Returns the pseudo-module of all addresses outside other modules. It must come last, because the
+/// first match counts.
 pub fn made_module(names: Arc<dyn NamedCode>) -> ModuleFile {
     ModuleFile {
         path: "made at run time".to_owned(),

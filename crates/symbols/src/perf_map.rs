@@ -1,7 +1,8 @@
 //! Names of code that a compiler makes at run time, in the file that it writes for perf(1)
-//! (tools/perf/Documentation/jit-interface.txt): a line for each piece of code, `START SIZE name`, in hexadecimal.
+//! (tools/perf/Documentation/jit-interface.txt). The file has a line for each piece of code, `START
+//! SIZE name`, in hexadecimal.
 //!
-//! The file grows while the program runs, and code can take the place of other code: the last line counts.
+//! The file grows while the program runs, and code can replace other code. The last line counts.
 
 use crate::{Frame, Location, NamedCode};
 use memhook_foreign::{Extent, read_exactly};
@@ -10,17 +11,17 @@ use std::fs::File;
 
 /// Pseudo-module for such code.
 pub const MADE_CODE: &str = "[jit]";
-/// Most bytes of a file that are read.
+/// Maximum bytes of a file that are read.
 const MOST_BYTES: u64 = 256 << 20;
-/// Most bytes of a name.
+/// Maximum bytes of a name.
 const LONGEST_NAME: usize = 1024;
-/// Largest piece of code, in bytes.
+/// Maximum size of a piece of code, in bytes.
 const LARGEST_CODE: u64 = 64 << 20;
 
 /// The names in such a file.
 #[derive(Clone, Debug, Default)]
 pub struct PerfMap {
-    /// Code by its first address (avma): past the last one, and the name.
+    /// End and name of each piece of code, by its first address (avma).
     code: BTreeMap<u64, (u64, String)>,
 }
 
@@ -34,7 +35,7 @@ impl PerfMap {
         Ok(PerfMap::parse(&read_exactly(file, bytes)?))
     }
 
-    /// Parses the contents of a file, skipping nonsensical lines.
+    /// Parses the contents of a file, skipping invalid lines.
     pub fn parse(bytes: &[u8]) -> PerfMap {
         let mut map = PerfMap::default();
         for line in bytes.split(|&byte| byte == b'\n') {
@@ -45,7 +46,7 @@ impl PerfMap {
         map
     }
 
-    /// Adds a piece of code, if that is possible.
+    /// Adds a piece of code, if its values are possible.
     pub(crate) fn add_code(&mut self, start: u64, bytes: u64, name: String) {
         let is_possible = bytes > 0 && bytes <= LARGEST_CODE && !name.is_empty();
         if let Some(end) = start.checked_add(bytes).filter(|_| is_possible) {
@@ -69,12 +70,12 @@ impl PerfMap {
         self.code.insert(start, (end, name));
     }
 
-    /// Returns how many pieces of code have names.
+    /// Returns the number of pieces of code with names.
     pub fn len(&self) -> usize {
         self.code.len()
     }
 
-    /// Returns true if none has.
+    /// Returns true if there are no names.
     pub fn is_empty(&self) -> bool {
         self.code.is_empty()
     }
@@ -99,7 +100,7 @@ fn entry(line: &[u8]) -> Option<(u64, u64, String)> {
     Some((start, size, String::from_utf8_lossy(name).trim().to_owned()))
 }
 
-/// Returns made code as a frame.
+/// Returns code made at run time as a frame.
 pub fn made_frame(name: &str) -> Location {
     Location {
         module: Some(MADE_CODE.to_owned()),
@@ -128,7 +129,7 @@ mod tests {
             b"1000 100 first\n0x1100 10 LazyCompile:*f /a b.js:3:9\nnonsense\n1080 100 second\n\
                      5000 0 empty\nffffffffffffffff 10 over\n6000 10\n";
         let map = PerfMap::parse(text);
-        // A return address is after its call.
+        // A return address comes after its call.
         assert_eq!(map.name(0x1000), None);
         assert_eq!(map.name(0x1001), Some("first"));
         assert_eq!(map.name(0x1080), Some("first"));
@@ -157,7 +158,8 @@ mod tests {
             let map = PerfMap::parse(text.as_bytes());
             for (at, expected) in last.iter().enumerate() {
                 let name = expected.map(|n| format!("n{n}"));
-                // Only the first part of a piece that is cut in two keeps its name: never a wrong one.
+                // If a piece is cut in two, only its first part keeps the name, so a name is never
+                // wrong.
                 let found = map.name(at as u64 + 1).map(str::to_owned);
                 prop_assert!(found == name || found.is_none());
             }

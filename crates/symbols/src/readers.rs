@@ -1,12 +1,12 @@
-//! Names for many symbolizers at once, each of which looks into the modules of another process.
+//! Shared file readers for many symbolizers, each of which works on another process.
 //!
-//! The data read from a module takes ten times as much memory as everything else that is kept of a process, and the
-//! processes of a host run the same few programs and libraries. So a file is read once for all of them, by a thread of
-//! its own; and all data read at one time is bounded: an idle reader gives back its data as soon as another one needs
-//! the room.
+//! The data read from a module takes ten times as much memory as all other data about a process,
+//! and the processes of a host run the same few programs and libraries. So a file is read only
+//! once, by a separate thread. All data that is held at one time is bounded: an idle reader gives
+//! up its data as soon as another one needs the room.
 //!
-//! Files are the same if their open descriptors say so: by device, inode, size and times of change. No process can make
-//! files of its own the same as another's, whatever build-id and path they claim.
+//! Files are the same if their open descriptors say so: by device, inode, size and times of change.
+//! No process can make its own files look like another's, whatever build-id and path they claim.
 
 use crate::Frame;
 use crate::file::Image;
@@ -22,18 +22,18 @@ use std::{
     time::Duration,
 };
 
-/// Readers of files, shared by all clones.
+/// Readers of files, shared by all clones of this value.
 #[derive(Clone, Debug)]
 pub struct SharedReaders {
     room: Arc<Room>,
     known: Arc<Mutex<HashMap<Identity, Weak<Reader>>>>,
 }
 
-/// Identity of the module's own file, the separate debug file, and the one to which that refers.
+/// Identity of the module's own file, of the separate debug file, and of its supplementary file.
 type Identity = [Option<[u64; 7]>; 3];
 
-/// Returns the identity of open files. A writer cannot set the time of the change (inode(7), `st_ctime`). `None` for
-/// bytes that came from the memory of one process.
+/// Returns the identity of open files. A writer cannot set the time of the change (inode(7),
+/// `st_ctime`). Returns `None` for bytes that came from the memory of one process.
 fn identity(files: &Files) -> Option<Identity> {
     let mut all = [None; 3];
     for (to, image) in all.iter_mut().zip(files.images()) {
@@ -62,8 +62,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedReaders {
-    /// Creates readers that take at most this many bytes together, by the sizes in the files. Debug information beyond
-    /// that is not read: then names come from symbol tables.
+    /// Creates readers that together take at most this many bytes, by the sizes in the files. Debug
+    /// information beyond that is not read, so names then come from symbol tables.
     pub fn within(most_bytes: u64) -> SharedReaders {
         SharedReaders {
             room: Arc::new(Room {
@@ -88,7 +88,7 @@ impl SharedReaders {
         known.values().filter(|r| r.strong_count() > 0).count()
     }
 
-    /// Returns the reader of these files. It ends with its last owner.
+    /// Returns the reader of these files. It ends when its last owner drops it.
     pub(crate) fn reader(&self, files: Files) -> Arc<Reader> {
         let Some(identity) = identity(&files) else {
             return Arc::new(Reader::start(files, Arc::clone(&self.room)));
@@ -123,7 +123,8 @@ pub(crate) struct Reader {
 impl Reader {
     fn start(files: Files, room: Arc<Room>) -> Reader {
         let (requests, inbox) = unbounded();
-        // Without a thread, or after it has panicked, the inbox is gone, and so is the answer to each request.
+        // Without a thread, or after it has panicked, the inbox is gone, and so is the answer to
+        // each request.
         let _ = std::thread::Builder::new()
             .name("names".into())
             .spawn(move || serve(files, &inbox, &room));
@@ -148,7 +149,7 @@ fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
             let mut next = Some(first);
             while let Some((svmas, to)) = next {
                 let frames = svmas.into_iter().map(|svma| (svma, lookup.frames(svma)));
-                // The asking thread may be gone.
+                // The thread that asked may be gone.
                 let frames = frames.collect();
                 let read = read.clone().by(lookup);
                 let _ = to.send(Named { frames, read });
@@ -160,7 +161,8 @@ fn serve(mut files: Files, inbox: &Receiver<Request>, room: &Room) {
                 });
             }
         });
-        // Before the room is free: the cache of a file keeps its contents until then.
+        // This comes before the room is freed, because the cache of a file keeps its contents until
+        // then.
         let Ok(unread) = files.unread() else {
             return;
         };
@@ -175,30 +177,32 @@ struct Room {
     most: AtomicU64,
     used: Mutex<u64>,
     freed: Condvar,
-    /// Held by the reader that waits for room: the others wait behind it, however little they need.
+    /// Lock of the reader that waits for room. The others wait for the lock, however little room
+    /// they need.
     turn: Mutex<()>,
-    /// Messages that a reader waits for room. One idle reader takes the message and gives back its data.
+    /// Messages that a reader waits for room. One idle reader takes the message and gives up its
+    /// data.
     asks: (Sender<()>, Receiver<()>),
 }
 
-/// A part of the room, until it is dropped.
+/// A part of the room, until this value is dropped.
 struct Place<'r> {
     room: &'r Room,
     bytes: u64,
 }
 
 impl Room {
-    /// Waits for a place. A request beyond the whole room gets it alone.
+    /// Waits for a place. A request beyond the whole room gets all of it.
     fn take(&self, bytes: u64) -> Place<'_> {
         let _turn = lock(&self.turn);
         let mut used = lock(&self.used);
         while *used != 0 && used.saturating_add(bytes) > self.most.load(Relaxed) {
-            // All may be busy now; the message waits for the first that is not.
+            // All readers may be busy now. The message waits for the first one that is not.
             let _ = self.asks.0.try_send(());
             let waited = self.freed.wait_timeout(used, Duration::from_secs(1));
             used = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        // The requested room is here.
+        // The room is available, so the message is withdrawn.
         let _ = self.asks.1.try_recv();
         *used = used.saturating_add(bytes);
         Place { room: self, bytes }
@@ -242,12 +246,12 @@ mod tests {
         let first = room.take(60);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| drop(room.take(60)));
-            // An idle reader.
+            // This stands for an idle reader.
             room.asks.1.recv().expect("it asks");
             assert!(!waiting.is_finished());
             drop(first);
         });
-        // Without a request, nothing is given back.
+        // Without a request, no reader gives up its data.
         let _third = room.take(10);
         assert!(room.asks.1.is_empty());
     }

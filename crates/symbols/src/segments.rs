@@ -1,4 +1,4 @@
-//! File addresses in a mapping, if only its offset and length are known.
+//! File addresses in a mapping of which only offset and length are known.
 
 use crate::files::Files;
 use crate::{ModuleFile, SearchPath};
@@ -34,12 +34,12 @@ impl Segment {
         self.svma & !(PAGE - 1)
     }
 
-    /// Returns the address of a byte of the file, if the segment were long enough.
+    /// Returns the address of a byte of the file, as if the segment were long enough.
     fn svma_of(&self, offset: u64) -> u64 {
         self.svma.wrapping_sub(self.offset).wrapping_add(offset)
     }
 
-    /// Returns true if a mapping may be of this segment alone.
+    /// Returns true if a mapping may belong to this segment alone.
     fn holds(&self, offset: u64, bytes: u64) -> bool {
         let end = self.svma.saturating_add(self.memory_bytes);
         let all = end.saturating_sub(self.page()).saturating_add(PAGE - 1) & !(PAGE - 1);
@@ -47,8 +47,9 @@ impl Segment {
     }
 }
 
-/// Returns the address in its file (svma) of the first byte of a mapping that begins at `offset` of the file of
-/// `module`, whose `start` and `end` are those of the mapping. A mapping of offset 0 may be that of the whole module.
+/// Returns the address in its file (svma) of the first byte of a mapping. The mapping begins at
+/// `offset` of the file of `module`, and `start` and `end` of the module are its bounds. A mapping
+/// at offset 0 may be that of the whole module.
 pub(crate) fn first_svma(module: &ModuleFile, search: &SearchPath, offset: u64) -> Option<u64> {
     let files = Files::open(module, search, &mut Vec::new());
     let bytes = module.end.saturating_sub(module.start);
@@ -76,7 +77,7 @@ fn first_of(segments: &[Segment], offset: u64, bytes: u64) -> Option<u64> {
     if offset == 0 {
         return segments.iter().map(Segment::page).min();
     }
-    // A part of a segment whose protection was changed.
+    // The mapping is a part of a segment whose protection was changed.
     let inside = |segment: &&Segment| {
         let end = segment.offset.saturating_add(segment.bytes);
         (segment.offset..end).contains(&offset)
@@ -99,7 +100,7 @@ mod tests {
         }
     }
 
-    /// LLD's layout: each segment is a page further in memory than in the file.
+    /// The layout is LLD's: each segment is one page further in memory than in the file.
     #[test]
     fn addresses_of_mappings() {
         let segments = [
@@ -107,7 +108,8 @@ mod tests {
             segment(0x1800, 0x2800, 0x3000, true),
             segment(0x4800, 0x6800, 0x100, false),
         ];
-        // The whole module; its code as the loader maps it; the second half of its code.
+        // These are the whole module, its code as the loader maps it, and the second half of its
+        // code.
         for (offset, bytes, svma) in [
             (0, 0x7000, 0),
             (0x1000, 0x4000, 0x2000),
@@ -118,7 +120,8 @@ mod tests {
         }
         assert_eq!(first_of(&segments, 0x9000, 0x1000), None);
         assert_eq!(first_of(&[], 0, 1), None);
-        // A program with a fixed address; one whose code begins in the first page of its file.
+        // One program has a fixed address, and one has code that begins in the first page of its
+        // file.
         let fixed = [segment(0, 0x40_0000, 0x2000, true)];
         assert_eq!(first_of(&fixed, 0, 0x2000), Some(0x40_0000));
         let small = [

@@ -1,5 +1,6 @@
-//! Split DWARF: with `-gsplit-dwarf`, functions and their names are in `.dwo` files that the compiler has left, or in
-//! one package (`.dwp`) next to the program. The program has skeletons of the units, which name them.
+//! Split DWARF. With `-gsplit-dwarf`, functions and their names are in `.dwo` files next to the
+//! object files, or in one package (`.dwp`) next to the program. The program has only skeletons of
+//! the units, which name those files.
 
 use crate::debug_files::below;
 use crate::file::{Image, parse};
@@ -16,10 +17,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most units of a module that are read: each is a file of its own.
+/// Maximum number of units of a module that are read. Each is a separate file.
 const MOST_UNITS: usize = 2048;
 
-/// A list that only grows, so its items may be borrowed.
+/// A list that only grows, so that its items can be borrowed.
 struct Shelf<T>(OnceCell<Box<(T, Shelf<T>)>>);
 
 impl<T> Shelf<T> {
@@ -45,13 +46,13 @@ pub(crate) struct SplitDwarf<'p> {
     units: Shelf<Units>,
     count: Cell<usize>,
     package: OnceCell<Option<Package>>,
-    /// Bytes that may still be read.
+    /// Number of bytes that may still be read.
     left: Cell<u64>,
     lacks_any: Cell<bool>,
 }
 
 impl<'p> SplitDwarf<'p> {
-    /// Creates it with no units read and a limit of `most_bytes`.
+    /// Creates a value without any read units, with a limit of `most_bytes`.
     pub fn new(path: Option<&'p Path>, search: &'p [PathBuf], most_bytes: u64) -> SplitDwarf<'p> {
         SplitDwarf {
             path,
@@ -64,7 +65,8 @@ impl<'p> SplitDwarf<'p> {
         }
     }
 
-    /// Returns true if a unit was not found, so files that are installed later would give better names.
+    /// Returns true if a unit was not found, so that files that are installed later would give
+    /// better names.
     pub fn lacks_any(&self) -> bool {
         self.lacks_any.get()
     }
@@ -109,7 +111,8 @@ impl<'p> SplitDwarf<'p> {
         Some(Arc::new(unit))
     }
 
-    /// Returns possible paths of a file that a skeleton names: below each root, or next to the program.
+    /// Returns possible paths of a file that a skeleton names: below each root, or next to the
+    /// program.
     fn places(&self, named: &Path) -> Vec<PathBuf> {
         let roots = self.roots.iter().filter(|_| named.is_absolute());
         let beside = self.path.and_then(Path::parent).zip(named.file_name());
@@ -119,7 +122,7 @@ impl<'p> SplitDwarf<'p> {
             .collect()
     }
 
-    /// Returns its sections, if it has the unit with this id.
+    /// Returns the sections of the file, if it has the unit with this id.
     fn read_unit(&self, path: &Path, id: DwoId) -> Option<Units> {
         let image = Image::open(path, self.roots).ok()?;
         let units = DwarfSections::load(|section| self.section(path, &image, section)).ok()?;

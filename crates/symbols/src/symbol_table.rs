@@ -10,7 +10,8 @@ struct Function<'d> {
     name: &'d str,
 }
 
-/// Most functions: the largest programs have some million, and a handful of sections with code.
+/// Maximum number of functions. The largest programs have some million, and a handful of sections
+/// with code.
 const MOST_FUNCTIONS: usize = 1 << 24;
 const MOST_CODE_SECTIONS: usize = 256;
 
@@ -38,7 +39,7 @@ impl<'d> SymbolTable<'d> {
         );
     }
 
-    /// Adds the functions of a file without code, whose sections are those of `own`.
+    /// Adds the functions of a file that has no code itself. Its sections are those of `own`.
     pub fn add_mini(&mut self, mini: Option<&Elf<'d>>, own: Option<&Elf<'_>>) {
         let (Some(mini), Some(own)) = (mini, own) else {
             return;
@@ -50,13 +51,13 @@ impl<'d> SymbolTable<'d> {
         self.is_full |= self.functions.len() > before;
     }
 
-    /// Sorts the functions. Of several names of one address, the plainest comes first.
+    /// Sorts the functions. Of several names at one address, the plainest comes first.
     pub fn finish(&mut self) {
         let rank = |name: &str| (name.starts_with('_') && !name.starts_with("_Z"), name.len());
         self.functions
             .sort_by(|a, b| (a.start, rank(a.name), a.name).cmp(&(b.start, rank(b.name), b.name)));
         self.functions.dedup_by_key(|function| function.start);
-        // A function without a stated size (hand-written assembly) reaches to the next one.
+        // A function without a stated size (hand-written assembly) extends to the next one.
         for i in 0..self.functions.len() {
             let next = self
                 .functions
@@ -74,8 +75,8 @@ impl<'d> SymbolTable<'d> {
         self.functions.is_empty()
     }
 
-    /// Returns the function whose code contains this address. The nearest name below is not enough: in a
-    /// stripped file it is nearly always wrong.
+    /// Returns the function whose code contains this address. The nearest name below is not enough,
+    /// because in a stripped file it is nearly always wrong.
     pub fn function_at(&self, svma: u64) -> Option<&'d str> {
         let after = self
             .functions
@@ -98,7 +99,7 @@ fn code_of(elf: &Elf<'_>) -> Vec<(u64, u64)> {
         let start = section.address();
         (start, start.saturating_add(section.size()))
     });
-    // Each symbol is compared with all of them.
+    // Each symbol is compared with all ranges.
     ranges.take(MOST_CODE_SECTIONS).collect()
 }
 
@@ -110,7 +111,7 @@ fn function<'d>(symbol: &impl ObjectSymbol<'d>, code: &[(u64, u64)]) -> Option<F
     };
     let is_function = match symbol.kind() {
         SymbolKind::Text => symbol.is_definition() || is_code(),
-        // Labels in assembly.
+        // These are labels in assembly.
         SymbolKind::Unknown | SymbolKind::Label => symbol.is_definition() && is_code(),
         _ => false,
     };

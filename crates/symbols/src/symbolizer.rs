@@ -14,7 +14,8 @@ use std::{
 /// A module seen at some time. It stays the same one if it is mapped twice, or again.
 struct Known {
     file: ModuleFile,
-    /// Requests to its thread; `None` before its first address, and after its files were closed.
+    /// Requests to the module's thread; `None` before the first address, and after the files were
+    /// closed.
     requests: Option<Sender<Vec<u64>>>,
     /// Time of the last request.
     requested: Instant,
@@ -22,7 +23,7 @@ struct Known {
     symbols: Option<ModuleSymbols>,
     /// Number of requests without an answer.
     pending: usize,
-    /// True if its files have made the thread panic: then there are no more names.
+    /// True if the module's files have made the thread panic. There are then no more names.
     dead: bool,
 }
 
@@ -43,7 +44,7 @@ fn is_same<T: ?Sized>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     }
 }
 
-/// Present mapping of a module.
+/// Current mapping of a module.
 struct Mapped {
     start: u64,
     end: u64,
@@ -51,7 +52,7 @@ struct Mapped {
     module: usize,
 }
 
-/// Resolves addresses; opens a module at its first address.
+/// Resolves addresses. Opens a module at its first address.
 pub struct Symbolizer {
     search: SearchPath,
     reads_files: bool,
@@ -63,8 +64,9 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// Creates a symbolizer that searches there for separate debug files: in a search path, or below roots of file
-    /// systems, which are those of `memhook_process::TargetRoot::search_order` for a process.
+    /// Creates a symbolizer with these places for separate debug files: a search path, or roots of
+    /// file systems. For a process, the roots are those of
+    /// `memhook_process::TargetRoot::search_order`.
     pub fn new(search: impl Into<SearchPath>) -> Self {
         Symbolizer {
             search: search.into(),
@@ -76,7 +78,8 @@ impl Symbolizer {
         }
     }
 
-    /// Creates a symbolizer that opens no file: it names only code outside files ([`NamedCode`](crate::NamedCode)).
+    /// Creates a symbolizer that opens no file. It names only code outside files
+    /// ([`NamedCode`](crate::NamedCode)).
     pub fn without_files() -> Self {
         Symbolizer {
             reads_files: false,
@@ -84,17 +87,18 @@ impl Symbolizer {
         }
     }
 
-    /// Returns true if it looks for names in files.
+    /// Returns true if the symbolizer looks for names in files.
     pub fn reads_files(&self) -> bool {
         self.reads_files
     }
 
-    /// Uses the names of a bundle for modules with the same build-id. Call it before setting the modules.
+    /// Uses the names of a bundle for modules with the same build-id. Call it before setting the
+    /// modules.
     pub fn add_bundle(&mut self, bundle: Bundle) {
         self.bundles.push(bundle);
     }
 
-    /// Returns all known names, to be taken elsewhere.
+    /// Returns all known names, for use elsewhere.
     pub fn to_bundle(&self) -> Bundle {
         let modules = self.modules.iter().filter(|known| !known.frames.is_empty());
         Bundle::new(modules.map(|known| {
@@ -103,7 +107,8 @@ impl Symbolizer {
         }))
     }
 
-    /// Sets the modules as they are mapped now; names of known files stay. If ranges overlap, the first one counts.
+    /// Sets the current modules. Names of known files stay. If ranges overlap, the first one
+    /// counts.
     pub fn set_modules(&mut self, modules: Vec<ModuleFile>) {
         self.mapped.clear();
         for file in modules {
@@ -117,7 +122,7 @@ impl Symbolizer {
             if let Some(at) = module
                 && file.named_by.is_some()
             {
-                // It may know more by now.
+                // The source of names may know more by now.
                 self.modules[at].file.named_by = file.named_by;
             } else if module.is_none() {
                 let (frames, symbols) = self.bundled(&file);
@@ -150,8 +155,9 @@ impl Symbolizer {
         (frames, symbols)
     }
 
-    /// Returns module and svma of the call that returns to this address. The byte before it belongs to the call; the
-    /// byte at the address may belong to the next line or function.
+    /// Returns module and svma of the call that returns to this address. The byte before the
+    /// address belongs to the call, while the byte at the address may belong to the next line or
+    /// function.
     fn place(&self, return_address: u64) -> Option<(usize, u64)> {
         let address = return_address.wrapping_sub(1);
         let inside = |m: &&Mapped| (m.start..m.end).contains(&address);
@@ -159,15 +165,16 @@ impl Symbolizer {
         Some((mapped.module, address.wrapping_sub(mapped.base)))
     }
 
-    /// Returns the number of the module that contains a return address, its file, and the address of the byte before
-    /// it (svma).
+    /// Returns the number of the module that contains a return address, its file, and the address
+    /// of the byte before the return address (svma).
     pub(crate) fn module_of(&self, return_address: u64) -> Option<(usize, &ModuleFile, u64)> {
         let (number, svma) = self.place(return_address)?;
         Some((number, &self.modules[number].file, svma))
     }
 
-    /// Returns the address in its file (svma) of the first byte of a mapping that begins at `offset` of the module's
-    /// file, and has the module's bounds. `None` if no file of the module is available.
+    /// Returns the address in its file (svma) of the first byte of a mapping that begins at
+    /// `offset` of the module's file, and has the module's bounds. Returns `None` if no file of the
+    /// module is available.
     pub fn first_svma(&self, module: &ModuleFile, offset: u64) -> Option<u64> {
         first_svma(module, &self.search, offset)
     }
@@ -213,8 +220,8 @@ impl Symbolizer {
         }
     }
 
-    /// Closes the files of modules without a request for a new address in this time, and frees their data. Known names
-    /// stay; the next unknown address opens them again.
+    /// Closes the files of modules without a request for a new address in this time, and frees
+    /// their data. Known names stay. The next unknown address opens the files again.
     pub fn close_unused(&mut self, time: Duration) {
         for module in &mut self.modules {
             // A thread without outstanding requests loses no answer.
@@ -228,12 +235,12 @@ impl Symbolizer {
         let (requests, inbox) = unbounded();
         let (module, search) = (self.modules[number].file.clone(), self.search.clone());
         let answers = self.answers.0.clone();
-        // Without a thread the inbox is dropped, and its addresses have no names.
+        // If the thread cannot start, the inbox is dropped, and its addresses get no names.
         let _ = std::thread::Builder::new()
             .name("symbols".into())
             .spawn(move || {
-                // Damaged files may cost names, but never the caller. The inbox is dropped with the panic, so that no
-                // request is accepted after it.
+                // Damaged files may cost names, but never harm the caller. The inbox is dropped
+                // with the panic, so that no request is accepted after it.
                 let to = answers.clone();
                 let serve = move || {
                     let desk = Desk {
@@ -252,8 +259,8 @@ impl Symbolizer {
         requests
     }
 
-    /// Takes the answers that have come, and waits for more for at most `wait`. Returns `true` when no request is
-    /// outstanding.
+    /// Takes the answers that have arrived, and waits up to `wait` for more. Returns `true` if no
+    /// request is outstanding.
     pub fn is_ready(&mut self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         while self.modules.iter().any(|m| m.pending > 0) {
@@ -285,7 +292,7 @@ impl Symbolizer {
         }
     }
 
-    /// Returns the known facts about a return address. Does not wait: see [`Symbolizer::request`].
+    /// Returns the known facts about a return address. Does not wait; see [`Symbolizer::request`].
     pub fn location(&self, return_address: u64) -> Location {
         let Some((number, svma)) = self.place(return_address) else {
             return Location::default();
@@ -308,7 +315,7 @@ impl Symbolizer {
         self.location(return_address)
     }
 
-    /// Returns why existing files were not used; missing ones are not reported.
+    /// Returns why existing files were not used. Missing files are not reported.
     pub fn refused(&self) -> impl Iterator<Item = &SymbolError> {
         let problems = self.sources().flat_map(|module| &module.problems);
         problems.filter(|problem| !problem.is_of_missing_file())

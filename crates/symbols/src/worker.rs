@@ -1,6 +1,8 @@
-//! The thread of one module: it answers from the cache as long as that suffices, then from the debug information.
+//! The thread of one module. It answers from the cache for as long as that suffices, then from the
+//! debug information.
 //!
-//! It reads that itself, or through the shared readers ([`SharedReaders`](crate::SharedReaders)).
+//! It reads debug information itself, or through the shared readers
+//! ([`SharedReaders`](crate::SharedReaders)).
 
 use crate::debug_files::SearchPath;
 use crate::file::Image;
@@ -11,7 +13,7 @@ use crate::{Frame, ModuleFile, ModuleSymbols, Source, SymbolCache};
 use crossbeam_channel::{Receiver, Sender};
 use std::collections::HashMap;
 
-/// Report of a module's thread.
+/// Message from a module's thread.
 pub(crate) enum Answer {
     /// Answer to one request.
     Frames {
@@ -19,10 +21,11 @@ pub(crate) enum Answer {
         module: usize,
         /// Frames by svma.
         frames: Vec<(u64, Vec<Frame>)>,
-        /// Result of reading the module. It comes with the first answer, and with the first one from the files.
+        /// Result of reading the module. It comes with the first answer, and with the first one
+        /// from the files.
         symbols: Option<ModuleSymbols>,
     },
-    /// The thread has panicked: there will be no more answers.
+    /// The thread has panicked, so there will be no more answers.
     Died {
         /// The symbolizer's number of the module.
         module: usize,
@@ -35,7 +38,7 @@ pub(crate) struct Desk<'a> {
     pub number: usize,
     pub module: &'a ModuleFile,
     pub search: &'a SearchPath,
-    /// Addresses (svma).
+    /// Requested addresses (svma).
     pub requests: &'a Receiver<Vec<u64>>,
     pub answers: &'a Sender<Answer>,
 }
@@ -52,14 +55,15 @@ struct Cached<'a> {
 }
 
 impl Desk<'_> {
-    /// Serves until the last sender of requests is gone.
+    /// Answers until the last sender of requests is gone.
     pub fn serve(&self) {
         if let Ok(first) = self.requests.recv() {
             self.open_files(first);
         }
     }
 
-    /// Returns the cache's names; `None` for a module without a build-id, or if its files cannot be read.
+    /// Returns the cache's names; `None` for a module without a build-id, or if its files cannot be
+    /// read.
     fn cached(&self, files: [Option<&Image>; 3]) -> Option<Cached<'_>> {
         let cache = self.search.cache.as_ref()?;
         let id = self.module.build_id.as_deref()?;
@@ -85,8 +89,8 @@ impl Desk<'_> {
         self.answers.send(answer).is_ok()
     }
 
-    /// Opens the files for the first request, and serves it and all others. Reads large parts of the files for the
-    /// first address that the cache lacks.
+    /// Opens the files for the first request, and answers it and all others. Reads large parts of
+    /// the files only for the first address that the cache lacks.
     fn open_files(&self, first: Vec<u64>) {
         let (module, search) = (self.module, self.search);
         let mut report = ModuleSymbols {
@@ -120,8 +124,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Answers as long as the cache suffices. Returns the first request that the cache cannot answer; `None` when
-    /// no more requests come.
+    /// Answers for as long as the cache suffices. Returns the first request that the cache cannot
+    /// answer, or `None` when no more requests come.
     fn answer_from(
         &self,
         cached: Option<&Cached<'_>>,
@@ -151,8 +155,8 @@ impl Desk<'_> {
         None
     }
 
-    /// Answers all further requests. `cached` stores the names, unless a file that may be installed later would
-    /// give better ones.
+    /// Answers all further requests. `cached` stores the names, unless a file that may be installed
+    /// later would give better ones.
     fn answer_all(
         &self,
         first: Vec<u64>,
@@ -171,7 +175,8 @@ impl Desk<'_> {
                     }
                 }
             }
-            // Before the answer is sent: a caller that has all answers may end the process.
+            // Names are stored before the answer is sent, because a caller that has all answers may
+            // end the process.
             if let Some(cached) = cached {
                 let (id, files) = (cached.id, &cached.fingerprint);
                 cached

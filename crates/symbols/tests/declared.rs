@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const BASE: u64 = 0x5555_0000_0000;
 
-/// The program, built with these flags.
+/// Builds the program with these flags, and returns its bytes.
 fn program(flags: &[&str]) -> Vec<u8> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let name = format!(
@@ -145,7 +145,7 @@ fn variables_have_their_types() {
             types.get(numbers).kind,
             DeclaredKind::Array(_, Some(15))
         ));
-        // By a demangler's name for a class.
+        // A class is found by a demangler's name.
         assert_eq!(types.by_name("app::Holder<app::Point>"), Some(holder));
         assert_eq!(types.by_name("app::Nothing"), None);
         let bases: Vec<bool> = [base, node].map(|t| types.is_beginning(t)).to_vec();
@@ -204,7 +204,7 @@ fn damage_costs_only_types() {
         .filter_map(|name| elf.section_by_name(name)?.file_range())
         .collect();
     assert_eq!(ranges.len(), 3);
-    // Numerical Recipes' generator: the same damage each time.
+    // Numerical Recipes' generator causes the same damage each time.
     let mut random = 1u64;
     let mut next = |below: u64| {
         random = random
@@ -221,7 +221,7 @@ fn damage_costs_only_types() {
         }
         read_all(damaged);
     }
-    // An end in the middle of an entry.
+    // The section ends in the middle of an entry.
     let (start, size) = ranges[0];
     for part in 1..20 {
         let mut cut = bytes.clone();

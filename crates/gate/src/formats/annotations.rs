@@ -1,4 +1,4 @@
-//! Annotations of GitHub Actions: lines that its runner shows at the source line (GitHub docs,
+//! Annotations of GitHub Actions: lines that the runner shows at a source line (GitHub docs,
 //! "Workflow commands for GitHub Actions").
 
 use super::{alike, relative, shared_sentence, stack_lines};
@@ -26,7 +26,7 @@ impl Format<Judgement> for Annotations {
     }
 }
 
-/// Writes one line for a leak or an exceeded limit, however many processes have it.
+/// Writes one line for each leak and exceeded limit, however many processes have it.
 fn annotations(judged: &Judgement, options: &FormatOptions) -> String {
     let root = &options.source_root;
     let mut out = String::new();
@@ -59,7 +59,7 @@ fn annotations(judged: &Judgement, options: &FormatOptions) -> String {
     out
 }
 
-/// Escapes like the runner's own toolkit (actions/toolkit, command.ts).
+/// Escapes text as the runner's own toolkit does (actions/toolkit, command.ts).
 fn data(text: &str) -> String {
     let text = text.replace('%', "%25");
     text.replace('\r', "%0D").replace('\n', "%0A")

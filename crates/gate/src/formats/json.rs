@@ -9,8 +9,8 @@ use std::io::{Result, Write};
 struct Document<'a> {
     schema: &'static str,
     headline: String,
-    /// Processes beside a single judged one; with several, they are at the top level of the
-    /// document.
+    /// Unjudged processes, in the document of a single verdict. With several verdicts, they are at
+    /// the top level of the document.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     not_judged: &'a [NotJudged],
     #[serde(flatten)]
@@ -27,7 +27,7 @@ struct Several<'a> {
     processes: Vec<Document<'a>>,
 }
 
-/// One or several verdicts, as one line of JSON.
+/// Verdicts as one line of JSON.
 pub struct Json;
 
 impl Format<Judgement> for Json {

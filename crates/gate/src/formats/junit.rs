@@ -1,4 +1,4 @@
-//! JUnit XML: one test case for each leak or exceeded limit; a passing one if there is none.
+//! JUnit XML: one test case for each leak or exceeded limit, or a passing one if there is none.
 
 use super::{alike, frame_line, possible_sentence, programs, shared_sentence, stack_lines};
 use crate::{Judgement, Outcome, Violation};
@@ -40,12 +40,12 @@ fn time(judged: &Judgement) -> Duration {
     judged.iter().map(|verdict| verdict.evidence.elapsed).sum()
 }
 
-/// Writes a case for each leak and each exceeded limit, however many processes have it, and one for each process that
-/// passed.
+/// Writes a case for each leak and each exceeded limit, however many processes have it, and one for
+/// each process that passed.
 fn suite(name: &str, judged: &Judgement, options: &FormatOptions) -> TestSuite {
     let mut suite = TestSuite::new(name);
     suite.set_time(time(judged));
-    // Readers add up the cases, which were all judged in the same time.
+    // Readers add up the times of the cases, but all cases were judged in the same time.
     let mut elapsed = time(judged);
     let mut add = |name: &str, outcome: Outcome, message: &str, text: &str| {
         let mut status = match outcome {

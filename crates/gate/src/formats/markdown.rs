@@ -9,7 +9,7 @@ use memhook_foreign::visible;
 use memhook_report::{Format, FormatOptions};
 use std::io::{Result, Write};
 
-/// The verdict, a table of sums, and leaks, folded.
+/// The verdict, a table of sums, and collapsed leaks.
 pub struct Markdown;
 
 impl Format<Judgement> for Markdown {
@@ -27,8 +27,8 @@ impl Format<Judgement> for Markdown {
     }
 }
 
-/// Writes the verdict, a table of sums, and at most `top` leaks, folded. With several processes, it counts those
-/// that pass, and shows common leaks once.
+/// Writes the verdict, a table of sums, and at most `top` leaks, collapsed. With several processes,
+/// it counts those that pass, and shows common leaks once.
 fn markdown(judged: &Judgement, options: &FormatOptions) -> String {
     let title = escape(&headline_of_all(judged));
     if let [verdict] = &**judged {
@@ -69,7 +69,7 @@ fn markdown(judged: &Judgement, options: &FormatOptions) -> String {
     out
 }
 
-/// Writes a leak, folded.
+/// Writes a collapsed leak.
 fn folded(sentence: &str, stack: &[String], open: &str) -> String {
     let stack = stack.join("\n");
     let title = escape(sentence);

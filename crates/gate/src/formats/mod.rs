@@ -1,4 +1,5 @@
-//! Verdicts in the forms that people and machines read: one file for each, and one line in [`FORMATS`].
+//! Verdicts in the forms that people and machines read. Each form has a file, and a line in
+//! [`FORMATS`].
 
 mod annotations;
 mod json;
@@ -37,7 +38,7 @@ pub static FORMATS: [&dyn Format<Judgement>; 7] = [
 /// Returns the verdicts in the format with this name.
 ///
 /// # Errors
-/// When there is no such format, or they cannot be written in it.
+/// Fails if there is no such format, or if the verdicts cannot be written in it.
 pub fn rendered(
     name: &str,
     verdicts: &Judgement,
@@ -102,7 +103,7 @@ fn outcome_line(verdict: &Verdict) -> String {
     }
 }
 
-/// Describes the leaks of each heap with any.
+/// Describes the leaks of each heap that has any.
 fn in_heaps(heaps: &[HeapVerdict]) -> String {
     let leaking = heaps.iter().filter(|heap| heap.leaked.blocks > 0);
     let sums = leaking.map(|heap| format!("{}: {}", heap.name, amount(heap.leaked)));
@@ -142,8 +143,8 @@ fn shared_sentence(leak: &SharedLeak<'_>) -> String {
     sentence_with(leak.verdict, &leak.group, sums, leak.processes.len())
 }
 
-/// Describes a leak. `sums`: directly leaked blocks, and all with those that only they reach, in all processes
-/// with the leak.
+/// Describes a leak. `sums` has the directly leaked blocks, and all blocks including those that
+/// only they reach, in all processes with the leak.
 fn sentence_with(
     verdict: &Verdict,
     group: &Group<'_>,
@@ -196,7 +197,8 @@ fn sentence_with(
     out
 }
 
-/// Returns `possibly lost 24 B in 1 block`; `None` if nothing is, or it was not asked for.
+/// Returns `possibly lost 24 B in 1 block`; `None` if there are no such blocks, or the user did not
+/// ask for them.
 fn possibly(verdict: &Verdict) -> Option<String> {
     let sum = verdict.evidence.possibly_lost();
     (sum.blocks > 0).then(|| format!("possibly lost {}", amount(sum)))
@@ -217,7 +219,7 @@ fn site_of<'a>(verdict: &'a Verdict, group: &Group<'_>) -> &'a AllocationSite {
     &verdict.evidence.sites[group.main().leak.site]
 }
 
-/// Returns `by 3 other ways to parse`; empty if the group has one stack.
+/// Returns `by 3 other ways to parse`; empty if the group has only one stack.
 fn other_ways(verdict: &Verdict, group: &Group<'_>) -> String {
     let others = group.0.len() as u64 - 1;
     let culprit = site_of(verdict, group).frames_to_blame().last();
@@ -230,7 +232,7 @@ fn other_ways(verdict: &Verdict, group: &Group<'_>) -> String {
     }
 }
 
-/// Returns words for blocks that are neither leaked nor growing.
+/// Returns the words for blocks that are neither leaked nor growing.
 fn the_rest(verdict: &Verdict) -> &'static str {
     match verdict.evidence.subject {
         Subject::Leaks => "still reachable",
@@ -256,7 +258,7 @@ fn stack_lines(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions) ->
     none.into_iter().chain(lines).chain(others).collect()
 }
 
-/// Returns a frame in one line; a very long name loses parts, unless everything is wanted.
+/// Returns a frame in one line. A very long name loses parts, unless the user wants everything.
 fn frame_line(frame: &SourceFrame, options: &FormatOptions) -> String {
     let place = frame.place();
     let place = relative(&place, &options.source_root);
@@ -277,7 +279,7 @@ fn frame_line(frame: &SourceFrame, options: &FormatOptions) -> String {
     visible(&line).into_owned()
 }
 
-/// Returns a path below `root` without it; others unchanged, without a leading `./`.
+/// Returns a path below `root` without that prefix, and other paths without a leading `./`.
 fn relative<'a>(path: &'a str, root: &str) -> &'a str {
     let below = if root.is_empty() {
         None
@@ -296,7 +298,8 @@ mod tests {
     use crate::{Ending, Evidence, Exceptions, Leak, Limits, judge};
     use memhook_report::claims::Seen;
 
-    /// Two leaks, one of them with blocks hanging on it and a name that every format must escape.
+    /// Returns a verdict with two leaks. One of them has blocks hanging on it, and a name that
+    /// every format must escape.
     pub fn example() -> Verdict {
         let frame = |function: &str, file: &str, line| SourceFrame {
             function: Some(function.into()),

@@ -1,4 +1,4 @@
-//! Several processes in few words: unjudged ones, and those that read the same.
+//! Several processes in few words: unjudged ones, and those whose verdicts read the same.
 
 use super::headline;
 use crate::{NotJudged, Verdict};
@@ -7,7 +7,7 @@ use memhook_report::{FormatOptions, count, counted};
 
 /// Returns `; not judged: sh (3), ctest`; empty if all processes were judged.
 pub(super) fn unjudged(programs: &[NotJudged]) -> String {
-    /// Number of programs that are named.
+    /// Maximum number of programs that are named.
     const MOST: usize = 6;
     let mut named: Vec<String> = programs
         .iter()
@@ -29,7 +29,7 @@ pub(super) fn unjudged(programs: &[NotJudged]) -> String {
 
 /// Names the programs of processes, each once: `./a, ./b, ./c and 12 more`.
 pub(super) fn programs(verdicts: &[&Verdict], options: &FormatOptions) -> String {
-    /// Number of programs that are named.
+    /// Maximum number of programs that are named.
     const MOST: usize = 3;
     let mut names: Vec<&str> = Vec::new();
     for verdict in verdicts {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::{Result, Write};
 
-/// Writes a SARIF log; source paths below the source root become relative.
+/// SARIF log. Source paths below the source root become relative.
 pub struct Sarif;
 
 impl Format<Judgement> for Sarif {
@@ -49,8 +49,8 @@ impl Format<Judgement> for Sarif {
     }
 }
 
-/// Base of source paths outside the repository: the directory in which somebody else built the module. Nobody knows
-/// where that was, so the log has no `originalUriBaseIds` (section 3.14.14).
+/// Base of source paths outside the repository: the directory in which somebody else built the
+/// module. That directory is unknown, so the log has no `originalUriBaseIds` (section 3.14.14).
 const ELSEWHERE: &str = "BUILD_DIRECTORY";
 
 fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
@@ -64,7 +64,8 @@ fn results(judged: &Judgement, options: &FormatOptions) -> Vec<Value> {
             of_site("memory-leak", "error", &text, leak.site(), root)
         })
         .collect();
-    // A leak that several processes share is written once; sites of one process that only look alike are kept apart.
+    // A leak that several processes share is written once. Sites of one process that only look
+    // alike are kept apart.
     let mut said = HashSet::new();
     for verdict in judged.iter() {
         let mut keys = Vec::new();
@@ -121,14 +122,16 @@ fn location(frame: &SourceFrame, root: &str) -> Value {
     }})
 }
 
-/// Returns a URI reference (RFC 3986). A path in the repository is relative to its root; any other is a file of this
-/// machine, which a code scanning service must not look for in the repository.
+/// Returns a URI reference (RFC 3986). A path in the repository is relative to its root. Any other
+/// path is a file of this machine, which a code scanning service must not look for in the
+/// repository.
 fn uri(path: &str) -> String {
     let path = path.strip_prefix("./").unwrap_or(path);
     let mut uri = String::from(if path.starts_with('/') { "file://" } else { "" });
     for byte in path.bytes() {
         match byte {
-            // Unreserved characters and the separator. A colon in the first segment would turn it into a scheme.
+            // These are the unreserved characters and the separator. A colon in the first segment
+            // would turn it into a scheme.
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
                 uri.push(char::from(byte));
             }
@@ -147,7 +150,7 @@ fn location_or_name(frame: &SourceFrame, root: &str) -> Value {
     value
 }
 
-/// Returns a number that identifies a site in every build: FNV-1a, 64 bits.
+/// Returns a number that identifies a site in every build (FNV-1a, 64 bits).
 fn fingerprint(identity: &[String]) -> String {
     let bytes = identity.iter().flat_map(|name| name.bytes().chain([0]));
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
@@ -178,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A path left by somebody else's build does not belong to the repository.
+    /// A relative path from another builder does not belong to the repository.
     #[test]
     fn relative_paths_are_the_repositorys_only_if_they_are_there() {
         let frame = |file: &str| SourceFrame {
@@ -203,8 +206,8 @@ mod tests {
         assert_eq!(culprit.file.as_deref(), Some("src/lib.rs"));
     }
 
-    /// Checks an object that we write against the requirements of SARIF 2.1.0 (OASIS, sections 3.13 to 3.52); its
-    /// schema allows no other property in any of them.
+    /// Checks an object that we write against the requirements of SARIF 2.1.0 (OASIS, sections 3.13
+    /// to 3.52). The schema allows no other property in any of these objects.
     fn check(value: &Value, object: &str) {
         let (required, optional): (&[&str], &[&str]) = match object {
             "sarifLog" => (&["version", "runs"], &["$schema"]),
@@ -274,7 +277,7 @@ mod tests {
                 }
                 "uri" => {
                     let uri = field.as_str().expect("text");
-                    // RFC 3986: no other characters, and no scheme except that of files.
+                    // RFC 3986 allows no other characters. The only scheme is that of files.
                     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._~/%".contains(c);
                     let path = uri.strip_prefix("file:///").unwrap_or(uri);
                     assert!(path.chars().all(is_allowed), "{uri}");

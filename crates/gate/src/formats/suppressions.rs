@@ -7,7 +7,7 @@ use memhook_report::{Format, FormatOptions};
 use std::collections::{BTreeSet, HashSet};
 use std::io::{Result, Write};
 
-/// Writes a suppression for each leak that counts, and for nothing else that leaked.
+/// A suppression for each leak that counts, and for nothing else that leaked.
 pub struct SuppressionFile;
 
 impl Format<Judgement> for SuppressionFile {
@@ -35,9 +35,9 @@ impl Format<Judgement> for SuppressionFile {
     }
 }
 
-/// Returns a rule that suppresses this group and no other. It names the function to blame if no other leak has that
-/// function in its stack, otherwise as many of the innermost frames as needed. Empty if there is no stack to recognize
-/// it by.
+/// Returns a rule that suppresses this group and no other. It names the function to blame if no
+/// other leak has that function in its stack, otherwise as many of the innermost frames as needed.
+/// The text is empty if there is no stack to match.
 fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root: &str) -> String {
     let site = site_of(verdict, group);
     let Some(blamed) = site.frames_to_blame().last() else {
@@ -68,17 +68,17 @@ fn suppression(verdicts: &[Verdict], verdict: &Verdict, group: &Group<'_>, root:
         .unwrap_or_else(|| "# (no pattern tells this leak from the others)\n".to_owned())
 }
 
-/// Returns true if the function to blame is `main`, or the start function of a thread: every leak may have it in its
-/// stack.
+/// Returns true if the function to blame is `main`, or the start function of a thread. Every leak
+/// may have such a function in its stack.
 fn is_outermost(site: &AllocationSite) -> bool {
     let outer = &site.stack[site.frames_to_blame().len()..];
     let starts_programs = |frame: &SourceFrame| frame.function.as_deref() == Some("_start");
     !site.truncated && outer.iter().all(|f| f.wrapper || starts_programs(f))
 }
 
-/// Returns a rule in Valgrind's syntax, which lists the frames in order. `with_line`: the last one is given by its
-/// source line, not by its function. The rule never names a directory outside `root`, because that would be different
-/// where the suppression is used.
+/// Returns a rule in Valgrind's syntax, which lists the frames in order. With `with_line`, the last
+/// frame is given by its source line instead of its function. The rule never names a directory
+/// outside `root`, because the directory could be different where the suppression is used.
 fn framed(site: &AllocationSite, with_line: bool, root: &str) -> String {
     let frames = site.frames_to_blame();
     let allocator = site.symbol.as_deref().unwrap_or("*");
@@ -104,7 +104,8 @@ fn framed(site: &AllocationSite, with_line: bool, root: &str) -> String {
     out + "}\n"
 }
 
-/// Returns true if a rule suppresses exactly the leaks with the same line to blame, in every process.
+/// Returns true if a rule suppresses exactly the leaks with the same line to blame, in every
+/// process.
 fn is_only_about(rule: &str, verdicts: &[Verdict], site: &AllocationSite) -> bool {
     let mut rules = Suppressions::default();
     if rules.read("", rule).is_err() {
@@ -162,15 +163,15 @@ mod tests {
     #[test]
     fn each_is_about_one_leak_only() {
         let stacks: [&[(&str, u32)]; 8] = [
-            // The name is enough.
+            // The function's name is enough.
             &[("yaml_malloc", 1), ("lonely", 5), ("main", 9)],
             // Another leak passes through this function.
             &[("yaml_malloc", 1), ("parse", 5), ("main", 9)],
             &[("yaml_malloc", 1), ("token", 5), ("parse", 6), ("main", 9)],
-            // Two lines of the same function.
+            // Two lines are in the same function.
             &[("twice", 3), ("main", 9)],
             &[("twice", 2), ("main", 9)],
-            // One bug, reached in two ways.
+            // One bug is reached in two ways.
             &[("both", 5), ("left", 5), ("main", 9)],
             &[("both", 5), ("right", 5), ("main", 9)],
             &[("std::f()", 1), ("both", 5), ("right", 5), ("main", 9)],

@@ -1,4 +1,5 @@
-//! Text for people. A log is read from the end, so the verdict comes last, with the place and the remedy.
+//! Text for people. A log is read from the end, so the verdict comes last, with the place and the
+//! remedy.
 
 use super::{
     alike, amount, frame_line, headline, headline_of_all, no_stack, other_ways, possible_sentence,
@@ -15,15 +16,15 @@ use memhook_report::{
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 
-/// Number of sites listed below a leak that holds others.
+/// Maximum number of sites listed below a leak that holds others.
 const MOST_INDIRECT: usize = 3;
-/// Number of frames of a leak: with them it takes at most 15 lines.
+/// Maximum number of frames of a leak. With this number, a leak takes at most 15 lines.
 const MOST_FRAMES: usize = 8;
 /// Advice on findings that are not mistakes.
 const REMEDY: &str = "accept it: --gen-suppressions prints rules for --suppressions; \
     or --write-baseline FILE, and --baseline FILE from then on\n";
 
-/// Writes leaks with their stacks, the sums, and the verdict.
+/// Leaks with their stacks, the sums, and the verdict.
 pub struct Text;
 
 impl Format<Judgement> for Text {
@@ -90,8 +91,9 @@ fn with_site(verdict: &Verdict, options: &FormatOptions) -> String {
     }
 }
 
-/// Returns the text before the verdict: at most `top` leaks with their stacks, and the sums. With several processes,
-/// those that passed are counted (or listed with `lists_all`), and what the others have in common is written once.
+/// Returns the text before the verdict: at most `top` leaks with their stacks, and the sums. With
+/// several processes, those that passed are counted (or listed with `lists_all`), and leaks that
+/// the others share are written once.
 pub(crate) fn details(verdicts: &Judgement, options: &FormatOptions) -> String {
     if let [verdict] = &**verdicts {
         return of_one(verdict, options);
@@ -224,7 +226,7 @@ fn of_one(verdict: &Verdict, options: &FormatOptions) -> String {
     out
 }
 
-/// Returns the sums of a described heap; the lines before are about malloc.
+/// Returns the sums of a described heap. The lines before are about malloc.
 fn heap_line(verdict: &Verdict, heap: &HeapVerdict) -> String {
     let mut sums = vec![format!("{} {}", the_rest(verdict), amount(heap.reachable))];
     for (what, sum) in [
@@ -272,13 +274,14 @@ fn one_leak(verdict: &Verdict, group: &Group<'_>, options: &FormatOptions, out: 
     }
 }
 
-/// Returns all frames if everything is listed, otherwise as many as fit: those up to the one to blame, and its callers.
+/// Returns all frames if everything is listed. Otherwise it returns as many as fit: those up to the
+/// one to blame, and its callers.
 fn stack(verdict: &Verdict, site: &AllocationSite, options: &FormatOptions, out: &mut String) {
     let frames = &site.stack;
     let shown = match options.lists_all || frames.len() <= MOST_FRAMES + 1 {
         true => frames.as_slice(),
         false => {
-            // Below a tower of wrappers, the function to blame is the important one.
+            // Below many wrappers, the function to blame is the important one.
             let blamed = site.frames_to_blame().len();
             let first = blamed.saturating_sub(MOST_FRAMES);
             &frames[first..first + MOST_FRAMES]

@@ -1,5 +1,4 @@
-//! Builds the profile of a recording from its events and symbols. Every view and format is made
-//! from the profile.
+//! Builds the profile of a recording, from which every view and format is made.
 
 use super::series::largest_over_time;
 use crate::allocator_time::{all_in_allocator, call_times_of_note};
@@ -30,8 +29,7 @@ const POINTS: usize = 1000;
 /// Number of sites that are followed over time.
 const SERIES: usize = 200;
 
-/// A part of a run in nanoseconds since the attach. `None` stands for the start or the end of the
-/// run.
+/// A part of a run in nanoseconds since the attach; `None` is the start or the end of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// Start of the part.
@@ -64,8 +62,7 @@ impl Contents {
     }
 }
 
-/// Builds the profile of a window of a recording. `symbols` must know the recording's modules.
-/// Waits for the names of all stacks.
+/// Builds the profile of a window. `symbols` must know the recording's modules. Waits for names.
 pub fn profile(
     recording: &Recording,
     symbols: &mut Symbolizer,
@@ -266,8 +263,7 @@ fn scored_sites(
     }
 }
 
-/// Returns the resident memory in a window of time. The recorder takes the last sample a moment
-/// after the last event.
+/// Returns the resident memory in a window. The last sample comes a moment after the last event.
 fn resident(recording: &Recording, (from_ns, to_ns): (u64, u64)) -> Vec<ResidentPoint> {
     let is_to_end = to_ns >= recording.span_ns().1;
     let samples = resident_of(note(recording, RESIDENT_NOTE)).into_iter();

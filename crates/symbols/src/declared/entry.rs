@@ -15,14 +15,14 @@ pub(super) struct Units<'s> {
     bases: Vec<u64>,
     /// Units, in the order of modules and of their sections.
     units: Vec<OpenUnit<'s>>,
-    /// Types with a unit of their own, by signature.
+    /// Types in units of their own, by signature.
     by_signature: FxHashMap<u64, TypeRef>,
 }
 
 /// One unit.
 pub(super) struct OpenUnit<'s> {
     module: u32,
-    /// Its offset in its section.
+    /// Offset of the unit in its section.
     start: u64,
     pub unit: Unit<Slice<'s>>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Entry<'s> {
     /// The entry that this one completes.
     pub completes: Option<TypeRef>,
     pub is_declaration: bool,
-    /// The entry in a unit of its own for which this one stands.
+    /// The entry in another unit that this one stands for.
     pub stands_for: Option<TypeRef>,
     /// Address of a variable in the module's file.
     pub address: Option<u64>,
@@ -50,12 +50,12 @@ pub(super) struct Entry<'s> {
 /// Place of a member in its structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Not stated, as for the members of a union and for bit fields.
+    /// The place is not stated, as for the members of a union and for bit fields.
     #[default]
     Unsaid,
-    /// Bytes from the start.
+    /// Offset in bytes from the start of the structure.
     At(u64),
-    /// Computable only in a running program.
+    /// The place can be computed only in a running program.
     Computed,
 }
 
@@ -115,7 +115,7 @@ impl<'s> Units<'s> {
         self.bases[unit.module as usize]
     }
 
-    /// Returns the entry at a place: its tag, a flag for children, and its attributes.
+    /// Returns the entry at a place: its tag, true if it has children, and its attributes.
     pub fn entry(&self, at: TypeRef) -> Option<(DwTag, Entry<'s>)> {
         let open = self.get(at.unit)?;
         let mut raw = self.entries_from(at)?;
@@ -164,7 +164,7 @@ impl<'s> Units<'s> {
         open.unit.entries_raw(Some(offset)).ok()
     }
 
-    /// Reads these attributes.
+    /// Reads the given attributes.
     pub fn attributes(
         &self,
         open: &OpenUnit<'s>,
@@ -196,7 +196,7 @@ impl<'s> Units<'s> {
             gimli::DW_AT_byte_size => entry.bytes = attribute.udata_value(),
             gimli::DW_AT_alignment => entry.alignment = attribute.udata_value(),
             gimli::DW_AT_count => entry.count = attribute.udata_value(),
-            // For an array without elements, it is -1.
+            // For an array without elements, the bound is -1.
             gimli::DW_AT_upper_bound => {
                 let bound = attribute.udata_value().filter(|&b| b <= i64::MAX as u64);
                 entry.count = bound.and_then(|bound| bound.checked_add(1));
@@ -260,13 +260,13 @@ impl<'s> Units<'s> {
             }
             _ => return None,
         };
-        // A variable that the linker has dropped is at 0.
+        // A variable that the linker has dropped is at address 0.
         let is_all = matches!(operations.next(), Ok(None));
         (is_all && address != 0).then_some(address)
     }
 }
 
-/// Opens a unit, without its lines, whose section is not read.
+/// Opens a unit without its lines, because their section is not read.
 fn open<'s>(dwarf: &Dwarf<Slice<'s>>, header: UnitHeader<Slice<'s>>) -> Option<Unit<Slice<'s>>> {
     let encoding = header.encoding();
     let file = dwarf.file_type;

@@ -1,4 +1,4 @@
-//! One pass over all entries: the places of variables and of definitions of types.
+//! One pass over all entries, which collects the places of variables and of definitions of types.
 
 use super::TypeRef;
 use super::entry::{Place, Units};
@@ -7,19 +7,19 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 use std::time::Instant;
 
-/// Entries between two checks of the time.
+/// Number of entries between two checks of the time.
 const ENTRIES_A_LOOK: u32 = 1 << 16;
-/// Most definitions that are remembered.
+/// Maximum number of definitions that are stored.
 const MOST_DEFINITIONS: usize = 8 << 20;
-/// Most variables that are remembered.
+/// Maximum number of variables that are stored.
 const MOST_VARIABLES: usize = 8 << 20;
 
 /// A variable at a fixed place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredVariable {
-    /// Its address in the process.
+    /// Address of the variable in the process.
     pub address: u64,
-    /// Its type.
+    /// Type of the variable.
     pub of: TypeRef,
 }
 
@@ -41,25 +41,26 @@ pub(super) struct Index {
     definitions: FxHashMap<u64, Definition>,
     /// Types with which other structures begin.
     pub beginnings: Vec<TypeRef>,
-    /// True if the pass has seen everything.
+    /// True if the pass has read everything.
     pub is_whole: bool,
 }
 
-/// Hash of a name with its scopes, piece by piece; spacing does not count.
+/// Hash of a name with its scopes, computed piece by piece. Spacing does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NameHash(u64);
 
 impl NameHash {
     pub const START: NameHash = NameHash(0);
 
-    /// Returns the hash of a name inside this one.
+    /// Returns the hash of a name inside this scope.
     pub fn then(self, name: &[u8]) -> NameHash {
         let mut hasher = FxHasher::default();
         hasher.write_u64(self.0);
         let mut last = b' ';
         for (i, &byte) in name.iter().enumerate() {
             let next = name.get(i + 1).copied().unwrap_or(b' ');
-            // Compilers and demanglers write spaces at different places; those between words count.
+            // Compilers and demanglers write spaces at different places. Only spaces between words
+            // count.
             let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
             if byte != b' ' || is_word(last) && is_word(next) {
                 hasher.write_u8(byte);
@@ -75,7 +76,7 @@ impl NameHash {
     }
 }
 
-/// Returns the pieces of a name, without the colons between.
+/// Returns the pieces of a name, without the colons between them.
 fn pieces(path: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(path);
     std::iter::from_fn(move || {
@@ -111,12 +112,13 @@ pub(super) fn is_structure(tag: DwTag) -> bool {
 struct Scope {
     depth: isize,
     name: NameHash,
-    /// True for a structure that is seen for the first time: then its first member counts.
+    /// True for a structure that is seen for the first time. Only then is its first member
+    /// recorded.
     is_new: bool,
 }
 
 impl Index {
-    /// Reads the entries of all units, up to this time.
+    /// Reads the entries of all units, until the time limit.
     pub fn of(units: &Units<'_>, until: Instant) -> Index {
         let mut index = Index::default();
         let mut left = ENTRIES_A_LOOK;
@@ -156,7 +158,7 @@ impl Index {
         let base = units.base(open);
         let mut raw = open.unit.entries_raw(None).ok()?;
         let mut scopes: Vec<Scope> = Vec::new();
-        // Names that are only declared so far: the definition may be outside of their scope.
+        // Names that are only declared so far. Their definitions may be outside of their scope.
         let mut declared: FxHashMap<u32, NameHash> = FxHashMap::default();
         while !raw.is_empty() {
             if !goes_on() {
@@ -189,7 +191,7 @@ impl Index {
                 }
             } else if tag == gimli::DW_TAG_variable {
                 let of = entry.of.or_else(|| {
-                    // The completed entry has the type.
+                    // The entry that this one completes has the type.
                     units.entry(entry.completes?)?.1.of
                 });
                 if let (Some(address), Some(of)) = (entry.address, of)
@@ -226,7 +228,7 @@ impl Index {
         Some(())
     }
 
-    /// Notes where a type is defined, and returns true if it is new.
+    /// Records where a type is defined. Returns true if the type is new.
     fn define(&mut self, name: NameHash, at: TypeRef, bytes: u64) -> bool {
         if let Some(known) = self.definitions.get_mut(&name.0) {
             known.has_rival |= known.bytes != bytes;

@@ -1,9 +1,10 @@
-//! Types as a program declares them: its variables, and the layout of the objects that they point to.
+//! Types as a program declares them: its variables, and the layout of the objects that they point
+//! to.
 //!
-//! Debug information of large programs takes gigabytes, most of it for code. One pass over the entries finds the places
-//! of the variables and of each type's definition ([`index`]); the types themselves are read on demand
-//! ([`DeclaredTypes::resolve`]). Every number in debug information is foreign: a nonsensical entry is an unknown type,
-//! and a damaged unit ends at the damage.
+//! Debug information of large programs takes gigabytes, most of it for code. One pass over the
+//! entries finds the places of the variables and of each type's definition ([`index`]). The types
+//! themselves are read on demand ([`DeclaredTypes::resolve`]). No number in debug information is
+//! trusted: an invalid entry is an unknown type, and a damaged unit ends at the damage.
 
 mod entry;
 mod index;
@@ -79,7 +80,7 @@ impl DeclaredFiles {
 }
 
 impl DeclaredSections<'_> {
-    /// Returns the modules that were left out, with reasons.
+    /// Returns the modules that were left out, with the reasons.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }

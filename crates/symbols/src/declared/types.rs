@@ -8,15 +8,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Most typedefs and qualifiers before a type.
+/// Maximum number of typedefs and qualifiers before a type.
 const MOST_NAMES: usize = 64;
-/// Most nested scopes of a type.
+/// Maximum number of nested scopes of a type.
 const DEEPEST: usize = 64;
-/// Most members of a structure that are examined.
+/// Maximum number of members of a structure that are examined.
 const MOST_FIELDS: usize = 1 << 14;
-/// Most types that are read.
+/// Maximum number of types that are read.
 const MOST_TYPES: usize = 1 << 20;
-/// Longest name that is kept; those of templates have no limit of their own.
+/// Maximum length of a name. Names of templates can be arbitrarily long.
 const LONGEST_NAME: usize = 1 << 12;
 
 /// Place of a type's description.
@@ -26,34 +26,35 @@ pub struct TypeRef {
     pub(super) offset: u32,
 }
 
-/// A type by number. Types of the same name and size have the same number, wherever they are described.
+/// A type by number. Types of the same name and size have the same number, wherever they are
+/// described.
 pub type TypeId = u32;
 
 /// A type without typedefs and qualifiers.
 #[derive(Clone, Debug)]
 pub struct DeclaredType {
-    /// Its name with all scopes; empty if it has none.
+    /// Name with all scopes; empty if the type has none.
     pub name: String,
-    /// Its size in bytes; 0 if unknown.
+    /// Size in bytes; 0 if unknown.
     pub bytes: u64,
     /// Alignment of its addresses, if stated.
     pub alignment: Option<u64>,
     /// Kind of the type.
     pub kind: DeclaredKind,
-    /// Its template arguments that are types; the other ones are `None`.
+    /// Template arguments. An argument that is not a type is `None`.
     pub arguments: Vec<Option<TypeRef>>,
 }
 
 /// Kind of a type.
 #[derive(Clone, Debug)]
 pub enum DeclaredKind {
-    /// A number, a letter, a constant.
+    /// A number, a character, a constant.
     Plain,
     /// A pointer or reference; `None` for `void`.
     Pointer(Option<TypeRef>),
     /// An array with its number of elements, if known.
     Array(TypeRef, Option<u64>),
-    /// Members at fixed places, base classes among them.
+    /// Members at fixed places, including base classes.
     Structure(Vec<Field>),
     /// A type with unknown contents: a union, a function.
     Opaque,
@@ -62,13 +63,13 @@ pub enum DeclaredKind {
 /// A member of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Bytes from the start.
+    /// Offset in bytes from the start of the structure.
     pub offset: u64,
-    /// Its type.
+    /// Type of the member.
     pub of: TypeRef,
 }
 
-/// Reason for an incomplete reading.
+/// Reason for incomplete results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypesUnread {
     /// The time was up.
@@ -82,7 +83,7 @@ pub struct DeclaredTypes<'s> {
     types: Vec<DeclaredType>,
     by_place: FxHashMap<TypeRef, Option<TypeId>>,
     by_name: FxHashMap<(String, u64), TypeId>,
-    /// Scopes of each unit's names, in order, each with its own scope.
+    /// Scopes of each unit's names, sorted, each with its own enclosing scope.
     scopes: FxHashMap<u32, Vec<(u32, u32)>>,
     beginnings: Option<FxHashSet<Vec<u8>>>,
 }
@@ -90,7 +91,7 @@ pub struct DeclaredTypes<'s> {
 const NO_SCOPE: u32 = u32::MAX;
 
 impl<'s> DeclaredTypes<'s> {
-    /// Finds variables and definitions; leaves out later ones at the time limit.
+    /// Finds variables and definitions. At the time limit, the remaining ones are left out.
     pub fn of(sections: &'s DeclaredSections<'_>, until: Instant) -> DeclaredTypes<'s> {
         let units = Units::of(sections);
         DeclaredTypes {
@@ -104,7 +105,7 @@ impl<'s> DeclaredTypes<'s> {
         }
     }
 
-    /// Returns the reason for an incomplete reading.
+    /// Returns the reason for incomplete results.
     pub fn unread(&self) -> Option<TypesUnread> {
         (!self.index.is_whole).then_some(TypesUnread::Time)
     }
@@ -125,8 +126,8 @@ impl<'s> DeclaredTypes<'s> {
         self.resolve(at)
     }
 
-    /// Returns true if some structure begins with one of this name, so that a pointer to the latter may be one to the
-    /// former. Only the last part of the name counts.
+    /// Returns true if some structure begins with a structure of this name. A pointer to the inner
+    /// structure may then point to the outer one. Only the last part of the name counts.
     pub fn is_beginning(&mut self, id: TypeId) -> bool {
         let beginnings = self.beginnings.take().unwrap_or_else(|| {
             let places = self.index.beginnings.iter();
@@ -321,7 +322,7 @@ impl<'s> DeclaredTypes<'s> {
         at: TypeRef,
         alias: Option<&'s [u8]>,
     ) -> (String, NameHash) {
-        // The declaration decides the scope.
+        // The declaration determines the scope.
         let declared = entry
             .completes
             .and_then(|at| Some((at, self.units.entry(at)?.1)));
@@ -433,7 +434,7 @@ fn last_part(path: &str) -> &str {
     path.get(begin..).unwrap_or(path)
 }
 
-/// Converts a foreign name to text.
+/// Converts a name from a file to valid text.
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Answers each request as the test wants, and records the requests.
+/// A server that answers each request as the test wants, and records the requests.
 struct Server {
     url: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -26,8 +26,8 @@ impl Server {
             for stream in listener.incoming().map_while(Result::ok) {
                 let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
                 let request = lines.next().unwrap_or_default();
-                // Up to the empty line: closing with unread bytes would reset the
-                // connection.
+                // The request is read up to the empty line, because closing with unread bytes would
+                // reset the connection.
                 lines.take_while(|line| !line.is_empty()).for_each(drop);
                 let path = request.split(' ').nth(1).unwrap_or_default();
                 note.lock().unwrap().push(path.to_owned());
@@ -37,7 +37,7 @@ impl Server {
         Server { url, asked }
     }
 
-    /// A server that always sends this.
+    /// Returns a server that always sends this answer.
     fn giving(status: &'static str, body: Vec<u8>) -> Server {
         Server::start(move |mut stream| {
             let head = format!(
@@ -54,7 +54,7 @@ impl Server {
     }
 }
 
-/// A program without debug information, and its debug file's bytes.
+/// Returns a program without debug information, and its debug file's bytes.
 fn stripped() -> (Program, Vec<u8>) {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
     let debug = program.split("somewhere/else");
@@ -62,7 +62,7 @@ fn stripped() -> (Program, Vec<u8>) {
     (program, bytes)
 }
 
-/// Time limits for a busy machine; a test of a timeout has its own.
+/// Time limits for a busy machine. The test of a timeout has its own.
 const PATIENT: TimeLimits = TimeLimits {
     silence: Duration::from_secs(60),
     total: Duration::from_secs(60),
@@ -86,7 +86,7 @@ fn downloaded(program: &Program) -> Vec<PathBuf> {
 fn a_debug_file_is_downloaded_once() {
     let (program, bytes) = stripped();
     let server = Server::giving("200 OK", bytes);
-    // A slash at the end, and words for other clients.
+    // The list has a slash at the end, and words for other clients.
     let urls = format!("ima:enforcing {}/ ", server.url);
     for _ in 0..2 {
         let places = places(&program, &urls, PATIENT);
@@ -154,7 +154,7 @@ fn a_server_that_fails_is_told_once() {
     let (_held, hold) = mpsc::channel::<()>();
     let hold = Mutex::new(hold);
     let silent = Server::start(move |stream| {
-        // Until the test ends.
+        // The server does not answer until the test ends.
         let _ = hold.lock().unwrap().recv();
         drop(stream);
     });
@@ -164,7 +164,7 @@ fn a_server_that_fails_is_told_once() {
     let talking = Server::start(|mut stream| {
         let _ = stream.write_all(b"what do you want?\r\n\r\n");
     });
-    // A port that is never assigned automatically, unlike those of all other tests.
+    // This port is never assigned automatically, unlike those of all other tests.
     let gone = "http://127.0.0.1:1".to_owned();
     let nameless = "http://no-such-host.invalid".to_owned();
     for url in [&silent.url, &cut.url, &talking.url, &gone, &nameless] {
@@ -180,7 +180,7 @@ fn a_server_that_fails_is_told_once() {
         assert_eq!(problems.len(), 1, "{url}: {problems:?}");
         assert!(problems[0].starts_with(url.as_str()), "{problems:?}");
         assert_eq!(downloaded(&program), Vec::<PathBuf>::new(), "{url}");
-        // Another module, the same servers.
+        // Another module uses the same servers.
         let (_, _, problems) = program.look_in(program.module(), places);
         assert!(problems.is_empty(), "{problems:?}");
     }

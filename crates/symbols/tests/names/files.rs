@@ -1,4 +1,4 @@
-//! Every possible place of symbols, and files that are not the right ones.
+//! Every possible place of symbols, and files that do not match.
 
 use crate::program::{BASE, Program, check_frames, tool};
 use memhook_symbols::{ModuleFile, SearchPath, Source, SymbolError, Symbolizer};
@@ -31,7 +31,7 @@ fn a_deleted_file_by_its_bytes() {
     assert!(problems.is_empty(), "{problems:?}");
 }
 
-/// Several threads read an open file at once, each at places of its own.
+/// Several threads read an open file at once, each at other places.
 #[test]
 fn a_deleted_file_that_is_open() {
     let program = Program::build(&[]);
@@ -48,7 +48,7 @@ fn a_deleted_file_that_is_open() {
             });
         }
     });
-    // The names of another build would be guesses: the file at the path is tried, and refused too.
+    // Names of another build would be guesses. The file at the path is tried, and refused too.
     module.opened = Some(Arc::new(File::open("/bin/true").unwrap()));
     let (_, source, problems) = program.look(module, &[]);
     assert_eq!(
@@ -67,7 +67,7 @@ fn a_replaced_file_is_refused() {
     let (frames, source, problems) = program.look(program.module(), &[]);
     assert_eq!((frames, source), (vec![], Source::Nothing));
     assert!(problems[0].contains("is of another build"), "{problems:?}");
-    // A second place with the right one is used.
+    // If a second place has the right file, it is used.
     let right = Program::build(&[]);
     let mut module = program.module();
     module.candidates.push(right.path.clone());
@@ -86,7 +86,7 @@ fn symbol_tables() {
         "{names:?}"
     );
     assert_eq!(source, Source::Symbols);
-    // Nothing left: no name is better than a wrong one.
+    // All symbols are gone, and no name is better than a wrong one.
     tool("strip", &["--strip-all", program.str()]);
     let (frames, _, _) = program.look(program.module(), &[]);
     assert_eq!(frames, []);
@@ -121,7 +121,7 @@ fn a_debug_file_by_link() {
             let (frames, _, problems) = program.look(program.module(), &[Path::new("/")]);
             check_frames(&frames);
             assert!(problems.is_empty(), "{problems:?}");
-            // Another build's file in that place.
+            // The place has another build's file.
             let other = Program::build(&[id, "-O0"]).split("marks.debug");
             let _ = std::fs::copy(&other, &debug);
         }
@@ -169,7 +169,7 @@ fn damaged_files_and_pipes_cost_only_names() {
     assert!(problems[0].contains("not a regular file"), "{problems:?}");
 }
 
-/// A Rust program: this one.
+/// The test looks up names in its own Rust program.
 #[test]
 fn own_functions() {
     let address = own_functions as fn() as usize as u64;
@@ -239,7 +239,7 @@ fn files_are_closed_while_nothing_new_is_asked_for() {
     symbols.close_unused(Duration::from_secs(3600));
     assert!(is_open(&program.path));
     symbols.close_unused(Duration::ZERO);
-    // Its thread ends by itself.
+    // The thread of the module ends by itself.
     while is_open(&program.path) {
         std::thread::yield_now();
     }
@@ -250,7 +250,7 @@ fn files_are_closed_while_nothing_new_is_asked_for() {
     assert!(is_open(&program.path));
 }
 
-/// GCC calls it only `operator()`, inlined or not.
+/// GCC calls the function only `operator()`, inlined or not.
 #[test]
 fn a_lambda_has_the_function_that_it_is_written_in() {
     for flags in [&["-O2"], &["-O0"]] {
@@ -269,7 +269,7 @@ fn a_lambda_has_the_function_that_it_is_written_in() {
     }
 }
 
-/// A stripped file with the symbols of all its functions inside, like Fedora's packages.
+/// A stripped file contains the symbols of all its functions, as in Fedora's packages.
 #[test]
 fn symbols_in_a_section_that_xz_has_packed() {
     memhook_tests::programs::installed("xz");
@@ -304,10 +304,10 @@ fn split_debug_information() {
         let unit = files.find(|path| is_unit(path)).expect("a .dwo file");
         let roots = [Path::new("/")];
         check_frames(&program.look(program.module(), &roots).0);
-        // It is not below a root, but next to the program.
+        // The file is not below a root, but next to the program.
         check_frames(&program.look(program.module(), &[]).0);
-        // The names of another build would be guesses. The packager of binutils does not know
-        // version 5.
+        // Names of another build would be guesses. The packager of binutils does not know version
+        // 5.
         let is_packed = compiler == ["-gdwarf-4"];
         let package = format!("{}.dwp", program.str());
         if is_packed {

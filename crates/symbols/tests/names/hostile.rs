@@ -46,7 +46,7 @@ fn compressed_sections_that_claim_a_hundred_gibibytes() {
         tool("objcopy", &[&compress, program.str()]);
         check_frames(&program.look(program.module(), &[]).0);
         for claimed in [HUGE, u64::MAX, u64::MAX / 2] {
-            // `ch_size` (gABI, "Section Compression").
+            // The test changes `ch_size` (gABI, "Section Compression").
             let (_, contents) = section(&program.path, ".debug_info");
             write_at(&program.path, contents + 8, claimed);
             check_symbols(&program);
@@ -60,12 +60,12 @@ fn sections_in_a_hole() {
         let program = Program::build(&[]);
         lengthen(&program.path);
         let (header, _) = section_of_sparse(&program.path, name);
-        // `sh_size`.
+        // The test changes `sh_size`.
         write_at(&program.path, header + 0x20, HUGE);
         let (frames, ..) = program.look(program.module(), &[]);
         assert!(frames.len() < 10, "{frames:?}");
     }
-    // The tables of names, and notes, which are read before the file is checked.
+    // These are the tables of names, and notes, which are read before the file is checked.
     for name in [".symtab", ".strtab", ".shstrtab", ".note.gnu.build-id"] {
         let program = Program::build(&["-Wl,--build-id=sha1"]);
         let (header, _) = section(&program.path, name);
@@ -75,7 +75,7 @@ fn sections_in_a_hole() {
     }
 }
 
-/// Does the same without reading all of it.
+/// Like `section`, without reading the whole file.
 fn section_of_sparse(path: &Path, name: &str) -> (u64, u64) {
     let copy = path.with_extension("start");
     let mut start = vec![0; 1 << 20];
@@ -108,7 +108,7 @@ fn debug_files_that_never_end() {
         assert_eq!(frames, []);
         assert!(problems[0].contains("not a regular file"), "{problems:?}");
     }
-    // In place of the program itself.
+    // The endless file replaces the program itself.
     std::fs::remove_file(&program.path).unwrap();
     tool("mkfifo", &[program.str()]);
     let (_, _, problems) = program.look(program.module(), &[Path::new("/")]);

@@ -16,7 +16,7 @@ fn caching(program: &Program) -> SearchPath {
 fn names_are_kept_for_the_next_run() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
     check_frames(&program.look_in(program.module(), caching(&program)).0);
-    // They come from there, as an added name in an entry shows.
+    // Names come from the cache, as a name that is added to an entry shows.
     let entries = program.directory.join("cache/names-3");
     let entry = std::fs::read_dir(&entries)
         .unwrap()
@@ -30,14 +30,13 @@ fn names_are_kept_for_the_next_run() {
     assert!(problems.is_empty(), "{problems:?}");
     let used = entry.metadata().unwrap().modified().unwrap();
     assert!(used > before, "an entry that was used is young");
-    // With a file of another build; and without any file: then nothing shows that the names are
-    // right.
+    // With a file of another build, or without any file, nothing shows that the names are right.
     let mut other = program.module();
     other.build_id.as_mut().unwrap()[0] ^= 1;
     assert_eq!(program.look_in(other, caching(&program)).0, []);
     std::fs::remove_file(&program.path).unwrap();
     assert_eq!(program.look_in(program.module(), caching(&program)).0, []);
-    // New addresses: the files are opened again, and the rest stays.
+    // For new addresses, the files are opened again, and the other names stay.
     let again = Program::build(&["-Wl,--build-id=sha1"]);
     let mut symbols = Symbolizer::new(caching(&program));
     let mut module = program.module();
@@ -47,7 +46,7 @@ fn names_are_kept_for_the_next_run() {
     assert!(!symbols.resolve(BASE + program.mark + 2).frames.is_empty());
 }
 
-/// A build-id is a file's own claim; the names of a forged one stay its own.
+/// A build-id is a file's own claim. The names of a forged file are used for that file alone.
 #[test]
 fn a_forged_build_id_names_nothing_of_the_real_file() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
@@ -83,7 +82,7 @@ fn names_without_debug_information_are_not_kept() {
     tool("strip", &["--strip-debug", program.str()]);
     let (_, source, _) = program.look_in(program.module(), caching(&program));
     assert_eq!(source, Source::Symbols);
-    // The debug file comes later.
+    // The debug file is installed later.
     std::fs::rename(&hidden, &debug).unwrap();
     let (frames, source, _) = program.look_in(program.module(), caching(&program));
     check_frames(&frames);

@@ -1,4 +1,4 @@
-//! From a module's files to names.
+//! Lookup of names in the files of a module.
 
 #[macro_use]
 extern crate memhook_tests;

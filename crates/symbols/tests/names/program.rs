@@ -1,4 +1,4 @@
-//! A small C++ program with a known place in it.
+//! A small C++ program with a marked place in it.
 
 use memhook_symbols::{Frame, ModuleFile, SearchPath, Source, Symbolizer};
 use object::{Object, ObjectSymbol};
@@ -10,7 +10,7 @@ use std::{
 
 pub const BASE: u64 = 0x5555_0000_0000;
 
-/// A temporary directory with a program in it.
+/// A temporary directory that contains a program.
 pub struct Program {
     pub directory: PathBuf,
     pub path: PathBuf,
@@ -34,7 +34,7 @@ impl Program {
         Program::of("marks.cc", flags)
     }
 
-    /// Builds a source that has a mark.
+    /// Builds a source that contains a mark.
     pub fn of(source: &str, flags: &[&str]) -> Program {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Program {
     ) -> (Vec<Frame>, Source, Vec<String>) {
         let mut symbols = Symbolizer::new(search);
         symbols.set_modules(vec![module]);
-        // The mark is the call; its return address is the byte after.
+        // The mark is the call, and its return address is the byte after.
         let location = symbols.resolve(BASE + self.mark + 1);
         assert_eq!(location.module.as_deref(), Some("marks"));
         assert_eq!(location.svma, self.mark);

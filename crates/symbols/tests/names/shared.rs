@@ -36,7 +36,7 @@ fn one_file_has_one_reader_which_ends_with_the_last_who_asked() {
     for symbols in &mut all {
         symbols.close_unused(Duration::ZERO);
     }
-    // Their threads give them back.
+    // The symbolizers' threads drop their readers.
     while readers.count() != 0 {
         std::thread::yield_now();
     }
@@ -45,7 +45,7 @@ fn one_file_has_one_reader_which_ends_with_the_last_who_asked() {
     assert_eq!(readers.count(), 1);
 }
 
-/// A file that claims to be the one that another process maps, by path and build-id.
+/// A file claims, by path and build-id, to be the one that another process maps.
 #[test]
 fn a_forged_build_id_names_nothing_of_the_real_file() {
     let program = Program::build(&["-Wl,--build-id=sha1"]);
@@ -64,7 +64,8 @@ fn a_forged_build_id_names_nothing_of_the_real_file() {
     assert_eq!(readers.count(), 2);
 }
 
-/// No two of them fit into the room: the idle one gives way, and reads again on the next request.
+/// No two files fit into the room. The idle reader gives up its data, and reads again on the next
+/// request.
 #[test]
 fn readers_give_way_to_each_other() {
     let programs = [(); 3].map(|()| Program::build(&["-Wl,--build-id=sha1"]));
@@ -75,11 +76,11 @@ fn readers_give_way_to_each_other() {
         for (symbols, program) in all.iter_mut().zip(&programs) {
             let frames = symbols.resolve(BASE + program.mark + byte).frames;
             let name = frames.first().and_then(|frame| frame.function.as_deref());
-            // A label, as in symbol tables.
+            // The name is a label, as in symbol tables.
             assert_eq!(name, Some("mark_inner"), "{frames:?}");
         }
     }
-    // Its debug information alone is too large.
+    // The debug information of one file alone is too large.
     let source = all[0].sources().next().expect("it was read");
     assert_eq!(source.source, Source::Symbols);
     let problems: Vec<String> = source.problems.iter().map(ToString::to_string).collect();
