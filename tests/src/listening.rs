@@ -25,7 +25,7 @@ impl Emitter {
     /// Emits from a target; returns when every slot is patched.
     pub fn start(target: &Target, options: &[&str]) -> Emitter {
         let mut child = Command::new(binary())
-            .args(["emit", &target.pid().to_string(), "--otel-memory", "--json"])
+            .args(["emit", &target.pid().to_string(), "--json"])
             .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

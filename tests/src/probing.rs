@@ -36,7 +36,7 @@ impl Prober {
     pub fn spawn(pid: u32, functions: &str, options: &[&str]) -> Prober {
         let has_format = options.iter().any(|o| ["-f", "--format"].contains(o));
         let mut child = Command::new(binary())
-            .args(["probe", &pid.to_string(), "--func", functions, "--count"])
+            .args(["probe", &pid.to_string(), "--func", functions])
             .args((!has_format).then_some("--json"))
             .args(options)
             .stdout(Stdio::piped())

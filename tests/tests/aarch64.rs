@@ -148,12 +148,20 @@ fn recordings_are_read_alike_and_nothing_is_traced() {
     let questions: Vec<Vec<&str>> = vec![
         vec!["report", &whole],
         vec!["report", &whole, "--json", "-T", "1000"],
-        vec!["report", &whole, "--peak", "--by", "function", "-v"],
+        vec![
+            "report",
+            &whole,
+            "--measure",
+            "peak",
+            "--by",
+            "function",
+            "-v",
+        ],
         vec!["report", &whole, "--tree", "top-down"],
         vec!["report", &whole, "--tree", "bottom-up", "--blocks"],
         vec!["report", &whole, "--who-frees"],
         vec!["report", &whole, "--by", "lifetime"],
-        vec!["report", &whole, "--at", "1ms", "--json"],
+        vec!["report", &whole, "--to", "1ms", "--json"],
         vec!["report", &whole, "-f", "pprof"],
         vec!["report", &whole, "-f", "folded"],
         vec!["report", &whole, "-f", "flamegraph"],
@@ -167,9 +175,16 @@ fn recordings_are_read_alike_and_nothing_is_traced() {
         vec!["diff", &few, &many, "--json"],
         vec!["diff", &few, &many, "--fail-on", "growth > 1%"],
         vec!["diff", &many, &few, "--fail-on", "growth > 1%"],
-        vec!["gate", "--max-live", "1K", &whole],
-        vec!["gate", "--max-live", "1G", "--max-peak", "1G", &whole],
-        vec!["gate", "--max-live", "1K", "--json", &whole],
+        vec!["gate", "--fail-on", "live > 1K", &whole],
+        vec![
+            "gate",
+            "--fail-on",
+            "live > 1G",
+            "--fail-on",
+            "peak > 1G",
+            &whole,
+        ],
+        vec!["gate", "--fail-on", "live > 1K", "--json", &whole],
         vec!["gate", "--baseline", &baseline, &few],
         vec!["gate", "--baseline", &baseline, &many],
         vec!["gate", &whole],
@@ -197,8 +212,8 @@ fn recordings_are_read_alike_and_nothing_is_traced() {
         "{text}"
     );
     let code = |words: &[&str]| elsewhere.run(words).status.code();
-    assert_eq!(code(&["gate", "--max-live", "1K", &whole]), Some(1));
-    assert_eq!(code(&["gate", "--max-live", "1G", &whole]), Some(0));
+    assert_eq!(code(&["gate", "--fail-on", "live > 1K", &whole]), Some(1));
+    assert_eq!(code(&["gate", "--fail-on", "live > 1G", &whole]), Some(0));
 
     let pages = ["here.html", "there.html"].map(|name| folder.path(name));
     let page = |path: &str, output: Output| {

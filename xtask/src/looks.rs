@@ -61,16 +61,7 @@ impl Look {
             Look::Attach => &["attach", "-i", "1h"],
             Look::Follow => &["attach", "-i", "1h", "--follow-fork"],
             Look::Stale => &["stale", "--older", "5ms", "--budget", "50%"],
-            Look::Access => &[
-                "attach",
-                "-i",
-                "1h",
-                "--scores",
-                "--access",
-                "sampled",
-                "--access-budget",
-                "50%",
-            ],
+            Look::Access => &["attach", "-i", "1h", "--scores", "--access", "sampled=50%"],
             Look::Scan => &["scan"],
             Look::Reclaim => &["scan", "--reclaim", "--yes"],
         }

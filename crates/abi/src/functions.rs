@@ -1,4 +1,4 @@
-//! The one list of hooked functions: it drives the wrappers, patching, restoring, `--functions`
+//! The one list of hooked functions: it drives the wrappers, patching, restoring, `--set functions=`
 //! and the tests.
 
 /// Effect of a hooked function on blocks.
@@ -79,7 +79,7 @@ pub enum Signature {
 pub struct Function {
     /// The dynamic symbol.
     pub name: &'static str,
-    /// Name in reports and for `--functions`: `malloc`, `new`, `delete[]`, …
+    /// Name in reports and for `--set functions=`: `malloc`, `new`, `delete[]`, …
     pub kind: &'static str,
     /// Parameter list.
     pub signature: Signature,

@@ -142,8 +142,6 @@ pub struct TraceConfig {
     pub max_memory: Option<u64>,
     /// True to record calls of `mmap` and related functions as well.
     pub mappings: bool,
-    /// True to reuse cached unwind tables, and to save new tables in the user's cache directory.
-    pub keep_tables: bool,
     /// Counting of reads and writes of blocks. If they are counted, time stamps are finer than those of
     /// [`Clock::Coarse`].
     pub accesses: Accesses,
@@ -178,7 +176,6 @@ impl Default for TraceConfig {
             drains: None,
             max_memory: None,
             mappings: false,
-            keep_tables: true,
             accesses: Accesses::Off,
             call_times: false,
             allocators: Vec::new(),

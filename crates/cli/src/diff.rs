@@ -32,11 +32,6 @@ pub struct Args {
     /// allocated.
     #[arg(long, value_name = "WHAT", value_parser = report::parse::<Measure>)]
     measure: Option<Measure>,
-    /// Compare the mappings of the runs (attach --mappings)
-    ///
-    /// Their recordings are beside those of the heap: run.mappings.mhk beside run.mhk.
-    #[arg(long)]
-    mappings: bool,
     /// Rows by site or by type
     ///
     /// The type of a block is known as far as its call stack reveals it. Only recordings have types.
@@ -110,9 +105,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.by == DiffBy::Type && args.scores.are_wanted() {
         anyhow::bail!("--scores is about sites: leave --by out");
     }
-    let of_memory = |path: &Path| report::of_memory(path, args.mappings);
-    let (old, code_of_old) = load(args, &of_memory(&args.old)?)?;
-    let (new, code_of_new) = load(args, &of_memory(&args.new)?)?;
+    let (old, code_of_old) = load(args, &args.old)?;
+    let (new, code_of_new) = load(args, &args.new)?;
     if args.shown.option().is_some() && old.sites.is_empty() && new.sites.is_empty() {
         return Err(args.shown.refuse(&args.new));
     }
@@ -167,9 +161,9 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
                 path.display()
             );
         }
-        if !args.scores.custom().formulas()?.is_empty() {
+        if !args.scores.formulas()?.is_empty() {
             anyhow::bail!(
-                "--score: {} is a report, which has no more than its own scores; compare recordings",
+                "--scores: {} is a report, which has no more than its own scores; compare recordings",
                 path.display()
             );
         }
@@ -212,7 +206,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
         window,
         Contents::scored(scores),
     )?;
-    let added = args.scores.custom().add_to(&mut profile);
+    let added = args.scores.add_to(&mut profile);
     added.with_context(|| path.display().to_string())?;
     if args.by == DiffBy::Type {
         add_types(&mut profile, &symbols);

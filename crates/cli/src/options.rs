@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use memhook_foreign::units::duration;
-use memhook_report::{Progress, RESERVED_NAMES, RowsBy, SortBy};
+use memhook_report::{FormatChoice, Progress, RESERVED_NAMES, RowsBy, SortBy};
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -86,6 +86,14 @@ impl TypedValueParser for OrderParser {
     }
 }
 
+/// Parses a format other than JSON, which has an option of its own.
+pub fn format(word: &str) -> Result<FormatChoice, String> {
+    match word.parse()? {
+        FormatChoice::Json => Err("for JSON there is --json".into()),
+        format => Ok(format),
+    }
+}
+
 /// Options about the contents of reports.
 #[derive(clap::Args, Clone)]
 #[command(next_help_heading = "Reports")]
@@ -147,17 +155,32 @@ impl Quiet {
     }
 }
 
-/// A time since the attach, as a duration; 0 is the attach.
-pub fn moment(text: &str) -> Result<Duration, String> {
+/// A moment of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Moment {
+    /// This long after the attach.
+    After(Duration),
+    /// At the mark with this name.
+    Mark(String),
+}
+
+/// Parses a time since the attach (`0`, `500ms`), or the name of a mark.
+pub fn moment(text: &str) -> Result<Moment, String> {
+    if let Some(name) = text.strip_prefix("mark:") {
+        return Ok(Moment::Mark(name.to_owned()));
+    }
     let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     match zero.parse::<f64>() {
         Ok(0.0) => duration(&text.replacen(zero, "1", 1))
-            .map(|_| Duration::ZERO)
+            .map(|_| Moment::After(Duration::ZERO))
             .map_err(|error| error.to_string()),
         // 700 may be meant to be milliseconds.
         Ok(_) if zero == text => Err(format!("the unit is missing: {text}ms or {text}s?")),
-        _ => duration(text)
-            .map_err(|_| "expected a time since the attach like 0, 500ms or 30s".into()),
+        Ok(_) => duration(text).map(Moment::After).map_err(|_| {
+            format!("expected a time since the attach like 500ms, or a mark: mark:{text}")
+        }),
+        Err(_) if text.is_empty() => Err("expected a time since the attach, or a mark".into()),
+        Err(_) => Ok(Moment::Mark(text.to_owned())),
     }
 }
 
@@ -178,12 +201,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_have_units() {
-        assert_eq!(moment("0"), Ok(Duration::ZERO));
-        assert_eq!(moment("0ms"), Ok(Duration::ZERO));
-        assert_eq!(moment("1.5s"), Ok(Duration::from_millis(1500)));
-        assert!(moment("0x").is_err() && moment("-1s").is_err() && moment("").is_err());
-        assert!(moment("700").is_err());
+    fn moments_are_times_with_units_or_marks() {
+        let after = |ms| Ok(Moment::After(Duration::from_millis(ms)));
+        assert_eq!(moment("0"), after(0));
+        assert_eq!(moment("0ms"), after(0));
+        assert_eq!(moment("1.5s"), after(1500));
+        let mark = |name: &str| Ok(Moment::Mark(name.into()));
+        assert_eq!(moment("warm"), mark("warm"));
+        assert_eq!(moment("mark:30s"), mark("30s"));
+        for bad in ["0x", "-1s", "", "700", "3laps"] {
+            assert!(moment(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

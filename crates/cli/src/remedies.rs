@@ -78,9 +78,9 @@ fn of_process(error: &(dyn Error + 'static)) -> Option<&'static str> {
     }
     match error.downcast_ref()? {
         SelectionError::Nothing => Some(", or --cgroup PATH"),
-        SelectionError::Id(_) => Some(": leave out --newest, --cgroup and --all, or give a name"),
+        SelectionError::Id(_) => Some(": leave out --cgroup and --all, or give a name"),
         SelectionError::Several { .. } => {
-            Some("; give the PID of one, or --newest; attach takes all with --all")
+            Some("; give the PID of one (pgrep -n finds the newest); attach takes all with --all")
         }
         _ => None,
     }

@@ -6,7 +6,7 @@ mod target;
 
 pub use target::{BlockArgs, OutputArgs, code_of, open, presentable, read, write};
 
-use crate::options::{Order, OrderParser, Quiet, moment, rows};
+use crate::options::{Moment, Order, OrderParser, Quiet, format, moment, rows};
 use crate::scores;
 use anyhow::{Context, bail};
 use memhook_foreign::check_output;
@@ -18,12 +18,7 @@ use memhook_report::{
     Format, FormatChoice, FormatOptions, Measure, Nature, Profile, RESERVED_NAMES, Root, RowsBy,
     SortBy, Unit,
 };
-use std::{
-    io::IsTerminal,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `report`.
 #[derive(clap::Args, Clone)]
@@ -37,20 +32,12 @@ pub struct Args {
     /// released before it allocated again. Unreachable is what nothing pointed to at the end (attach --leaks).
     #[arg(long, value_name = "WHAT", value_parser = parse::<Measure>)]
     measure: Option<Measure>,
-    /// Show the heap when it was largest (--measure peak)
-    #[arg(long, conflicts_with = "measure")]
-    peak: bool,
-    /// Report the mappings of the run (attach --mappings)
-    ///
-    /// Their recording is beside that of the heap: run.mappings.mhk beside run.mhk.
-    #[arg(long)]
-    mappings: bool,
     /// Rows by site, function, thread, ...
     #[arg(long, value_name = "ROWS", value_parser = rows(false), default_value = "site")]
     by: RowsBy,
     /// Sort by bytes, count, age, growth, time, score
     ///
-    /// By score (with --scores), the worst sites come first. By the name of a --score, the largest values come first,
+    /// By score (with --scores), the worst sites come first. By the name of a score of your own, the largest values come first,
     /// and sites without one last.
     #[arg(long, value_name = "ORDER", value_parser = OrderParser, default_value = "bytes")]
     sort: Order,
@@ -66,32 +53,32 @@ pub struct Args {
     /// Show who releases what others allocated
     ///
     /// The recording must have the call stacks of releases (attach --stacks all).
-    #[arg(long, conflicts_with_all = ["tree", "scores", "score"])]
+    #[arg(long, conflicts_with_all = ["tree", "scores"])]
     who_frees: bool,
     /// Show a tree of calls: top-down or bottom-up
     ///
     /// Names are shortened so that lines fit the terminal, and in a file or a pipe 160 columns; with -v they are whole.
-    #[arg(long, value_enum, value_name = "DIRECTION", conflicts_with_all = ["scores", "score"])]
+    #[arg(long, value_enum, value_name = "DIRECTION", conflicts_with = "scores")]
     tree: Option<Direction>,
     /// Count blocks instead of bytes
     ///
     /// In trees, and in formats that have a single value.
     #[arg(long)]
     blocks: bool,
-    /// Format: text, json, flamegraph, pprof, ...
+    /// Format: text, flamegraph, pprof, ...
     ///
-    /// The formats are text, json, and those of other programs: folded, flamegraph, pprof, heaptrack,
+    /// The formats are text and those of other programs: folded, flamegraph, pprof, heaptrack,
     /// speedscope, massif and html.
-    #[arg(short, long, value_parser = parse::<FormatChoice>, default_value = "text")]
+    #[arg(short, long, value_parser = format, default_value = "text")]
     format: FormatChoice,
-    /// Same as --format json
+    /// Write JSON
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
     /// Follow a recording that is still being written
     ///
     /// The file may also come through a pipe (attach -o -). A report is printed whenever the interval is
     /// over, and the last one when the recording has ended.
-    #[arg(long, conflicts_with_all = ["tree", "who_frees", "scores", "score", "output", "mappings"])]
+    #[arg(long, conflicts_with_all = ["tree", "who_frees", "scores", "output"])]
     follow: bool,
     /// Time between the reports of --follow
     #[arg(short, long, value_name = "TIME", value_parser = units::duration, default_value = "5s")]
@@ -115,39 +102,35 @@ pub struct Args {
 #[group(skip)]
 #[command(next_help_heading = "Time")]
 pub struct WindowArgs {
-    /// Start this long after the attach (500ms, 30s, 10m)
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    from: Option<Duration>,
-    /// End at this time, and show what was live then
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    to: Option<Duration>,
-    /// Start at the first mark with this name (memhook-rs mark)
-    #[arg(long, value_name = "MARK", conflicts_with_all = ["from", "at"])]
-    from_mark: Option<String>,
-    /// End at the next mark with this name
-    #[arg(long, value_name = "MARK", conflicts_with_all = ["to", "at"])]
-    to_mark: Option<String>,
-    /// Show what was live at this time (same as --to)
-    #[arg(long, value_name = "TIME", value_parser = moment, conflicts_with_all = ["from", "to"])]
-    at: Option<Duration>,
+    /// Start at this time after the attach (30s), or at a mark
+    ///
+    /// A mark is one that memhook-rs mark has set; its first occurrence counts. mark:NAME is a mark whose name looks
+    /// like a time.
+    #[arg(long, value_name = "TIME|MARK", value_parser = moment)]
+    from: Option<Moment>,
+    /// End at this time or mark, and show what was live then
+    #[arg(long, value_name = "TIME|MARK", value_parser = moment)]
+    to: Option<Moment>,
 }
 
 impl WindowArgs {
     /// Returns the window in nanoseconds. Refuses a moment that the recording does not have.
     pub fn window(&self, recording: &Recording) -> anyhow::Result<Window> {
         let end = Duration::from_nanos(recording.span_ns().1);
-        if let Some(at) = self.at.filter(|at| *at > end) {
-            bail!("--at {at:?}: the recording ends {end:.1?} after the attach");
-        }
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let from_mark = self.from_mark.as_deref();
-        let from_mark = from_mark.map(|name| mark(recording, "--from-mark", name, 0));
-        let from_ns = from_mark.transpose()?.or(self.from.map(ns));
-        let to_mark = self.to_mark.as_deref();
-        let to_mark = to_mark.map(|name| mark(recording, "--to-mark", name, from_ns.unwrap_or(0)));
+        let ns = |option: &str, moment: &Moment, from_ns: u64| match moment {
+            Moment::After(time) if *time > end => {
+                bail!("{option} {time:?}: the recording ends {end:.1?} after the attach")
+            }
+            Moment::After(time) => Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            Moment::Mark(name) => mark(recording, option, name, from_ns),
+        };
+        let from = self.from.as_ref().map(|moment| ns("--from", moment, 0));
+        let from_ns = from.transpose()?;
+        let to = self.to.as_ref();
+        let to_ns = to.map(|moment| ns("--to", moment, from_ns.unwrap_or(0)));
         Ok(Window {
             from_ns,
-            to_ns: to_mark.transpose()?.or(self.to.or(self.at).map(ns)),
+            to_ns: to_ns.transpose()?,
         })
     }
 }
@@ -198,9 +181,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.follow {
         return print_following(args);
     }
-    let file = of_memory(&args.file, args.mappings)?;
-    check_output(&args.output.output, args.output.force, [&file])?;
-    let recording = open(&file)?;
+    let file = &args.file;
+    check_output(&args.output.output, args.output.force, [file])?;
+    let recording = open(file)?;
     check(args, &recording)?;
     let format = if args.json {
         FormatChoice::Json
@@ -216,14 +199,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         FormatChoice::Export(format) => page_contents(format, &recording),
         _ => Contents::scored(args.scores.options()),
     };
-    let (mut profile, symbols) = read(&recording, &file, &args.sources, window, contents)?;
+    let (mut profile, symbols) = read(&recording, file, &args.sources, window, contents)?;
     let is_page = matches!(format, FormatChoice::Export(format) if format.name() == Html.name());
-    args.scores.custom().add_to(&mut profile)?;
+    args.scores.add_to(&mut profile)?;
     if is_page {
         recorded::add_types(&mut profile, &symbols);
     }
     if !args.shown.apply(&mut profile, &symbols) {
-        return Err(args.shown.refuse(&file));
+        return Err(args.shown.refuse(file));
     }
     if let FormatChoice::Export(format) = format {
         export(args, &profile, format)?;
@@ -246,22 +229,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.output.write_document(&report, as_json)?;
     }
     Ok(ExitCode::from(code_of(&recording)))
-}
-
-/// Returns the recording of the heap with this name, or, if requested, that of the mappings beside it.
-pub fn of_memory(path: &Path, of_mappings: bool) -> anyhow::Result<PathBuf> {
-    if !of_mappings {
-        return Ok(path.to_owned());
-    }
-    let beside = memhook_recording::path_of_mappings(path);
-    if beside.is_file() {
-        return Ok(beside);
-    }
-    bail!(
-        "--mappings: there is no {}: {} was not recorded with --mappings, or was moved without it",
-        beside.display(),
-        path.display()
-    )
 }
 
 /// Prints reports of the recording so far, as long as it grows.
@@ -295,11 +262,7 @@ fn measure(args: &Args) -> Measure {
     } else {
         Measure::Live
     };
-    if args.peak {
-        Measure::Peak
-    } else {
-        args.measure.unwrap_or(usual)
-    }
+    args.measure.unwrap_or(usual)
 }
 
 /// Returns the contents of an exported profile other than its sites: a page has scores and addresses if possible,
@@ -390,10 +353,10 @@ fn order(args: &Args) -> anyhow::Result<SortBy> {
             bail!("--sort score: add --scores")
         }
         Order::By(order) => Ok(*order),
-        Order::Score(name) => match args.scores.custom().place_of(name) {
+        Order::Score(name) => match args.scores.place_of(name) {
             Some(place) => Ok(SortBy::Formula(place)),
             None => bail!(
-                "--sort {}: expected {}, or the name of a score that is added with --score",
+                "--sort {}: expected {}, or the name of a score that is added with --scores",
                 memhook_foreign::visible(&name.replace('\n', " ")),
                 RESERVED_NAMES.join(", ")
             ),
@@ -410,7 +373,7 @@ fn selection(args: &Args, as_json: bool) -> anyhow::Result<Selection> {
         },
         sort: order(args)?,
         top: args.top,
-        is_window: args.window.from.is_some() || args.window.from_mark.is_some(),
+        is_window: args.window.from.is_some(),
         // Sites that read the same have scores of their own.
         merges_alike: !as_json && !args.scores.are_wanted(),
     })

@@ -5,109 +5,109 @@ use memhook_foreign::units;
 use memhook_recording::{GroupLimit, ScoreOptions};
 use memhook_report::{AccessSource, Formula, Profile};
 
-/// Group of options that request scores, for options that need one of them.
-const SCORING: &str = "scoring";
-
-fn scoring() -> clap::ArgGroup {
-    clap::ArgGroup::new(SCORING).multiple(true)
-}
-
 /// Options about scores.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
-#[command(next_help_heading = "Scores", group = scoring())]
+#[command(next_help_heading = "Scores")]
 pub struct Args {
     /// Score how well the heap is used, and show what stands out
     ///
     /// Scores go from 0 (worst) to 1 (best). The lifetime score compares the lifetime of blocks with that of the
     /// blocks allocated around them. A trace is recorded for that; without -o FILE.mhk, into a temporary file that is
-    /// removed afterwards.
-    #[arg(long, group = SCORING)]
-    scores: bool,
-    #[command(flatten)]
-    custom: CustomArgs,
-    /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
+    /// removed afterwards. --scores='group = 5ms' sets the longest pause between the allocations of such a group, as a
+    /// time or as a percentage of the run time (default: 0.1%).
     ///
-    /// For the lifetime score: a new group begins after a pause longer than this without an allocation. It is a time,
-    /// or a percentage of the run time.
-    #[arg(long, value_name = "PAUSE", value_parser = group, requires = SCORING)]
-    group: Option<GroupLimit>,
+    /// --scores='waste = size * (1 - usage)' adds a score of your own: a name, and a formula of + - * /, parentheses,
+    /// min, max, abs, sqrt and log over what is known of a site. Always known: size, blocks, smallest, largest, peak,
+    /// peak_blocks, live, live_blocks, lifetime, groups, life_s, run_s. With --alloc-time: alloc_s. Where accesses are
+    /// known: usage, useful_lifetime; if they are not sampled, also accessed, reads, writes, untouched, never_read,
+    /// never_written, shared, false_shares, wait_s, idle_s. A score without a value, such as a division by zero, is
+    /// shown as -. A larger value is taken to be worse. May be given several times.
+    #[arg(long, value_name = "FORMULA", num_args = 0..=1, require_equals = true, default_missing_value = "",
+          value_parser = asked)]
+    scores: Vec<Asked>,
 }
 
-/// Options for scores of the user's own.
-#[derive(clap::Args, Clone, Debug, Default)]
-#[group(skip)]
-pub struct CustomArgs {
-    /// Add a score: 'waste = size * (1 - usage)'
-    ///
-    /// A name, and a formula of + - * /, parentheses, min, max, abs, sqrt and log over what is known of a site. Always
-    /// known: size, blocks, smallest, largest, peak, peak_blocks, live, live_blocks, lifetime, groups, life_s, run_s.
-    /// With --alloc-time: alloc_s. Where accesses are known: usage, useful_lifetime; if they are not sampled, also
-    /// accessed, reads, writes, untouched, never_read, never_written, shared, false_shares, wait_s, idle_s. What has no
-    /// value, such as a division by zero, is shown as -. A larger value is taken to be worse.
-    #[arg(long, value_name = "FORMULA", value_parser = formula, group = SCORING)]
-    score: Vec<Formula>,
+/// What one option asks for.
+#[derive(Clone, Debug)]
+enum Asked {
+    Usual,
+    Group(GroupLimit),
+    Formula(Formula),
 }
 
-fn formula(text: &str) -> Result<Formula, String> {
-    text.parse()
-}
-
-impl CustomArgs {
-    /// The formulas. Refuses two with one name.
-    pub fn formulas(&self) -> anyhow::Result<&[Formula]> {
-        for (at, formula) in self.score.iter().enumerate() {
-            let name = formula.name();
-            if self.score[..at].iter().any(|other| other.name() == name) {
-                bail!("--score: there are two scores with the name {name}: rename one");
-            }
-        }
-        Ok(&self.score)
-    }
-
-    /// The formulas, as they were typed.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
-    pub fn as_typed(&self) -> &[Formula] {
-        &self.score
-    }
-
-    /// The place of the score with this name.
-    pub fn place_of(&self, name: &str) -> Option<usize> {
-        self.score.iter().position(|formula| formula.name() == name)
-    }
-
-    /// Adds the formulas to the scores of a run.
-    pub fn add_to(&self, profile: &mut Profile) -> anyhow::Result<()> {
-        let formulas = self.formulas()?;
-        match &mut profile.scores {
-            Some(scores) => scores.add_formulas(formulas).context("--score"),
-            None => Ok(()),
-        }
+fn asked(text: &str) -> Result<Asked, String> {
+    match text.split_once('=') {
+        _ if text.is_empty() => Ok(Asked::Usual),
+        Some((name, pause)) if name.trim() == "group" => group(pause.trim()).map(Asked::Group),
+        _ => text.parse().map(Asked::Formula),
     }
 }
 
 impl Args {
     /// Returns true if scores were requested, including those that users define.
     pub fn are_wanted(&self) -> bool {
-        self.scores || !self.custom.score.is_empty()
+        !self.scores.is_empty()
     }
 
     /// Returns the options of scores, if scores were requested.
     pub fn options(&self) -> Option<ScoreOptions> {
-        self.are_wanted().then(|| with_group(self.group))
+        self.are_wanted().then(|| with_group(self.group()))
     }
 
-    /// Options for scores of the user's own.
-    pub fn custom(&self) -> &CustomArgs {
-        &self.custom
+    /// Returns the longest pause within a group of blocks, if it was given.
+    pub fn group(&self) -> Option<GroupLimit> {
+        self.scores.iter().rev().find_map(|asked| match asked {
+            Asked::Group(limit) => Some(*limit),
+            _ => None,
+        })
+    }
+
+    /// Returns the formulas, as they were typed.
+    pub fn as_typed(&self) -> Vec<Formula> {
+        let formulas = self.scores.iter().filter_map(|asked| match asked {
+            Asked::Formula(formula) => Some(formula.clone()),
+            _ => None,
+        });
+        formulas.collect()
+    }
+
+    /// Returns the formulas. Refuses two with one name.
+    pub fn formulas(&self) -> anyhow::Result<Vec<Formula>> {
+        let formulas = self.as_typed();
+        for (at, formula) in formulas.iter().enumerate() {
+            let name = formula.name();
+            if formulas[..at].iter().any(|other| other.name() == name) {
+                bail!("--scores: there are two scores with the name {name}: rename one");
+            }
+        }
+        Ok(formulas)
+    }
+
+    /// Returns the place of the formula with this name.
+    pub fn place_of(&self, name: &str) -> Option<usize> {
+        self.as_typed()
+            .iter()
+            .position(|formula| formula.name() == name)
+    }
+
+    /// Adds the formulas to the scores of a run.
+    pub fn add_to(&self, profile: &mut Profile) -> anyhow::Result<()> {
+        let formulas = self.formulas()?;
+        match &mut profile.scores {
+            Some(scores) => scores.add_formulas(&formulas).context("--scores"),
+            None => Ok(()),
+        }
     }
 
     /// Refuses formulas that need more than this source of reads and writes has.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     pub fn check_formulas(&self, source: Option<AccessSource>) -> anyhow::Result<()> {
-        let mut formulas = self.custom.formulas()?.iter();
-        let checked = formulas.try_for_each(|formula| formula.check(source));
-        checked.context("--score")
+        let formulas = self.formulas()?;
+        let checked = formulas
+            .iter()
+            .try_for_each(|formula| formula.check(source));
+        checked.context("--scores")
     }
 }
 

@@ -9,7 +9,8 @@ use std::path::Path;
 pub struct Target {
     /// The process, by its id or its name
     ///
-    /// The name is what ps shows. If several processes have it, memhook-rs lists them and takes none.
+    /// The name is what ps shows. If several processes have it, memhook-rs lists them and takes none. -p PID works,
+    /// too.
     #[arg(value_name = "PID")]
     process: Option<String>,
     /// The process, given as an option
@@ -18,20 +19,18 @@ pub struct Target {
         long,
         alias = "name",
         value_name = "PID",
-        conflicts_with = "process"
+        conflicts_with = "process",
+        hide = true
     )]
     pid: Option<String>,
     #[command(flatten)]
     choice: Choice,
 }
 
-/// Options that choose one of several processes.
+/// Options that choose among several processes.
 #[derive(clap::Args, Clone)]
 #[group(skip)]
 pub struct Choice {
-    /// Take the newest of several processes
-    #[arg(long)]
-    newest: bool,
     /// Take a process of this control group; watch takes all
     ///
     /// It may be in a group below it. Name a directory in /sys/fs/cgroup, or a path as in
@@ -43,7 +42,7 @@ pub struct Choice {
 impl Choice {
     /// The process with this id or name, if one was given. Nothing is done to a later process with this id.
     pub fn pid(&self, process: Option<&str>) -> Result<i32, SelectionError> {
-        Ok(select(process, self.cgroup.as_deref(), self.newest)?.keep_for_good()?)
+        Ok(select(process, self.cgroup.as_deref())?.keep_for_good()?)
     }
 }
 
@@ -55,8 +54,7 @@ impl Target {
 
     /// Returns true if no option chooses a process.
     pub fn is_missing(&self) -> bool {
-        let Choice { newest, cgroup } = &self.choice;
-        self.process().is_none() && cgroup.is_none() && !newest
+        self.process().is_none() && self.choice.cgroup.is_none()
     }
 
     /// Returns the recording that is named in place of a process.
@@ -70,7 +68,7 @@ impl Target {
     /// Returns the control group, if nothing else was given.
     pub fn whole_group(&self) -> Result<Option<Selector>, SelectionError> {
         match (self.process(), &self.choice.cgroup) {
-            (None, Some(_)) if !self.choice.newest => Ok(Some(self.selector()?)),
+            (None, Some(_)) => Ok(Some(self.selector()?)),
             _ => Ok(None),
         }
     }

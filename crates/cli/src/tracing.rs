@@ -1,9 +1,7 @@
 //! Options about what is traced, and how.
 
-use crate::report::sources::CacheArgs;
-use memhook_abi::DescribedRole;
 use memhook_foreign::units;
-use memhook_probe::{Allocator, AllocatorFunction};
+use memhook_probe::Allocator;
 
 /// Source of time stamps.
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -74,9 +72,6 @@ pub struct Tracing {
     /// shown as "…".
     #[arg(long, value_name = "N", alias = "max-stack", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: Option<u32>,
-    /// Hook only these functions (malloc,free,...)
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub functions: Vec<String>,
     /// Trace mappings, too: mmap, mremap, munmap, brk, madvise, shmat
     ///
     /// Mappings are a second kind of memory, with their own part in the report. Memory that allocators map belongs to
@@ -85,15 +80,11 @@ pub struct Tracing {
     /// recorded into NAME.mappings.mhk.
     #[arg(long)]
     pub mappings: bool,
-    /// Ignore blocks that are smaller (4K, 1M)
-    #[arg(short = 'z', long, value_name = "SIZE", value_parser = units::size)]
-    pub min_size: Option<u64>,
-    /// Ignore blocks that are larger
-    #[arg(short = 'Z', long, value_name = "SIZE", value_parser = units::size)]
-    pub max_size: Option<u64>,
-    /// Record only blocks of exactly these sizes
-    #[arg(long = "size", value_name = "SIZES", value_delimiter = ',', value_parser = units::size)]
-    pub sizes: Vec<u64>,
+    /// Record only blocks of these sizes (4K.., ..1M, 64,128)
+    ///
+    /// A range, both of whose ends count, or up to 8 exact sizes.
+    #[arg(long = "size", value_name = "SIZES", value_parser = sizes)]
+    pub sizes: Option<Sizes>,
     /// Record a random sample, one per this many bytes
     ///
     /// On average, one allocation in this many allocated bytes is recorded. Reports are then
@@ -117,37 +108,9 @@ pub struct Tracing {
     /// Call stacks to record: alloc or all
     #[arg(long, value_enum, value_name = "WHICH", default_value = "alloc")]
     pub stacks: Stacks,
-    /// How call stacks are unwound
-    #[arg(
-        long,
-        value_enum,
-        value_name = "METHOD",
-        default_value = "table",
-        hide_short_help = true
-    )]
-    pub unwind: Unwind,
     /// Unwind each remembered backtrace again and compare
     #[arg(long, hide = true)]
     pub check_memo: bool,
-    /// Where time stamps come from
-    #[arg(
-        long,
-        value_enum,
-        value_name = "SOURCE",
-        default_value = "coarse",
-        hide_short_help = true
-    )]
-    pub clock: Clock,
-    /// Largest event ring of a thread [default: 1M; 256K with --on-full adapt]
-    #[arg(long, value_name = "SIZE", value_parser = units::size, hide_short_help = true)]
-    pub ring_size: Option<u64>,
-    /// Limit of threads that empty the event rings [default: by the processors]
-    ///
-    /// One thread does it as long as it keeps up. The default maximum is a quarter of the processors that memhook-rs
-    /// may use, or the number of those that the program may not use, if that is larger; at most 8. It is always one if
-    /// events are recorded, if mappings or described allocators are traced, and with --overhead.
-    #[arg(long, value_name = "N", value_parser = drains, hide_short_help = true)]
-    pub drains: Option<usize>,
     /// At a full event ring: wait, drop or adapt
     ///
     /// `attach`, `top` and `watch` adapt, so that a process that was already running keeps its speed. They wait with
@@ -156,19 +119,20 @@ pub struct Tracing {
     pub on_full: Option<OnFull>,
     /// Count reads and writes of blocks: auto, on, sampled or off
     ///
-    /// To count all of them, the program has to report them: see `memhook-rs sdk`. In any program, memhook-rs can
-    /// watch a sample of the blocks. Usage and useful lifetime are computed from these (--scores).
+    /// To count all of them, the program has to report them: see `memhook-rs sdk`. auto counts them if the program
+    /// reports them and the trace is recorded or scored; on refuses a program that does not report them. sampled
+    /// watches a sample of the blocks, in any program: some allocations wait, for 2 ms at most, until watchpoints are
+    /// on their block, and each access to a watched word costs a trap. Together they take at most 2 % of the program's
+    /// time, or another share that is given as in sampled=1%. Usage and useful lifetime are computed from accesses
+    /// (--scores).
     #[arg(
         long,
-        value_enum,
         value_name = "WHEN",
         default_value = "auto",
+        value_parser = accesses,
         hide_short_help = true
     )]
-    pub access: Access,
-    /// Share of the program's time that --access sampled may cost [default: 2%]
-    #[arg(long, value_name = "SHARE", value_parser = units::budget, hide_short_help = true)]
-    pub access_budget: Option<f64>,
+    pub access: Accesses,
     /// Memory limit for live blocks (512M, 2G)
     ///
     /// memhook-rs keeps the live blocks and call stacks of each traced process in this much memory. The limit is at
@@ -180,83 +144,150 @@ pub struct Tracing {
     pub max_memory: Option<u64>,
     #[command(flatten)]
     pub allocators: Allocators,
-    #[command(flatten)]
-    pub cache: CacheArgs,
+    /// Change a detail of tracing (clock=tsc, ring-size=16M)
+    ///
+    /// Few programs need it. Give one --set for each detail:
+    /// functions=NAMES: hook only these functions (malloc,free).
+    /// unwind=table|fp: unwind call stacks with tables compiled from .eh_frame, which need no frame pointers
+    /// (default), or with frame pointers, with which every function must be compiled.
+    /// clock=coarse|tsc|monotonic|attacher: take time stamps from a word in memory that memhook-rs updates every
+    /// millisecond (default), from the time-stamp counter, from clock_gettime(CLOCK_MONOTONIC), or from the moment at
+    /// which memhook-rs reads the event.
+    /// ring-size=SIZE: the largest event ring of a thread (default: 1M; 256K with --on-full adapt).
+    /// drains=N: at most this many threads empty the event rings. One does it as long as it keeps up. The default is a
+    /// quarter of the processors that memhook-rs may use, or the number of those that the program may not use, if that
+    /// is larger; at most 8. It is always one if events are recorded, if mappings or described allocators are traced,
+    /// and with --overhead.
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting, hide_short_help = true, verbatim_doc_comment)]
+    pub settings: Vec<Setting>,
+}
+
+/// Sizes of the blocks to record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sizes {
+    pub smallest: Option<u64>,
+    pub largest: Option<u64>,
+    pub exact: Vec<u64>,
+}
+
+/// Parses `4K..1M`, `4K..`, `..1M`, or `64,128`.
+fn sizes(text: &str) -> Result<Sizes, String> {
+    let size = |text: &str| units::size(text).map_err(|error| error.to_string());
+    let end = |text: &str| (!text.is_empty()).then(|| size(text)).transpose();
+    let Some((smallest, largest)) = text.split_once("..") else {
+        let exact = text.split(',').map(size).collect::<Result<_, _>>()?;
+        return Ok(Sizes {
+            exact,
+            ..Sizes::default()
+        });
+    };
+    Ok(Sizes {
+        smallest: end(smallest)?,
+        largest: end(largest)?,
+        exact: Vec::new(),
+    })
+}
+
+/// How accesses are counted, and the share of the program's time that sampling them may take.
+#[derive(Clone, Copy, Default)]
+pub struct Accesses {
+    pub access: Access,
+    pub budget: Option<f64>,
+}
+
+/// Parses `auto`, `on`, `off`, `sampled` or `sampled=2%`.
+fn accesses(text: &str) -> Result<Accesses, String> {
+    let (word, budget) = match text.split_once('=') {
+        Some((word @ "sampled", share)) => (
+            word,
+            Some(units::budget(share).map_err(|error| error.to_string())?),
+        ),
+        _ => (text, None),
+    };
+    let access = choice(word)?;
+    Ok(Accesses { access, budget })
+}
+
+/// A detail of tracing that few programs need.
+#[derive(Clone)]
+pub enum Setting {
+    Functions(Vec<String>),
+    Unwind(Unwind),
+    Clock(Clock),
+    RingSize(u64),
+    Drains(usize),
+}
+
+/// Parses `NAME=VALUE`.
+fn setting(text: &str) -> Result<Setting, String> {
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    match name {
+        "functions" => Ok(Setting::Functions(
+            value.split(',').map(str::to_owned).collect(),
+        )),
+        "unwind" => choice(value).map(Setting::Unwind),
+        "clock" => choice(value).map(Setting::Clock),
+        "ring-size" => units::size(value)
+            .map(Setting::RingSize)
+            .map_err(|error| error.to_string()),
+        "drains" => drains(value).map(Setting::Drains),
+        _ => Err("expected functions=, unwind=, clock=, ring-size= or drains=".into()),
+    }
+}
+
+/// Returns the choice with this name.
+fn choice<T: clap::ValueEnum>(word: &str) -> Result<T, String> {
+    T::from_str(word, false).map_err(|_| {
+        let names = T::value_variants().iter();
+        let names =
+            names.filter_map(|choice| Some(choice.to_possible_value()?.get_name().to_owned()));
+        format!("expected one of {}", names.collect::<Vec<_>>().join(", "))
+    })
 }
 
 /// Options that describe allocators other than malloc and its kin.
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Allocators of your own")]
 pub struct Allocators {
-    /// A function that allocates: 'pool_alloc(size=arg2) -> ptr'
+    /// An allocator of your own, or a file of them: docs/allocators.md
     ///
-    /// The function is name, module!name or module+0xoffset, mangled or not. size= and, as for calloc, count= are
-    /// arguments (arg1 to arg6; arg2:32 for an int or unsigned), or size=fixed:64 for all blocks. The function returns
-    /// the block (-> ptr), or stores its address where an argument points (ptr=*arg1). It succeeds always, or if it
-    /// returns 0 (-> 0) or another number (-> nonzero). All functions described together are one heap, with its own
-    /// rows and sums. May be given several times.
-    #[arg(long = "alloc-func", value_name = "FUNCTION", value_parser = allocates)]
-    pub alloc: Vec<AllocatorFunction>,
-    /// A function that releases: 'pool_free(ptr=arg1)'
-    ///
-    /// Or ptr=*arg1, if the argument says where the pointer is. May be given several times.
-    #[arg(long = "free-func", value_name = "FUNCTION", value_parser = releases, hide_short_help = true)]
-    pub free: Vec<AllocatorFunction>,
-    /// A function that replaces: 'pool_realloc(ptr=arg1, size=arg2) -> ptr'
-    ///
-    /// May be given several times.
-    #[arg(long = "realloc-func", value_name = "FUNCTION", value_parser = reallocates, hide_short_help = true)]
-    pub realloc: Vec<AllocatorFunction>,
-    /// Name of the heap of these functions in reports [default: the name of the first]
-    #[arg(long, value_name = "NAME", requires = "alloc", hide_short_help = true)]
-    pub heap_name: Option<String>,
-    /// A file that describes allocators: docs/allocators.md
-    #[arg(long = "allocators", value_name = "FILE", value_parser = allocators_file)]
-    pub files: Vec<AllocatorFile>,
+    /// 'alloc pool_alloc(size=arg2) -> ptr; free pool_free(ptr=arg1); realloc pool_realloc(ptr=arg1, size=arg2) -> ptr'
+    /// describes its functions. A function is name, module!name or module+0xoffset, mangled or not. size= and, as for
+    /// calloc, count= are arguments (arg1 to arg6; arg2:32 for an int or unsigned), or size=fixed:64 for all blocks.
+    /// The function returns the block (-> ptr), or stores its address where an argument points (ptr=*arg1). It
+    /// succeeds always, or if it returns 0 (-> 0) or another number (-> nonzero). The functions of one --allocators
+    /// are one heap with its own rows and sums. Its name is that of the first function, or comes first: 'pool: alloc
+    /// ...'. May be given several times.
+    #[arg(long = "allocators", value_name = "TEXT|FILE", value_parser = allocators)]
+    given: Vec<Described>,
 }
 
-/// The allocators of one file.
+/// Allocators that one option describes.
 #[derive(Clone)]
-pub struct AllocatorFile(pub Vec<Allocator>);
+struct Described(Vec<Allocator>);
 
-fn allocates(text: &str) -> Result<AllocatorFunction, String> {
-    AllocatorFunction::parse(DescribedRole::Allocates, text)
-}
-
-fn releases(text: &str) -> Result<AllocatorFunction, String> {
-    AllocatorFunction::parse(DescribedRole::Releases, text)
-}
-
-fn reallocates(text: &str) -> Result<AllocatorFunction, String> {
-    AllocatorFunction::parse(DescribedRole::Reallocates, text)
-}
-
-fn allocators_file(path: &str) -> Result<AllocatorFile, String> {
-    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
-    let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
-    Allocator::file(&text)
-        .map(AllocatorFile)
-        .map_err(|why| format!("{path}:{why}"))
+/// Parses a description, or reads a file of them. No description is without parentheses.
+fn allocators(text: &str) -> Result<Described, String> {
+    if text.contains('(') && !std::path::Path::new(text).is_file() {
+        return Allocator::parse(text).map(|one| Described(vec![one]));
+    }
+    let bytes = std::fs::read(text).map_err(|error| error.to_string())?;
+    let contents = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+    Allocator::file(&contents)
+        .map(Described)
+        .map_err(|why| format!("{text}:{why}"))
 }
 
 impl Allocators {
     /// Returns true if there is any.
     pub fn is_used(&self) -> bool {
-        !self.alloc.is_empty()
-            || !self.free.is_empty()
-            || !self.realloc.is_empty()
-            || !self.files.is_empty()
+        !self.given.is_empty()
     }
 
-    /// Returns all of them, starting with those of the command line.
+    /// Returns all of them.
     pub fn all(&self) -> Vec<Allocator> {
-        let functions = [&self.alloc, &self.free, &self.realloc].map(|f| f.iter().cloned());
-        let functions: Vec<AllocatorFunction> = functions.into_iter().flatten().collect();
-        let first = functions.first().map(|f| f.selector.text.replace('!', " "));
-        let name = first.map(|first| self.heap_name.clone().unwrap_or(first));
-        let named = name.map(|name| Allocator { name, functions });
-        let of_files = self.files.iter().flat_map(|file| file.0.iter().cloned());
-        named.into_iter().chain(of_files).collect()
+        let all = self.given.iter().flat_map(|described| &described.0);
+        all.cloned().collect()
     }
 }
 
@@ -315,7 +346,7 @@ impl Tracing {
     /// action was chosen or every allocation is needed.
     pub fn for_running(&self) -> Tracing {
         let is_sampled = self.sample.is_some() || self.overhead.is_some();
-        let needs_all = matches!(self.access, Access::On | Access::Sampled);
+        let needs_all = matches!(self.access.access, Access::On | Access::Sampled);
         let otherwise = (!is_sampled && !needs_all).then_some(OnFull::Adapt);
         Tracing {
             on_full: self.on_full.or(otherwise),
@@ -328,11 +359,19 @@ impl Tracing {
         self.on_full == Some(OnFull::Adapt)
     }
 
+    /// Returns the functions to hook; all if there are none.
+    pub fn functions(&self) -> Vec<String> {
+        let mut chosen = self.settings.iter().rev();
+        let names = chosen.find_map(|setting| match setting {
+            Setting::Functions(names) => Some(names.clone()),
+            _ => None,
+        });
+        names.unwrap_or_default()
+    }
+
     /// Returns true if allocations are left out by size or by chance.
     pub fn is_selective(&self) -> bool {
-        let is_filtered =
-            self.min_size.is_some() || self.max_size.is_some() || !self.sizes.is_empty();
-        is_filtered || self.sample.is_some()
+        self.sizes.is_some() || self.sample.is_some()
     }
 }
 
@@ -342,4 +381,64 @@ pub struct StartOptions {
     /// Trace the processes that it starts, too
     #[arg(long)]
     pub follow_fork: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_ranges_or_exact() {
+        let all = |smallest, largest| Sizes {
+            smallest,
+            largest,
+            exact: Vec::new(),
+        };
+        assert_eq!(sizes("4K..1M"), Ok(all(Some(4096), Some(1 << 20))));
+        assert_eq!(sizes("10.."), Ok(all(Some(10), None)));
+        assert_eq!(sizes("..10"), Ok(all(None, Some(10))));
+        assert_eq!(sizes("64,128").map(|sizes| sizes.exact), Ok(vec![64, 128]));
+        for bad in ["", "x", "4K..x", "1,,2", "-1"] {
+            assert!(sizes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_setting_has_a_known_name_and_a_value() {
+        let known = [
+            "functions=malloc,free",
+            "unwind=fp",
+            "clock=tsc",
+            "ring-size=64K",
+            "drains=1",
+        ];
+        assert!(known.into_iter().all(|text| setting(text).is_ok()));
+        for bad in [
+            "",
+            "clock",
+            "clock=",
+            "clock=sun",
+            "ring-size=x",
+            "drains=0",
+            "depth=3",
+        ] {
+            assert!(setting(bad).is_err(), "{bad}");
+        }
+        assert_eq!(
+            setting("unwind=x").err().as_deref(),
+            Some("expected one of table, fp")
+        );
+    }
+
+    #[test]
+    fn only_sampled_accesses_have_a_budget() {
+        let sampled = accesses("sampled=5%").expect("it is right");
+        assert_eq!(
+            (sampled.access == Access::Sampled, sampled.budget),
+            (true, Some(0.05))
+        );
+        for bad in ["", "on=5%", "sampled=", "sampled=0"] {
+            assert!(accesses(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,11 +1,11 @@
 //! `view`: a recording as one HTML page, written to a file or served.
 
 use crate::output::say;
-use crate::report::{self, BlockArgs, WindowArgs, of_memory, open, sources as symbols};
+use crate::report::{self, BlockArgs, WindowArgs, open, sources as symbols};
 use crate::{scores, signals};
 use anyhow::Context;
 use memhook_foreign::check_output;
-use memhook_recording::{GroupLimit, Recording};
+use memhook_recording::Recording;
 use memhook_report::FormatOptions;
 use memhook_report::formats::{Html, write};
 use memhook_report::recorded::{Contents, Window, add_types};
@@ -25,11 +25,6 @@ const TURN: Duration = Duration::from_millis(200);
 pub struct Args {
     /// The recording (attach -o FILE.mhk); - is standard input
     file: PathBuf,
-    /// Show the mappings of the run (attach --mappings)
-    ///
-    /// Their recording is beside that of the heap: run.mappings.mhk beside run.mhk.
-    #[arg(long)]
-    mappings: bool,
     /// Write the page to this file [default: NAME.html]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -57,14 +52,8 @@ pub struct Args {
     /// The graph then shows both runs: red is more than in the older run, blue is less.
     #[arg(long, value_name = "OLD", conflicts_with = "from")]
     diff: Option<PathBuf>,
-    /// Longest pause within a group of blocks (0.1%, 5ms) [default: 0.1%]
-    ///
-    /// For the lifetime score: a new group begins after a pause longer than this without an allocation. It is a time,
-    /// or a percentage of the run time.
-    #[arg(long, value_name = "PAUSE", value_parser = scores::group)]
-    group: Option<GroupLimit>,
     #[command(flatten)]
-    scores: scores::CustomArgs,
+    scores: scores::Args,
     #[command(flatten)]
     shown: BlockArgs,
     #[command(flatten)]
@@ -75,25 +64,24 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let file = of_memory(&args.file, args.mappings)?;
-    let named = || named_after(&file);
+    let file = &args.file;
+    let named = || named_after(file);
     let path = args.output.clone().unwrap_or_else(named);
-    let inputs = std::iter::once(&file).chain(&args.diff);
+    let inputs = std::iter::once(file).chain(&args.diff);
     check_output(Some(&path), args.force || args.serve.is_some(), inputs)?;
-    let recording = open(&file)?;
+    let recording = open(file)?;
     check_scores(args, &recording)?;
     symbols::check_directories(args.source_dir.iter())?;
     let window = args.window.window(&recording)?;
     // Before the work: a port that is taken costs nothing then.
     let server = args.serve.map(bind).transpose()?;
     let wanted = contents(args, &recording);
-    let (mut profile, names) = report::read(&recording, &file, &args.symbols, window, wanted)?;
+    let (mut profile, names) = report::read(&recording, file, &args.symbols, window, wanted)?;
     let mut code = report::code_of(&recording);
     args.scores.add_to(&mut profile)?;
     add_types(&mut profile, &names);
     let mut has_focus = args.shown.apply(&mut profile, &names);
     if let Some(older) = &args.diff {
-        let older = &of_memory(older, args.mappings)?;
         let recording = open(older)?;
         check_scores(args, &recording)?;
         // The page shows the addresses of the new run.
@@ -111,7 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         profile = view::beside(profile, old);
     }
     if !has_focus {
-        return Err(args.shown.refuse(&file));
+        return Err(args.shown.refuse(file));
     }
     profile.sources = view::source_lines(&profile, &args.source_dir);
     let lacks_sources = args.source_dir.is_empty() && view::are_sources_named(&profile);
@@ -141,13 +129,13 @@ fn check_scores(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     if args.scores.formulas()?.is_empty() {
         return Ok(());
     }
-    recording.check_scores().context("--score")
+    recording.check_scores().context("--scores")
 }
 
 /// Returns the contents of the page other than the sites. Sites are scored as requested, if that is possible.
 fn contents(args: &Args, recording: &Recording) -> Contents {
     let mut contents = report::page_contents(&Html, recording);
-    if let (Some(scores), Some(group)) = (&mut contents.scores, args.group) {
+    if let (Some(scores), Some(group)) = (&mut contents.scores, args.scores.group()) {
         scores.group = group;
     }
     contents

@@ -157,7 +157,7 @@ fn note_rest(heap: &DescribedBlocks, searched: Sum, found: &mut Reached) {
         "they are not aligned to 8 bytes, hold blocks of another heap, are newer than the copy of the memory, or have \
          gone with the memory that they were cut out of"
     } else {
-        "none of its functions releases single blocks (--free-func)"
+        "none of its functions is known to release single blocks"
     };
     found.notes.push(format!(
         "it is not judged whether something reaches {} of {}: {why}",

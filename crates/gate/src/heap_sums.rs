@@ -98,12 +98,17 @@ impl HeapSums {
             0 => format!("{in_words} (limit 0)"),
             limit => format!("{in_words} (limit {})", bytes(limit)),
         };
-        let exceeded = check("--max-leaked", leaked.bytes, limits.leaked_bytes, &of_bytes);
+        let exceeded = check(
+            "--fail-on leaked",
+            leaked.bytes,
+            limits.leaked_bytes,
+            &of_bytes,
+        );
         if !exceeded {
             // A leaked block of 0 bytes is a leak, too.
             let of_blocks = |limit: u64| format!("{in_words} (limit {})", counted(limit, "block"));
             check(
-                "--max-leaked-blocks",
+                "--fail-on leaked-blocks",
                 leaked.blocks,
                 limits.leaked_blocks,
                 &of_blocks,
@@ -114,17 +119,25 @@ impl HeapSums {
         };
         let live = self.live().bytes;
         check(
-            "--max-live",
+            "--fail-on live",
             live,
             limits.live_bytes,
             &sum("live at the end", live),
         );
         let peak = self.peak_bytes;
-        check("--max-peak", peak, limits.peak_bytes, &sum("peak", peak));
+        check(
+            "--fail-on peak",
+            peak,
+            limits.peak_bytes,
+            &sum("peak", peak),
+        );
         let made = self.allocations;
-        check("--max-allocations", made, limits.allocations, &|limit| {
-            format!("{} (limit {})", counted(made, "allocation"), count(limit))
-        });
+        check(
+            "--fail-on allocations",
+            made,
+            limits.allocations,
+            &|limit| format!("{} (limit {})", counted(made, "allocation"), count(limit)),
+        );
         for limit in &limits.sites {
             let is_own = |site: &&AllocationSite| {
                 !has_several || site.heap.as_deref() == Some(self.name.as_str())
@@ -132,7 +145,7 @@ impl HeapSums {
             let sites = evidence.sites.iter().filter(is_own);
             let sites = sites.filter(|site| limit.is_about(site));
             let is: u64 = sites.map(|site| site.live.bytes).sum();
-            check("--max-site", is, Some(limit.bytes), &|most| {
+            check("--fail-on site", is, Some(limit.bytes), &|most| {
                 format!(
                     "sites of {} keep {} (limit {})",
                     limit.pattern,

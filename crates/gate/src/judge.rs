@@ -189,7 +189,7 @@ fn violated_scores(evidence: &Evidence, limits: &Limits) -> Vec<Violation> {
         && is < least
     {
         found.push(Violation {
-            option: "--min-lifetime-score",
+            option: "--fail-on lifetime-score",
             text: format!("lifetime score {is:.3} (limit {least})"),
         });
     }
@@ -201,7 +201,7 @@ fn violated_scores(evidence: &Evidence, limits: &Limits) -> Vec<Violation> {
             None => "unknown".to_owned(),
         };
         found.push(Violation {
-            option: "--min-usage-score",
+            option: "--fail-on usage-score",
             text: format!("usage score {is} (limit {least})"),
         });
     }

@@ -249,6 +249,38 @@ struct Described {
 }
 
 impl Allocator {
+    /// Parses a description on one line: `pool: alloc pool_alloc(size=arg2) -> ptr; free pool_free(ptr=arg1)`. Without
+    /// a name, the allocator is named after its first function.
+    pub fn parse(text: &str) -> Result<Allocator, String> {
+        let (name, text) = match text.split_once(": ") {
+            Some((name, rest)) if !name.contains('(') => (Some(name.trim()), rest),
+            _ => (None, text),
+        };
+        let functions = text.split(';').map(str::trim).filter(|one| !one.is_empty());
+        let functions = functions.map(|one| {
+            let (word, function) = one.split_once(' ').unwrap_or((one, ""));
+            let role = match word {
+                "alloc" => DescribedRole::Allocates,
+                "free" => DescribedRole::Releases,
+                "realloc" => DescribedRole::Reallocates,
+                _ => {
+                    return Err(format!(
+                        "'{}': expected alloc, free or realloc before a function, as in 'free pool_free(ptr=arg1)'",
+                        word.escape_debug()
+                    ));
+                }
+            };
+            AllocatorFunction::parse(role, function.trim())
+        });
+        let functions: Vec<AllocatorFunction> = functions.collect::<Result<_, _>>()?;
+        let first = functions.first().ok_or("no function of it is described")?;
+        let name = name.map_or_else(|| first.selector.text.replace('!', " "), str::to_owned);
+        let all = [Allocator { name, functions }];
+        check_allocators(&all)?;
+        let [one] = all;
+        Ok(one)
+    }
+
     /// Reads a file of allocators. A mistake is reported with its line and column.
     pub fn file(text: &str) -> Result<Vec<Allocator>, String> {
         let file: File = toml::from_str(text).map_err(|error| {
@@ -414,6 +446,30 @@ mod tests {
                 "{found}"
             );
             assert!(!found.contains('\n'), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_line_describes_one_allocator() {
+        let text = "my pool: alloc Pool::get(size=arg2) -> ptr; free Pool::put(ptr=arg1);";
+        let one = Allocator::parse(text).expect("it is right");
+        assert_eq!((one.name.as_str(), one.functions.len()), ("my pool", 2));
+        assert_eq!(one.functions[1].does.role, DescribedRole::Releases);
+        let unnamed = Allocator::parse("alloc libpool.so!get(size=arg1) -> ptr");
+        assert_eq!(unnamed.expect("it is right").name, "libpool.so get");
+        for (text, why) in [
+            ("", "no function"),
+            ("pool: ", "no function"),
+            (
+                "pool_get(size=arg1) -> ptr",
+                "expected alloc, free or realloc",
+            ),
+            ("free pool_put(ptr=arg1)", "allocates"),
+            ("alloc pool_get(size=arg9) -> ptr", "arg9"),
+            ("heap!: alloc get(size=arg1) -> ptr", "no name for a heap"),
+        ] {
+            let found = Allocator::parse(text).expect_err(text);
+            assert!(found.contains(why), "{text}: {found}");
         }
     }
 

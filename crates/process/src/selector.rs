@@ -137,8 +137,8 @@ impl Selector {
             .collect()
     }
 
-    /// Returns the only one found, or the one that was started last.
-    pub fn choose(&self, found: &[Candidate], newest: bool) -> Result<Chosen, SelectionError> {
+    /// Returns the only one found.
+    pub fn choose(&self, found: &[Candidate]) -> Result<Chosen, SelectionError> {
         match found {
             [] => Err(match &self.name {
                 Some(name) if self.group.is_none() => SelectionError::NoName {
@@ -148,11 +148,6 @@ impl Selector {
                 _ => SelectionError::None(self.to_string()),
             }),
             [only] => Ok(only.chosen()),
-            // Process ids are reused, so the start time is more reliable.
-            several if newest => Ok(several
-                .iter()
-                .max_by_key(|candidate| (candidate.started, candidate.pid))
-                .map_or(Chosen::now(0), Candidate::chosen)),
             several => Err(SelectionError::Several {
                 count: several.len(),
                 which: self.to_string(),
@@ -244,18 +239,14 @@ fn meant(name: &str) -> String {
     }
 }
 
-/// Returns the process with this id or name (`target`), in this control group, if it is the only one or the newest is
-/// wanted. A number is an id, and is sufficient; whether such a process exists is not checked.
-pub fn select(
-    target: Option<&str>,
-    group: Option<&str>,
-    newest: bool,
-) -> Result<Chosen, SelectionError> {
+/// Returns the process with this id or name (`target`), in this control group, if it is the only one.
+/// A number is an id, and is sufficient; whether such a process exists is not checked.
+pub fn select(target: Option<&str>, group: Option<&str>) -> Result<Chosen, SelectionError> {
     match target.map(str::parse) {
-        Some(Ok(pid)) if group.is_none() && !newest => Ok(Chosen::now(pid)),
+        Some(Ok(pid)) if group.is_none() => Ok(Chosen::now(pid)),
         _ => {
             let selector = Selector::of(target, group)?;
-            let chosen = selector.choose(&selector.look(), newest);
+            let chosen = selector.choose(&selector.look());
             chosen.map_err(|error| match error {
                 SelectionError::NoName { name, .. } => SelectionError::NoName {
                     hint: meant(&name),
@@ -332,10 +323,9 @@ mod tests {
             candidate(8, "x", "/x", &"y".repeat(100)),
         ];
         let x = named("x");
-        assert_eq!(x.choose(&found[..1], false), Ok(found[0].chosen()));
+        assert_eq!(x.choose(&found[..1]), Ok(found[0].chosen()));
         // The start times decrease while the ids increase.
-        assert_eq!(x.choose(&found, true), Ok(found[0].chosen()));
-        let several = x.choose(&found, false).unwrap_err().to_string();
+        let several = x.choose(&found).unwrap_err().to_string();
         assert_eq!(
             several,
             format!(
@@ -344,11 +334,11 @@ mod tests {
             )
         );
         assert_eq!(
-            x.choose(&[], true).unwrap_err().to_string(),
+            x.choose(&[]).unwrap_err().to_string(),
             "no process is named x: PID must be a number or the name of a process"
         );
         let many = vec![found[0].clone(); 20];
-        let text = x.choose(&many, false).unwrap_err().to_string();
+        let text = x.choose(&many).unwrap_err().to_string();
         assert!(text.ends_with(" and 12 more"), "{text}");
     }
 
@@ -362,7 +352,7 @@ mod tests {
         assert!(matches(None, "/web") && matches(Some("x"), "/web/a"));
         assert!(!matches(Some("y"), "/web") && !matches(Some("x"), "/other"));
         let selector = Selector::of(Some("x"), Some("/nowhere")).expect("both");
-        let nothing = selector.choose(&[], false);
+        let nothing = selector.choose(&[]);
         assert_eq!(
             nothing.unwrap_err().to_string(),
             "there is no process named x in the control group /nowhere"
@@ -371,9 +361,9 @@ mod tests {
 
     #[test]
     fn a_number_is_an_id() {
-        let chosen = select(Some("17"), None, false);
+        let chosen = select(Some("17"), None);
         assert_eq!(chosen.map(|chosen| chosen.pid), Ok(17));
-        let error = select(Some("no such name"), None, false);
+        let error = select(Some("no such name"), None);
         assert_eq!(
             error,
             Err(SelectionError::NoName {
@@ -381,13 +371,12 @@ mod tests {
                 hint: String::new(),
             })
         );
-        for (target, group, newest, why) in [
-            (None, None, true, SelectionError::Nothing),
-            (Some(""), Some("/"), false, SelectionError::Empty),
-            (Some("17"), None, true, SelectionError::Id(17)),
-            (Some("17"), Some("/"), false, SelectionError::Id(17)),
+        for (target, group, why) in [
+            (None, None, SelectionError::Nothing),
+            (Some(""), Some("/"), SelectionError::Empty),
+            (Some("17"), Some("/"), SelectionError::Id(17)),
         ] {
-            assert_eq!(select(target, group, newest), Err(why));
+            assert_eq!(select(target, group), Err(why));
         }
         assert_eq!(Selector::of(Some("17"), None), Err(SelectionError::Id(17)));
     }
@@ -405,7 +394,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let listed = is_listed();
-        let mistyped = select(Some("sleeep"), None, false);
+        let mistyped = select(Some("sleeep"), None);
         child.kill().unwrap();
         let when_a_zombie = {
             while !crate::has_ended(pid) {

@@ -125,7 +125,7 @@ pub struct ReportModel {
     /// Scores of the heap, with `--scores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<RunScores>,
-    /// Values of users' formulas, with `--score`.
+    /// Values of users' formulas, with a formula in `--scores`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub custom_scores: Vec<CustomScore>,
     /// Notable findings, with `--scores`.
@@ -429,7 +429,7 @@ pub struct SiteRow {
     /// Scores of the site, with `--scores`; `None` if it allocated nothing in the covered time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scores: Option<Scores>,
-    /// Values of users' formulas by name, with `--score`; `None` for a formula without a value.
+    /// Values of users' formulas by name, with a formula in `--scores`; `None` for a formula without a value.
     #[serde(skip_serializing_if = "CustomValues::is_empty")]
     pub custom_scores: CustomValues,
     /// Live bytes.

@@ -123,7 +123,7 @@ fn warnings(out: &mut String, model: &ReportModel, style: Style) -> Result {
     }
     if model.totals.lost_events > 0 {
         let lost = format!(
-            "{} lost: what follows is wrong by what they held. Try --ring-size 16M, or --on-full wait",
+            "{} lost: what follows is wrong by what they held. Try --set ring-size=16M, or --on-full wait",
             counted(model.totals.lost_events, "event")
         );
         writeln!(out, "{}", style.warning(&lost))?;

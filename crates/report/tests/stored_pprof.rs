@@ -12,7 +12,6 @@ use std::io::Write;
 fn names() -> PprofNames {
     PprofNames::new(NameSources {
         sysroots: vec!["/proc/self/no-such-root".into()],
-        without_cache: true,
         ..NameSources::default()
     })
 }

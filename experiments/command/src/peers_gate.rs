@@ -221,7 +221,7 @@ fn time(tool: Tool, gate: &Path, command: &[String]) -> Result<Timed, String> {
         }
         Tool::Gate => {
             let mut run = Command::new(gate);
-            run.args(["gate", "--max-leaked", "1G", "--allow-partial", "--"])
+            run.args(["gate", "--fail-on", "leaked > 1G", "--allow-partial", "--"])
                 .arg(&command[0]);
             run
         }

@@ -38,7 +38,7 @@ fn works() -> Vec<Work> {
     let all = |depth: u32| {
         vec![
             memhook("table", &format!("--depth {depth}")),
-            memhook("fp", &format!("--unwind fp --depth {depth}")),
+            memhook("fp", &format!("--set unwind=fp --depth {depth}")),
         ]
     };
     let probes = || {
@@ -78,7 +78,7 @@ fn works() -> Vec<Work> {
         1,
         vec![
             memhook("table", "--depth 10"),
-            memhook("pass-through", "--min-size 1G"),
+            memhook("pass-through", "--size 1G.."),
             memhook("sample 512 KiB", "--sample 524288"),
             Box::new(AfterDetach),
         ],

@@ -23,13 +23,13 @@ fn main() {
     // Few tools a cycle: the round without one shall not be long ago.
     for tools in [
         &[
-            ("pass-through", "--min-size 1G"),
+            ("pass-through", "--size 1G.."),
             ("sample 512 KiB", "--sample 524288"),
         ][..],
         &[
-            ("fp 5", "--unwind fp --depth 5"),
-            ("fp 10", "--unwind fp --depth 10"),
-            ("fp 20", "--unwind fp --depth 20"),
+            ("fp 5", "--set unwind=fp --depth 5"),
+            ("fp 10", "--set unwind=fp --depth 10"),
+            ("fp 20", "--set unwind=fp --depth 20"),
         ],
         &[
             ("table 5", "--depth 5"),

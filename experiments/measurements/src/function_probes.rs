@@ -66,7 +66,7 @@ impl FunctionProbe {
     pub fn place_at(self, pid: u32, function: &'static str) -> Result<(Placed, Duration), String> {
         let begin = Instant::now();
         let placed = match self {
-            FunctionProbe::Count => prober(pid, function, &["--count"])?,
+            FunctionProbe::Count => prober(pid, function, &[])?,
             FunctionProbe::Arguments => prober(pid, function, &["--args", "1"])?,
             FunctionProbe::Stack => prober(pid, function, &["--args", "1", "--stack"])?,
             FunctionProbe::Latency => prober(pid, function, &["--latency"])?,
@@ -79,7 +79,7 @@ impl FunctionProbe {
 /// How long `memhook-rs probe` takes to place a probe at each function that matches, of which there must be so many: in
 /// all, and with all threads held; milliseconds, as it tells.
 pub fn place_many(pid: u32, functions: &str, count: usize) -> Result<[f64; 2], String> {
-    let Placed::Prober(child) = prober(pid, functions, &["--count"])? else {
+    let Placed::Prober(child) = prober(pid, functions, &[])? else {
         return Err("no prober".into());
     };
     let report = report_of(child)?;

@@ -33,7 +33,6 @@ pub fn stored_pprof(bytes: &[u8]) {
     };
     let mut names = PprofNames::new(NameSources {
         sysroots: vec!["/proc/self/no-such-root".into()],
-        without_cache: true,
         ..NameSources::default()
     });
     let mut named = read.clone();

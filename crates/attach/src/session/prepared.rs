@@ -129,7 +129,7 @@ impl Prepared {
         let modules = TracedModules::of(&survey, &maps, files, vdso);
         let mut tables = known.tables();
         // From here on no finding about the target can refuse the attach.
-        let registered = make_tables(&mut tables, &modules, settings, reach, &idle, pid);
+        let registered = make_tables(&mut tables, &modules, reach, &idle, pid);
         if registered.is_some() {
             config.flags |= abi::flags::LONE_RECORDER;
         }
@@ -312,7 +312,6 @@ fn count_accesses(config: &mut Config, flag: u32) {
 fn make_tables(
     tables: &mut UnwindTables,
     modules: &TracedModules,
-    settings: &TraceConfig,
     reach: &Reach<'_>,
     idle: &IdleThreads,
     pid: i32,
@@ -321,11 +320,7 @@ fn make_tables(
         let registers = matches!(reach, Reach::Running) && !lone_recorder::is_alone(pid);
         let registering =
             registers.then(|| scope.spawn(|| lone_recorder::register_idle(pid, idle)));
-        if settings.keep_tables {
-            tables.find_or_compile(&modules.all());
-        } else {
-            tables.compile(&modules.all());
-        }
+        tables.find_or_compile(&modules.all());
         registering.and_then(|registering| registering.join().ok()?)
     });
     tracing::debug!("unwind tables are made");

@@ -265,10 +265,33 @@ impl Condition {
         (self.limits[0].quantity, self.limits[0].number)
     }
 
+    fn compares(&self, is_meant: impl Fn(Quantity) -> bool) -> bool {
+        self.limits.iter().any(|limit| is_meant(limit.quantity))
+    }
+
     /// Returns true if the condition depends on how long processes wait for memory.
     pub fn needs_pressure(&self) -> bool {
-        let mut quantities = self.limits.iter().map(|limit| limit.quantity);
-        quantities.any(|quantity| matches!(quantity, Quantity::Waiting { .. }))
+        self.compares(|quantity| matches!(quantity, Quantity::Waiting { .. }))
+    }
+
+    /// Returns true if it depends on live blocks, which only a trace knows.
+    pub fn needs_trace(&self) -> bool {
+        self.compares(|quantity| {
+            matches!(
+                quantity,
+                Quantity::Live | Quantity::Blocks | Quantity::Growth
+            )
+        })
+    }
+
+    /// Returns true if it depends on the resident memory of one process.
+    pub fn needs_process(&self) -> bool {
+        self.compares(|quantity| quantity == Quantity::Rss)
+    }
+
+    /// Returns true if it depends on the memory in use of a control group, or of the machine.
+    pub fn compares_limit(&self) -> bool {
+        self.compares(|quantity| matches!(quantity, Quantity::LimitShare | Quantity::LimitBytes))
     }
 }
 

@@ -25,7 +25,6 @@ pub fn is_snapshot(path: &Path) -> bool {
 pub fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     let of_runs = [
         ("--measure", args.measure.is_some()),
-        ("--mappings", args.mappings),
         ("--by", args.by != DiffBy::Site),
         ("--fail-on", args.fail_on.is_some()),
         ("--scores", args.scores.are_wanted()),

@@ -2,6 +2,7 @@
 
 mod command;
 mod judged;
+pub mod limits;
 pub mod options;
 mod recorded;
 

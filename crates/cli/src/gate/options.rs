@@ -1,19 +1,16 @@
 //! Options of `gate`.
 
+use super::limits::LimitOptions;
 use crate::exit_code;
 use crate::log;
 use crate::options::{ColorArgs, HoldLimit, Quiet};
 use crate::output::is_colored;
 use crate::report::sources;
-use crate::scores;
 use crate::target::Choice;
 use crate::tracing::Tracing;
 use anyhow::bail;
 use memhook_foreign::units;
-use memhook_gate::{
-    Baseline, Exceptions, JudgedPrograms, Limits, SiteLimit, Suppressions, Wrappers,
-};
-use memhook_recording::{GroupLimit, ScoreOptions};
+use memhook_gate::{Baseline, Exceptions, JudgedPrograms, Suppressions, Wrappers};
 use memhook_report::FormatOptions;
 use std::{
     ffi::OsString,
@@ -26,14 +23,14 @@ use std::{
 #[derive(clap::Args)]
 // These are refused, because a gate needs every allocation.
 #[command(mut_args(|arg| match arg.get_id().as_str() {
-    "sample" | "min_size" | "max_size" | "sizes" => arg.hide(true),
+    "sample" | "sizes" | "mappings" => arg.hide(true),
     _ => arg,
 }))]
 pub struct Args {
     /// The program and its arguments, or a recording (FILE.mhk)
     #[arg(
         required_unless_present_any = ["pid", "cgroup"],
-        conflicts_with_all = ["pid", "cgroup", "newest"],
+        conflicts_with_all = ["pid", "cgroup"],
         trailing_var_arg = true,
         value_name = "COMMAND"
     )]
@@ -63,7 +60,7 @@ pub struct Args {
     #[command(flatten)]
     pub running: RunningOptions,
     #[command(flatten)]
-    pub files: sources::FileArgs,
+    pub names: sources::Args,
     #[command(flatten)]
     pub tracing: Tracing,
 }
@@ -85,10 +82,10 @@ impl Args {
                 "a gate needs every allocation: leave out --sample, size filters and --on-full adapt"
             );
         }
-        if self.tracing.mappings && self.recording().is_none() {
+        if self.tracing.mappings {
             bail!(
                 "--mappings: a gate judges blocks while a program runs; for its mappings, record them (attach \
-                 --mappings -o FILE.mhk) and judge that: memhook-rs gate --mappings --growth FILE.mhk"
+                 --mappings -o FILE.mhk) and judge that: memhook-rs gate --growth FILE.mappings.mhk"
             );
         }
         let confidence = self.running.confidence;
@@ -177,118 +174,6 @@ pub struct RunningOptions {
     pub confidence: f64,
 }
 
-/// Limits of the verdict.
-#[derive(clap::Args)]
-#[command(next_help_heading = "Limits")]
-pub struct LimitOptions {
-    /// Bytes that may leak [default: 0]
-    ///
-    /// If only --max-leaked-blocks is given, the number of bytes has no limit.
-    #[arg(long, value_name = "BYTES", value_parser = units::size)]
-    max_leaked: Option<u64>,
-    /// Blocks that may leak [default: 0]
-    ///
-    /// If only --max-leaked is given, the number of blocks has no limit.
-    #[arg(long, value_name = "N")]
-    max_leaked_blocks: Option<u64>,
-    /// Bytes that may be live at the end
-    #[arg(long, value_name = "BYTES", value_parser = units::size)]
-    max_live: Option<u64>,
-    /// Bytes that may be live at any time
-    #[arg(long, value_name = "BYTES", value_parser = units::size)]
-    max_peak: Option<u64>,
-    /// Allocations that the program may make
-    #[arg(long, value_name = "N")]
-    max_allocations: Option<u64>,
-    /// Least lifetime score of the program, from 0 to 1
-    ///
-    /// The score compares the lifetime of blocks with that of the blocks allocated around them: loops that allocate in
-    /// each turn make it small. memhook-rs records the program for it, into a temporary file that it removes
-    /// afterwards.
-    #[arg(long, value_name = "SCORE", value_parser = score)]
-    min_lifetime_score: Option<f64>,
-    /// Least usage score of the program, from 0 to 1
-    ///
-    /// The score says how much of the blocks is read and written. The program has to report its accesses: see
-    /// `memhook-rs sdk`.
-    #[arg(long, value_name = "SCORE", value_parser = score)]
-    min_usage_score: Option<f64>,
-    /// Longest pause within a group of blocks [default: 0.1%]
-    ///
-    /// For the lifetime score: a time (5ms), or a percentage of the run time.
-    #[arg(long, value_name = "PAUSE", value_parser = scores::group, requires = "min_lifetime_score")]
-    group: Option<GroupLimit>,
-    /// Bytes that matching sites may have live
-    ///
-    /// The pattern is compared with functions, files and modules. Blocks that are live at the end count.
-    #[arg(long, value_name = "BYTES:PATTERN", value_parser = site_limit)]
-    max_site: Vec<SiteLimit>,
-    /// Percentage over the baseline to allow
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
-    tolerance: f64,
-}
-
-impl LimitOptions {
-    /// Returns the name of an option that limits leaks, if one is given.
-    pub fn of_leaks(&self) -> Option<&'static str> {
-        let bytes = self.max_leaked.map(|_| "--max-leaked");
-        bytes.or(self.max_leaked_blocks.map(|_| "--max-leaked-blocks"))
-    }
-
-    /// Returns the scoring of sites, if scores are limited.
-    pub fn scores(&self) -> Option<ScoreOptions> {
-        let group = self.group;
-        let is_limited = self.min_lifetime_score.or(self.min_usage_score);
-        is_limited.map(|_| scores::with_group(group))
-    }
-
-    /// Returns true if reads and writes must be known.
-    pub fn need_accesses(&self) -> bool {
-        self.min_usage_score.is_some()
-    }
-
-    /// The limits.
-    pub fn limits(&self) -> anyhow::Result<Limits> {
-        if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
-            bail!(
-                "--tolerance {}: a percentage from 0 up is needed",
-                self.tolerance
-            );
-        }
-        let none_given = self.max_leaked.is_none() && self.max_leaked_blocks.is_none();
-        let default = none_given.then_some(0);
-        Ok(Limits {
-            leaked_bytes: self.max_leaked.or(default),
-            leaked_blocks: self.max_leaked_blocks.or(default),
-            live_bytes: self.max_live,
-            peak_bytes: self.max_peak,
-            allocations: self.max_allocations,
-            lifetime_score: self.min_lifetime_score,
-            usage_score: self.min_usage_score,
-            sites: self.max_site.clone(),
-            tolerance_percent: self.tolerance,
-        })
-    }
-}
-
-/// A score: 0.5, or .5.
-fn score(text: &str) -> Result<f64, String> {
-    let score = text.parse::<f64>().ok();
-    let score = score.filter(|score| (0.0..=1.0).contains(score));
-    score.ok_or("expected a score from 0 to 1, like 0.5".into())
-}
-
-fn site_limit(text: &str) -> Result<SiteLimit, String> {
-    let parts = text
-        .split_once(':')
-        .filter(|(_, pattern)| !pattern.is_empty());
-    let (bytes, pattern) = parts.ok_or("expected BYTES:PATTERN, like 4K:Cache::insert")?;
-    Ok(SiteLimit {
-        bytes: units::size(bytes).map_err(|error| error.to_string())?,
-        pattern: pattern.to_owned(),
-    })
-}
-
 /// Exceptions to the verdict.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Exceptions")]
@@ -348,18 +233,12 @@ pub struct OutputOptions {
     /// error.
     #[arg(short, long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Write JUnit XML to this file (- is standard output)
-    #[arg(long, value_name = "FILE")]
-    junit: Option<PathBuf>,
-    /// Write SARIF to this file (- is standard output)
-    #[arg(long, value_name = "FILE")]
-    sarif: Option<PathBuf>,
-    /// Append Markdown to this file (- is standard output)
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    /// Print annotations for GitHub Actions
-    #[arg(long)]
-    github: bool,
+    /// Also write junit=FILE, sarif=FILE, markdown=FILE or github
+    ///
+    /// JUnit XML and SARIF replace the file; Markdown is appended to it. - is standard output. github prints
+    /// annotations for GitHub Actions. May be given several times.
+    #[arg(short, long = "output", value_name = "FORM=FILE", value_parser = output)]
+    outputs: Vec<Output>,
     /// Directory that source paths are relative to
     ///
     /// SARIF and annotations name files below it. The default is the current directory.
@@ -381,6 +260,35 @@ pub struct OutputOptions {
     verdict_only: bool,
 }
 
+/// Form of a verdict, and its file.
+#[derive(Clone)]
+enum Output {
+    Github,
+    File {
+        form: &'static str,
+        appends: bool,
+        path: PathBuf,
+    },
+}
+
+/// Parses `junit=FILE` and the like.
+fn output(text: &str) -> Result<Output, String> {
+    const FORMS: [(&str, bool); 3] = [("junit", false), ("sarif", false), ("markdown", true)];
+    if text == "github" {
+        return Ok(Output::Github);
+    }
+    let (name, path) = text.split_once('=').unwrap_or((text, ""));
+    let form = FORMS.into_iter().find(|(form, _)| *form == name);
+    match form {
+        Some((form, appends)) if !path.is_empty() => Ok(Output::File {
+            form,
+            appends,
+            path: path.into(),
+        }),
+        _ => Err("expected junit=FILE, sarif=FILE, markdown=FILE or github".into()),
+    }
+}
+
 impl OutputOptions {
     /// Returns all outputs. `is_beside_program` is true if standard output belongs to a started program.
     pub fn resolve(
@@ -388,26 +296,31 @@ impl OutputOptions {
         exceptions: &ExceptionOptions,
         is_beside_program: bool,
     ) -> memhook_gate::OutputOptions {
-        let forms = [
-            ("json", false, &self.json),
-            ("junit", false, &self.junit),
-            ("sarif", false, &self.sarif),
-            ("markdown", true, &self.markdown),
-        ];
-        let named = forms
-            .into_iter()
-            .filter_map(|(form, appends, path)| Some((form, appends, path.clone()?)));
+        let json = self.json.clone().map(|path| ("json", false, path));
+        let others = self.outputs.iter().filter_map(|output| match output {
+            Output::Github => None,
+            Output::File {
+                form,
+                appends,
+                path,
+            } => Some((*form, *appends, path.clone())),
+        });
+        let forms = json.into_iter().chain(others);
+        let github = self
+            .outputs
+            .iter()
+            .any(|output| matches!(output, Output::Github));
         let is_terminal = if is_beside_program {
             std::io::stderr().is_terminal()
         } else {
             std::io::stdout().is_terminal()
         };
-        let output_of_step = self.github.then(|| std::env::var_os("GITHUB_OUTPUT"));
+        let output_of_step = github.then(|| std::env::var_os("GITHUB_OUTPUT"));
         let output_of_step = output_of_step.flatten().filter(|path| !path.is_empty());
         memhook_gate::OutputOptions {
-            forms: named.collect(),
+            forms: forms.collect(),
             baseline: exceptions.write_baseline.clone(),
-            github: self.github,
+            github,
             github_output: output_of_step.map(PathBuf::from),
             suppressions: exceptions.gen_suppressions,
             is_verdict_only: self.verdict_only,

@@ -2,7 +2,7 @@
 
 use super::judged::Measure;
 use super::options::Args;
-use crate::report::{of_memory, open, sources};
+use crate::report::{open, sources};
 use anyhow::{Context, bail};
 use memhook_abi::flags;
 use memhook_gate::{NameSource, RecordedOptions, recorded_evidence, recorded_time};
@@ -12,7 +12,6 @@ use std::{path::Path, process::ExitCode, time::Duration};
 
 /// Runs the command.
 pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
-    let file = &of_memory(file, args.tracing.mappings)?;
     let recording = open(file)?;
     check(args, &recording)?;
     let mut measure = Measure::of(args, false)?;
@@ -26,11 +25,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
         needs_all_sites: measure.needs_all_sites(),
         scores: args.limits.scores(),
     };
-    let sources = sources::Args {
-        files: args.files.clone(),
-        cache: args.tracing.cache.clone(),
-    };
-    let symbols = sources::symbolizer(&recording, &sources)?;
+    let symbols = sources::symbolizer(&recording, &args.names)?;
     let source = NameSource::of_recording(&recording, symbols);
     let evidence = recorded_evidence(&recording, source, &options);
     let mut evidence = evidence.with_context(|| file.display().to_string())?;
@@ -40,7 +35,8 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
 
 /// Refuses questions that a recording, or this one, cannot answer.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
-    const OTHERS: &str = "--max-live, --max-peak, --max-allocations, --max-site, --min-lifetime-score, --min-usage-score, --baseline or --growth";
+    const OTHERS: &str =
+        "--fail-on with live, peak, allocations, site or a score, --baseline or --growth";
     if recording.is_summary() {
         bail!("the recording holds sums of intervals: a gate needs events (--record events)");
     }
@@ -52,14 +48,14 @@ fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     }
     if args.limits.need_accesses() {
         let checked = recording.check_accesses();
-        checked.context("--min-usage-score")?;
+        checked.context("--fail-on usage-score")?;
     }
     if args.running.growth {
         return Ok(());
     }
     if let Some(option) = args.limits.of_leaks() {
         bail!(
-            "{option}: a recording does not show what is reachable; use {OTHERS}, or judge the program itself"
+            "--fail-on {option}: a recording does not show what is reachable; use {OTHERS}, or judge the program itself"
         );
     }
     if !args.exceptions.has_baseline() && !args.limits.limits()?.has_any_but_leaks() {

@@ -36,7 +36,7 @@ pub struct Args {
     ///
     /// All processes with this name or in this control group are traced, until Ctrl-C or the end of
     /// --duration.
-    #[arg(long, conflicts_with_all = ["newest", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["dry_run"])]
     all: bool,
     /// Trace its children and their children, too
     ///
@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if export.is_some() && reports.tracing.mappings {
         bail!(
             "--mappings with -f: such a format holds one kind of memory; record with -o FILE.mhk, and then: \
-             memhook-rs report FILE.mhk --mappings -f FORMAT"
+             memhook-rs report FILE.mappings.mhk -f FORMAT"
         );
     }
     if export.is_some() && reports.tracing.allocators.is_used() {
@@ -233,7 +233,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Returns the settings to record a process for a time, like `attach --leaks --rss --pins`. Without an overhead, every
+/// Returns the settings to record a process for a time, like `attach --leaks --rss=pins`. Without an overhead, every
 /// call is recorded, and the memory is not looked at.
 pub fn examination(
     pid: i32,

@@ -25,13 +25,6 @@ const EVERY_BYTE: u64 = 1;
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Emit otel_memory:alloc and otel_memory:free
-    ///
-    /// alloc has the block's address, its size, and weighted_bytes: the size divided by the probability with which
-    /// such a block is reported. free has the address, and comes for blocks that were reported. They are USDT probes
-    /// with semaphores: while nobody listens, a call pays a load and a branch.
-    #[arg(long, required = true)]
-    otel_memory: bool,
     /// Report one allocation in this many bytes (64K, 1M)
     ///
     /// This is an average; 1 reports every allocation. Larger blocks are reported with a higher probability, and

@@ -2,7 +2,8 @@
 
 use super::signals::{self, NameWait};
 use crate::exit_code;
-use crate::report::{OutputArgs, parse};
+use crate::options::format;
+use crate::report::OutputArgs;
 use crate::target::Target;
 use memhook_abi::PROBE_ARGUMENTS;
 use memhook_attach::module_file;
@@ -35,9 +36,6 @@ pub struct Args {
     /// wildcards, which probe all matching functions that can be probed.
     #[arg(long, value_name = "NAMES", required = true, num_args = 1)]
     func: Vec<String>,
-    /// Count calls, in total and by thread; this is the default
-    #[arg(long)]
-    count: bool,
     /// Measure how long calls take, too: p50, p99 and the longest
     ///
     /// This places a jump at every exit of a function; a function without room for one is refused. A call that ends
@@ -74,12 +72,12 @@ pub struct Args {
     /// Show what would be written, and touch nothing
     #[arg(long, conflicts_with = "duration")]
     dry_run: bool,
-    /// Format: text, json, folded or flamegraph
+    /// Format: text, folded or flamegraph
     ///
     /// folded and flamegraph are the call stacks of --stack, with the probed function innermost.
-    #[arg(short, long, value_parser = parse::<FormatChoice>, default_value = "text")]
+    #[arg(short, long, value_parser = format, default_value = "text")]
     format: FormatChoice,
-    /// Same as --format json
+    /// Write JSON
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
     #[command(flatten)]

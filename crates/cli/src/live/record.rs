@@ -10,44 +10,63 @@ use memhook_report::output_name;
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 /// A file, if there is one.
 type Output = Option<PathBuf>;
-
-/// Contents of a recording.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum What {
-    /// Every event
-    Events,
-    /// The sums of each call stack in each interval: a small file, for long runs
-    Summary,
-}
 
 /// Options of a recording.
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 #[command(next_help_heading = "Recording")]
 pub struct Args {
-    /// What to record: events or summary
+    /// What to record: events, summary or summary=TIME
     ///
-    /// Without this option, all events are recorded if the name of the output file ends in .mhk.
-    #[arg(long, value_enum, value_name = "WHAT", requires = "output")]
-    record: Option<What>,
-    /// Interval of a summary
-    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "10s")]
-    summary_interval: Duration,
-    /// Stop at this file size (100M, 2G)
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    max_file_size: Option<u64>,
-    /// Number of latest files to keep
+    /// events, the default if the name of the output file ends in .mhk, records every event. summary records the sums
+    /// of each call stack in each interval (default: 10s): a small file, for long runs.
+    #[arg(long, value_name = "WHAT", requires = "output", value_parser = what)]
+    record: Option<Mode>,
+    /// Stop at this size (100M), or keep several files (100M,5)
     ///
-    /// With 2 or more, another file begins when one has reached --max-file-size: run.1.mhk, run.2.mhk,
-    /// and so on.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "max_file_size",
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    max_files: u32,
+    /// With a number of files, another file begins when one has reached the size: run.1.mhk, run.2.mhk, and so on.
+    /// Only this many of the latest files are kept.
+    #[arg(long, value_name = "SIZE[,FILES]", value_parser = file_size)]
+    max_file_size: Option<FileSize>,
+}
+
+/// Limit of the size of a file, and the number of files that are kept.
+#[derive(Clone, Copy, Debug)]
+struct FileSize {
+    bytes: u64,
+    files: u32,
+}
+
+/// Parses `events`, `summary` or `summary=10s`.
+fn what(text: &str) -> Result<Mode, String> {
+    let summary = |interval: &str| {
+        units::duration(interval)
+            .map(|interval| Mode::Summary { interval })
+            .map_err(|error| error.to_string())
+    };
+    match text.split_once('=') {
+        None if text == "events" => Ok(Mode::Events),
+        None if text == "summary" => summary("10s"),
+        Some(("summary", interval)) => summary(interval),
+        _ => Err("expected events, summary or summary=TIME".into()),
+    }
+}
+
+/// Parses `100M` or `100M,5`.
+fn file_size(text: &str) -> Result<FileSize, String> {
+    let (size, files) = text.split_once(',').unwrap_or((text, "1"));
+    let files = files
+        .parse()
+        .ok()
+        .filter(|files| (1..=10_000).contains(files));
+    Ok(FileSize {
+        bytes: units::size(size).map_err(|error| error.to_string())?,
+        files: files.ok_or("expected SIZE,FILES with up to 10000 files")?,
+    })
 }
 
 /// Minimum size of a recording, which the modules and stacks of a large program need.
@@ -56,7 +75,7 @@ const MIN_FILE_BYTES: u64 = 1 << 20;
 impl Args {
     /// Returns true if sums are recorded rather than events.
     pub fn is_summary(&self) -> bool {
-        self.record == Some(What::Summary)
+        matches!(self.record, Some(Mode::Summary { .. }))
     }
 
     /// Returns the files of the recording and of the reports; the name of an output decides which it is.
@@ -70,8 +89,10 @@ impl Args {
             if std::fs::metadata("/proc/self/fd/1").is_ok_and(|out| out.is_file()) {
                 bail!("-o -: standard output is a file; name it instead: -o FILE.mhk");
             }
-            if self.max_files > 1 {
-                bail!("--max-files with -o -: a stream is one recording; leave it out");
+            if self.max_file_size.is_some_and(|limit| limit.files > 1) {
+                bail!(
+                    "--max-file-size SIZE,FILES with -o -: a stream is one recording; leave FILES out"
+                );
             }
             return Ok((Some(PathBuf::from(STREAM)), None));
         }
@@ -88,12 +109,8 @@ impl Args {
 
     /// Returns the settings of the file. With `force`, it may overwrite another one.
     pub fn resolve(&self, force: bool, tracing: &Tracing) -> anyhow::Result<Options> {
-        let mode = match self.record.unwrap_or(What::Events) {
-            What::Events => Mode::Events,
-            What::Summary => Mode::Summary {
-                interval: self.summary_interval,
-            },
-        };
+        let mode = self.record.unwrap_or(Mode::Events);
+        let files = self.max_file_size.map_or(1, |limit| limit.files);
         if mode != Mode::Events {
             if tracing.sample_bytes().is_some() {
                 bail!(
@@ -105,19 +122,20 @@ impl Args {
                     "--record summary with --overhead or --on-full adapt: sums of samples are no estimates; use --record events"
                 );
             }
-            if self.max_files > 1 {
+            if files > 1 {
                 bail!(
-                    "--max-files with --record summary: such a recording stays in one file; leave it out"
+                    "--max-file-size SIZE,FILES with --record summary: such a recording stays in one file; leave FILES out"
                 );
             }
         }
-        if let Some(bytes) = self.max_file_size.filter(|&bytes| bytes < MIN_FILE_BYTES) {
+        let max_bytes = self.max_file_size.map(|limit| limit.bytes);
+        if let Some(bytes) = max_bytes.filter(|&bytes| bytes < MIN_FILE_BYTES) {
             bail!("--max-file-size {bytes}: at least 1M is needed");
         }
         Ok(Options {
             mode,
-            max_file_bytes: self.max_file_size,
-            max_parts: self.max_files,
+            max_file_bytes: max_bytes,
+            max_parts: files,
             overwrite: force,
             ..Options::default()
         })

@@ -30,11 +30,11 @@ pub fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
     match error.downcast_ref()? {
         ConfigError::AdaptedSamples => Some(": leave out --on-full adapt or --sample"),
         ConfigError::PartialAccesses => Some(
-            ": with --access on, leave --sample, --overhead, the sizes and --clock attacher out",
+            ": with --access on, leave --sample, --overhead, the sizes and --set clock=attacher out",
         ),
         ConfigError::TimedLooks => Some(": leave out --alloc-time or --access sampled"),
         ConfigError::PartialLooks => Some(
-            ": with --access sampled, leave --sample, --overhead, --on-full adapt, the sizes and --clock attacher out",
+            ": with --access sampled, leave --sample, --overhead, --on-full adapt, the sizes and --set clock=attacher out",
         ),
         ConfigError::OtherSamples => {
             Some(": with --overhead, leave --sample and --on-full adapt out")

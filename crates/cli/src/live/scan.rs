@@ -115,7 +115,7 @@ pub struct Args {
         long = "load",
         alias = "from",
         value_name = "FILE",
-        conflicts_with_all = ["process", "pid", "cgroup", "newest", "max_hold", "read_only"],
+        conflicts_with_all = ["process", "pid", "cgroup", "max_hold", "read_only"],
         help_heading = "Snapshots"
     )]
     from: Option<String>,
@@ -126,7 +126,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["process", "pid", "cgroup", "newest", "from", "twice", "snapshot", "max_hold", "read_only", "reclaim"],
+        conflicts_with_all = ["process", "pid", "cgroup", "from", "twice", "snapshot", "max_hold", "read_only", "reclaim"],
         help_heading = "Snapshots"
     )]
     core: Option<PathBuf>,

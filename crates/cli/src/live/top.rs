@@ -57,7 +57,7 @@ pub struct Args {
     /// Show a recording that is still being written (attach -o FILE.mhk)
     ///
     /// - reads it from a pipe, from another machine for example. The process itself is left alone.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["process", "pid", "newest", "cgroup", "follow_fork", "stale"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["process", "pid", "cgroup", "follow_fork", "stale"])]
     from: Option<PathBuf>,
     /// Editor for source lines (v) [default: $VISUAL, $EDITOR]
     ///

@@ -1,58 +1,74 @@
 //! Turns options about tracing into the configuration of a trace.
 
-use crate::gate::options::LimitOptions;
-use crate::tracing::{Access, Clock, DEPTH, OnFull, Stacks, Tracing, Unwind};
+use crate::gate::limits::LimitOptions;
+use crate::tracing::{Access, Clock, DEPTH, OnFull, Setting, Stacks, Tracing, Unwind};
 use memhook_attach::{ADAPTING_RING_BYTES, TraceConfig, USUAL_RING_BYTES};
 
 impl Tracing {
     /// The configuration that these options ask for.
     pub fn resolve(&self) -> TraceConfig {
-        TraceConfig {
+        let usual_ring = if self.adapts() {
+            ADAPTING_RING_BYTES
+        } else {
+            USUAL_RING_BYTES
+        };
+        let sizes = self.sizes.clone().unwrap_or_default();
+        let mut config = TraceConfig {
             depth: self.depth.unwrap_or(DEPTH),
-            functions: self.functions.clone(),
-            min_size: self.min_size,
-            max_size: self.max_size,
-            sizes: self.sizes.clone(),
+            functions: self.functions(),
+            min_size: sizes.smallest,
+            max_size: sizes.largest,
+            sizes: sizes.exact,
             sample_bytes: self.sample,
             overhead: self.overhead,
             stacks: match self.stacks {
                 Stacks::Alloc => memhook_attach::Stacks::Allocations,
                 Stacks::All => memhook_attach::Stacks::All,
             },
-            unwinding: match self.unwind {
-                Unwind::Table => memhook_attach::Unwinding::Tables,
-                Unwind::Fp => memhook_attach::Unwinding::FramePointers,
-            },
+            unwinding: memhook_attach::Unwinding::Tables,
             check_memo: self.check_memo,
-            clock: match self.clock {
-                Clock::Coarse => memhook_attach::Clock::Coarse,
-                Clock::Tsc => memhook_attach::Clock::Tsc,
-                Clock::Monotonic => memhook_attach::Clock::Monotonic,
-                Clock::Attacher => memhook_attach::Clock::Attacher,
-            },
-            ring_bytes: self.ring_size.unwrap_or(if self.adapts() {
-                ADAPTING_RING_BYTES
-            } else {
-                USUAL_RING_BYTES
-            }),
+            clock: memhook_attach::Clock::Coarse,
+            ring_bytes: usual_ring,
             on_full: match self.on_full {
                 None | Some(OnFull::Wait) => memhook_attach::OnFull::Wait,
                 Some(OnFull::Drop) => memhook_attach::OnFull::Drop,
                 Some(OnFull::Adapt) => memhook_attach::OnFull::Adapt,
             },
             max_memory: self.max_memory,
-            drains: self.drains,
+            drains: None,
             mappings: self.mappings,
             call_times: self.alloc_time,
             allocators: self.allocators.all(),
             keeps_released: false,
             emits: None,
-            keep_tables: !self.cache.no_symbol_cache,
-            accesses: match self.access {
+            accesses: match self.access.access {
                 Access::On => memhook_attach::Accesses::Needed,
                 Access::Auto | Access::Sampled | Access::Off => memhook_attach::Accesses::Off,
             },
+        };
+        for setting in &self.settings {
+            match setting {
+                // They are in `functions` already.
+                Setting::Functions(_) => {}
+                Setting::Unwind(Unwind::Table) => {
+                    config.unwinding = memhook_attach::Unwinding::Tables;
+                }
+                Setting::Unwind(Unwind::Fp) => {
+                    config.unwinding = memhook_attach::Unwinding::FramePointers;
+                }
+                Setting::Clock(clock) => {
+                    config.clock = match clock {
+                        Clock::Coarse => memhook_attach::Clock::Coarse,
+                        Clock::Tsc => memhook_attach::Clock::Tsc,
+                        Clock::Monotonic => memhook_attach::Clock::Monotonic,
+                        Clock::Attacher => memhook_attach::Clock::Attacher,
+                    };
+                }
+                Setting::RingSize(bytes) => config.ring_bytes = *bytes,
+                Setting::Drains(count) => config.drains = Some(*count),
+            }
         }
+        config
     }
 
     /// Like `resolve`, for a gate with these limits.
@@ -68,10 +84,10 @@ impl Tracing {
     /// Like `resolve`, for a trace that is recorded or not.
     pub fn resolve_recorded(&self, is_recorded: bool) -> TraceConfig {
         let mut config = self.resolve();
-        if is_recorded && self.access == Access::Auto {
+        if is_recorded && self.access.access == Access::Auto {
             config.accesses = memhook_attach::Accesses::IfTold;
         }
-        if is_recorded && self.access == Access::Sampled {
+        if is_recorded && self.access.access == Access::Sampled {
             config.accesses = memhook_attach::Accesses::Sampled;
         }
         config
@@ -79,7 +95,7 @@ impl Tracing {
 
     /// Refuses sampled accesses where nothing uses them.
     pub fn refuse_sampled_accesses(&self, command: &str) -> anyhow::Result<()> {
-        if self.access == Access::Sampled {
+        if self.access.access == Access::Sampled {
             anyhow::bail!(
                 "{command} has no scores of sampled accesses: use attach or run with --access sampled, or leave it out"
             );

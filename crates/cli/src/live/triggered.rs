@@ -1,6 +1,5 @@
-//! Requests of `--when` and `--then` while a process is traced.
+//! Requests of `--when` while a process is traced.
 
-use anyhow::bail;
 use memhook_attach::{Action, Again, Condition, Trace, Triggers};
 use memhook_ledger::Observer;
 use memhook_process::MemoryPressure;
@@ -16,51 +15,41 @@ const PERIOD: Duration = Duration::from_millis(100);
 #[group(skip)]
 #[command(next_help_heading = "Triggers")]
 pub struct Args {
-    /// Do something when this becomes true: 'live > 2G'
+    /// Act when a condition becomes true: 'live > 2G then report'
     ///
     /// A condition compares live (bytes), blocks (live ones), rss (bytes in memory), growth (live bytes a minute,
     /// over the last minute), limit (memory in use, as 90% or 512M of the limit of its memory cgroup or of the
     /// machine) or psi (share of the last second in which processes waited for memory) with a number by >, >=, < or
-    /// <=; several are joined by 'and'. Each --when needs a --then. It is checked ten times a second, and acts again
-    /// only after it has been false.
-    #[arg(long, value_name = "CONDITION", value_parser = condition)]
-    when: Vec<Condition>,
-    /// What to do: report, mark, detach, exec=...
+    /// <=; several are joined by 'and'. It is checked ten times a second, and acts again only after it has been false.
     ///
-    /// report writes a report, mark sets a mark named after the condition (or mark=NAME), detach ends the trace, and
-    /// exec=COMMAND runs a shell command, which finds the condition in MEMHOOK_WHEN and the process in MEMHOOK_PID.
-    #[arg(long, value_name = "ACTION", value_parser = action)]
-    then: Vec<Action>,
+    /// The action report writes a report, mark sets a mark named after the condition (or mark=NAME), detach ends the
+    /// trace, and exec=COMMAND runs a shell command, which finds the condition in MEMHOOK_WHEN and the process in
+    /// MEMHOOK_PID. May be given several times.
+    #[arg(long, value_name = "CONDITION then ACTION", value_parser = trigger)]
+    when: Vec<(Condition, Action)>,
 }
 
-fn condition(text: &str) -> Result<Condition, String> {
-    text.parse()
-        .map_err(|error: memhook_attach::ConditionError| error.to_string())
-}
-
-fn action(text: &str) -> Result<Action, String> {
-    text.parse().map_err(str::to_owned)
+fn trigger(text: &str) -> Result<(Condition, Action), String> {
+    let (condition, action) = text
+        .split_once(" then ")
+        .ok_or("expected CONDITION then ACTION, as in 'live > 2G then report'")?;
+    let condition = condition
+        .parse()
+        .map_err(|error: memhook_attach::ConditionError| error.to_string())?;
+    Ok((condition, action.trim().parse()?))
 }
 
 impl Args {
-    /// Refuses conditions without an action, actions without a condition, and quantities that the kernel does not
-    /// count.
+    /// Refuses quantities that the kernel does not count.
     pub fn check(&self) -> anyhow::Result<()> {
-        let (conditions, actions) = (self.when.len(), self.then.len());
-        if conditions != actions {
-            bail!(
-                "--when was given {conditions} times and --then {actions} times: each condition needs one action"
-            );
-        }
-        check_pressure(self.when.iter())
+        check_pressure(self.when.iter().map(|(condition, _)| condition))
     }
 
     /// Returns the triggers for the trace of a process.
     pub fn of(&self, pid: i32) -> Triggered {
-        let pairs = self.when.iter().cloned().zip(self.then.iter().cloned());
         Triggered {
             pid,
-            triggers: Triggers::new(pid, Again::Anew, pairs),
+            triggers: Triggers::new(pid, Again::Anew, self.when.iter().cloned()),
             next: Duration::ZERO,
             running: Vec::new(),
         }

@@ -26,21 +26,15 @@ const SAMPLE_BYTES: u64 = 16 << 10;
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Write a report when this much memory is used
+    /// Write a report when this becomes true: 'limit >= 90%'
     ///
-    /// A share of the limit of its memory cgroup or, if that has none, of the machine's memory. Another report follows
-    /// when half of the rest is used. Short for attach --when 'limit >= 90%'.
-    #[arg(long, value_name = "SHARE|SIZE", value_parser = at, default_value = "90%")]
-    at: Condition,
-    /// Write a report when it has more than this in memory
-    #[arg(long, value_name = "SIZE", value_parser = rss_above)]
-    rss_above: Option<Condition>,
-    /// Write a report when processes wait for memory
-    ///
-    /// In the kernel's syntax: 'some 150000 1000000' is 150 ms of waiting within a second, like attach --when 'psi >=
-    /// 15%'.
-    #[arg(long, value_name = "TRIGGER", value_parser = Condition::of_pressure)]
-    psi: Option<Condition>,
+    /// limit is the memory in use, as 90% or 512M of the limit of its memory cgroup or, if that has none, of the
+    /// machine's memory; another report follows when half of the rest is used. rss, as in 'rss > 2G', is of one
+    /// process. psi, as in 'psi >= 15%', is the share of the last second in which processes waited for memory; the
+    /// kernel's words are possible, too: 'some 150000 1000000'. May be given several times. Unless one of them compares
+    /// limit, there is also a report at 'limit >= 90%'.
+    #[arg(long, value_name = "CONDITION", value_parser = condition)]
+    when: Vec<Condition>,
     /// Write the reports into this directory
     #[arg(short, long, value_name = "DIRECTORY", required = true)]
     output: PathBuf,
@@ -67,26 +61,23 @@ pub struct Args {
     tracing: Tracing,
 }
 
-fn at(number: &str) -> Result<Condition, String> {
-    compared("limit >=", number)
-}
-
-fn rss_above(number: &str) -> Result<Condition, String> {
-    compared("rss >", number)
-}
-
-/// Returns the condition that compares a quantity with one number.
-fn compared(beginning: &str, number: &str) -> Result<Condition, String> {
-    let is_one = !number.contains(['<', '>']);
-    let text = format!("{beginning} {}", if is_one { number } else { "" });
-    text.parse()
-        .map_err(|error: ConditionError| format!("expected {}", error.expected))
+fn condition(text: &str) -> Result<Condition, String> {
+    if text.starts_with("some ") || text.starts_with("full ") {
+        return Condition::of_pressure(text);
+    }
+    let condition: Condition = text
+        .parse()
+        .map_err(|error: ConditionError| error.to_string())?;
+    if condition.needs_trace() {
+        return Err("watch compares limit, rss or psi; attach --when compares what is live".into());
+    }
+    Ok(condition)
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.tracing.refuse_sampled_accesses("watch")?;
-    triggered::check_pressure(args.psi.iter())?;
+    triggered::check_pressure(args.when.iter())?;
     if args.read_only.read_only {
         if args.target.whole_group()?.is_some() {
             anyhow::bail!("--read-only watches one process: give its PID or its name");
@@ -110,6 +101,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    /// Returns the conditions on one process, and those on its control group or the machine.
+    fn conditions(&self) -> anyhow::Result<(Vec<Condition>, Vec<Condition>)> {
+        let (of_process, mut others): (Vec<_>, Vec<_>) = self
+            .when
+            .iter()
+            .cloned()
+            .partition(Condition::needs_process);
+        if !self.when.iter().any(Condition::compares_limit) {
+            others.push("limit >= 90%".parse()?);
+        }
+        Ok((of_process, others))
+    }
+
     fn config(&self) -> TraceConfig {
         let mut tracing = self.tracing.with_depth(DEPTH_TO_ROOTS);
         if self.exact {

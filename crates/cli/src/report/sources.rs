@@ -6,44 +6,18 @@ use memhook_report::recorded::{self, NameSources};
 use memhook_symbols::{Bundle, Symbolizer};
 use std::path::PathBuf;
 
-/// Options about symbols.
+/// Options about names.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(skip)]
 #[command(next_help_heading = "Names")]
 pub struct Args {
-    #[command(flatten)]
-    pub files: FileArgs,
-    #[command(flatten)]
-    pub cache: CacheArgs,
-}
-
-/// Options about caches for later runs.
-#[derive(clap::Args, Clone, Debug, Default)]
-#[group(skip)]
-#[command(next_help_heading = "Names")]
-pub struct CacheArgs {
-    /// Look up all names anew, and keep none of them
-    ///
-    /// Unwind tables are compiled anew, too.
-    #[arg(long)]
-    pub no_symbol_cache: bool,
-}
-
-/// Options about files.
-#[derive(clap::Args, Clone, Debug, Default)]
-#[group(skip)]
-#[command(next_help_heading = "Names")]
-pub struct FileArgs {
     /// Root of the target's file system, or a copy of it
     #[arg(long, value_name = "DIR")]
     pub sysroot: Vec<PathBuf>,
-    /// Also look for debug files in this directory
+    /// Take names from this bundle (made by symbols pack) or directory
     ///
-    /// They are found by build-id (DIR/.build-id/ab/cdef.debug) or by name.
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
-    /// Take names from this bundle (made by symbols pack)
-    #[arg(long, value_name = "FILE")]
+    /// In a directory, debug files are found by build-id (DIR/.build-id/ab/cdef.debug) or by name.
+    #[arg(long, value_name = "PATH")]
     pub symbols: Vec<PathBuf>,
 }
 
@@ -66,14 +40,14 @@ pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symboliz
 
 /// Returns the sources of names that the options choose.
 pub fn name_sources(args: &Args) -> anyhow::Result<NameSources> {
-    let files = &args.files;
-    check_directories(files.sysroot.iter().chain(&files.debug_dir))?;
-    let bundles = files.symbols.iter().map(|path| Bundle::read(path));
+    check_directories(args.sysroot.iter())?;
+    let (directories, bundles): (Vec<_>, Vec<_>) =
+        args.symbols.iter().cloned().partition(|path| path.is_dir());
+    let bundles = bundles.iter().map(|path| Bundle::read(path));
     Ok(NameSources {
-        sysroots: files.sysroot.clone(),
-        debug_directories: files.debug_dir.clone(),
+        sysroots: args.sysroot.clone(),
+        debug_directories: directories,
         bundles: bundles.collect::<Result<_, _>>()?,
-        without_cache: args.cache.no_symbol_cache,
     })
 }
 

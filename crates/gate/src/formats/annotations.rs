@@ -43,7 +43,7 @@ fn annotations(judged: &Judgement, options: &FormatOptions) -> String {
     }
     let mut said = HashSet::new();
     let violations = judged.iter().flat_map(|verdict| &verdict.violations);
-    for violation in violations.filter(|v| !v.option.starts_with("--max-leaked")) {
+    for violation in violations.filter(|v| !v.option.starts_with("--fail-on leaked")) {
         if said.insert(&violation.text) {
             out += &format!("::error title=Memory limit::{}\n", data(&violation.text));
         }

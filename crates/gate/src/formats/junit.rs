@@ -62,7 +62,8 @@ fn suite(name: &str, judged: &Judgement, options: &FormatOptions) -> TestSuite {
         case.set_time(std::mem::take(&mut elapsed));
         suite.add_test_case(case);
     };
-    let is_of_leaks = |v: &Violation| ["--max-leaked", "--max-leaked-blocks"].contains(&v.option);
+    let is_of_leaks =
+        |v: &Violation| ["--fail-on leaked", "--fail-on leaked-blocks"].contains(&v.option);
     let is_several = judged.len() > 1;
     for leak in judged.leaks(|verdict| verdict.violations.iter().any(is_of_leaks)) {
         let noun = leak.verdict.evidence.subject.noun();

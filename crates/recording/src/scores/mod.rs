@@ -14,7 +14,7 @@
 //!
 //! By default the target's clock advances once a millisecond. Events with equal times are taken to be spread
 //! evenly over that time, in their order: so a chunk that is released before the clock advances has a
-//! short lifetime instead of none, and a group within one tick has a score. With `--clock tsc` each
+//! short lifetime instead of none, and a group within one tick has a score. With `--set clock=tsc` each
 //! event has a time of its own.
 
 #[cfg(test)]

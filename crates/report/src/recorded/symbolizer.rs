@@ -19,8 +19,6 @@ pub struct NameSources {
     pub debug_directories: Vec<PathBuf>,
     /// Names from earlier lookups.
     pub bundles: Vec<Bundle>,
-    /// True to look up every name in the files, and to cache none for later runs.
-    pub without_cache: bool,
 }
 
 /// Returns a symbolizer for a recording's modules. It finds their files by build-id.
@@ -45,7 +43,7 @@ pub(crate) fn symbolizer_of(sources: NameSources) -> (Symbolizer, (Vec<PathBuf>,
         roots: roots.clone(),
         debug_directories: sources.debug_directories,
         debuginfod: cache.as_ref().and_then(Debuginfod::from_environment),
-        cache: cache.filter(|_| !sources.without_cache),
+        cache,
         readers: None,
     });
     for bundle in sources.bundles {

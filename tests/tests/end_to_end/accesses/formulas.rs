@@ -4,8 +4,8 @@ use memhook_tests::programs::Folder;
 use memhook_tests::{Attacher, JsonSchema, Target, build_target, build_telling, run};
 use serde_json::{Value, json};
 
-const WASTE: &str = "waste = size * (1 - usage)";
-const PER_READ: &str = "per_read = size / reads";
+const WASTE: &str = "--scores=waste = size * (1 - usage)";
+const PER_READ: &str = "--scores=per_read = size / reads";
 
 /// Results of `accessed.cc` in each function: unused bytes, and bytes per read.
 const EXPECTED: [(&str, f64, Option<f64>); 7] = [
@@ -84,7 +84,7 @@ fn recordings(folder: &Folder) -> [String; 2] {
 fn values_are_exact_sorted_and_compared() {
     let folder = Folder::new("formulas");
     let [once, twice] = recordings(&folder);
-    let both = ["--score", WASTE, "--score", PER_READ];
+    let both = [WASTE, PER_READ];
     let of_report = [&["report", &once][..], &both].concat();
     let as_json = ["--json", "-T", "1000"];
     let report = parsed(&[&of_report[..], &as_json].concat());
@@ -155,7 +155,7 @@ fn values_are_exact_sorted_and_compared() {
 fn a_trace_has_them_at_its_end() {
     let program = build_telling("g++", "accessed", &[]);
     let mut target = Target::start(&program, &[]);
-    let options = ["--score", WASTE, "--score", PER_READ];
+    let options = [WASTE, PER_READ];
     let attacher = Attacher::start(&target, &options);
     target.go();
     target.expect("done");
@@ -173,14 +173,14 @@ fn time_in_the_allocator_is_a_variable() {
     let folder = Folder::new("formulas-timed");
     let file = folder.path("run.mhk");
     let mut target = Target::start(&build_target("scores", &["-O1", "-g"]), &[]);
-    let options = ["--alloc-time", "-o", &file, "--score", "cost = alloc_s"];
+    let options = ["--alloc-time", "-o", &file, "--scores=cost = alloc_s"];
     let attacher = Attacher::start(&target, &options);
     target.go();
     target.expect("done");
     let last = attacher.finish();
     assert!(target.finish().success());
     assert_eq!(last["custom_scores"][0]["name"], "cost", "{last}");
-    let words = ["report", &file, "--score", "cost = alloc_s * 1e9"];
+    let words = ["report", &file, "--scores=cost = alloc_s * 1e9"];
     let report = parsed(&[&words[..], &["--json", "-T", "1000"]].concat());
     let sites = report["sites"].as_array().expect("sites").iter();
     let mut timed = 0;
@@ -225,7 +225,8 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
         &["diff", &file, &file],
     ] {
         let with = |formula: &str, words: &[&str]| {
-            refused(&[command, &["--score", formula]].concat(), words);
+            let option = format!("--scores={}", formula.trim_start_matches("--scores="));
+            refused(&[command, &[&option]].concat(), words);
         };
         with(
             "waste = size * (1 - usge)",
@@ -242,29 +243,27 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
         );
     }
     refused(
-        &[
-            "report", &file, "--score", "a = size", "--score", "a = live",
-        ],
+        &["report", &file, "--scores=a = size", "--scores=a = live"],
         &["two scores with the name a"],
     );
     refused(
-        &["report", &file, "--score", "a = size", "--sort", "b"],
+        &["report", &file, "--scores=a = size", "--sort", "b"],
         &["--sort b: expected bytes, count, age, growth, time, score, or"],
     );
     refused(
-        &["report", &file, "--score", "a = size", "--by", "thread"],
+        &["report", &file, "--scores=a = size", "--by", "thread"],
         &["leave --by out"],
     );
     refused(
-        &["report", &file, "--score", "a = size", "--tree", "top-down"],
-        &["--score"],
+        &["report", &file, "--scores=a = size", "--tree", "top-down"],
+        &["--scores"],
     );
     refused(
         &["report", &file, "--sort", "a-b"],
         &["--sort a-b: expected"],
     );
     refused(
-        &["view", &sums, "--score", "a = size"],
+        &["view", &sums, "--scores=a = size"],
         &["sums of intervals"],
     );
     let json = folder.path("run.json");
@@ -272,17 +271,17 @@ fn what_is_wrong_is_said_in_one_line_with_the_column() {
         "report", &file, "--scores", "--json", "-T", "1000", "-o", &json,
     ]);
     refused(
-        &["diff", &json, &file, "--score", "a = size"],
+        &["diff", &json, &file, "--scores=a = size"],
         &["compare recordings"],
     );
-    let timed = "cost = alloc_s / blocks";
+    let timed = "--scores=cost = alloc_s / blocks";
     refused(
-        &["report", &file, "--score", timed],
+        &["report", &file, timed],
         &["'alloc_s' (column 8) is not known", "--alloc-time"],
     );
     // Before anything is traced.
     for access in ["off", "sampled"] {
-        let options = ["--access", access, "--score", PER_READ, "--", "/bin/true"];
+        let options = ["--access", access, PER_READ, "--", "/bin/true"];
         refused(&[&["run"][..], &options].concat(), &["'reads' (column 19)"]);
     }
 }

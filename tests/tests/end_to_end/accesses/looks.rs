@@ -38,7 +38,7 @@ fn watched(folder: &Folder, steps: &str) -> Option<Value> {
     let mut target = Target::start(&program, &[steps]);
     Watchpoint::reserve(target.pid() as i32, 0, true).ok()?;
     let file = folder.path("sampled.mhk");
-    let sampled = ["--access", "sampled", "--access-budget", "40%"];
+    let sampled = ["--access", "sampled=40%"];
     let options = [&["-o", &file, "--force", "--scores"][..], &sampled].concat();
     let attacher = Attacher::start(&target, &options);
     target.go();
@@ -148,7 +148,7 @@ fn what_cannot_be_drawn_is_refused_in_one_line() {
     };
     refused(&[], "add --scores");
     refused(
-        &["--scores", "--min-size", "100"],
+        &["--scores", "--size", "100.."],
         "with --access sampled, leave --sample",
     );
     refused(&["--scores", "--on-full", "adapt"], "--on-full adapt");

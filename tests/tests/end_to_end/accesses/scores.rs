@@ -97,7 +97,12 @@ fn sites_and_runs_are_scored() {
     assert!((number(&report["scores"]["variance"]["lifetime"]) - variance).abs() < 1e-9);
     // One group for the whole run: the loop is as bad as it can be.
     let arguments = [
-        "report", &file, "--scores", "--group", "100%", "--json", "-T", "1000",
+        "report",
+        &file,
+        "--scores=group=100%",
+        "--json",
+        "-T",
+        "1000",
     ];
     let one_group = json(&arguments);
     assert!(lifetime(&one_group, "looped") < 0.001);
@@ -271,21 +276,27 @@ fn differences_and_gates_look_at_scores() {
 
     // Scores lie between these two in any run of the program.
     let schema = JsonSchema::load("gate-1");
-    let (code, out, err) = run(&["gate", "--min-lifetime-score", ".0001", "--json=-", &bad]);
+    let (code, out, err) = run(&[
+        "gate",
+        "--fail-on",
+        "lifetime-score < .0001",
+        "--json=-",
+        &bad,
+    ]);
     assert_eq!(code, 0, "{err}");
     let verdict: Value = serde_json::from_str(&out).expect("JSON");
     schema.check(&verdict);
     assert_eq!(number(&verdict["evidence"]["scores"]["lifetime"]), old);
-    let (code, out, err) = run(&["gate", "--min-lifetime-score", ".9", &bad]);
+    let (code, out, err) = run(&["gate", "--fail-on", "lifetime-score < .9", &bad]);
     assert_eq!(code, 1, "{out}{err}");
     assert!(
         out.contains("lifetime score 0.") && out.contains("(limit 0.9)"),
         "{out}"
     );
-    let (code, _, err) = run(&["gate", "--min-usage-score", ".6", &bad]);
+    let (code, _, err) = run(&["gate", "--fail-on", "usage-score < .6", &bad]);
     assert_eq!((code, err.lines().count()), (2, 1), "{err}");
     assert!(
-        err.contains("--min-usage-score") && err.contains("sdk"),
+        err.contains("--fail-on usage-score") && err.contains("sdk"),
         "{err}"
     );
 }
@@ -295,7 +306,12 @@ fn differences_and_gates_look_at_scores() {
 fn a_started_program_is_held_to_its_score() {
     let program = build_target("scores", &["-O1", "-g"]);
     let program = program.to_str().expect("text");
-    let leaks = ["--max-leaked", "1G", "--max-leaked-blocks", "1000000"];
+    let leaks = [
+        "--fail-on",
+        "leaked > 1G",
+        "--fail-on",
+        "leaked-blocks > 1000000",
+    ];
     for (least, code, words) in [(".0001", 0, "PASSED"), (".9", 1, "(limit 0.9)")] {
         let arguments = [
             &["gate", "--min-lifetime-score", least],
@@ -351,12 +367,9 @@ fn what_cannot_be_scored_is_refused() {
         &["report", &whole, "--scores", "-f", "folded"],
         "text and JSON",
     );
+    refused(&["report", &whole, "--scores=group=0"], "more than 0 %");
     refused(
-        &["report", &whole, "--scores", "--group", "0"],
-        "more than 0 %",
-    );
-    refused(
-        &["gate", "--min-lifetime-score", "2", &whole],
+        &["gate", "--fail-on", "lifetime-score < 2", &whole],
         "from 0 to 1",
     );
     let target = Target::start(&build_target("scores", &["-O1", "-g"]), &[]);
@@ -370,7 +383,7 @@ fn what_cannot_be_scored_is_refused() {
         "add -o FILE.mhk",
     );
     refused(
-        &["gate", "-p", &pid, "--min-lifetime-score", ".5"],
+        &["gate", "-p", &pid, "--fail-on", "lifetime-score < .5"],
         "--duration",
     );
 }

@@ -197,13 +197,13 @@ fn what_is_not_told_is_refused_in_one_line() {
         assert_eq!(err.lines().count(), 1, "{err}");
     };
     refused(
-        &["gate", "--min-usage-score", ".5", &file],
+        &["gate", "--fail-on", "usage-score < .5", &file],
         "which bytes are read and written",
     );
     let no_callbacks = "does not report its reads and writes";
     refused(&["run", "--access", "on", "--", silent], no_callbacks);
     refused(
-        &["gate", "--min-usage-score", ".5", "--", silent],
+        &["gate", "--fail-on", "usage-score < .5", "--", silent],
         no_callbacks,
     );
     // Files of others are left alone.

@@ -28,7 +28,7 @@ const PLANTED: [(&str, &str, u64, u64); 18] = [
 fn every_function_is_recorded_and_behaves() {
     let program = build_target("all_functions", &[]);
     // The second run uses the wrappers for skipped calls.
-    for options in [vec![], vec!["--min-size", "0"]] {
+    for options in [vec![], vec!["--size", "0.."]] {
         let report = trace(&program, &options);
         expect_sites(&report, "all_functions.cc", &PLANTED);
         assert_eq!(report["totals"]["unknown_releases"], 0);
@@ -141,7 +141,7 @@ fn size_filters_leave_out_both_ends() {
     let program = build_target("all_functions", &[]);
     for (options, expected) in [
         (
-            vec!["-z", "119", "-Z", "143"],
+            vec!["--size", "119..143"],
             vec![
                 ("plant_aligned_alloc", "aligned_alloc", 8, 128),
                 ("plant_posix_memalign", "posix_memalign", 17, 119),
@@ -165,7 +165,7 @@ fn size_filters_leave_out_both_ends() {
 #[test]
 fn a_subset_of_functions() {
     let program = build_target("all_functions", &[]);
-    let report = trace(&program, &["--functions", "calloc,free"]);
+    let report = trace(&program, &["--set", "functions=calloc,free"]);
     expect_sites(
         &report,
         "all_functions.cc",

@@ -126,7 +126,7 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     // Up to the gap it was exact, and the live blocks at its beginning are known.
     let (from, to) = gaps(&recorded)[0];
     let at = format!("{}ms", (from * 1e3) as u64);
-    let before = json(&["report", &file, "--json", "-T", "1000", "--at", &at]);
+    let before = json(&["report", &file, "--json", "-T", "1000", "--to", &at]);
     assert_eq!(of_function(&before, "before"), (100, 0), "{before:#}");
     assert_eq!(before["gaps"], serde_json::json!([]));
     // A later window has its allocations, and reports the unknown blocks at its end.
@@ -147,7 +147,7 @@ fn tracing_goes_on_when_the_recorder_is_back() {
     assert_eq!(gaps(&behind).len(), 1);
 
     // A gate cannot tell.
-    let (code, out, errors) = run(&["gate", "--max-live", "1", &file]);
+    let (code, out, errors) = run(&["gate", "--fail-on", "live > 1", &file]);
     assert_eq!(code, 3, "{out}{errors}");
     assert!((out + &errors).contains("nothing was seen from "));
     assert!(target.finish().success());
@@ -285,7 +285,7 @@ fn a_program_that_was_started() {
 
 #[test]
 fn a_gate_gives_no_verdict() {
-    let mut program = Started::new(&["gate", "--max-live", "1"]);
+    let mut program = Started::new(&["gate", "--fail-on", "live > 1"]);
     program.told("b");
     program.forsake_and_come_back();
     let (code, errors) = program.end();

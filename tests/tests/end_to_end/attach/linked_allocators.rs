@@ -25,7 +25,7 @@ fn each_block_of_a_rust_service_on_mimalloc() {
     let Some(program) = build_service("mimalloc", "service_counted_on_mimalloc") else {
         return;
     };
-    for options in [&[][..], &["--min-size", "500"]] {
+    for options in [&[][..], &["--size", "500.."]] {
         let mut target = Target::start(&program, &[]);
         let attacher = Attacher::start(&target, options);
         target.go();

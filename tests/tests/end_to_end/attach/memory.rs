@@ -138,7 +138,7 @@ fn probes_that_a_small_container_cannot_pay_for_are_refused() {
         return;
     };
     let pid = target.pid().to_string();
-    let (code, out, errors) = run(&["probe", &pid, "--func", "*", "--count", "-d", "100ms"]);
+    let (code, out, errors) = run(&["probe", &pid, "--func", "*", "-d", "100ms"]);
     assert_eq!((code, out.as_str()), (2, ""), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("would be charged up to"), "{errors}");

@@ -50,15 +50,15 @@ fn a_region_without_control_block_is_used_again() {
 fn each_ring_size_has_one_region() {
     memhook_tests::patiently(|| {
         let target = Target::start(&build_target("hammer", &[]), &[]);
-        Attacher::start(&target, &["--ring-size", "1M"]).finish();
-        Attacher::start(&target, &["--ring-size", "64K"]).finish();
+        Attacher::start(&target, &["--set", "ring-size=1M"]).finish();
+        Attacher::start(&target, &["--set", "ring-size=64K"]).finish();
         let mappings = target.our_mappings();
         for size in ["1M", "64K", "64K", "1M", "64K"] {
-            Attacher::start(&target, &["--ring-size", size]).finish();
+            Attacher::start(&target, &["--set", &format!("ring-size={size}")]).finish();
             assert_eq!(target.our_mappings(), mappings, "{size}");
         }
         // The attacher that uses the later one is known too.
-        let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+        let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
         let (code, _, errors) = run(&["detach", &target.pid().to_string()]);
         assert_eq!(code, 2);
         assert!(errors.contains("already traced by memhook-rs "), "{errors}");

@@ -55,14 +55,14 @@ fn described_functions_that_throw_under_a_filter_that_kills_for_what_the_loader_
         return;
     }
     let pid = target.pid().to_string();
-    let described = ["--alloc-func", "pool_alloc(size=arg1) -> ptr"];
+    let described = ["--allocators", "alloc pool_alloc(size=arg1) -> ptr"];
     let (code, _, err) = run(&[&["attach", &pid, "-d", "1s"], &described[..]].concat());
     assert_eq!(code, 2, "{err}");
     assert!(err.contains("what dlopen calls"), "{err}");
     let mut changed = changed_code(target.pid());
     changed.retain(|place| !place.contains("memhook"));
     assert!(changed.is_empty(), "{changed:?}");
-    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+    let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
     target.go();
     target.expect("done");
     check(&attacher.finish());
@@ -86,7 +86,7 @@ fn every_attach_traces_operator_new() {
             return;
         }
         let first = Attacher::start(&target, &[]).finish();
-        let second = Attacher::start(&target, &["--ring-size", "64K"]);
+        let second = Attacher::start(&target, &["--set", "ring-size=64K"]);
         target.go();
         target.expect("done");
         let second = second.finish();
@@ -106,7 +106,7 @@ fn a_filter_that_kills() {
     Attacher::start(&target, &[]).kill();
     let (code, out, err) = run(&["detach", &target.pid().to_string()]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+    let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
     target.go();
     target.expect("done");
     check(&attacher.finish());
@@ -135,7 +135,7 @@ fn attachers_that_die_under_a_filter_that_kills_for_what_the_loader_calls() {
         attacher.kill().expect("it runs");
         attacher.wait().expect("it was killed");
     }
-    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+    let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
     target.go();
     target.expect("done");
     check(&attacher.finish());
@@ -168,7 +168,7 @@ fn libraries_opened_under_a_filter_that_kills() {
 #[test]
 fn a_filter_that_comes_later() {
     let mut target = Target::start(&program(), &["late"]);
-    let attacher = Attacher::start(&target, &["--ring-size", "64K"]);
+    let attacher = Attacher::start(&target, &["--set", "ring-size=64K"]);
     target.go();
     target.expect("filtered");
     // The attacher has looked at it by then, even if that stands still for a time.

@@ -44,7 +44,7 @@ fn thread_names(pid: u32) -> Vec<String> {
 
 /// Eight threads, and small rings.
 fn crowd(more: &[&str]) -> (Value, Truth) {
-    let options = ["--on-full", "adapt", "--ring-size", "64K"];
+    let options = ["--on-full", "adapt", "--set", "ring-size=64K"];
     trace_crowd(&[&["8", "100000"], more].concat(), &options)
 }
 
@@ -117,8 +117,8 @@ fn a_recording_has_the_weights_of_the_samples() {
             let options = [
                 "--on-full",
                 "adapt",
-                "--ring-size",
-                "64K",
+                "--set",
+                "ring-size=64K",
                 "--force",
                 "-o",
                 &name,
@@ -170,7 +170,7 @@ fn every_release_of_a_recorded_block_is_seen() {
 #[test]
 fn a_quiet_program_is_counted_exactly() {
     let mut target = Target::start(&build_target("sampled", &[]), &[]);
-    let options = ["--on-full", "adapt", "--ring-size", "64M"];
+    let options = ["--on-full", "adapt", "--set", "ring-size=64M"];
     let attacher = Attacher::start(&target, &options);
     let report = attacher.finish();
     assert!(report["sampling"].is_null(), "{report}");
@@ -205,7 +205,7 @@ fn a_running_program_keeps_its_speed_by_default() {
         let name = folder.path("run.mhk");
         let mut sampled = 0;
         for output in [&[][..], &["-o", &name, "--force"], &["--stacks", "all"]] {
-            let options = [&["--ring-size", "64K"], output].concat();
+            let options = [&["--set", "ring-size=64K"], output].concat();
             let (report, truth) = trace_crowd(&["8", "100000"], &options);
             check(&report, truth);
             sampled += u32::from(!report["sampling"].is_null());
@@ -230,7 +230,7 @@ fn all_is_counted_where_the_program_waits() {
             &["--record", "summary", "-o", &name, "--force"],
         ];
         for options in waiting {
-            let options = [&["--ring-size", "64K"], options].concat();
+            let options = [&["--set", "ring-size=64K"], options].concat();
             let (report, truth) = trace_crowd(&["8", "50000"], &options);
             assert!(report["sampling"].is_null(), "{report}");
             assert!(check(&report, truth).is_empty());

@@ -119,7 +119,7 @@ fn own_bytes(report: &Value) -> f64 {
 #[test]
 fn what_is_recorded_ends_with_its_own_release() {
     memhook_tests::patiently(|| {
-        for filter in [&[][..], &["--min-size", "1"]] {
+        for filter in [&[][..], &["--size", "1.."]] {
             let options = [&["--overhead", "0.5%"], filter].concat();
             let (report, truth) = trace(&options, &["64", "20000", "3", "release"]);
             assert_eq!(truth[3], 0.0);
@@ -140,7 +140,7 @@ fn a_recording_has_the_sums_of_the_report() {
     memhook_tests::patiently(|| {
         let folder = Folder::new("overhead-recorded");
         let name = folder.path("run.mhk");
-        for filter in [&[][..], &["--min-size", "1"]] {
+        for filter in [&[][..], &["--size", "1.."]] {
             let options = [&["--overhead", "0.5%", "--force", "-o", &name], filter].concat();
             let (report, truth) = trace(&options, &["64", "100000"]);
             deviations(&report, truth);

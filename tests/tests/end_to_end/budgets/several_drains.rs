@@ -11,7 +11,14 @@ fn is_drain(name: impl AsRef<str>) -> bool {
 #[test]
 fn several_drains_count_what_one_does() {
     memhook_tests::patiently(|| {
-        let options = ["--on-full", "wait", "--ring-size", "64K", "--drains", "2"];
+        let options = [
+            "--on-full",
+            "wait",
+            "--set",
+            "ring-size=64K",
+            "--set",
+            "drains=2",
+        ];
         for (program, stacks) in [
             (&["16", "100000"][..], &[][..]),
             (&["16", "100000", "release"], &["--stacks", "all"]),
@@ -33,7 +40,14 @@ fn several_drains_count_what_one_does() {
 #[test]
 fn several_drains_add_samples_up() {
     memhook_tests::patiently(|| {
-        let options = ["--on-full", "adapt", "--ring-size", "64K", "--drains", "2"];
+        let options = [
+            "--on-full",
+            "adapt",
+            "--set",
+            "ring-size=64K",
+            "--set",
+            "drains=2",
+        ];
         let mut sampled = 0;
         for _ in 0..3 {
             let (report, truth, _) = trace_crowd_by(&["8", "100000"], &options);
@@ -50,7 +64,14 @@ fn a_recording_has_one_drain() {
     memhook_tests::patiently(|| {
         let folder = memhook_tests::programs::Folder::new("one-drain");
         let name = folder.path("run.mhk");
-        let options = ["--on-full", "wait", "--ring-size", "64K", "--drains", "2"];
+        let options = [
+            "--on-full",
+            "wait",
+            "--set",
+            "ring-size=64K",
+            "--set",
+            "drains=2",
+        ];
         let options = [&options[..], &["-o", &name, "--force"]].concat();
         let (report, truth, threads) = trace_crowd_by(&["16", "50000"], &options);
         assert!(!threads.iter().any(is_drain), "{threads:?}");
@@ -67,10 +88,10 @@ fn a_number_of_drains_that_cannot_be() {
         ("5000", "processor"),
         ("two", "from 1 to"),
     ] {
-        let (code, output, errors) = run(&["attach", &pid, "--drains", count]);
+        let (code, output, errors) = run(&["attach", &pid, "--set", &format!("drains={count}")]);
         assert_eq!((code, output.as_str()), (2, ""), "{errors}");
         assert!(
-            errors.contains(why) && errors.contains("--drains"),
+            errors.contains(why) && errors.contains("drains="),
             "{errors}"
         );
     }

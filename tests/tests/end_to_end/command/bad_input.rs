@@ -64,13 +64,13 @@ fn arguments() {
         (vec!["attach", &own, "--size", "x"], "expected a size"),
         (vec!["attach", &own, "--max-memory", "1.5X"], "1.5G or 1T"),
         (vec!["attach", &own, "--overhead", "51%"], "up to 50%"),
+        (vec!["attach", &own, "--size", "10..5"], "no block can pass"),
         (
-            vec!["attach", &own, "-z", "10", "-Z", "5"],
-            "no block can pass",
+            vec!["attach", &own, "--set", "ring-size=1000"],
+            "power of two",
         ),
-        (vec!["attach", &own, "--ring-size", "1000"], "power of two"),
         (
-            vec!["attach", &own, "--functions", "mallok"],
+            vec!["attach", &own, "--set", "functions=mallok"],
             "no such function",
         ),
         (

@@ -96,6 +96,27 @@ fn the_short_help_has_one_line_for_each_option() {
     }
 }
 
+/// Options that every command has: --help, --verbose and --audit. They count once in the sum.
+const OF_ALL: usize = 3;
+
+/// A reader still finds the option.
+#[test]
+fn no_command_has_too_many_options() {
+    const MOST: usize = 40;
+    const MOST_IN_ALL: usize = 320;
+    let mut all = OF_ALL;
+    for words in COMMANDS {
+        let text = help(words, "--help", COLUMNS);
+        // Descriptions are indented deeper than options.
+        let options = text.lines().filter(|line| !line.starts_with("          "));
+        let count = option_lines(&options.collect::<Vec<_>>().join("\n")).len();
+        // Everybody knows --help.
+        assert!(count <= MOST + 1, "{words:?} has {count} options");
+        all += count - OF_ALL;
+    }
+    assert!(all <= MOST_IN_ALL, "there are {all} options in all");
+}
+
 /// Returns the command lines of our program in an example: `cat x | memhook-rs report -`
 /// contains one.
 fn command_lines(example: &str) -> Vec<Vec<String>> {

@@ -180,14 +180,14 @@ fn only_temporary_blocks() {
     );
     // It may be stopped while it is traced.
     until("it is said", || {
-        let report = attached(&target, &["--min-size", "50000"]);
+        let report = attached(&target, &["--size", "50000.."]);
         let is_said = report.contains(NOTHING) || report.contains("Nearly all of ");
         is_said && report.contains(&hint)
     });
     // The suggested command works.
     let folder = Folder::new("hints-temporary");
     let file = folder.path("run.mhk");
-    attached(&target, &["--min-size", "50000", "-o", &file]);
+    attached(&target, &["--size", "50000..", "-o", &file]);
     let (code, report, errors) = run(&["report", &file, "--measure", "allocated"]);
     assert_eq!(code, 0, "{errors}");
     assert!(

@@ -212,7 +212,8 @@ fn outputs_of_the_gate() {
     let (junit, summary) = (folder.path("junit.xml"), folder.path("summary.md"));
     let gate = |junit: &str, summary: &str| {
         let output = Command::new(binary())
-            .args(["gate", "--junit", junit, "--markdown", summary, "--"])
+            .args(["gate", &format!("--output=junit={junit}")])
+            .args([&format!("--output=markdown={summary}"), "--"])
             .arg(&program)
             .args(["ends", "exit"])
             .output()

@@ -58,7 +58,7 @@ fn leaks_at_the_end() {
     let leaks = |case: &str| {
         let folder = Folder::new("run-leaks");
         let file = folder.path("report.json");
-        let options = ["run", "--leaks", "-f", "json", "-q", "-o", &file];
+        let options = ["run", "--leaks", "--json", "-q", "-o", &file];
         let (code, text, errors) = run_program(&options, &file, &program, &[case]);
         assert_eq!(code, Some(0), "{errors}");
         let last = text.lines().rfind(|l| !l.is_empty()).expect("a report");

@@ -51,7 +51,7 @@ fn reports() {
     schema.check(&traced("sampled", &[], &["--sample", "8K"]));
     schema.check(&traced("many_blocks", &[], &["--max-memory", "16M"]));
     // More than any attacher takes at once.
-    let adapting = ["--on-full", "adapt", "--ring-size", "64K"];
+    let adapting = ["--on-full", "adapt", "--set", "ring-size=64K"];
     schema.check(&traced("crowd", &["16", "100000"], &adapting));
     for by in [
         "site", "frame", "function", "module", "thread", "size", "lifetime",
@@ -76,11 +76,11 @@ fn reports() {
     schema.check(&json(&["report", &gap, "--json", "--by", "function"]));
     let scored = folder.path("scored.mhk");
     traced("scores", &[], &["-o", &scored]);
-    let formula = ["--score", "turns = blocks / peak_blocks"];
+    let formula = ["--scores=turns = blocks / peak_blocks"];
     schema.check(&json(
         &[&["report", &scored, "--json"][..], &formula].concat(),
     ));
-    let kept = ["--overhead", "50%", "--rss", "--pins"];
+    let kept = ["--overhead", "50%", "--rss=pins"];
     schema.check(&traced("sampled", &[], &kept));
     // The tests of marks, of `stale`, of described allocators, of ends and of hints look at theirs.
     let mut unseen = unseen_but_estimates(&schema);
@@ -143,7 +143,7 @@ fn trees_pairs_and_differences() {
         diff.check(&json(&["diff", &old, file, "--json"]));
     }
     diff.check(&json(&["diff", &old, &scored, "--json", "-T", "1000"]));
-    let formula = ["--score", "turns = blocks / peak_blocks"];
+    let formula = ["--scores=turns = blocks / peak_blocks"];
     diff.check(&json(
         &[&["diff", &scored, &old, "--json"][..], &formula].concat(),
     ));
@@ -245,8 +245,13 @@ fn verdicts() {
         schema.check(&serde_json::from_str(&text).expect("JSON"));
     };
     verdict(0, &["--suppress", "nothing-like-it"], &cases, &["nothing"]);
-    verdict(1, &["--max-live", "0"], &cases, &["list"]);
-    let scored = ["--min-lifetime-score", ".000001", "--max-live", "0"];
+    verdict(1, &["--fail-on", "live > 0"], &cases, &["list"]);
+    let scored = [
+        "--fail-on",
+        "lifetime-score < .000001",
+        "--fail-on",
+        "live > 0",
+    ];
     verdict(1, &scored, &cases, &["list"]);
     verdict(0, &["--suppress", "^block$"], &cases, &["plain"]);
     verdict(1, &["--write-baseline", &baseline], &cases, &["plain"]);
@@ -255,7 +260,7 @@ fn verdicts() {
     let known = std::fs::read_to_string(&baseline).expect("written");
     std::fs::write(&baseline, known.replace("960", "96")).expect("written");
     verdict(1, &["--baseline", &baseline], &cases, &["plain"]);
-    let lossy = ["--on-full", "drop", "--ring-size", "64K"];
+    let lossy = ["--on-full", "drop", "--set", "ring-size=64K"];
     verdict(3, &lossy, &cases, &["hammer"]);
     let possible = build_target("possible", &["-O1", "-g"]);
     verdict(1, &["--show-possible"], &possible, &[]);
@@ -270,12 +275,8 @@ fn verdicts() {
 
     let pools = build_target("own_pools", &["-g", "-O2"]);
     let described = [
-        "--alloc-func",
-        "slab_get(size=arg2) -> ptr",
-        "--free-func",
-        "slab_put(ptr=arg2)",
-        "--heap-name",
-        "items",
+        "--allocators",
+        "items: alloc slab_get(size=arg2) -> ptr; free slab_put(ptr=arg2)",
     ];
     verdict(1, &described, &pools, &[]);
 

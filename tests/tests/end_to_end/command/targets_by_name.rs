@@ -71,11 +71,9 @@ fn by_name() {
         for pid in [first.pid(), second.pid()] {
             assert!(several.contains(&format!(" {pid} (")), "{several}");
         }
-        assert!(several.contains("--newest"), "{several}");
+        assert!(several.contains("pgrep -n"), "{several}");
     }
     assert!(refused(&["gate", "-p", name]).contains("2 processes"));
-    let newest = [name, "--newest"];
-    assert_eq!(pid_of_report(&newest), u64::from(second.pid()));
     assert!(first.finish().success() && second.finish().success());
 }
 
@@ -109,8 +107,6 @@ fn neither_a_number_nor_a_name() {
         assert!(said.contains("PID must be a number"), "{said}");
         let said = refused(&[command, "99999999999"]);
         assert!(said.contains("no process is named"), "{said}");
-        let said = refused(&[command, "17", "--newest"]);
-        assert!(said.contains("PID 17"), "{said}");
         let said = refused(&[command, "--cgroup", "/no/such/group"]);
         assert!(said.contains("/no/such/group"), "{said}");
     }
@@ -120,8 +116,8 @@ fn neither_a_number_nor_a_name() {
     assert!(said.contains("PID 17"), "{said}");
     let said = refused(&["attach", "--all", "x", "-o", "reports.%p.json"]);
     assert!(said.contains("%p"), "{said}");
-    let said = refused(&["scan", "--from", "x", "--newest"]);
-    assert!(said.contains("--newest"), "{said}");
+    let said = refused(&["scan", "--from", "x", "--cgroup", "/y"]);
+    assert!(said.contains("--cgroup"), "{said}");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn a_recording_that_comes_through_a_pipe() {
 fn heaps_that_are_described() {
     let mut target = Target::start(&build_target("own_pools", &["-g", "-O2"]), &["waits"]);
     let words = format!(
-        "{} --alloc-func 'slab_get(size=arg2) -> ptr' --free-func 'slab_put(ptr=arg2)' --heap-name items",
+        "{} --allocators 'items: alloc slab_get(size=arg2) -> ptr; free slab_put(ptr=arg2)'",
         target.pid()
     );
     let terminal = Terminal::start("top-heaps", &top_words(&words));

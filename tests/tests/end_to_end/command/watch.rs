@@ -24,7 +24,8 @@ impl Watch {
     /// Returns when this many processes of a group are traced.
     fn of_group(group: &MemoryBox, count: usize, directory: &str) -> Watch {
         let path = group.path().to_str().expect("text");
-        let mut watch = Watch::start(&["--cgroup", path, "--at", "80%", "-o", directory]);
+        let mut watch =
+            Watch::start(&["--cgroup", path, "--when", "limit >= 80%", "-o", directory]);
         watch.await_lines("Watching", count - 1);
         watch
     }
@@ -130,7 +131,15 @@ fn a_process_that_is_killed_leaves_its_site() {
         let said = folder.path("said");
         let exec = format!("echo $MEMHOOK_REASON $MEMHOOK_PID >> {said}; test -s $MEMHOOK_REPORT");
         let pid = target.pid().to_string();
-        let args = [&pid, "--at", "80%", "-o", &directory, "--exec", &exec];
+        let args = [
+            &pid,
+            "--when",
+            "limit >= 80%",
+            "-o",
+            &directory,
+            "--exec",
+            &exec,
+        ];
         // Half of the rounds by the name of the group.
         let of_group = ["--cgroup", group.path().to_str().expect("text")];
         let watch = match round {
@@ -299,10 +308,10 @@ fn the_last_reports_are_kept_of_one_run() -> bool {
     let pid = target.pid().to_string();
     let watch = Watch::start(&[
         &pid,
-        "--at",
-        "99.99%",
-        "--rss-above",
-        "16M",
+        "--when",
+        "limit >= 99.99%",
+        "--when",
+        "rss > 16M",
         "--keep",
         "1",
         "-o",
@@ -356,7 +365,7 @@ fn all_reports_get_their_names_of_one_run() -> bool {
     let folder = Folder::new("watch-names");
     let directory = folder.path("evidence");
     let pid = target.pid().to_string();
-    let args = [&*pid, "--rss-above", "5M", "--keep", "50", "--exact"];
+    let args = [&*pid, "--when", "rss > 5M", "--keep", "50", "--exact"];
     let cache = [("XDG_CACHE_HOME", "/dev/null")];
     let watch = Watch::start_with(&[&args[..], &["-o", &directory]].concat(), &cache);
     target.go();
@@ -384,29 +393,19 @@ fn bad_input_is_refused_in_one_line() {
     std::fs::write(&file, "").expect("written");
     let directory = folder.path("evidence");
     for (options, word) in [
-        (&["--at", "90%", "-o", &file][..], "file"),
-        (&["--at", "190%", "-o", &directory], "share"),
+        (&["-o", &file][..], "file"),
+        (&["--when", "limit >= 190%", "-o", &directory], "share"),
         (
-            &["--at", "90% and live > 1G", "-o", &directory],
-            "like 512M",
+            &["--when", "limit >= 90% and live > 1G", "-o", &directory],
+            "watch compares limit, rss or psi",
         ),
-        (&["--rss-above", "2%", "-o", &directory], "1.5G"),
-        (&["--at", "90%"], "--output"),
+        (&["--when", "rss > 2%", "-o", &directory], "1.5G"),
+        (&["--when", "limit >= 90%"], "--output"),
         (
-            &["--at", "90%", "--psi", "nonsense", "-o", &directory],
-            "--psi",
+            &["--when", "some nonsense", "-o", &directory],
+            "some 150000 1000000",
         ),
-        (
-            &[
-                "--at",
-                "90%",
-                "--cgroup",
-                "/no/such/group",
-                "-o",
-                &directory,
-            ],
-            "cgroup",
-        ),
+        (&["--cgroup", "/no/such/group", "-o", &directory], "cgroup"),
     ] {
         let (code, out, err) = run(&[&["watch", &pid], options].concat());
         assert_eq!((code, out.as_str()), (2, ""), "{options:?}: {err}");

@@ -57,7 +57,7 @@ fn later_steps_learn_leaks_bytes_and_the_sarif_file() {
         ("nothing", "", 0, "0", "0", "memhook-rs.sarif"),
         (
             "plain",
-            "--max-leaked 1K",
+            "--fail-on 'leaked > 1K'",
             0,
             "1",
             "960",
@@ -71,7 +71,7 @@ fn later_steps_learn_leaks_bytes_and_the_sarif_file() {
             "0",
             "memhook-rs.sarif",
         ),
-        ("plain", "--sarif own.sarif", 1, "1", "960", "own.sarif"),
+        ("plain", "-o sarif=own.sarif", 1, "1", "960", "own.sarif"),
     ] {
         let (status, log, outputs) = step(&folder, &format!("'{cases}' {case}"), options);
         assert_eq!(status, Some(code), "{case} {options}: {log}");

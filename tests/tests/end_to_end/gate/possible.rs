@@ -83,7 +83,7 @@ fn what_memcheck_calls_possibly_lost() {
         assert!(stack.contains("plant"), "{stack}");
     }
     // They fail no gate.
-    let (code, _, text) = gate(&["--show-possible", "--max-leaked", "1K"]);
+    let (code, _, text) = gate(&["--show-possible", "--fail-on", "leaked > 1K"]);
     assert_eq!(code, 0, "{text}");
     assert!(
         text.contains("possibly lost, by malloc: only pointers into blocks reach them"),
@@ -93,7 +93,7 @@ fn what_memcheck_calls_possibly_lost() {
         text.contains("of these possibly lost 706 B in 6 blocks"),
         "{text}"
     );
-    let (_, sarif, _) = gate(&["--show-possible", "--sarif", "-"]);
+    let (_, sarif, _) = gate(&["--show-possible", "-o", "sarif=-"]);
     let sarif: Value = serde_json::from_str(&sarif).expect("JSON");
     JsonSchema::of_others("sarif-2.1.0").check(&sarif);
     let results = sarif["runs"][0]["results"].as_array().expect("results");
@@ -101,12 +101,12 @@ fn what_memcheck_calls_possibly_lost() {
         .iter()
         .filter(|r| r["ruleId"] == "memory-possibly-lost");
     assert!(notes.clone().count() == rows.len() && notes.clone().all(|n| n["level"] == "note"));
-    let (_, junit, _) = gate(&["--show-possible", "--junit", "-"]);
+    let (_, junit, _) = gate(&["--show-possible", "-o", "junit=-"]);
     assert!(
         junit.contains("<system-out>") && junit.contains("possibly lost"),
         "{junit}"
     );
-    assert!(!gate(&["--junit", "-"]).1.contains("possibly lost"));
+    assert!(!gate(&["-o", "junit=-"]).1.contains("possibly lost"));
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn every_way_to_make_a_process() {
             "{text}"
         );
         // Within the limit; and the program's own failure comes first.
-        let (code, _, text) = gate(&["--max-leaked", "40"], &program, &[kind, "0"]);
+        let (code, _, text) = gate(&["--fail-on", "leaked > 40"], &program, &[kind, "0"]);
         assert_eq!(code, Some(0), "{kind}: {text}");
         let (code, _, text) = gate(&[], &program, &[kind, "7"]);
         assert_eq!(code, Some(7), "{kind}: {text}");
@@ -83,8 +83,10 @@ fn tests_that_make_runs_are_judged_without_an_option() {
     let [json, junit, sarif, markdown] =
         ["v.json", "v.xml", "v.sarif", "v.md"].map(|name| folder.path(name));
     let output = Command::new(binary())
-        .args(["gate", "--github", "--json", &json, "--junit", &junit])
-        .args(["--sarif", &sarif, "--markdown", &markdown])
+        .args(["gate", "-o", "github", "--json", &json])
+        .arg(format!("--output=junit={junit}"))
+        .arg(format!("--output=sarif={sarif}"))
+        .arg(format!("--output=markdown={markdown}"))
         .arg("--")
         .arg(installed("make"))
         .args(["-f", &makefile, "test"])
@@ -287,6 +289,11 @@ fn each_process_is_recorded_and_reported() {
     assert!(text(&folder.path(of_child)).contains("lose"), "{names:?}");
     assert!(!text(&file).contains("lose"));
     // A gate on the recording.
-    let site = ["gate", "--max-site", "39:^lose$", &folder.path(of_child)];
+    let site = [
+        "gate",
+        "--fail-on",
+        "site ^lose$ > 39",
+        &folder.path(of_child),
+    ];
     assert_eq!(memhook_tests::run(&site).0, 1);
 }

@@ -49,7 +49,7 @@ fn build(folder: &Path) {
 fn gate(folder: &Path) -> Output {
     Command::new(binary())
         .current_dir(folder)
-        .args(["gate", "--github", "--", "./xmltest"])
+        .args(["gate", "-o", "github", "--", "./xmltest"])
         .output()
         .expect("it runs")
 }

@@ -46,27 +46,32 @@ fn growth_limits_and_baselines() {
     for (options, file, code, words) in [
         (&growth[..], &leak, 1, "grows: "),
         (&growth, &cache, 0, "PASSED: no site keeps growing"),
-        (&["--max-live", "1K"], &cache, 1, "live at the end 4.0 KiB"),
         (
-            &["--max-live", "1M"],
+            &["--fail-on", "live > 1K"],
+            &cache,
+            1,
+            "live at the end 4.0 KiB",
+        ),
+        (
+            &["--fail-on", "live > 1M"],
             &cache,
             0,
             "PASSED: within the limits",
         ),
-        (&["--max-peak", "1K"], &cache, 1, "peak 4.0 KiB"),
+        (&["--fail-on", "peak > 1K"], &cache, 1, "peak 4.0 KiB"),
         (
-            &["--max-allocations", "100"],
+            &["--fail-on", "allocations > 100"],
             &cache,
             1,
             "allocations (limit 100)",
         ),
         (
-            &["--max-site", "1K:^replace$"],
+            &["--fail-on", "site ^replace$ > 1K"],
             &cache,
             1,
             "sites of ^replace$ keep 3.9 KiB",
         ),
-        (&["--max-site", "4K:^replace$"], &cache, 0, "PASSED"),
+        (&["--fail-on", "site ^replace$ > 4K"], &cache, 0, "PASSED"),
         (&["--baseline", &baseline], &cache, 0, "in the baseline"),
         (
             &["--baseline", &baseline],
@@ -89,7 +94,7 @@ fn growth_limits_and_baselines() {
 fn what_a_recording_cannot_answer_is_refused() {
     let folder = Folder::new("gate-refused");
     let whole = record(&folder, "leak", &[]);
-    let live = ["--max-live", "1G"];
+    let live = ["--fail-on", "live > 1G"];
     let refused = |options: &[&str], file: &str, word: &str| {
         let (code, out, err) = gate(options, file);
         assert_eq!((code, out.as_str()), (2, ""), "{options:?}: {err}");
@@ -99,11 +104,15 @@ fn what_a_recording_cannot_answer_is_refused() {
         );
     };
     refused(&[], &whole, "does not show what is reachable");
-    refused(&["--max-leaked", "0"], &whole, "--max-leaked: a recording");
     refused(
-        &["--max-leaked-blocks", "0"],
+        &["--fail-on", "leaked > 0"],
         &whole,
-        "--max-leaked-blocks: a recording",
+        "--fail-on leaked: a recording",
+    );
+    refused(
+        &["--fail-on", "leaked-blocks > 0"],
+        &whole,
+        "--fail-on leaked-blocks: a recording",
     );
     refused(&["--growth", "--warmup", "1h"], &whole, "--warmup");
     // Truncated in the middle: the rest is judged, but nothing passes.
@@ -113,11 +122,11 @@ fn what_a_recording_cannot_answer_is_refused() {
     let (code, out, err) = gate(&live, &cut);
     assert_eq!(code, 3, "{out}{err}");
     assert!(out.contains("\nNO VERDICT"), "{out}");
-    assert_eq!(gate(&["--max-live", "0"], &cut).0, 1);
+    assert_eq!(gate(&["--fail-on", "live > 0"], &cut).0, 1);
     let sums = record(&folder, "leak", &["--record", "summary"]);
     refused(&live, &sums, "sums of intervals");
     let sampled = record(&folder, "leak", &["--sample", "1K"]);
     refused(&live, &sampled, "leaves allocations out");
-    let large = record(&folder, "leak", &["--min-size", "70"]);
+    let large = record(&folder, "leak", &["--size", "70.."]);
     refused(&live, &large, "leaves allocations out");
 }

@@ -70,7 +70,7 @@ fn the_verdict_is_the_end_of_the_log() {
     let (_, _, text) = gate(&["--verdict-only"], &["plain"]);
     assert_eq!(text.trim_end(), verdict, "{text}");
     // A program that fails by itself did not pass.
-    let (status, _, text) = gate(&["--max-leaked", "1K"], &["ends", "exit 3"]);
+    let (status, _, text) = gate(&["--fail-on", "leaked > 1K"], &["ends", "exit 3"]);
     assert_eq!(status, Some(3), "{text}");
     let last = text.lines().last().unwrap_or_default();
     assert!(last.starts_with("1 leak within the limits"), "{text}");
@@ -80,21 +80,50 @@ fn the_verdict_is_the_end_of_the_log() {
 #[test]
 fn limits_and_exit_codes() {
     for (options, code) in [
-        (&["--max-leaked", "960"][..], 0),
-        (&["--max-leaked", "959"], 1),
-        (&["--max-leaked-blocks", "10"], 0),
-        (&["--max-leaked-blocks", "9", "--error-exitcode", "42"], 42),
-        (&["--max-leaked", "1K", "--max-peak", "1K"], 1),
+        (&["--fail-on", "leaked > 960"][..], 0),
+        (&["--fail-on", "leaked > 959"], 1),
+        (&["--fail-on", "leaked-blocks > 10"], 0),
         (
-            &["--max-leaked", "1K", "--max-live", "1G", "--max-peak", "1G"],
+            &["--fail-on", "leaked-blocks > 9", "--error-exitcode", "42"],
+            42,
+        ),
+        (&["--fail-on", "leaked > 1K", "--fail-on", "peak > 1K"], 1),
+        (
+            &[
+                "--fail-on",
+                "leaked > 1K",
+                "--fail-on",
+                "live > 1G",
+                "--fail-on",
+                "peak > 1G",
+            ],
             0,
         ),
-        (&["--max-leaked", "1K", "--max-site", "959:^block$"], 1),
-        (&["--max-leaked", "1K", "--max-site", "960:^block$"], 0),
-        (&["--max-leaked", "1K", "--max-allocations", "1"], 1),
+        (
+            &[
+                "--fail-on",
+                "leaked > 1K",
+                "--fail-on",
+                "site ^block$ > 959",
+            ],
+            1,
+        ),
+        (
+            &[
+                "--fail-on",
+                "leaked > 1K",
+                "--fail-on",
+                "site ^block$ > 960",
+            ],
+            0,
+        ),
+        (
+            &["--fail-on", "leaked > 1K", "--fail-on", "allocations > 1"],
+            1,
+        ),
         (&["--suppress", "^block$"], 0),
         (&["--suppress", "^bloc$"], 1),
-        (&["--max-site", "nonsense"], 2),
+        (&["--fail-on", "site nonsense"], 2),
         (&["--sample", "512K"], 2),
     ] {
         let (status, _, text) = gate(options, &["plain"]);
@@ -117,7 +146,7 @@ fn the_peak_is_no_less_than_what_lives_at_the_end() {
 
 #[test]
 fn nothing_passes_that_was_not_seen() {
-    let lossy = ["--on-full", "drop", "--ring-size", "64K"];
+    let lossy = ["--on-full", "drop", "--set", "ring-size=64K"];
     let (status, _, text) = gate(&lossy, &["hammer"]);
     assert_eq!(status, Some(3), "{text}");
     assert!(
@@ -164,16 +193,13 @@ fn a_baseline_holds_for_another_build() {
 fn several_outputs_at_once() {
     let folder = Folder::new("outputs");
     let [junit, sarif, markdown] = ["j.xml", "s.sarif", "m.md"].map(|name| folder.path(name));
-    let options = [
-        "--json",
-        "-",
-        "--junit",
-        &junit,
-        "--sarif",
-        &sarif,
-        "--markdown",
-        &markdown,
+    let forms = [
+        ("junit", &junit),
+        ("sarif", &sarif),
+        ("markdown", &markdown),
     ];
+    let forms = forms.map(|(form, path)| format!("--output={form}={path}"));
+    let options = [&["--json", "-"], &forms.each_ref().map(String::as_str)[..]].concat();
     let (status, out, text) = gate(&options, &["list"]);
     assert_eq!(status, Some(1), "{text}");
     let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
@@ -197,7 +223,7 @@ fn several_outputs_at_once() {
         both.contains("### FAILED") && both.contains("### PASSED"),
         "{both}"
     );
-    let (status, _, _) = gate(&["--junit", "/nonexistent/x.xml"], &["plain"]);
+    let (status, _, _) = gate(&["-o", "junit=/nonexistent/x.xml"], &["plain"]);
     assert_eq!(status, Some(2));
 }
 

@@ -225,35 +225,36 @@ fn mistakes_are_one_line() {
     );
     let cases: [(&[&str], &[&str]); 8] = [
         (
-            &["--alloc-func", "pool_aloc(size=arg2) -> ptr"],
+            &["--allocators", "alloc pool_aloc(size=arg2) -> ptr"],
             &["'pool_aloc'", "did you mean pool_alloc"],
         ),
         (
-            &["--alloc-func", "pool_alloc(size=arg7) -> ptr"],
+            &["--allocators", "alloc pool_alloc(size=arg7) -> ptr"],
             &["'arg7' is not in a register"],
         ),
         (
-            &["--alloc-func", "libnone.so!f(size=arg1) -> ptr"],
+            &["--allocators", "alloc libnone.so!f(size=arg1) -> ptr"],
             &["no module 'libnone.so'"],
         ),
         (
-            &["--alloc-func", "many_arguments(size=arg1) -> ptr"],
+            &["--allocators", "alloc many_arguments(size=arg1) -> ptr"],
             &["many_arguments cannot be traced", "arguments on the stack"],
         ),
         (
-            &["--alloc-func", "short_one(size=arg1) -> ptr"],
+            &["--allocators", "alloc short_one(size=arg1) -> ptr"],
             &["short_one cannot be traced"],
         ),
         (
             &[
-                "--alloc-func",
-                "pool_alloc(size=arg2) -> ptr",
-                "--free-func",
-                "pool_alloc(ptr=arg2)",
+                "--allocators",
+                "alloc pool_alloc(size=arg2) -> ptr; free pool_alloc(ptr=arg2)",
             ],
             &["the same function"],
         ),
-        (&["--free-func", "pool_free(ptr=arg2)"], &["allocates"]),
+        (
+            &["--allocators", "free pool_free(ptr=arg2)"],
+            &["allocates"],
+        ),
         (
             &["--allocators", mistake.path()],
             &["mistake.toml:3:10: ", "'arg9'"],
@@ -269,7 +270,7 @@ fn mistakes_are_one_line() {
     }
     assert_eq!(changed(target.pid()), [] as [String; 0]);
     // Without a trace, the blocks of such an allocator are unknown.
-    let options = ["--alloc-func", "pool_alloc(size=arg2) -> ptr"];
+    let options = ["--allocators", "alloc pool_alloc(size=arg2) -> ptr"];
     let (code, _, err) = run(&[&["gate", "--pid", &pid], &options[..]].concat());
     assert_eq!(code, 2, "{err}");
     assert!(err.contains("add --duration"), "{err}");
@@ -287,7 +288,7 @@ fn a_program_that_throws_on_another_allocator_is_refused() {
     }
     let mut target = Target::run(Command::new(program).env("LD_PRELOAD", library));
     let pid = target.pid().to_string();
-    let options = ["--alloc-func", "pool_alloc(size=arg2) -> ptr"];
+    let options = ["--allocators", "alloc pool_alloc(size=arg2) -> ptr"];
     let (code, _, err) = run(&[&["attach", &pid, "-d", "1s"], &options[..]].concat());
     assert_eq!(code, 2, "{err}");
     assert!(err.contains("the program can throw"), "{err}");
@@ -340,12 +341,8 @@ fn nothing_is_written_where_a_closed_library_was() {
         let attacher = Attacher::start(
             &target,
             &[
-                "--alloc-func",
-                "pool_alloc(size=arg1) -> ptr",
-                "--free-func",
-                "pool_free(ptr=arg1)",
-                "--heap-name",
-                "pool",
+                "--allocators",
+                "pool: alloc pool_alloc(size=arg1) -> ptr; free pool_free(ptr=arg1)",
             ],
         );
         target.go();
@@ -365,12 +362,10 @@ fn a_wrong_place_of_the_block_is_no_crash() {
     let program = build_target("wild_arguments", &["-g", "-O2"]);
     let traced = |place: &str| {
         let mut target = Target::start(&program, &[]);
-        let (alloc, free) = (
-            format!("wild_get(size=arg3, ptr=*{place}) -> 0"),
-            format!("wild_put(ptr=*{place})"),
+        let wild = format!(
+            "wild: alloc wild_get(size=arg3, ptr=*{place}) -> 0; free wild_put(ptr=*{place})"
         );
-        let options = ["--heap-name", "wild", "--alloc-func", &alloc];
-        let attacher = Attacher::start(&target, &[&options[..], &["--free-func", &free]].concat());
+        let attacher = Attacher::start(&target, &["--allocators", &wild]);
         target.go();
         target.expect("done");
         let report = attacher.finish();

@@ -118,8 +118,8 @@ fn each_heap_is_judged() {
 
     // A description that takes a size for a pointer makes a wrong report, and no crash.
     let mut mistaken = Command::new(binary());
-    mistaken.args(["gate", "--json", "-", "--alloc-func"]);
-    mistaken.args(["area_get(size=arg2:32, ptr=*arg1) -> 0", "--"]);
+    mistaken.args(["gate", "--json", "-", "--allocators"]);
+    mistaken.args(["alloc area_get(size=arg2:32, ptr=*arg1) -> 0", "--"]);
     let output = mistaken.arg(&program).arg("without").output();
     let output = output.expect("it runs");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -182,10 +182,8 @@ fn heaps_are_watched_and_functions_diagnosed() {
     let (code, out, _) = run(&[
         "doctor",
         &pid,
-        "--alloc-func",
-        "slab_get(size=arg2) -> ptr",
-        "--free-func",
-        "slab_pit(ptr=arg2)",
+        "--allocators",
+        "alloc slab_get(size=arg2) -> ptr; free slab_pit(ptr=arg2)",
     ]);
     assert_eq!(code, 2, "{out}");
     let refused = out.lines().find(|line| line.starts_with("slab_pit"));

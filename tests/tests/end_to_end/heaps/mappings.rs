@@ -111,14 +111,15 @@ fn every_way_to_map() {
     target.expect("done");
     attacher.finish();
     assert!(target.finish().success());
-    let report = |options: &[&str]| -> Value {
-        let command = [&["report", recording, "--json", "--top", "100"], options].concat();
+    let beside = recording.replace(".mhk", ".mappings.mhk");
+    let report = |recording: &str| -> Value {
+        let command = ["report", recording, "--json", "--top", "100"];
         let output = Command::new(binary()).args(command).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    expect_planted(&report(&["--mappings"]));
-    let heap = report(&[]);
+    expect_planted(&report(&beside));
+    let heap = report(recording);
     assert!(of_heap(&heap));
     // Resident memory over time.
     let resident = heap["resident"].as_array().unwrap();
@@ -133,29 +134,21 @@ fn every_way_to_map() {
         assert_eq!(found, code, "{words:?}: {errors}");
         errors
     };
-    ends_with(0, &["diff", "--mappings", recording, recording]);
+    ends_with(0, &["diff", &beside, &beside]);
     ends_with(
         0,
         &[
             "report",
-            "--mappings",
             "-f",
             "pprof",
             "-o",
             &format!("{recording}.pb.gz"),
-            recording,
+            &beside,
         ],
     );
-    ends_with(0, &["gate", "--mappings", "--max-live", "100M", recording]);
-    ends_with(1, &["gate", "--mappings", "--max-live", "1M", recording]);
-    // A recording that is missing, and requests that make no sense.
-    let beside = directory.join("run.mappings.mhk");
-    std::fs::remove_file(beside).unwrap();
-    let errors = ends_with(2, &["report", "--mappings", recording]);
-    assert!(
-        errors.contains("was not recorded with --mappings"),
-        "{errors}"
-    );
+    ends_with(0, &["gate", "--fail-on", "live > 100M", &beside]);
+    ends_with(1, &["gate", "--fail-on", "live > 1M", &beside]);
+    // Requests that make no sense.
     let errors = ends_with(2, &["gate", "--mappings", "--", program.to_str().unwrap()]);
     assert!(errors.contains("a gate judges blocks"), "{errors}");
     let pid = std::process::id().to_string();

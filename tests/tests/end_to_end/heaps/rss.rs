@@ -239,7 +239,7 @@ fn what_pins_the_memory_of_a_traced_process() {
     let schema = JsonSchema::load("rss-1");
     let program = build_target("pinned_pages", &[]);
     let mut target = Target::run(Command::new(&program).args(["2", "trimmed", "traced"]));
-    let options = ["--rss", "--pins"];
+    let options = ["--rss=pins"];
     let attacher = Attacher::start(&target, &options);
     target.go();
     target.expect("ready");

@@ -9,15 +9,7 @@ fn libraries_can_be_probed_after_an_attach() {
     for _ in 0..2 {
         let (code, _, errors) = run(&["attach", &pid, "-d", "100ms"]);
         assert_eq!(code, 0, "{errors}");
-        let (code, _, errors) = run(&[
-            "probe",
-            &pid,
-            "--func",
-            "libc!write",
-            "--count",
-            "-d",
-            "100ms",
-        ]);
+        let (code, _, errors) = run(&["probe", &pid, "--func", "libc!write", "-d", "100ms"]);
         assert_eq!(code, 0, "{errors}");
     }
     target.go();

@@ -208,7 +208,7 @@ fn a_file_has_the_probes_for_those_who_look_at_files() {
     let kept = folder.path(&format!("memhook-hook-{}.so", target.pid()));
     std::fs::set_permissions(&kept, Permissions::from_mode(0o666)).expect("ours");
     let pid = target.pid().to_string();
-    let (code, _, errors) = run(&["emit", &pid, "--otel-memory", "--object-dir", place]);
+    let (code, _, errors) = run(&["emit", &pid, "--object-dir", place]);
     assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("somebody else may write it"), "{errors}");
     // The kept file was used again; after the removal there is one more copy.
@@ -442,7 +442,7 @@ fn what_cannot_be_is_refused() {
     let target = emitted();
     let pid = target.pid().to_string();
     let refused = |options: &[&str], why: &str| {
-        let (code, out, errors) = run(&[&["emit", &pid, "--otel-memory"], options].concat());
+        let (code, out, errors) = run(&[&["emit", &pid], options].concat());
         assert_eq!((code, out.as_str()), (2, ""), "{options:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
         assert!(errors.contains(why), "{errors}");
@@ -458,14 +458,11 @@ fn what_cannot_be_is_refused() {
     std::fs::write(&in_the_way, "something else").expect("written");
     refused(&["--object-dir", &place], "not the hook of this version");
     assert_eq!(std::fs::read(&in_the_way).expect("kept"), b"something else");
-    let (code, _, errors) = run(&["emit", &pid]);
-    assert_eq!(code, 2);
-    assert!(errors.contains("--otel-memory"), "{errors}");
     assert_eq!(target.our_mappings(), 0, "{}", target.maps());
     assert!(target.finish().success());
 
     let target = Target::start(&build_target("emitted", &["-static"]), &[]);
-    let (code, _, errors) = run(&["emit", &target.pid().to_string(), "--otel-memory"]);
+    let (code, _, errors) = run(&["emit", &target.pid().to_string()]);
     assert_eq!(code, 2, "{errors}");
     assert!(
         errors.contains("listeners find probes only in what it loads"),
@@ -488,7 +485,7 @@ fn the_file_is_where_the_process_finds_it() {
     let mut command = Command::new(unshare());
     let mut target = Target::run(command.args(["--mount", "sh", "-c", &script]));
     let pid = target.pid().to_string();
-    let refused = ["emit", &pid, "--otel-memory", "--object-dir", &noexec];
+    let refused = ["emit", &pid, "--object-dir", &noexec];
     let (code, _, errors) = run(&refused);
     assert_eq!(code, 2, "{errors}");
     assert!(errors.contains("is mounted noexec"), "{errors}");

@@ -96,8 +96,8 @@ fn bad_input() {
             vec!["report", &good, "--from", "soon"],
             "a time since the attach",
         ),
-        (vec!["report", &good, "--at", "1h"], "the recording ends"),
-        (vec!["report", &good, "--at", "700"], "the unit is missing"),
+        (vec!["report", &good, "--to", "1h"], "the recording ends"),
+        (vec!["report", &good, "--to", "700"], "the unit is missing"),
         (vec!["report", &good, "-f", "word"], "unknown format"),
         (
             vec!["report", &good, "--measure", "hope"],
@@ -198,7 +198,7 @@ fn what_cannot_be_recorded_is_said_before_the_attach() {
         (vec!["-o", &taken], "exists already"),
         (vec!["-o", &nowhere], "cannot write"),
         (vec!["-o", &new, "--max-file-size", "10"], "at least 1M"),
-        (vec!["-o", &new, "--max-files", "3"], "--max-file-size"),
+        (vec!["-o", &new, "--max-file-size", "1M,0"], "SIZE,FILES"),
         (vec!["--record", "events"], "--output"),
         (
             vec!["-o", &new, "--record", "summary", "--sample", "1K"],

@@ -9,7 +9,7 @@ fn sums_of_intervals_are_the_live_reports_too() {
     let folder = Folder::new("recorded-sums");
     let program = build_target("regression", &[]);
     let file = folder.path("sums.mhk");
-    let options = ["--record", "summary", "--summary-interval", "20ms"];
+    let options = ["--record", "summary=20ms"];
     let live = record(&program, &["10"], &file, &options);
     let report = json(&["report", &file, "--json", "-T", "1000"]);
     for field in [

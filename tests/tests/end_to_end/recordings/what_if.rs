@@ -179,8 +179,8 @@ fn refusals() {
     for (options, why) in [
         (&["--sample", "4K"][..], "it holds samples"),
         (&["--record", "summary"], "it holds sums of intervals"),
-        (&["--min-size", "150"], "a filter kept some allocations out"),
-        (&["--functions", "malloc"], "it has no releases"),
+        (&["--size", "150.."], "a filter kept some allocations out"),
+        (&["--set", "functions=malloc"], "it has no releases"),
     ] {
         let file = record(&folder, &program, options, &args);
         refused(&["advise", &file, "--what-if"], why);

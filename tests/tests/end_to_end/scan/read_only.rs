@@ -218,8 +218,8 @@ fn watch_looks_when_memory_is_used() {
     let mut process = Target::start(target(), &["large"]);
     let options = [
         "--read-only",
-        "--rss-above",
-        "64M",
+        "--when",
+        "rss > 64M",
         "-d",
         "4s",
         "-o",

@@ -162,7 +162,7 @@ fn nor_in_what_is_said_without_a_trace() {
     let attacher = |arguments: &[&str]| run(arguments);
     for arguments in [
         &["attach", "\x1b]0;owned\x07\nx"][..],
-        &["attach", "1", "--functions", "\x1b[2J\nx"],
+        &["attach", "1", "--set", "functions=\x1b[2J\nx"],
         &["--\x1b[2J"],
         &["\x1b[2J\n"],
         &["report", "/nonexistent/\x1b[2J\n.mhk"],

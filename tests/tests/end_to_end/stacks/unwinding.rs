@@ -196,7 +196,7 @@ fn remembered_backtraces_along_frame_pointers_are_right() {
         for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
             let program = build_target("templates", &[flag]);
             let busy = Busy::start(program.to_str().expect("UTF-8"), &[]);
-            remembered("templates", &busy, &["--unwind", "fp"]);
+            remembered("templates", &busy, &["--set", "unwind=fp"]);
         }
     });
 }

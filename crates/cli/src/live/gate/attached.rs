@@ -42,7 +42,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     );
     let scores = args.limits.scores();
     if scores.is_some() && options.duration.is_none() {
-        bail!("--min-lifetime-score takes time: add --duration 5m");
+        bail!("--fail-on lifetime-score takes time: add --duration 5m");
     }
     let allocators = &args.tracing.allocators;
     let Some(duration) = options.duration else {

@@ -2,8 +2,7 @@
 
 use super::Handover;
 use crate::live::{record, triggered};
-use crate::options::{ColorArgs, HoldLimit, View};
-use crate::report::parse;
+use crate::options::{ColorArgs, HoldLimit, View, format};
 use crate::tracing::{Access, Tracing};
 use memhook_recording::{Mode, Options};
 use memhook_report::{AccessSource, FormatChoice, ReportStream, ReportWriter};
@@ -20,13 +19,12 @@ pub struct Args {
     pub quiet: bool,
     #[command(flatten)]
     pub view: View,
-    /// Format: text, json, folded, pprof, ...
+    /// Format: text, folded, pprof, ...
     ///
-    /// text and json are formats of reports. `attach` also writes one of the others at the end, for
-    /// other programs: folded, flamegraph, pprof, heaptrack, speedscope, massif, html.
-    #[arg(short, long, value_name = "FORMAT", value_parser = parse::<FormatChoice>, default_value = "text")]
+    /// Reports are text. `attach` also writes one of the other formats at the end, for other programs: folded, flamegraph, pprof, heaptrack, speedscope, massif, html.
+    #[arg(short, long, value_name = "FORMAT", value_parser = format, default_value = "text")]
     pub format: FormatChoice,
-    /// Same as --format json
+    /// Write JSON
     #[arg(short, long, conflicts_with = "format")]
     json: bool,
     #[command(flatten)]
@@ -59,15 +57,13 @@ pub struct Args {
     ///
     /// Every resident byte of the process is in one part: live blocks, the rest of the allocator's memory, stacks,
     /// mappings, files. This stops no thread.
-    #[arg(long)]
-    pub(super) rss: bool,
-    /// With --rss, list at the end what keeps memory from going back
     ///
-    /// memhook-rs copies the memory of the process, with all threads held for at most --max-hold (50 ms), and walks
-    /// its glibc heap. It lists blocks by the call stack that allocated them, with the memory that would go back if
-    /// they were freed and the heap trimmed.
-    #[arg(long, requires = "rss")]
-    pub(super) pins: bool,
+    /// --rss=pins also lists at the end what keeps memory from going back: memhook-rs copies the memory of the process,
+    /// with all threads held for at most --max-hold (50 ms), and walks its glibc heap. It lists blocks by the call
+    /// stack that allocated them, with the memory that would go back if they were freed and the heap trimmed.
+    #[arg(long, value_enum, value_name = "MORE", num_args = 0..=1, require_equals = true, default_missing_value = "parts",
+          hide_possible_values = true)]
+    pub(super) rss: Option<Resident>,
     #[command(flatten)]
     pub(super) triggers: triggered::Args,
     #[command(flatten)]
@@ -76,6 +72,15 @@ pub struct Args {
     pub recording: record::Args,
     #[command(flatten)]
     pub tracing: Tracing,
+}
+
+/// Contents of a report about the resident memory.
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum Resident {
+    /// The parts of the memory
+    Parts,
+    /// Also the blocks that keep memory from going back
+    Pins,
 }
 
 impl Args {
@@ -97,7 +102,7 @@ impl Args {
         Ok(())
     }
 
-    /// Refuses conditions without an action, and actions without a condition.
+    /// Refuses conditions that this kernel cannot check.
     pub fn check_triggers(&self) -> anyhow::Result<()> {
         self.triggers.check()
     }
@@ -105,10 +110,12 @@ impl Args {
     /// Refuses scores that a trace with these options cannot have, and limits without effect. `recording` is the kind
     /// of recording, if any.
     pub fn check_scores(&self, recording: Option<&Options>) -> anyhow::Result<()> {
-        if self.hold.max_hold.is_some() && !self.leaks && !self.pins {
-            anyhow::bail!("--max-hold is for --leaks and --pins: nothing else is held for a copy");
+        if self.hold.max_hold.is_some() && !self.leaks && self.rss != Some(Resident::Pins) {
+            anyhow::bail!(
+                "--max-hold is for --leaks and --rss=pins: nothing else is held for a copy"
+            );
         }
-        if self.tracing.access == Access::Sampled && recording.is_none() {
+        if self.tracing.access.access == Access::Sampled && recording.is_none() {
             anyhow::bail!(
                 "--access sampled is for scores: add --scores, or record with -o FILE.mhk"
             );
@@ -116,9 +123,9 @@ impl Args {
         if !self.scores.are_wanted() {
             return Ok(());
         }
-        self.scores.custom().formulas()?;
+        self.scores.formulas()?;
         // Otherwise it is known at the end.
-        let source = match self.tracing.access {
+        let source = match self.tracing.access.access {
             Access::Off => Some(None),
             Access::Sampled => Some(Some(AccessSource::Sampled)),
             _ => None,
@@ -147,7 +154,9 @@ impl Args {
             );
         }
         if recording.is_some_and(|options| options.max_parts > 1) {
-            anyhow::bail!("--scores with --max-files: scores need the whole run in one file");
+            anyhow::bail!(
+                "--scores with --max-file-size SIZE,FILES: scores need the whole run in one file"
+            );
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ const DESERTED: Duration = Duration::from_secs(2);
 pub(super) fn run(args: &Args, selector: Selector) -> anyhow::Result<ExitCode> {
     let found = selector.look();
     if found.is_empty() {
-        selector.choose(&found, false)?;
+        selector.choose(&found)?;
     }
     let config = args.config();
     let watched = Watched::new(args, found.len())?;

@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// All watched processes.
 pub(super) struct Watched {
     crowd: Crowd,
-    rss_above: Option<Condition>,
+    /// Conditions on each process.
+    of_process: Vec<Condition>,
     directory: PathBuf,
     evidence: Mutex<Evidence>,
     code: AtomicU8,
@@ -30,10 +31,11 @@ impl Watched {
     /// Creates the directory of the reports. `several` is the number of processes in a group; 0 if a single process is
     /// watched.
     pub(super) fn new(args: &Args, several: usize) -> anyhow::Result<Arc<Watched>> {
+        let (of_process, others) = args.conditions()?;
         let evidence = Evidence::new(&args.output, args.keep, args.exec.clone())?;
         Ok(Arc::new(Watched {
-            crowd: Crowd::new(args.psi.iter().chain([&args.at]).cloned().collect()),
-            rss_above: args.rss_above.clone(),
+            crowd: Crowd::new(others),
+            of_process,
             directory: evidence.directory().to_owned(),
             evidence: Mutex::new(evidence),
             code: AtomicU8::new(exit_code::DONE),
@@ -48,7 +50,7 @@ impl Watched {
 
     /// The alarms of a process.
     pub(super) fn own_alarms(&self, pid: i32) -> Alarms {
-        Alarms::new(pid, self.rss_above.clone())
+        Alarms::new(pid, self.of_process.iter().cloned())
     }
 
     pub(super) fn evidence(&self) -> MutexGuard<'_, Evidence> {

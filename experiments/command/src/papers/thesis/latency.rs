@@ -80,7 +80,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     let program = build("sizes", &["-fno-omit-frame-pointer"]);
     let mut target = Measured::start(&program, &[], &place.target);
     let hooks: [Boxed; 2] = [
-        Box::new(Memhook::new("hook that records nothing", "--min-size 1G")),
+        Box::new(Memhook::new("hook that records nothing", "--size 1G..")),
         Box::new(Memhook::new("attach, 10 frames", "--depth 10")),
     ];
     let hooked = rounds(&mut target, &hooks, COUNT, 10);

@@ -1,0 +1,218 @@
+//! Limits of a verdict: `--fail-on 'peak > 2G'`.
+
+use crate::scores;
+use anyhow::bail;
+use memhook_foreign::units;
+use memhook_gate::{Limits, SiteLimit};
+use memhook_recording::{GroupLimit, ScoreOptions};
+
+/// Limits of the verdict.
+#[derive(clap::Args)]
+#[group(skip)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitOptions {
+    /// Fail on this: 'leaked > 100K', 'live > 2G', 'peak > 2G', ...
+    ///
+    /// leaked (bytes) and leaked-blocks: what leaks, 0 by default; if one of them is given, the other has no limit.
+    /// live: bytes that are live at the end. peak: bytes that are live at any time. allocations: how many there are.
+    /// site PATTERN: bytes that the sites with this in their functions, files or modules have live at the end.
+    /// lifetime-score and usage-score, as in 'lifetime-score < 0.5': scores of the program from 0 to 1. The lifetime
+    /// score compares the lifetime of blocks with that of the blocks allocated around them: loops that allocate in each
+    /// turn make it small. memhook-rs records the program for it, into a temporary file that it removes afterwards;
+    /// 'lifetime-score(5ms) < 0.5' sets the longest pause between allocations that belong together (default: 0.1% of
+    /// the run time). The usage score says how much of the blocks is read and written; the program has to report its
+    /// accesses: see `memhook-rs sdk`. May be given several times.
+    #[arg(long, value_name = "LIMIT", value_parser = limit)]
+    fail_on: Vec<Limit>,
+    /// Percentage over the baseline to allow
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    tolerance: f64,
+}
+
+/// One limit.
+#[derive(Clone, Debug, PartialEq)]
+enum Limit {
+    Leaked(u64),
+    LeakedBlocks(u64),
+    Live(u64),
+    Peak(u64),
+    Allocations(u64),
+    Lifetime(f64, Option<GroupLimit>),
+    Usage(f64),
+    Site(SiteLimit),
+}
+
+/// Parses a limit.
+fn limit(text: &str) -> Result<Limit, String> {
+    const EXPECTED: &str = "expected a quantity and a limit, as in 'leaked > 100K', 'leaked-blocks > 5', 'live > 2G', \
+         'peak > 2G', 'allocations > 1000', 'site Cache::insert > 4K', 'lifetime-score < 0.5' or 'usage-score < 0.5'";
+    // A pattern may have either in it, as in operator<.
+    let at = text.rfind(['<', '>']).ok_or(EXPECTED)?;
+    let (what, is_above, number) = (
+        text[..at].trim(),
+        text[at..].starts_with('>'),
+        text[at + 1..].trim(),
+    );
+    let size = || units::size(number).map_err(|error| error.to_string());
+    let count = || {
+        let count = number.parse::<u64>();
+        count.map_err(|_| format!("'{number}': expected a number"))
+    };
+    let score = || {
+        let score = number.parse::<f64>().ok();
+        let score = score.filter(|score| (0.0..=1.0).contains(score));
+        score.ok_or("expected a score from 0 to 1, like 0.5")
+    };
+    match (what, is_above) {
+        ("leaked", true) => size().map(Limit::Leaked),
+        ("leaked-blocks", true) => count().map(Limit::LeakedBlocks),
+        ("live", true) => size().map(Limit::Live),
+        ("peak", true) => size().map(Limit::Peak),
+        ("allocations", true) => count().map(Limit::Allocations),
+        ("usage-score", false) => Ok(Limit::Usage(score()?)),
+        ("lifetime-score", false) => Ok(Limit::Lifetime(score()?, None)),
+        (what, false) => {
+            let pause = what.strip_prefix("lifetime-score(");
+            let pause = pause.and_then(|rest| rest.strip_suffix(')'));
+            let group = scores::group(pause.ok_or(EXPECTED)?)?;
+            Ok(Limit::Lifetime(score()?, Some(group)))
+        }
+        (what, true) => {
+            let pattern = what.strip_prefix("site ").map(str::trim);
+            Ok(Limit::Site(SiteLimit {
+                bytes: size()?,
+                pattern: pattern.ok_or(EXPECTED)?.to_owned(),
+            }))
+        }
+    }
+}
+
+impl LimitOptions {
+    /// Returns the last limit that `chosen` takes.
+    fn last<T>(&self, chosen: impl Fn(&Limit) -> Option<T>) -> Option<T> {
+        self.fail_on.iter().rev().find_map(chosen)
+    }
+
+    fn leaked_bytes(&self) -> Option<u64> {
+        self.last(|limit| match limit {
+            Limit::Leaked(bytes) => Some(*bytes),
+            _ => None,
+        })
+    }
+
+    fn leaked_blocks(&self) -> Option<u64> {
+        self.last(|limit| match limit {
+            Limit::LeakedBlocks(blocks) => Some(*blocks),
+            _ => None,
+        })
+    }
+
+    fn lifetime_score(&self) -> Option<(f64, Option<GroupLimit>)> {
+        self.last(|limit| match limit {
+            Limit::Lifetime(score, group) => Some((*score, *group)),
+            _ => None,
+        })
+    }
+
+    fn usage_score(&self) -> Option<f64> {
+        self.last(|limit| match limit {
+            Limit::Usage(score) => Some(*score),
+            _ => None,
+        })
+    }
+
+    /// Returns the name of a limit of leaks, if there is one.
+    pub fn of_leaks(&self) -> Option<&'static str> {
+        let bytes = self.leaked_bytes().map(|_| "leaked");
+        bytes.or(self.leaked_blocks().map(|_| "leaked-blocks"))
+    }
+
+    /// Returns the scoring of sites, if scores are limited.
+    pub fn scores(&self) -> Option<ScoreOptions> {
+        let lifetime = self.lifetime_score();
+        let group = lifetime.and_then(|(_, group)| group);
+        let is_limited = lifetime.is_some() || self.usage_score().is_some();
+        is_limited.then(|| scores::with_group(group))
+    }
+
+    /// Returns true if reads and writes must be known.
+    pub fn need_accesses(&self) -> bool {
+        self.usage_score().is_some()
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> anyhow::Result<Limits> {
+        if !(self.tolerance >= 0.0 && self.tolerance.is_finite()) {
+            bail!(
+                "--tolerance {}: a percentage from 0 up is needed",
+                self.tolerance
+            );
+        }
+        let default = self.of_leaks().is_none().then_some(0);
+        let sites = self.fail_on.iter().filter_map(|limit| match limit {
+            Limit::Site(site) => Some(site.clone()),
+            _ => None,
+        });
+        Ok(Limits {
+            leaked_bytes: self.leaked_bytes().or(default),
+            leaked_blocks: self.leaked_blocks().or(default),
+            live_bytes: self.last(|limit| match limit {
+                Limit::Live(bytes) => Some(*bytes),
+                _ => None,
+            }),
+            peak_bytes: self.last(|limit| match limit {
+                Limit::Peak(bytes) => Some(*bytes),
+                _ => None,
+            }),
+            allocations: self.last(|limit| match limit {
+                Limit::Allocations(count) => Some(*count),
+                _ => None,
+            }),
+            lifetime_score: self.lifetime_score().map(|(score, _)| score),
+            usage_score: self.usage_score(),
+            sites: sites.collect(),
+            tolerance_percent: self.tolerance,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_a_quantity_and_a_number() {
+        for (text, expected) in [
+            ("leaked > 100K", Limit::Leaked(100 << 10)),
+            ("leaked-blocks>5", Limit::LeakedBlocks(5)),
+            ("allocations > 1000", Limit::Allocations(1000)),
+            ("lifetime-score < 0.5", Limit::Lifetime(0.5, None)),
+            (
+                "lifetime-score(50%) < .5",
+                Limit::Lifetime(0.5, Some(GroupLimit::Part(0.5))),
+            ),
+            (
+                "site std::vector<*> > 4K",
+                Limit::Site(SiteLimit {
+                    bytes: 4096,
+                    pattern: "std::vector<*>".into(),
+                }),
+            ),
+        ] {
+            assert_eq!(limit(text), Ok(expected), "{text}");
+        }
+        for bad in [
+            "",
+            "leaked",
+            "leaked > x",
+            "leaked < 5",
+            "peek > 2G",
+            "usage-score < 2",
+            "usage-score > 0.5",
+            "lifetime-score(x) < 0.5",
+            "site > 4K",
+        ] {
+            assert!(limit(bad).is_err(), "{bad}");
+        }
+    }
+}
