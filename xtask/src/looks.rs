@@ -6,6 +6,7 @@ use crate::{
     tally::{Class, Failure, failed},
 };
 use clap::ValueEnum;
+use memhook_process::{SchedulingFile, thread_state};
 use memhook_tests::{binary, patience::is_for_want_of_a_processor};
 use std::{
     io::Read,
@@ -16,7 +17,7 @@ use std::{
 
 /// A command that takes longer than this hangs, unless it gets next to no processor time.
 const LIMIT: Duration = Duration::from_secs(180);
-/// It has next to none if it ran for less than one part in so many, and would run now.
+/// It has next to none if it waits for more, or ran for less than one part in so many.
 const STARVED: u32 = 20;
 /// How much longer such a one may take.
 const PATIENCE: u32 = 5;
@@ -201,18 +202,19 @@ pub fn end_of(child: &mut Child) -> Result<ExitStatus, String> {
     }
 }
 
-/// Whether a process that has run for a time wants a processor and seldom got one (proc_pid_stat(5)).
+/// Whether the first thread of a process that has run for a time is starved.
 fn is_starved(pid: u32, elapsed: Duration) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = stat.rsplit(") ").next().unwrap_or_default();
-    let fields: Vec<&str> = fields.split(' ').collect();
-    let ticks = |place: usize| fields.get(place)?.parse::<u64>().ok();
-    let Some((user, system)) = ticks(11).zip(ticks(12)) else {
-        return false;
-    };
-    // 100 ticks a second, on this processor (asm/param.h).
-    let ran = Duration::from_millis((user + system) * 10);
-    fields[0] == "R" && ran * STARVED < elapsed
+    let pid = pid as i32;
+    let figures = SchedulingFile::of(pid, pid).and_then(|file| file.read());
+    let figures = figures.and_then(|figures| figures.ran().zip(figures.waited()));
+    let waits_now = thread_state(pid, pid) == Some('R');
+    figures.is_some_and(|(ran, waited)| gets_next_to_nothing(ran, waited, waits_now, elapsed))
+}
+
+/// Whether a thread has waited for a processor most of the time. The kernel adds a wait when it ends, so one that waits now
+/// is judged by how little it ran.
+fn gets_next_to_nothing(ran: Duration, waited: Duration, waits_now: bool, all: Duration) -> bool {
+    waited * 2 > all || (waits_now && ran * STARVED < all)
 }
 
 /// What each thread of a process that hangs is doing: its name, state, system call with arguments, and the
@@ -238,4 +240,22 @@ pub fn waits_of(pid: u32) -> String {
         );
     }
     waits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Between two waits for a processor, a command may sleep for a moment, and be looked at then.
+    #[test]
+    fn a_starved_command_does_not_hang() {
+        let is_starved = |ran, waited, waits_now| {
+            let [ran, waited] = [ran, waited].map(Duration::from_secs);
+            gets_next_to_nothing(ran, waited, waits_now, LIMIT)
+        };
+        assert!(is_starved(3, 120, false));
+        assert!(is_starved(3, 0, true));
+        assert!(!is_starved(3, 10, false));
+        assert!(!is_starved(90, 80, true));
+    }
 }

@@ -39,7 +39,7 @@ const fn on_release(name: &'static str, release: &'static [(&'static str, &'stat
 }
 
 /// In the order in which they run: what may find a fault that harms a target comes first.
-const JOBS: [Job; 18] = [
+const JOBS: [Job; 19] = [
     job("storm", "cargo xtask storm --cycles 2000"),
     job(
         "storm-charged",
@@ -58,6 +58,10 @@ const JOBS: [Job; 18] = [
     job(
         "probed-functions",
         "cargo test -p memhook-probe --test executed -- --ignored",
+    ),
+    job(
+        "built-twice",
+        "cargo test -p memhook-xtask --test dist -- --ignored",
     ),
     job("debian-roots", "cargo xtask debian-roots"),
     on_release("scan-bullseye", &[("MEMHOOK_TEST_RELEASE", "bullseye")]),

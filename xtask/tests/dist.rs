@@ -21,11 +21,13 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Packs the binary of the tests into a directory; the paths of what was made.
-fn pack(program: &str, to: &str) -> Vec<PathBuf> {
+/// Packs what these options name into a directory; the paths of what was made.
+fn pack(options: [&str; 2], to: &str) -> Vec<PathBuf> {
     let made = output(
         Command::new(env!("CARGO_BIN_EXE_memhook-xtask"))
-            .args(["dist", "--binary", program, "--to", to])
+            .arg("dist")
+            .args(options)
+            .args(["--to", to])
             .env("SOURCE_DATE_EPOCH", "1700000000"),
     );
     made.lines().map(PathBuf::from).collect()
@@ -62,6 +64,36 @@ fn json(path: impl AsRef<Path>) -> Value {
     serde_json::from_slice(&fs::read(path).expect("readable")).expect("JSON")
 }
 
+fn are_equal(made: &[PathBuf], again: &[PathBuf]) {
+    assert_eq!(made.len(), again.len());
+    for (first, second) in made.iter().zip(again) {
+        let is_same = fs::read(first).expect("made") == fs::read(second).expect("made");
+        assert!(is_same, "{} differs between two runs", first.display());
+    }
+}
+
+/// The same commit gives the same bytes, wherever its sources are.
+#[test]
+#[ignore = "builds the command twice as a release; cargo xtask nightly runs it"]
+fn builds_in_two_places_are_equal() {
+    let folder = Folder::new("built-twice");
+    let [first, second] = ["here", "some/where/else"].map(|place| {
+        let sources = folder.path(place);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        output(
+            Command::new("git")
+                .args(["clone", "--quiet", "--depth=1"])
+                .arg(format!(
+                    "file://{}",
+                    root.canonicalize().expect("there").display()
+                ))
+                .arg(&sources),
+        );
+        pack(["--sources", &sources], &format!("{sources}/packed"))
+    });
+    are_equal(&first, &second);
+}
+
 #[test]
 fn packages_are_reproducible_and_run_in_empty_roots() {
     if !fs::read_to_string("/proc/self/status")
@@ -80,13 +112,9 @@ fn packages_are_reproducible_and_run_in_empty_roots() {
             .arg(&program),
     );
 
-    let made = pack(&program, &folder.path("first"));
-    let again = pack(&program, &folder.path("second"));
-    assert_eq!(made.len(), again.len());
-    for (first, second) in made.iter().zip(&again) {
-        let is_same = fs::read(first).expect("made") == fs::read(second).expect("made");
-        assert!(is_same, "{} differs between two runs", first.display());
-    }
+    let options = ["--binary", program.as_str()];
+    let made = pack(options, &folder.path("first"));
+    are_equal(&made, &pack(options, &folder.path("second")));
     output(
         Command::new("sha256sum")
             .args(["--check", "--strict", "SHA256SUMS"])

@@ -1,6 +1,6 @@
 //! The binary of a release: built the same way everywhere, and its debug information beside it.
 
-use super::{output, root};
+use super::output;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +8,13 @@ use std::{env, fs};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Builds the command so that no path of this machine is in it.
-pub fn build(epoch: u64) -> anyhow::Result<PathBuf> {
+/// Builds the command from these sources so that no path of this machine is in it.
+pub fn build(sources: &Path, epoch: u64) -> anyhow::Result<PathBuf> {
     let home = env::var("HOME").context("HOME is not set")?;
     let cargo_home = env::var("CARGO_HOME").unwrap_or_else(|_| format!("{home}/.cargo"));
     let renamed = [
         (
-            root()
+            sources
                 .to_str()
                 .context("the path of the sources is not text")?,
             "/memhook-rs",
@@ -28,7 +28,7 @@ pub fn build(epoch: u64) -> anyhow::Result<PathBuf> {
     let c_flags = renamed
         .map(|(from, to)| format!("-ffile-prefix-map={from}={to}"))
         .join(" ");
-    let target_directory = root().join("target");
+    let target_directory = sources.join("target");
     let status = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()))
         .args([
             "build",
@@ -45,7 +45,7 @@ pub fn build(epoch: u64) -> anyhow::Result<PathBuf> {
         .env("CFLAGS", &c_flags)
         .env("CXXFLAGS", &c_flags)
         .env("SOURCE_DATE_EPOCH", epoch.to_string())
-        .current_dir(root())
+        .current_dir(sources)
         .status()
         .context("cannot run cargo")?;
     anyhow::ensure!(status.success(), "memhook-rs does not build");

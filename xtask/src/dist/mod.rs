@@ -23,6 +23,9 @@ pub struct Args {
     /// Pack this binary instead of building one
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Build the sources in this directory instead of those of this program
+    #[arg(long, conflicts_with = "binary")]
+    sources: Option<PathBuf>,
     /// Where the files are written
     #[arg(long, default_value = "target/dist")]
     to: PathBuf,
@@ -59,7 +62,10 @@ fn make(args: &Args) -> anyhow::Result<()> {
     };
     let built = match &args.binary {
         Some(path) => path.clone(),
-        None => binary::build(release.epoch)?,
+        None => {
+            let sources = args.sources.as_deref().unwrap_or(root());
+            binary::build(&sources.canonicalize()?, release.epoch)?
+        }
     };
     let to = &args.to;
     let _ = fs::remove_dir_all(to);
