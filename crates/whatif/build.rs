@@ -1,4 +1,4 @@
-//! Builds the replayer, the C++ program that makes the recorded calls, for embedding.
+//! Builds the replayer for embedding. It is the C++ program that makes the recorded calls.
 
 use std::{
     env,
@@ -16,7 +16,8 @@ fn main() {
         .args([
             "-std=c++20",
             "-O2",
-            // So that the address of malloc is that of the function itself, not of a stub in this program.
+            // With this, the address of malloc is that of the function itself, not of a stub in
+            // this program.
             "-fPIE",
             "-pie",
             "-fno-plt",
@@ -31,7 +32,7 @@ fn main() {
             "-Wextra",
             "-Werror",
             "-Wl,-z,now",
-            // Libraries shall also use the clock of the recording.
+            // Libraries must also use the clock of the recording.
             "-rdynamic",
             "-Wl,--build-id=none",
             "-s",

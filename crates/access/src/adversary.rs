@@ -1,5 +1,5 @@
-//! Programs that may deceive an estimate from single words, each simulated many times: how often the
-//! interval holds the truth.
+//! Programs that may deceive an estimate from single words. Each is simulated many times, to count
+//! how often the interval contains the truth.
 
 use crate::looks::{Look, Looks};
 use crate::random::{Random, mixed};
@@ -15,7 +15,8 @@ const END_MS: u32 = 5 * OLDER_MS;
 const SLOTS: usize = 4;
 const STEP_MS: usize = 20;
 
-/// Next touch of a word of a block after a moment; without a word, of the block.
+/// Function that returns the next touch of a word of a block after a moment. Without a word, it
+/// returns the next touch of the block.
 type Touch = fn(block: u64, word: Option<u64>, after_ms: u32) -> Option<u32>;
 
 fn unit(number: u64) -> f64 {
@@ -29,7 +30,7 @@ fn periodic(period: u32, phase: u32, after: u32) -> Option<u32> {
     Some(phase + rounds * period)
 }
 
-/// Returns the share of the intervals that hold the truth, and their mean ends.
+/// Returns the share of the intervals that contain the truth, and their mean ends.
 fn coverage(touch: Touch) -> (f64, f64, f64, f64) {
     const RUNS: u64 = 10;
     let (mut held, mut lows, mut highs, mut truths) = (0, 0.0, 0.0, 0.0);
@@ -78,7 +79,7 @@ fn coverage(touch: Touch) -> (f64, f64, f64, f64) {
         });
         let truth = stale.count() as f64 / BLOCKS as f64;
         let share = looks.share(Site::Stack(1), Stratum::Open, OLDER_MS);
-        // Unknown, if the program's word of the block has only just been found.
+        // The share is unknown, if the program's word of the block has only just been found.
         let share = share.unwrap_or(Share::unknown(0.0));
         held += u32::from((share.low - 0.005..=share.high + 0.005).contains(&truth));
         (lows, highs, truths) = (lows + share.low, highs + share.high, truths + truth);
@@ -159,7 +160,7 @@ fn intervals_hold_the_truth() {
             "{name}: {:.0} %, {low:.2} to {high:.2}, in truth {truth:.2}",
             held * 100.0
         );
-        // Seeded: the runs are the same everywhere.
+        // The runs are seeded, so they are the same everywhere.
         if held < 0.9 {
             failures.push(name);
         }

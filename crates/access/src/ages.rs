@@ -1,16 +1,17 @@
-//! Time for which the live bytes were not touched, over time: Memcov's aging of allocations, and the distribution of
-//! its monitoring thresholds (Callanan et al., Model predictive control for memory profiling, figures 5 and 6).
+//! Live bytes by the time since their last use, over the run. This is Memcov's aging of
+//! allocations, with the distribution of its monitoring thresholds (Callanan et al., Model
+//! predictive control for memory profiling, figures 5 and 6).
 
 use crate::pages::THRESHOLDS_MS;
 
-/// Upper ends of the bands; a last band holds everything older.
+/// Upper ends of the bands. A last band contains everything older.
 pub const AGES_MS: [u32; 6] = [1000, 2000, 4000, 8000, 16_000, 32_000];
 /// Number of bands.
 pub const BANDS: usize = AGES_MS.len() + 1;
-/// Most points that are kept. Beyond that, every second one is dropped.
+/// Maximum number of points. Beyond it, every second one is dropped.
 const MOST_POINTS: usize = 1024;
 
-/// Returns the band of a time.
+/// Returns the band of an idle time.
 pub fn band(idle_ms: u32) -> usize {
     AGES_MS.partition_point(|&end| end <= idle_ms)
 }
@@ -18,15 +19,16 @@ pub fn band(idle_ms: u32) -> usize {
 /// One moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgePoint {
-    /// Its time.
+    /// Time of the point in ms since the attach.
     pub at_ms: u32,
-    /// Live bytes by the time for which they were certainly not written, and no read of them was seen.
+    /// Live bytes by the time for which they were certainly not written, and no read of them was
+    /// seen.
     pub bytes: [u64; BANDS],
-    /// Pages by their monitoring threshold.
+    /// Number of pages by their monitoring threshold.
     pub pages: [u64; THRESHOLDS_MS.len()],
 }
 
-/// Moments of a watch. Its memory is bounded, however long it lasts.
+/// Moments of a watch. Their memory is bounded, however long the watch lasts.
 #[derive(Clone, Debug, Default)]
 pub struct AgeHistory {
     points: Vec<AgePoint>,

@@ -1,4 +1,4 @@
-//! From a census and the looks to the stale blocks, by site.
+//! Combines a census and the looks to the stale blocks, by site.
 
 use crate::looks::Looks;
 use crate::sites::{Site, SiteBlocks, Stratum};
@@ -14,40 +14,43 @@ pub struct SiteAnswer {
     pub live_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
-    /// Best estimate of the bytes that were not touched for the time.
+    /// Best estimate of the bytes that were not touched for the time in question.
     pub stale_bytes: u64,
     /// Low end of its 95 % interval.
     pub stale_bytes_low: u64,
     /// High end of the interval.
     pub stale_bytes_high: u64,
-    /// Bytes of blocks that were certainly not written for the time.
+    /// Bytes of blocks that were certainly not written for the time in question.
     pub unwritten_bytes: u64,
-    /// Bytes of those blocks that were certainly not read either.
+    /// Part of these bytes that were certainly not read either.
     pub unaccessed_bytes: u64,
-    /// Looks at words of its blocks, and the number of them that found a touch.
+    /// Number of looks at words of the site's blocks, and the number of looks that found a touch.
     pub looks: (u64, u64),
     /// Last time at which a block of the site was certainly touched.
     pub last_access_ms: Option<u32>,
-    /// A block that is probably stale, if there is one: the one with the most bytes for the longest time.
+    /// A block that is probably stale, if there is one: the one with the most bytes for the longest
+    /// time.
     pub stale_block: Option<u64>,
-    /// Stale bytes times the time without a touch, in seconds: the best estimate if the state of the site is known,
-    /// else the low end, so that no guess ranks before a known value.
+    /// Stale bytes multiplied by the time without a touch, in seconds. If the state of the site is
+    /// known, it uses the best estimate, otherwise the low end, so that no guess ranks before a
+    /// known value.
     pub stale_byte_seconds: f64,
 }
 
 /// State of a site, as far as its interval shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Most of its bytes are stale.
+    /// Most of the site's bytes are stale.
     Stale,
-    /// Most of its bytes are in use.
+    /// Most of the site's bytes are in use.
     InUse,
     /// The interval includes both.
     Unknown,
 }
 
 impl SiteAnswer {
-    /// Returns the state of the site: known if its whole interval is on one side of half of its bytes.
+    /// Returns the state of the site. It is known if the whole interval is on one side of half of
+    /// the site's bytes.
     pub fn state(&self) -> State {
         let half = self.live_bytes / 2;
         if self.stale_bytes_low > half {
@@ -69,7 +72,7 @@ pub struct Evidence {
     pub is_too_early: bool,
 }
 
-/// Combines both for one site.
+/// Combines the blocks and the looks of one site.
 pub fn answer(
     site: Site,
     blocks: &SiteBlocks,
@@ -104,7 +107,7 @@ pub fn answer(
         ) => Share::unknown(0.0),
         (_, stratum) => {
             let seen = |stratum| looks.share(site, stratum, older_ms);
-            // Unwritten blocks are mostly not read either, and their neighbours are like them.
+            // Unwritten blocks are mostly not read either, and similar sites behave alike.
             let guess = match stratum {
                 Stratum::Unwritten => 1.0,
                 Stratum::Open => seen(Stratum::Unwritten).map_or(0.0, |share| share.estimate),
@@ -118,7 +121,7 @@ pub fn answer(
             part(&of_unwritten) * unwritten.bytes as f64 + part(&of_open) * open.bytes as f64;
         idle.bytes as f64 + looked_at
     };
-    // Blocks with a touched word are not stale, however few others were looked at.
+    // Blocks with a touched word are not stale, however few other blocks were looked at.
     let most = idle.bytes + (unwritten.bytes + open.bytes).saturating_sub(blocks.hit_bytes);
     let bytes = |amount: f64| (amount.round() as u64).min(most);
     let stale = bytes(sum(|share| share.estimate));
@@ -163,7 +166,7 @@ pub(crate) fn note_known(
 ) {
     for (site, blocks) in sites {
         let found = || answer(*site, blocks, looks, older_ms, evidence).state() != State::Unknown;
-        // Evaluating looks takes a while, so it is done only if there were any.
+        // Evaluating looks takes a while, so it is done only if there were new ones.
         let is_known = looks.is_known(*site).unwrap_or_else(found);
         looks.note_known(*site, is_known);
         blocks.is_known = is_known;

@@ -1,13 +1,14 @@
 //! Words of single blocks, watched from before the program gets the block until it is released.
 //!
-//! The hook draws an allocation by chance, and its thread waits while the words get their watchpoints. So the first
-//! access is seen whenever it happens. A watchpoint fires once; it is set again when the block is a fiftieth older. So
-//! a word in constant use costs at most a few hundred traps in the block's life, and its last access is known to a
-//! fiftieth of the lifetime. A watched thread also costs something each time that it is scheduled: when that has used
-//! up the budget, all looks are given up, and the threads are left alone for a while.
+//! The hook selects an allocation at random, and its thread waits while the words get their
+//! watchpoints. So the first access is seen whenever it happens. A watchpoint fires once, and is
+//! set again when the block is one fiftieth older. So a word in constant use costs at most a few
+//! hundred traps in the block's life, and its last access is known to one fiftieth of the lifetime.
+//! A watched thread also costs something each time that it is scheduled. If that has used up the
+//! budget, all looks are given up, and the threads are left alone for a while.
 //!
-//! Half of the looks are at words, which see every access. The others are at one byte of each word or quarter, drawn by
-//! chance: they show how much of the first and the last one is used.
+//! Half of the looks watch words, which see every access. The others watch one random byte of each
+//! word or quarter, which shows how much of the first and the last one is used.
 
 use crate::error::Error;
 use crate::measure::measure;
@@ -23,63 +24,67 @@ use std::time::Duration;
 const FOLLOW_NS: u64 = 100_000_000;
 /// Time between two counts of how often the threads were scheduled.
 const SWITCHES_NS: u64 = 20_000_000;
-/// Approximate least length of a look: the budget has to have room for it.
+/// Approximate minimum length of a look. The budget must have room for it.
 const LASTS_SECONDS: f64 = 0.05;
-/// Time between two checks of which blocks live.
+/// Time between two checks of which blocks are live.
 const LIVES_NS: u64 = 2_000_000;
-/// Delay after which the ledger usually knows of an allocation.
+/// Delay after which the ledger usually knows an allocation.
 const KNOWN_NS: u64 = 10_000_000;
-/// Least time for which a watchpoint stays silent once it has fired.
+/// Minimum time for which a watchpoint stays silent after it has fired.
 const SILENT_NS: u64 = 300_000;
-/// Fraction of the block's age for which it stays silent beyond that.
+/// Fraction (1/n) of the block's age for which a watchpoint stays silent beyond that.
 const SILENT_PART: u64 = 50;
-/// Age at which a look is given up, if it is also older than a part of the run, so that others get their turn.
+/// Age at which a look is given up, if it is also older than a part of the run, so that other
+/// blocks get their turn.
 const LONGEST_NS: u64 = 1_000_000_000;
 const LONGEST_PART: u64 = 4;
-/// Approximate wait of a thread in addition to the time for arming: for our next turn, and to run again.
+/// Approximate wait of a thread in addition to the time for arming. It waits for our next turn, and
+/// then to be scheduled.
 const WAIT_NS: f64 = 250_000.0;
-/// Longest wait of a thread (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
+/// Maximum wait of a thread (`longest_look_wait_ns` in `hook-cxx/looks.hpp`).
 const LONGEST_WAIT_NS: f64 = 2_000_000.0;
-/// Pauses before the next turn: while a thread may wait for it; while words are watched; and while there is nothing to
-/// do until the budget has room. More frequent turns would take time from a program on the same processor.
+/// Pauses before the next turn: while a thread may wait for it; while words are watched; and while
+/// there is nothing to do until the budget has room. More frequent turns would take time from a
+/// program on the same processor.
 const PAUSE_ASKED: Duration = Duration::from_micros(100);
 const PAUSE_WATCHED: Duration = Duration::from_micros(300);
 const PAUSE_IDLE: Duration = Duration::from_millis(5);
-/// Factor by which the owners of rings look more rarely while no block is asked for.
+/// Factor by which the hook's threads check less often while no block is requested.
 const UNASKED_DISTANCES: u32 = 16;
-/// Most watched words of a block.
+/// Maximum number of watched words of a block.
 const MOST_WORDS: u64 = 4;
-/// Touches kept of a word: the first one, and the latest.
+/// Maximum number of touches stored for a word: the first one, and the latest.
 const MOST_TOUCHES: usize = 64;
-/// Most looks of a run.
+/// Maximum number of looks of a run.
 const MOST_LOOKS: usize = 50_000;
 const WORD_BYTES: u64 = 8;
-/// Bounds of the distance between drawn blocks, in events.
+/// Bounds on the distance between selected blocks, in events.
 const DISTANCES: std::ops::RangeInclusive<u32> = 8..=8192;
 
 /// A watched word of a block. Times are those of CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default)]
 pub struct SeenWord {
-    /// Its offset in the block.
+    /// Offset of the word in the block.
     pub offset: u64,
-    /// Times of its accesses, each with the time from which it was watched again (`u64::MAX`: never).
+    /// Times of the word's accesses, each with the time from which it was watched again (`u64::MAX`
+    /// if never).
     pub touches: Vec<(u64, u64)>,
 }
 
 /// A look at a block.
 #[derive(Clone, Debug, Default)]
 pub struct SeenLook {
-    /// The block.
+    /// Address of the block.
     pub address: u64,
-    /// Time at which the program got it.
+    /// Time at which the program got the block.
     pub at_ns: u64,
-    /// End of the watch; `None` if that is the detach.
+    /// End of the watch; `None` if it lasted until the detach.
     pub until_ns: Option<u64>,
-    /// True if more than one thread accessed it.
+    /// True if more than one thread accessed the block.
     pub by_several: bool,
-    /// True if bytes were watched, not words.
+    /// True if bytes were watched instead of words.
     pub of_bytes: bool,
-    /// Its watched words.
+    /// Watched words of the block.
     pub words: Vec<SeenWord>,
 }
 
@@ -110,7 +115,7 @@ impl SeenLook {
 pub struct SeenLooks {
     /// All looks.
     pub looks: Vec<SeenLook>,
-    /// Share of the time that they have cost the process.
+    /// Share of its time that the looks have cost the process.
     pub cost: f64,
     /// Limitations of the looks.
     pub notes: Vec<String>,
@@ -129,13 +134,13 @@ pub struct BirthLooks {
     began_ns: u64,
     processors: usize,
     switches: Switches,
-    /// Most watchpoints of a thread since the last count.
+    /// Maximum number of watchpoints of a thread since the last count.
     most_words: usize,
     is_resting: bool,
     next_follow_ns: u64,
     next_lives_ns: u64,
     next_switches_ns: u64,
-    /// True if a block was asked for and the hook has not named one yet.
+    /// True if a block was requested and the hook has not named one yet.
     is_asked: bool,
     asked_ns: u64,
     turned_ns: u64,
@@ -144,10 +149,10 @@ pub struct BirthLooks {
 }
 
 impl BirthLooks {
-    /// Begins. `budget`: share of the process's time that looks may cost.
+    /// Starts the looks. `budget` is the share of the process's time that they may cost.
     ///
     /// # Errors
-    /// If no words can be watched.
+    /// Fails if no words can be watched.
     pub fn start(pid: i32, budget: f64) -> Result<BirthLooks, Error> {
         let means = measure();
         let mut notes = Vec::new();
@@ -183,13 +188,13 @@ impl BirthLooks {
         (now.saturating_sub(self.began_ns) / 1_000_000) as u32
     }
 
-    /// Takes a turn; call it again after the time that it returns. `alive_since`: allocation time of the block that
-    /// lives at an address, on the same clock.
+    /// Takes a turn. Call it again after the time that it returns. `alive_since` returns the
+    /// allocation time of the block that lives at an address, on the same clock.
     pub fn turn(&mut self, region: &Region, alive_since: &dyn Fn(u64) -> Option<u64>) -> Duration {
         let now = monotonic_ns();
         self.take_touches(now);
         match region.new_block() {
-            // The hook was about to name it when the threads were left alone.
+            // The hook was about to name a block when the threads were left alone.
             Some(_) if self.is_resting => {
                 region.hand_over_block();
             }
@@ -230,7 +235,8 @@ impl BirthLooks {
             .spend(self.now_ms(now), events_ns(events, self.processors));
     }
 
-    /// Charges the cost of scheduling watched threads, and leaves them alone if that has used up the budget.
+    /// Charges the cost of scheduling watched threads, and leaves the threads alone if that has
+    /// used up the budget.
     fn pay_for_switches(&mut self, now: u64, region: &Region) {
         if self.is_resting {
             return;
@@ -259,16 +265,17 @@ impl BirthLooks {
         self.is_resting = true;
     }
 
-    /// Returns the cost of the threads for a short watch, judging by their recent activity.
+    /// Returns the scheduling cost of the threads for a short watch, judged by their recent
+    /// activity.
     fn switches_ns(&self) -> f64 {
         self.switches.per_second() * LASTS_SECONDS * switch_ns(self.slots)
     }
 
-    /// Asks for a block, if there is room for its words and budget for their possible cost.
+    /// Requests a block, if there is room for its words and budget for their possible cost.
     fn ask(&mut self, now: u64, region: &Region) {
         if !region.is_no_block_asked() {
             if self.asked_ns + 20_000_000 < now {
-                // Few are drawn: the program allocates little.
+                // Few blocks are selected, because the program allocates little.
                 self.asked_ns = now;
                 self.distance = (self.distance / 2).max(*DISTANCES.start());
                 region.ask_for_block(self.distance);
@@ -276,7 +283,7 @@ impl BirthLooks {
             return;
         }
         if std::mem::take(&mut self.is_asked) {
-            // We came too late: a thread waited for us in vain.
+            // We came too late, so a thread waited in vain.
             self.spending.spend(self.now_ms(now), LONGEST_WAIT_NS);
         }
         let free = self.slots.saturating_sub(self.words());
@@ -290,7 +297,7 @@ impl BirthLooks {
                 self.next_follow_ns = now + FOLLOW_NS;
                 let added = self.threads.follow(std::iter::empty());
                 self.spend_on(now, added);
-                // From here on the threads pay.
+                // From here on, the watch costs the threads time.
                 self.switches.take(self.pid, &self.threads.tids(), now);
             }
             self.asked_ns = now;
@@ -319,10 +326,11 @@ impl BirthLooks {
     fn meet(&mut self, block: NewBlock, region: &Region) {
         let begun = monotonic_ns();
         self.is_asked = false;
-        // It may have named its block just after our last turn, which is long ago if our processor is busy.
+        // The thread may have named its block just after our last turn, which is long ago if our
+        // processor is busy.
         let unseen_ns = (begun.saturating_sub(self.turned_ns) as f64).min(LONGEST_WAIT_NS);
-        // Blocks are drawn often if one comes at once, and rarely if it takes long: the owner of a ring looks as rarely
-        // as is enough.
+        // The distance between selected blocks is lowered if a block takes long to come, and raised
+        // if one comes immediately, so that the hook's threads check no more often than needed.
         if begun.saturating_sub(self.asked_ns) < 2_000_000 {
             self.distance = (self.distance * 2).min(*DISTANCES.end());
         }
@@ -445,7 +453,7 @@ impl BirthLooks {
         }
     }
 
-    /// Ends looks at blocks that no longer live, and gives up those that last too long.
+    /// Ends looks at blocks that are no longer live, and gives up looks that last too long.
     fn end_looks(&mut self, now: u64, alive_since: &dyn Fn(u64) -> Option<u64>) {
         let longest = LONGEST_NS.max((now - self.began_ns) / LONGEST_PART);
         for mut active in std::mem::take(&mut self.active) {
@@ -459,7 +467,7 @@ impl BirthLooks {
                 self.active.push(active);
                 continue;
             }
-            // Even if the block seems to be gone: the recording decides that.
+            // The look ends even if the block seems to be gone, because the recording decides that.
             look.until_ns = Some(now);
             self.done.push(ended(active));
         }

@@ -1,5 +1,5 @@
-//! Measures how long four watched words take to tell the untouched sites of a simulated server from those that are
-//! touched now and then.
+//! Measures how long four watched words take to distinguish the untouched sites of a simulated
+//! server from those that are touched occasionally.
 
 use crate::answer::{Evidence, State, answer};
 use crate::looks::{Look, Looks, kept_ms};
@@ -15,7 +15,7 @@ const STEP_MS: u32 = 20;
 /// Time between two answers.
 const ANSWER_MS: u32 = 15_000;
 
-/// Time between touches of each block of a site in ms (0: never), and the state of the site.
+/// Milliseconds between touches of each block of a site (0 for never), and the state of the site.
 const SITES: [(u32, State); 4] = [
     (0, State::Stale),
     (200, State::InUse),
@@ -49,7 +49,8 @@ fn live(site: usize, random: &mut Random) -> SiteBlocks {
     blocks
 }
 
-/// Returns when each site was known for good, in seconds, and how many answers were wrong.
+/// Returns the second from which the state of each site was known and stayed so, and the number of
+/// wrong answers.
 fn run(seed: u64, seconds: u32) -> ([Option<u32>; SITES.len()], usize) {
     let mut random = Random::seeded(seed);
     let mut looks = Looks::default();
@@ -105,7 +106,7 @@ fn run(seed: u64, seconds: u32) -> ([Option<u32>; SITES.len()], usize) {
 fn sites_are_told_apart() {
     const RUNS: u64 = 6;
     const SECONDS: u32 = 240;
-    // Most runs take three times the time in question; this bound holds after any improvement.
+    // Most runs take three times the time in question. Improvements must stay below this bound.
     const BOUND_S: u32 = 150;
     let runs: Vec<_> = (0..RUNS).map(|seed| run(seed * 101 + 7, SECONDS)).collect();
     for (at, (period, state)) in SITES.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Clearing the marks of accesses so that the process hardly waits for it: in slices or, where the kernel can only do
-//! it all at once, if that is short.
+//! Clears the accessed marks of page tables so that the process hardly waits. It does so in slices
+//! or, if the kernel can only clear all of them in one step, only if that is short.
 
 use crate::lock_slices::LockSlices;
 use memhook_inject::{Pace, RangeMarks, clear_access_marks};
@@ -10,32 +10,33 @@ use std::time::{Duration, Instant};
 
 /// Time of the slices of one turn.
 const TURN: Duration = Duration::from_millis(3);
-/// Longest clearing all at once, judged by the reading of all marks, which takes about as long.
+/// Maximum duration of clearing all marks in one step. Reading all marks takes about as long, and
+/// is used as the estimate.
 const LONGEST_WHOLE: Duration = Duration::from_millis(5);
 
-/// Progress of the work.
+/// Progress of the clearing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     UnderWay,
     Done,
-    /// It would take, or took, too long.
+    /// The clearing would take, or took, too long.
     TooLong,
 }
 
 /// Clears marks.
 pub struct Clearing {
-    /// Slices; `None` to clear all at once.
+    /// Marks that are cleared in slices; `None` to clear all in one step.
     ranges: Option<RangeMarks>,
     slices: LockSlices,
-    /// Remaining ranges; the next is the last.
+    /// Remaining ranges. The next one is last.
     left: Vec<Range<u64>>,
-    /// Time that clearing all at once would take.
+    /// Estimated time of clearing all marks in one step.
     whole: Duration,
     longest_whole: Duration,
 }
 
 impl Clearing {
-    /// Finds the way that this kernel allows.
+    /// Selects the method that this kernel allows.
     pub fn of(pid: i32) -> Clearing {
         Clearing {
             ranges: RangeMarks::of(pid).ok(),
@@ -51,7 +52,8 @@ impl Clearing {
         self.slices.longest().max(self.longest_whole)
     }
 
-    /// Begins with these ranges, in order, each within one mapping. `whole`: the time that it took to read all marks.
+    /// Begins with these sorted ranges, each within one mapping. `whole` is the time that reading
+    /// all marks took.
     pub fn begin(&mut self, ranges: Vec<Range<u64>>, whole: Duration) {
         // The marks also tell the kernel which pages to swap out first.
         if has_swap() {
@@ -61,7 +63,7 @@ impl Clearing {
         self.left.reverse();
     }
 
-    /// Leaves the rest as it is.
+    /// Leaves the remaining marks unchanged.
     pub fn stop(&mut self) {
         self.left.clear();
     }

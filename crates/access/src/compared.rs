@@ -1,7 +1,8 @@
-//! Blocks with the same contents at two looks at the memory: evidence that takes no change in the process.
+//! Blocks with the same contents in two copies of the memory. This evidence needs no change in the
+//! process.
 //!
-//! An untouched block still has its contents, so the unchanged blocks are an upper bound on the stale ones. The reverse
-//! does not hold: reads leave no trace, and neither do writes of the same bytes.
+//! An untouched block keeps its contents, so the unchanged blocks are an upper bound on the stale
+//! ones. The reverse does not hold: reads leave no trace, and neither do writes of the same bytes.
 
 use crate::earlier::EarlierBlocks;
 use crate::sites::{LiveBlock, Site};
@@ -10,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::cmp::Reverse;
 use std::hash::Hasher;
 
-/// Contents of a process's blocks at one look.
+/// Contents of a process's blocks at one moment.
 #[derive(Debug, Default)]
 pub struct Contents(FxHashMap<u64, Content>);
 
@@ -24,18 +25,18 @@ struct Content {
 /// Live blocks of a site, with their unchanged part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// Their site.
+    /// Site of the blocks.
     pub site: Site,
     /// Number of live blocks.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the live blocks.
     pub live_bytes: u64,
-    /// Bytes of the unchanged ones.
+    /// Bytes of the unchanged blocks.
     pub unchanged_bytes: u64,
 }
 
 impl Contents {
-    /// Takes the contents of these blocks from a copy of the memory.
+    /// Computes the contents of these blocks from a copy of the memory.
     pub fn of(snapshot: &Snapshot, blocks: &EarlierBlocks) -> Contents {
         let all = blocks.iter().map(|LiveBlock { address, bytes, .. }| {
             let fingerprint = snapshot.bytes(address, bytes).map(fingerprint);
@@ -44,7 +45,7 @@ impl Contents {
         Contents(all.collect())
     }
 
-    /// Compares a later look, by site: those with the most unchanged bytes come first.
+    /// Compares with later contents, by site. Sites with the most unchanged bytes come first.
     pub fn compare(&self, later: &Contents, blocks: &EarlierBlocks) -> Vec<Compared> {
         let mut sums: FxHashMap<Site, Compared> = FxHashMap::default();
         for block in blocks.iter() {
@@ -92,7 +93,8 @@ mod tests {
         Contents(blocks.collect())
     }
 
-    /// One block is the same; the others were written, resized, made since, or not copied the first time.
+    /// One block is unchanged. The others were written, resized, allocated since, or not copied the
+    /// first time.
     #[test]
     fn only_what_is_the_same_counts() {
         let later = [(1, 16, 5), (2, 16, 6), (3, 32, 7), (4, 16, 8), (5, 16, 9)];

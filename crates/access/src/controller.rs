@@ -1,4 +1,5 @@
-//! Choice of the pages and words to watch next: pure decisions, once a second, from the results of earlier looks.
+//! Choice of the pages and words to watch next. The decisions are pure functions, made once a
+//! second from the results of earlier looks.
 
 use crate::pages::{PAGE_BYTES, Pages, THRESHOLDS_MS};
 use crate::random::mixed;
@@ -32,9 +33,10 @@ pub struct PagePlan {
     pub lift: Vec<Range<u64>>,
 }
 
-/// Share of the budget for pages; watchpoints get the rest.
+/// Share of the budget for pages. Watchpoints get the rest.
 const SHARE_OF_PAGES: f64 = 0.5;
-/// Share of the exhausted pages that are exchanged at a time, where there are more pages than may be guarded.
+/// Share of the pages without further information that are exchanged at a time, if there are more
+/// pages than may be guarded.
 const EXCHANGED_SHARE: f64 = 0.1;
 /// Bytes of adjacent pages that are chosen together, to keep the number of protected ranges small.
 const CHUNK_BYTES: u64 = 64 * PAGE_BYTES;
@@ -86,7 +88,7 @@ impl Controller {
         (self.fault_count, self.trap_count)
     }
 
-    /// Takes the result of a look at the pages: these were written.
+    /// Processes the result of a look at the pages. `written` has the written ranges.
     pub fn looked(&mut self, written: &[Range<u64>], now_ms: u32) {
         let faults = self.pages.looked(written, now_ms);
         self.fault_count += faults as u64;
@@ -110,18 +112,19 @@ impl Controller {
         self.traps.room_ns(now_ms, 0.0)
     }
 
-    /// Returns the time that may be spent on them in a whole window, in nanoseconds.
+    /// Returns the time that may be spent on watchpoints in a whole window, in nanoseconds.
     pub fn all_of_words_ns(&self) -> f64 {
         self.traps.all_ns()
     }
 
-    /// Returns how many more watchpoints may be armed, given those that already are; each counts once for each thread.
+    /// Returns how many more watchpoints may be armed, given the number of armed ones. Each counts
+    /// once for each thread.
     pub fn watchpoint_room(&mut self, armed: usize, now_ms: u32) -> usize {
         let outstanding = armed as f64 * self.costs.trap_ns;
         (self.traps.room_ns(now_ms, outstanding) / self.costs.trap_ns) as usize
     }
 
-    /// Chooses the pages to guard and to let go. Call it after a look.
+    /// Chooses the pages to guard, and those to stop guarding. Call it after a look.
     pub fn plan_pages(&mut self, now_ms: u32) -> PagePlan {
         let is_open = |page: &crate::pages::Page| !page.is_guarded;
         let outstanding = self.pages.guarded() as f64 * self.costs.fault_ns;
@@ -133,7 +136,8 @@ impl Controller {
             .filter(|(_, page)| is_open(page) && page.at_ms <= now_ms);
         let mut due: Vec<(u64, u64)> = due
             .map(|(address, page)| {
-                // The longest wait relative to the page's own threshold comes first; among equals, chance decides.
+                // The page with the longest wait relative to its own threshold comes first. Among
+                // equals, chance decides.
                 let threshold = THRESHOLDS_MS[usize::from(page.level)];
                 let waited = u64::from(now_ms - page.at_ms) * 16 / u64::from(threshold);
                 let chance = mixed(address / CHUNK_BYTES) >> 32;
@@ -157,7 +161,8 @@ impl Controller {
         }
     }
 
-    /// Returns some of the pages that were guarded for so long that they have nothing more to tell.
+    /// Returns some of the pages that were guarded for so long that they yield no further
+    /// information.
     fn told_all(&self, wanted: usize, now_ms: u32) -> Vec<Range<u64>> {
         let most = (self.pages.guarded() as f64 * EXCHANGED_SHARE).ceil() as usize;
         let long_ms = self.settings.older_ms.max(THRESHOLDS_MS[0]);
@@ -178,7 +183,7 @@ impl Controller {
     }
 }
 
-/// Joins pages, which are in order, to ranges.
+/// Merges sorted pages to ranges.
 fn runs(pages: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for page in pages {

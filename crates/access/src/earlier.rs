@@ -1,4 +1,4 @@
-//! Blocks from before the attach: from a dissection of the heap, by type and size.
+//! Blocks from before the attach, by type and size, from a dissection of the heap.
 
 use crate::page_watch::watchable;
 use crate::pages::PAGE_BYTES;
@@ -9,12 +9,12 @@ use memhook_inject::{PageScan, PageState};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 
-/// Property shared by blocks from before the attach.
+/// Common property of some blocks from before the attach.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
-    /// Their class, or the kind of their contents: `text`, `pointers`, `zeros`, `data`.
+    /// Class of the blocks, or the kind of their contents: `text`, `pointers`, `zeros`, `data`.
     pub what: String,
-    /// Lower bound on their usable bytes: a power of two; the upper bound is twice as much.
+    /// Lower bound on the blocks' usable bytes, a power of two. The upper bound is twice as much.
     pub from_bytes: u64,
 }
 
@@ -26,13 +26,13 @@ impl Kind {
     }
 }
 
-/// Blocks from before the attach that still live.
+/// Blocks from before the attach that are still live.
 #[derive(Clone, Debug, Default)]
 pub struct EarlierBlocks {
     kinds: Vec<Kind>,
-    /// Bytes and number of the kind, by address.
+    /// Bytes and kind number of each block, by address.
     blocks: FxHashMap<u64, (u64, u32)>,
-    /// Pages, where the blocks are unknown.
+    /// Pages, if the blocks are unknown.
     pages: Vec<Range<u64>>,
 }
 
@@ -46,7 +46,7 @@ impl EarlierBlocks {
         let mut numbers: FxHashMap<Kind, u32> = FxHashMap::default();
         let mut found = EarlierBlocks::default();
         for (number, block) in heap.blocks.iter() {
-            // These belong to malloc.
+            // These blocks belong to malloc.
             if block.bytes == 0 || caches.contains(&block.address) {
                 continue;
             }
@@ -74,7 +74,8 @@ impl EarlierBlocks {
         }
     }
 
-    /// Takes the pages that belong to the process alone, where blocks cannot be distinguished.
+    /// Returns the pages that belong to the process alone, for a heap whose blocks cannot be
+    /// distinguished.
     pub fn pages_of(pid: i32) -> EarlierBlocks {
         let mut found = EarlierBlocks::default();
         let Ok(scan) = PageScan::open(pid) else {

@@ -1,10 +1,10 @@
-//! Blocks of a live process that are reachable but not touched: evidence, the choice of what to watch next within a
-//! budget, and estimates.
+//! Blocks of a live process that are reachable but not touched: evidence, the choice of what to
+//! watch next within a budget, and estimates.
 //!
-//! The parts that decide and estimate are pure: [`Controller`], [`answer()`] and [`Census`]. [`Watcher`] is the part
-//! that asks the kernel.
+//! The parts that decide and estimate are pure: [`Controller`], [`answer()`] and [`Census`].
+//! [`Watcher`] is the part that asks the kernel.
 
-// A list of areas of memory is often one range.
+// A list of memory areas often has a single range.
 #![allow(clippy::single_range_in_vec_init)]
 
 #[cfg(test)]

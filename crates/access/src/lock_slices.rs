@@ -1,14 +1,14 @@
-//! Size of the slices in which the kernel goes through a process's memory. Meanwhile, threads of the process that map
-//! or unmap memory wait, so each request should be short. Its duration depends on the machine and on the memory's
-//! contents, and is measured all the time.
+//! Size of the slices in which the kernel walks a process's memory. Meanwhile, threads of the
+//! process that map or unmap memory wait, so each request should be short. Its duration depends on
+//! the machine and on the memory's contents, and is measured continuously.
 
 use memhook_inject::Pace;
 use std::time::Duration;
 
-/// Number of consecutive slices of the least size that take too long after which no more follow: they did not merely
-/// wait for a processor.
+/// Number of consecutive slow slices of the minimum size after which no more follow. So many slow
+/// ones were not merely waiting for a processor.
 const MOST_TOO_LONG: u32 = 5;
-/// Bytes covered by one page table; huge pages must not be cut.
+/// Bytes covered by one page table. Huge pages must not be split.
 pub const LEAST_SLICE_BYTES: u64 = 2 << 20;
 
 /// Chooses the size of the next slice.
@@ -30,8 +30,8 @@ impl Default for LockSlices {
 }
 
 impl LockSlices {
-    /// Returns the end of the slice that begins here, at a multiple of the least size unless it is the last; `None` if
-    /// even the smallest slices take too long.
+    /// Returns the end of the slice that begins here, at a multiple of the minimum size unless it
+    /// is the last. Returns `None` if even the smallest slices take too long.
     pub fn end_of(&self, start: u64, end: u64) -> Option<u64> {
         let whole = (start + self.bytes) / LEAST_SLICE_BYTES * LEAST_SLICE_BYTES;
         (self.too_long < MOST_TOO_LONG).then_some(whole.min(end))
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Goes through memory in which each 2 MB take a time of their own; returns the time of each slice.
+    /// Walks memory in which each 2 MB take a given time. Returns the time of each slice.
     fn walk(slices: &mut LockSlices, each: &[Duration]) -> Vec<Duration> {
         let (mut at, end) = (0, each.len() as u64 * LEAST_SLICE_BYTES);
         let mut times = Vec::new();
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn slices_keep_to_the_aim() {
-        // 50 ns per page.
+        // A page takes 50 ns.
         let each = vec![Duration::from_micros(26); 2000];
         let mut slices = LockSlices::default();
         let times = walk(&mut slices, &each);
@@ -101,7 +101,7 @@ mod tests {
         let each = vec![Duration::from_millis(3); 100];
         assert_eq!(walk(&mut slices, &each).len(), MOST_TOO_LONG as usize);
         assert_eq!(slices.end_of(0, LEAST_SLICE_BYTES), None);
-        // A slice that waits for a processor now and then does not count as such.
+        // A slice that occasionally waits for a processor does not count as slow.
         let mut slices = LockSlices::default();
         let now_and_then = |i| Duration::from_micros(if i % 3 == 0 { 5000 } else { 20 });
         let each: Vec<Duration> = (0..1000).map(now_and_then).collect();
@@ -118,7 +118,8 @@ mod tests {
     }
 
     proptest! {
-        /// Memory of any density: after an empty part, at most one slice is too long, and its size bounds it.
+        /// The density of the memory is arbitrary. After an empty part, at most one slice is too
+        /// long, and its size bounds it.
         #[test]
         fn no_slice_is_much_longer_than_the_one_before(
             parts in proptest::collection::vec((1usize..200, 0u64..60), 1..20),
@@ -130,7 +131,7 @@ mod tests {
             let times = walk(&mut LockSlices::default(), &each);
             let most = 60 * Pace::MOST_BYTES / LEAST_SLICE_BYTES;
             prop_assert!(times.iter().all(|time| *time <= Duration::from_micros(most)));
-            // At the same density, no two slices in a row are too long.
+            // At the same density, no two consecutive slices are too long.
             let long = |time: &Duration| *time > 2 * Pace::AIM;
             let in_a_row = times.windows(2).filter(|two| two.iter().all(long)).count();
             prop_assert!(in_a_row <= parts.len(), "{in_a_row}");

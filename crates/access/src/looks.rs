@@ -1,4 +1,4 @@
-//! The choice of words to watch, and the results: by site, stratum and place in the block.
+//! The choice of words to watch, and the results by site, stratum and place in the block.
 
 use crate::pages::THRESHOLDS_MS;
 use crate::random::Random;
@@ -6,18 +6,18 @@ use crate::sites::{LiveBlock, STRATA, Site, SiteBlocks, Stratum};
 use crate::survival::{Share, Watched, stale_share};
 use rustc_hash::FxHashMap;
 
-/// One look: a word of a block, watched from a moment on.
+/// One look: a word of a block, watched from one moment on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
     /// The block.
     pub block: LiveBlock,
-    /// Question that pages leave open about it.
+    /// Question about the block that pages leave open.
     pub stratum: Stratum,
     /// Offset of the word.
     pub offset: u64,
-    /// Begin of the look.
+    /// Start of the look.
     pub began_ms: u32,
-    /// Time at which it is given up.
+    /// Time at which the look is given up.
     pub until_ms: u32,
 }
 
@@ -32,12 +32,13 @@ impl Look {
 #[derive(Clone, Copy, Debug, Default)]
 struct Offset {
     looks: u32,
-    /// Words touched within a second.
+    /// Number of words touched within a second.
     quick: u32,
 }
 
 impl Offset {
-    /// Returns the share of words that are touched at once (by the rule of succession), and its standard error.
+    /// Returns the share of words that are touched soon (by the rule of succession), and its
+    /// standard error.
     fn rate(&self) -> (f64, f64) {
         let looks = f64::from(self.looks) + 2.0;
         let rate = (f64::from(self.quick) + 1.0) / looks;
@@ -50,7 +51,7 @@ struct SiteLooks {
     /// Offset in the block of the words that are watched for the estimate.
     main: u64,
     offsets: FxHashMap<u64, Offset>,
-    /// Looks at words at `main`: the times of their ends, and their results.
+    /// Looks at words at `main`, each with the time of its end and its result.
     watched: [Vec<(u32, Watched)>; 2],
     /// True if the site's state is known; `None` if looks have ended since it was determined.
     is_known: Option<bool>,
@@ -60,38 +61,40 @@ struct SiteLooks {
 const EXPLORING: u64 = 4;
 /// Expected length of the first look, in seconds.
 const LOOK_S: f64 = 1.0;
-/// Time for which a place is explored, enough to see touches within a second.
+/// Time for which a place is explored, long enough to see touches within a second.
 const EXPLORED_MS: u32 = 2000;
-/// Looks of any length, before they last for the whole time.
+/// Number of looks of any length, before looks last for the whole time.
 const ENOUGH_SHORT: usize = 8;
-/// Later interval of looks of any length, so that a change of a part is noticed.
+/// Later, one look in this many has any length, so that a change of a part is noticed.
 const SOMETIMES_SHORT: u64 = 8;
-/// Looks at a place before it is compared.
+/// Number of looks at a place before it is compared.
 const ENOUGH_LOOKS: u32 = 4;
-/// Standard errors by which two places must be apart, on each side.
+/// Number of standard errors by which two places must differ, on each side.
 const APART: f64 = 1.5;
-/// Most offsets that are remembered of a site.
+/// Maximum number of offsets that are remembered for a site.
 const MOST_OFFSETS: usize = 64;
-/// Most looks that are remembered of a part of a site.
+/// Maximum number of looks that are remembered for a part of a site.
 const MOST_LOOKS: usize = 1024;
-/// Relative worth of a look at a site with a known state: the program may change.
+/// Relative worth of a look at a site with a known state. It is not 0, because the program may
+/// change.
 const WORTH_OF_KNOWN: f64 = 0.05;
 
 /// All looks.
 ///
-/// The question is whether a block is touched, and a look sees one word of it. A block may be in use although some of
-/// its words never are, and blocks of a site mostly have the same layout. So the words of a site are watched at one
-/// place of the block, at first the first word (an object's table of functions, the head of a structure), and one look
-/// in four explores a place chosen by chance. When it finds a place that is touched more often, that place is watched
-/// instead.
+/// The question is whether a block is touched, and a look sees one word of it. A block may be in
+/// use although some of its words never are, and blocks of a site mostly have the same layout. So
+/// the words of a site are watched at one place of the block. At first this is the first word (an
+/// object's table of functions, the head of a structure), and one look in four explores a random
+/// place. If it finds a place that is touched more often, that place is watched instead.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
     sites: FxHashMap<Site, SiteLooks>,
 }
 
 impl Looks {
-    /// Chooses the next look, in proportion to its expected information: mostly at sites with an unknown state, and at
-    /// each of their parts by its bytes and its uncertainty. Takes the block out of the drawn ones.
+    /// Chooses the next look, in proportion to its expected information. Most looks go to sites
+    /// with an unknown state, and to their parts by bytes and uncertainty. Removes the block from
+    /// the drawn ones.
     pub fn choose(
         &self,
         sites: &mut FxHashMap<Site, SiteBlocks>,
@@ -117,7 +120,8 @@ impl Looks {
         let block = drawn.swap_remove(random.below(drawn.len() as u64) as usize);
         let words = (block.bytes / 8).max(1);
         let offset = match self.sites.get(&site) {
-            // Their layout is unknown, and the question is how much of them is touched.
+            // The layout of these pages is unknown, and the question is how many of their words are
+            // touched.
             _ if site == Site::Pages => random.below(words) * 8,
             Some(looks) => looks.place(words, random),
             None => SiteLooks::default().place(words, random),
@@ -131,9 +135,10 @@ impl Looks {
         })
     }
 
-    /// Returns the longest time of a look. A few short ones show what is touched all the time. After that, looks last
-    /// for the whole time in question: they tell most about words that are touched now and then, because such a look
-    /// ends with the touch, which a short one would mostly miss.
+    /// Returns the maximum length of a look. A few short looks show the words that are touched all
+    /// the time. After that, looks last for the whole time in question. They tell most about words
+    /// that are touched occasionally, because such a look ends with the touch, which a short one
+    /// would mostly miss.
     fn length_ms(
         &self,
         site: Site,
@@ -154,10 +159,11 @@ impl Looks {
         any_length_ms(older_ms, random)
     }
 
-    /// Returns the weight of a part, times about the standard error of its stale share, divided by the root of the
-    /// usual length of its looks: the best way to spend time on samples of several kinds (Neyman's allocation). The
-    /// weight is the root of its bytes: with the bytes themselves, a large half-stale part would take all looks from
-    /// small ones for good. A look without a touch counts by its length, because a short one shows little.
+    /// Returns the weight of a part: about the standard error of its stale share, divided by the
+    /// root of the usual length of its looks. This is the best way to spend time on samples of
+    /// several kinds (Neyman's allocation). The part's size counts by the root of its bytes. With
+    /// the bytes themselves, a large half-stale part would take all looks from small ones
+    /// permanently. A look without a touch counts by its length, because a short one shows little.
     fn worth(&self, site: Site, index: usize, bytes: u64, older_s: f64) -> f64 {
         let watched = self.sites.get(&site).map(|looks| &looks.watched[index]);
         let (mut touched, mut untouched, mut seconds) = (0.0, 0.0, 0.0);
@@ -181,14 +187,15 @@ impl Looks {
         self.sites.get(&site)?.is_known
     }
 
-    /// Sets that answer.
+    /// Records whether a site's state is known.
     pub(crate) fn note_known(&mut self, site: Site, is_known: bool) {
         if let Some(looks) = self.sites.get_mut(&site) {
             looks.is_known = Some(is_known);
         }
     }
 
-    /// Takes the result of a look: its word was touched, or not until now. The block still lives.
+    /// Records the result of a look: its word was touched, or has not been touched until now. The
+    /// block is still live.
     pub fn ended(&mut self, look: &Look, touched_ms: Option<u32>, now_ms: u32) {
         let site = self.sites.entry(look.block.site).or_default();
         site.is_known = None;
@@ -213,7 +220,8 @@ impl Looks {
         site.choose_main();
     }
 
-    /// Forgets looks that ended before this moment: the program may do something else by now.
+    /// Forgets looks that ended before this moment, because the program may behave differently by
+    /// now.
     pub fn forget_before(&mut self, moment_ms: u32) {
         for site in self.sites.values_mut() {
             for list in &mut site.watched {
@@ -226,8 +234,9 @@ impl Looks {
         }
     }
 
-    /// Returns the stale share of a part of a site; `None` if no look at it has ended. Memory that was touched before
-    /// the time in question may have become stale in it, so earlier looks count only if they agree with the later ones.
+    /// Returns the stale share of a part of a site; `None` if no look at it has ended. Memory that
+    /// was touched before the time in question may have become stale since, so earlier looks count
+    /// only if they agree with the later ones.
     pub fn share(&self, site: Site, stratum: Stratum, older_ms: u32) -> Option<Share> {
         let index = STRATA.iter().position(|s| *s == stratum)?;
         let watched = &self.sites.get(&site)?.watched[index];
@@ -249,7 +258,8 @@ impl Looks {
         }
     }
 
-    /// Returns the finished looks at words of a site, and the number of them that found a touch.
+    /// Returns the number of finished looks at words of a site, and the number of looks that found
+    /// a touch.
     pub fn counts(&self, site: Site) -> (u64, u64) {
         let lists = self.sites.get(&site).map(|looks| &looks.watched);
         let all = lists.into_iter().flatten().flatten();
@@ -298,7 +308,7 @@ impl SiteLooks {
         }
         let ((here, here_error), (there, there_error)) = (of_main.rate(), best.rate());
         if there - APART * there_error > here + APART * here_error {
-            // Results from elsewhere say nothing about the words here.
+            // Results from another place say nothing about the words here.
             *self = SiteLooks {
                 main: at,
                 offsets: std::mem::take(&mut self.offsets),
@@ -317,7 +327,8 @@ pub fn kept_ms(older_ms: u32) -> u32 {
 /// Lengths of short looks, many of which fit into the time of a long one.
 const SHORT_MS: [u32; 2] = [100, 300];
 
-/// Returns one of the lengths or the whole time, each with the same share of the time in which words are watched.
+/// Returns one of these lengths or the whole time, each with the same share of the time in which
+/// words are watched.
 fn any_length_ms(older_ms: u32, random: &mut Random) -> u32 {
     let lengths = SHORT_MS.into_iter().chain(THRESHOLDS_MS);
     let lengths = lengths.filter(|&ms| ms < older_ms);
@@ -344,7 +355,7 @@ mod tests {
         }
     }
 
-    /// Blocks with a single used word: it is found, and the estimate is about that word.
+    /// The blocks have a single used word. It is found, and the estimate is about that word.
     #[test]
     fn the_place_that_is_used_is_found() {
         let mut random = Random::seeded(3);

@@ -1,5 +1,5 @@
-//! Simulated programs of many sites that share their pages: for how many of them single words settle whether they are
-//! stale.
+//! Simulated programs of many sites that share their pages, to count the sites for which single
+//! words decide whether they are stale.
 
 use crate::answer::{Evidence, State, answer, note_known};
 use crate::looks::{Look, Looks};
@@ -14,14 +14,15 @@ const CENSUS_MS: u32 = 1000;
 const BLOCK_BYTES: u64 = 128;
 const DRAWN: u64 = 32;
 
-/// A site with a share of blocks that are never touched; the others are touched with a period.
+/// A site with a share of blocks that are never touched. The others are touched periodically.
 struct Program {
     bytes: u64,
     stale: f64,
     period_ms: u32,
 }
 
-/// Returns the state of each site after this many times the time in question, and the number of looks.
+/// Returns the state of each site after this many times the time in question, and the number of
+/// looks.
 fn states(programs: &[Program], rounds: u32, seed: u64) -> (Vec<State>, u64) {
     let mut random = Random::seeded(seed);
     let mut looks = Looks::default();
@@ -88,7 +89,8 @@ fn states(programs: &[Program], rounds: u32, seed: u64) -> (Vec<State>, u64) {
     ((0..programs.len()).map(state).collect(), count)
 }
 
-/// Large sites, one of them half stale, which no number of looks decides, must not take all looks from small ones.
+/// Large sites, one of them half stale, which no number of looks decides, must not take all looks
+/// from small ones.
 #[test]
 fn small_sites_become_known_beside_large_ones() {
     const MIB: u64 = 1 << 20;
@@ -126,6 +128,6 @@ fn small_sites_become_known_beside_large_ones() {
             .map(is_right)
             .sum::<usize>();
     }
-    // Seeded: the runs are the same everywhere.
+    // The runs are seeded, so they are the same everywhere.
     assert!(known >= 18, "{known} of 20");
 }

@@ -1,14 +1,16 @@
-//! Finds the mappings of a process without an accessed page, by the marks in its page tables.
+//! Finds the mappings of a process without an accessed page, by the accessed marks in its page
+//! tables.
 //!
-//! The kernel adds up the marks of a mapping, and brk(2)'s heap is one mapping. Memory of different userfaultfds is in
-//! different mappings, so the heap is cut into pieces that belong to two of them in turn. (Nothing else is cut:
-//! mremap(2) refuses ranges of several mappings, and a program may call it on memory of its own.) When the descriptors
-//! are closed, the kernel joins the pieces again.
+//! The kernel adds up the marks of a mapping, and brk(2)'s heap is one mapping. Memory of different
+//! userfaultfds is in different mappings, so the heap is split into pieces that belong to two
+//! userfaultfds in turn. (Nothing else is split, because mremap(2) refuses ranges of several
+//! mappings, and a program may call it on its own memory.) When the descriptors are closed, the
+//! kernel merges the pieces again.
 //!
-//! Clearing the marks does not flush the processors' caches of the page tables (`clear_refs_write` of
-//! fs/proc/task_mmu.c), and a page whose translation is cached gets no new mark. Write-protecting a page does flush it
-//! and, for ranges of more than 33 pages, everything of the process (`tlb_single_page_flush_ceiling` of
-//! arch/x86/mm/tlb.c).
+//! Clearing the marks does not flush the processors' caches of the page tables (`clear_refs_write`
+//! of fs/proc/task_mmu.c), and a page whose translation is cached gets no new mark.
+//! Write-protecting a page does flush it and, for ranges of more than 33 pages, flushes the whole
+//! process (`tlb_single_page_flush_ceiling` of arch/x86/mm/tlb.c).
 
 use crate::clearing::{Clearing, Progress};
 use crate::page_accesses::{PageAccesses, pieces};
@@ -20,30 +22,31 @@ use memhook_process::{
 use std::ops::Range;
 use std::time::Duration;
 
-/// Largest resident size of a process that is examined this way.
+/// Maximum resident size of a process that is examined this way.
 const MOST_RESIDENT_BYTES: u64 = 4 << 30;
-/// Longest reading of one mapping's marks, during which threads that map or unmap memory wait.
+/// Maximum time to read one mapping's marks, during which threads that map or unmap memory wait.
 const LONGEST_READING: Duration = Duration::from_millis(5);
-/// Number of slow readings in a row that cannot be waits for a processor.
+/// Number of consecutive slow readings that cannot all be waits for a processor.
 const MOST_SLOW_READINGS: u32 = 5;
-/// Assumed time to read a page before the first one; it is some 50 to 100 ns.
+/// Assumed time to read a page before the first reading. The real time is some 50 to 100 ns.
 const FIRST_PAGE_NS: f64 = 150.0;
-/// Pages after which the mean is trusted.
+/// Number of pages after which the mean is trusted.
 const MANY_PAGES: u64 = 4096;
-/// Pieces of a heap at first; by default, a process may have 65,530 mappings (vm.max_map_count).
+/// Initial number of pieces of a heap. By default, a process may have 65,530 mappings
+/// (vm.max_map_count).
 const MOST_PIECES: u64 = 512;
-/// Most pieces of a heap that has grown. The rest is not cut.
+/// Maximum number of pieces of a heap that has grown. The rest is not split.
 const MOST_PIECES_EVER: usize = 2048;
 const MOST_MAPPINGS: usize = 20_000;
-/// Least size of a piece: long enough for its protection to flush everything.
+/// Minimum size of a piece, long enough that its protection flushes the whole process.
 const LEAST_PIECE_BYTES: u64 = 64 * PAGE_BYTES;
 /// Length beyond which the processor does not flush page by page.
 const FLUSHED_BYTES: u64 = 34 * PAGE_BYTES;
-/// Most bytes of a mapping that are searched for pages in memory.
+/// Maximum bytes of a mapping that are searched for pages in memory.
 const MOST_LOOKED_AT_BYTES: u64 = 64 << 20;
-/// Size of huge pages, which pieces must not cut.
+/// Size of huge pages, which pieces must not split.
 const HUGE_BYTES: u64 = 2 << 20;
-/// Inverse of the largest share of our own time for reading the marks.
+/// Inverse of the maximum share of our own time for reading the marks.
 const READING_SHARE: u32 = 50;
 const LEAST_APART_MS: u32 = 2000;
 
@@ -65,7 +68,7 @@ pub struct MarkedPages {
     clears: u64,
     slow_readings: u32,
     page_ns: f64,
-    /// Reason why the marks were not cleared, with a flag that they never will be.
+    /// Reason why the marks were not cleared, and true if they never will be.
     problem: Option<String>,
     is_over: bool,
 }
@@ -73,7 +76,7 @@ pub struct MarkedPages {
 const TOO_LARGE: &str = "the process is so large that to look would make it wait";
 
 impl MarkedPages {
-    /// Prepares it; until the heap is cut into pieces, nothing changes for the process.
+    /// Prepares the evidence. Until the heap is split into pieces, nothing changes for the process.
     pub fn of(pid: i32) -> MarkedPages {
         let mut marks = MarkedPages {
             pid,
@@ -148,7 +151,7 @@ impl MarkedPages {
         let end = mapping.end;
         for (count, (piece, is_odd)) in pieces(mapping, self.piece_bytes).enumerate() {
             self.piece_count += 1;
-            // The rest is one piece, which bounds their number.
+            // The rest is one piece, which bounds the number of pieces.
             let is_last = count + 1 >= left;
             let piece = if is_last { piece.start..end } else { piece };
             if if is_odd { other } else { watch }.add(piece).is_err() {
@@ -161,11 +164,12 @@ impl MarkedPages {
         true
     }
 
-    /// Takes a turn, once a second, after the pages were checked for writes. `clock`: the time since the attach.
+    /// Takes a turn, once a second, after the pages were checked for writes. `clock` returns the
+    /// time since the attach.
     pub fn turn(&mut self, pages: &Pages, older_ms: u32, clock: impl Fn() -> u32) {
         let now_ms = clock();
         let is_clear_due = now_ms >= self.next_clear_ms;
-        // Between two parts of a clearing, marks say nothing.
+        // Between two parts of a clearing, marks mean nothing.
         let is_clearing = self.to_flush.is_some();
         if self.is_over || is_clearing || !is_clear_due && now_ms < self.next_look_ms {
             return;
@@ -230,8 +234,8 @@ impl MarkedPages {
         }
     }
 
-    /// Returns true if a mapping has so much in memory that reading its marks takes too long. Counting that is several
-    /// times as fast, and is done in slices.
+    /// Returns true if a mapping has so much in memory that reading its marks would take too long.
+    /// Counting the resident pages is several times as fast, and is done in slices.
     fn has_larger_mapping(&self) -> bool {
         // The mean covers many mappings, and some pages take longer than others.
         let pages = LONGEST_READING.as_nanos() as f64 / (2.0 * self.page_ns.clamp(20.0, 1e4));
@@ -249,7 +253,8 @@ impl MarkedPages {
         })
     }
 
-    /// Begins to clear the marks of accessed memory. Unaccessed memory has none, and must not lose one that is set now.
+    /// Begins to clear the marks of accessed memory. Unaccessed memory has none, and must not lose
+    /// one that is set now.
     fn begin_clearing(
         &mut self,
         pages: &Pages,
@@ -305,7 +310,7 @@ impl MarkedPages {
         pages: &mut Pages,
         clock: &impl Fn() -> u32,
     ) {
-        // Protected pages are opened, so that there is something to protect.
+        // The protection is lifted first, so that protecting has an effect.
         let mut protected = Vec::new();
         let runs = std::slice::from_ref(&flushed);
         let _ = watch.lift(flushed.clone());
@@ -321,12 +326,13 @@ impl MarkedPages {
     }
 }
 
-/// Returns true if the memory has marks of its own in the kernel.
+/// Returns true if the memory has its own marks in the kernel.
 fn is_private(m: &Mapping) -> bool {
     m.read && m.write && !m.shared && m.file_id.2 == 0
 }
 
-/// Returns the size of the heap's pieces; `None` if it is too small to cut, or if there is no heap.
+/// Returns the size of the heap's pieces; `None` if it is too small to split, or if there is no
+/// heap.
 fn piece_bytes(pid: i32, mappings: &[Mapping]) -> Option<u64> {
     let heap = mappings.iter().filter(|m| m.path == "[heap]");
     let scan = PageScan::open(pid).ok()?;
@@ -351,8 +357,8 @@ fn always_huge() -> bool {
         .is_ok_and(|text| text.contains("[always]"))
 }
 
-/// Returns a range whose protection flushes everything: pages that are all in memory, inside one page table, and
-/// watched.
+/// Returns a range whose protection flushes the whole process. All of its pages are in memory,
+/// inside one page table, and watched.
 fn flushed(pid: i32, mappings: &[MappingUse], pages: &Pages) -> Option<Range<u64>> {
     let scan = PageScan::open(pid).ok()?;
     // Memory that was not accessed will not be written soon.

@@ -1,4 +1,4 @@
-//! Cost of a fault and of a trap on this machine, measured on ourselves.
+//! Cost of a fault and of a trap on this machine, measured in this process.
 
 use crate::controller::Costs;
 use crate::pages::PAGE_BYTES;
@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Measurements; their median counts.
+/// Number of measurements, of which the median counts.
 const TIMES: usize = 7;
 const PAGES: usize = 64;
 
@@ -39,8 +39,8 @@ fn fault_ns() -> io::Result<f64> {
     median(times).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Returns the cost of an access to a watched word, in nanoseconds. Fails if there are no watchpoints, or if they do
-/// not fire, as in some emulators.
+/// Returns the cost of an access to a watched word, in nanoseconds. Fails if there are no
+/// watchpoints, or if they do not fire, as in some emulators.
 fn trap_ns(tid: i32, with_kernel: bool) -> io::Result<f64> {
     let word = Box::new(AtomicU64::new(0));
     let address = word.as_ptr().addr() as u64;
@@ -58,20 +58,21 @@ fn trap_ns(tid: i32, with_kernel: bool) -> io::Result<f64> {
     median(times).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// This machine's means for a watch.
+/// Means of this machine for a watch.
 pub struct Means {
-    /// Costs of events; a cautious guess where they could not be measured.
+    /// Costs of events, with a cautious guess for those that could not be measured.
     pub costs: Costs,
     /// Reason why writes to pages cannot be watched.
     pub no_pages: Option<io::Error>,
-    /// True if watchpoints see the kernel's accesses; or the reason why there are none.
+    /// True if watchpoints see the kernel's accesses; the error is the reason why there are no
+    /// watchpoints.
     pub watchpoints: io::Result<bool>,
 }
 
 /// Returns the cost of a trap, and true if watchpoints see the kernel's accesses.
 fn trap() -> (io::Result<f64>, bool) {
     let tid = memhook_inject::own_thread();
-    // The kernel's accesses need more permission (perf_event_paranoid 1).
+    // Watching the kernel's accesses needs more permission (perf_event_paranoid 1).
     match trap_ns(tid, true) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             (trap_ns(tid, false), false)
@@ -80,13 +81,14 @@ fn trap() -> (io::Result<f64>, bool) {
     }
 }
 
-/// Returns true if watchpoints see the kernel's accesses, or the reason why there are none.
+/// Returns true if watchpoints see the kernel's accesses; the error is the reason why there are no
+/// watchpoints.
 pub fn watchpoints() -> io::Result<bool> {
     let (trap, with_kernel) = trap();
     trap.map(|_| with_kernel)
 }
 
-/// Tries the means and measures their costs.
+/// Tries the means of this machine, and measures their costs.
 pub fn measure() -> Means {
     let fault = fault_ns();
     let (trap, with_kernel) = trap();

@@ -1,7 +1,8 @@
-//! The next accesses to words that a caller asks about, by any thread.
+//! The next accesses, by any thread, to words that a caller selects.
 //!
-//! Unlike [`Watcher`](crate::Watcher), this keeps to no budget: each reported access costs the thread a trap, and a
-//! thread with a watchpoint pays each time it is scheduled. It costs nothing while no word is watched.
+//! Unlike [`Watcher`](crate::Watcher), this keeps to no budget. Each reported access costs the
+//! thread a trap, and a thread with a watchpoint pays each time it is scheduled. There is no cost
+//! while no word is watched.
 
 use crate::error::Error;
 use crate::measure::watchpoints;
@@ -10,9 +11,9 @@ use memhook_inject::{Access, Width};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Time between two looks for new threads.
+/// Time between two searches for new threads.
 const FOLLOW: Duration = Duration::from_millis(20);
-/// Most watched threads: each takes descriptors and locked memory.
+/// Maximum number of watched threads, because each takes descriptors and locked memory.
 const MOST_THREADS: usize = 1000;
 
 /// Words of one process whose next accesses are reported.
@@ -26,10 +27,11 @@ pub struct NextAccesses {
 }
 
 impl NextAccesses {
-    /// Starts for a process; no word is watched yet.
+    /// Starts for a process, with no watched words.
     ///
     /// # Errors
-    /// [`Error::NoEvidence`] without hardware watchpoints, or the permission to use them.
+    /// Fails with [`Error::NoEvidence`] without hardware watchpoints, or without permission to use
+    /// them.
     pub fn start(pid: i32) -> Result<NextAccesses, Error> {
         let none = |error: std::io::Error| Error::NoEvidence {
             pid,
@@ -62,8 +64,8 @@ impl NextAccesses {
         !self.words.is_empty()
     }
 
-    /// Watches the word at `address`, a multiple of eight, in all threads. Returns true if any thread is watched. A
-    /// word has only one watch at a time.
+    /// Watches the word at `address`, a multiple of eight, in all threads. Returns true if any
+    /// thread is watched. A word has only one watch at a time.
     pub fn watch(&mut self, address: u64, only_writes: bool) -> bool {
         if self.free_slots() == 0 || self.words.contains_key(&address) {
             return false;
@@ -91,16 +93,16 @@ impl NextAccesses {
         }
     }
 
-    /// Makes an accessed word fire at this thread's next access, too. Until this call, or until the word is forgotten,
-    /// only other threads' accesses are reported.
+    /// Makes an accessed word fire at this thread's next access, too. Until this call, or until the
+    /// word is forgotten, only accesses by other threads are reported.
     pub fn watch_again(&mut self, access: &Access) {
         if let Some((_, word)) = self.words.get(&access.address) {
             self.threads.arm_again(word, access.tid);
         }
     }
 
-    /// Returns the accesses since the last call, by time: for each word at most one from each thread. Call it every few
-    /// milliseconds; each call also starts to watch new threads.
+    /// Returns the accesses since the last call, sorted by time. Each word has at most one from
+    /// each thread. Call it every few milliseconds. Each call also starts to watch new threads.
     pub fn take(&mut self) -> Vec<Access> {
         if self.words.is_empty() {
             return Vec::new();
@@ -118,7 +120,8 @@ impl NextAccesses {
                 ..Access::default()
             }));
         }
-        // A ring may still hold accesses to a word that was forgotten meanwhile, and perhaps is watched again.
+        // A ring may still contain accesses to a word that was forgotten meanwhile, and perhaps is
+        // watched again.
         found.retain(|access| {
             let word = self.words.get(&access.address);
             word.is_some_and(|(since_ns, _)| access.time_ns >= *since_ns)

@@ -1,5 +1,5 @@
-//! Memory without any access, by the marks in the page tables. The kernel adds them up by mapping: either a mapping was
-//! not accessed since the marks were cleared, or something in it was.
+//! Memory without any access, by the marks in the page tables. The kernel adds them up by mapping:
+//! either a mapping was not accessed since the marks were cleared, or something in it was.
 
 use std::ops::Range;
 
@@ -9,12 +9,13 @@ pub struct PageAccesses {
     /// Time at which the marks were last cleared.
     cleared_ms: Option<u32>,
     looked_ms: u32,
-    /// Memory without an access up to the last look, with the time since then: in the order of addresses, disjoint.
+    /// Memory without an access up to the last look, with the time since which it is idle. Sorted
+    /// by address, disjoint.
     idle: Vec<(Range<u64>, u32)>,
 }
 
 impl PageAccesses {
-    /// Notes that the marks were cleared just after a look.
+    /// Records that the marks were cleared just after a look.
     pub fn cleared(&mut self, now_ms: u32) {
         self.cleared_ms = Some(now_ms);
     }
@@ -24,13 +25,13 @@ impl PageAccesses {
         self.cleared_ms
     }
 
-    /// Forgets everything, because another program may have cleared marks.
+    /// Drops all observations, because another program may have cleared marks.
     pub fn forget(&mut self) {
         *self = PageAccesses::default();
     }
 
-    /// Takes the mappings, in order, that a look found without a mark. Memory that was already idle at the look before
-    /// stays idle since then.
+    /// Records the sorted mappings that a look found without a mark. Memory that was already idle
+    /// at the previous look stays idle since then.
     pub fn looked(&mut self, unmarked: &[Range<u64>], now_ms: u32) {
         let Some(cleared_ms) = self.cleared_ms else {
             return;
@@ -60,7 +61,8 @@ impl PageAccesses {
         (self.idle, self.looked_ms) = (idle, now_ms);
     }
 
-    /// Returns the time since which nothing in this range was accessed, if that was for `older_ms` up to the last look.
+    /// Returns the time since which nothing in this range was accessed, if that was for `older_ms`
+    /// up to the last look.
     pub fn idle_since(&self, range: Range<u64>, older_ms: u32) -> Option<u32> {
         let first = self
             .idle
@@ -80,7 +82,8 @@ impl PageAccesses {
     }
 }
 
-/// Cuts a mapping at the multiples of `piece_bytes`. Each piece comes with its parity: neighbours differ.
+/// Splits a mapping at the multiples of `piece_bytes`. Each piece comes with its parity, which
+/// differs between neighbours.
 pub fn pieces(mapping: Range<u64>, piece_bytes: u64) -> impl Iterator<Item = (Range<u64>, bool)> {
     let mut at = mapping.start;
     std::iter::from_fn(move || {
@@ -121,7 +124,8 @@ mod tests {
     }
 
     proptest! {
-        /// Pieces of a program's memory are accessed now and then; no memory that is reported idle was accessed.
+        /// Pieces of a program's memory are accessed now and then. No memory that is reported idle
+        /// was accessed.
         #[test]
         fn nothing_that_was_accessed_is_idle(
             seed in any::<u64>(), older_s in 1u32..8, period_s in 2u32..12,

@@ -1,4 +1,4 @@
-//! The pages of a process: protected and marked as the controller plans, so that writes are seen.
+//! The pages of a process, protected and marked as the controller plans, so that writes are seen.
 
 use crate::controller::Controller;
 use crate::marked_pages::MarkedPages;
@@ -9,14 +9,16 @@ use rustc_hash::FxHashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Largest watched mapping: larger ones are a sanitizer's shadow or the like, reserved but never filled.
+/// Maximum size of a watched mapping. A larger one is a sanitizer's shadow or similar, reserved but
+/// never filled.
 const MOST_AREA_BYTES: u64 = 256 << 30;
 
-/// Most watched mappings of a kind that stays separate until the process ends: new mappings beside watched ones, which
-/// the kernel would otherwise have joined, and the last page of a heap, which may grow again.
+/// Maximum number of watched mappings that stay separate until the process ends. These are new
+/// mappings next to watched ones, which the kernel would otherwise have merged, and the last page
+/// of a heap, which may grow again.
 const MOST_APART: usize = 2048;
-/// Fraction of the age in question after which the last page of a heap that has not grown is watched, within these
-/// times.
+/// Fraction (1/n) of the age in question after which the last page of a heap that has not grown is
+/// watched, within the following bounds.
 const REST_SHARE: u32 = 4;
 const REST_MS: std::ops::RangeInclusive<u32> = 1_000..=30_000;
 
@@ -25,16 +27,16 @@ pub(crate) struct PageWatch {
     pid: i32,
     watch: WriteWatch,
     pub marks: MarkedPages,
-    /// Watched ranges, in order and disjoint.
+    /// Watched ranges, sorted and disjoint.
     registered: Vec<Range<u64>>,
-    /// The last page of the heap, and the time since it is the last.
+    /// The last page of the heap, and the time since which it is the last.
     open_edge: Option<(u64, u32)>,
-    /// Number of mappings that are separate and would otherwise be one.
+    /// Number of mappings that are separate and would otherwise be merged.
     apart: usize,
 }
 
 impl PageWatch {
-    /// Starts for this process, or returns why that is impossible.
+    /// Starts for this process. The error says why that is impossible.
     pub fn start(pid: i32, means: &Means) -> Result<PageWatch, String> {
         let none = |why: &dyn std::fmt::Display| format!("writes to pages are not seen: {why}");
         if let Some(error) = &means.no_pages {
@@ -57,8 +59,9 @@ impl PageWatch {
         })
     }
 
-    /// Checks the pages, and protects those whose turn it is. Returns the time that this took; an error if the program
-    /// has begun to use userfaultfd(2) itself, so that nothing may be watched any more.
+    /// Checks the pages, and protects those that are due. Returns the time that this took. Fails if
+    /// the program has begun to use userfaultfd(2) itself, because then nothing may be watched any
+    /// more.
     pub fn look(&mut self, controller: &mut Controller, now_ms: u32) -> Result<Duration, String> {
         let begin = Instant::now();
         if has_userfaultfd(self.pid) {
@@ -96,8 +99,8 @@ impl PageWatch {
         Ok(begin.elapsed())
     }
 
-    /// Returns the watched ranges without huge pages. The first write to a protected huge page would split it, so they
-    /// are never protected, and nothing is known about them.
+    /// Returns the watched ranges without huge pages. The first write to a protected huge page
+    /// would split it, so huge pages are never protected, and nothing is known about them.
     fn without_huge_pages(&self) -> Vec<Range<u64>> {
         let (mut huge, mut pace) = (Vec::new(), Pace::default());
         for range in with_gaps(self.registered.iter().cloned()) {
@@ -151,7 +154,8 @@ impl PageWatch {
         self.registered = joined(&now);
     }
 
-    /// Watches the last page of the heap if that has not grown for some time. Returns true if it is watched.
+    /// Watches the last page of the heap if the heap has not grown for some time. Returns true if
+    /// the page is watched.
     fn watches_edge(
         &mut self,
         edge: Range<u64>,
@@ -184,11 +188,13 @@ impl PageWatch {
     }
 }
 
-/// Gives up watched memory part by part: when a userfaultfd is closed, the kernel does it all at once, and threads of
-/// the process that map or unmap memory wait for that.
+/// Unregisters watched memory slice by slice. On close of a userfaultfd, the kernel would
+/// unregister all of it in one step, and threads of the process that map or unmap memory would wait
+/// for that.
 impl Drop for PageWatch {
     fn drop(&mut self) {
-        // Older kernels let anyone give up another's registration; closing the descriptors gives up ours.
+        // Older kernels let any process remove another's registration. Closing the descriptors
+        // removes ours.
         if has_userfaultfd(self.pid) {
             return;
         }
@@ -196,7 +202,7 @@ impl Drop for PageWatch {
         let mut pace = Pace::default();
         let maps = mappings(self.pid).unwrap_or_default();
         for area in to_let_go(&maps, &may_have_blocks) {
-            // Fails if it is not watched, or if another program watches it.
+            // Fails if the area is not watched, or if another program watches it.
             let _ = pace.let_go(area, |slice| {
                 let removed = self.watch.remove(slice.clone());
                 let _ = removed.or_else(|error| match other {
@@ -216,7 +222,8 @@ pub(crate) fn watchable(pid: i32) -> Vec<Range<u64>> {
     all.map(|m| m.start..m.end).collect()
 }
 
-/// Returns the start of each new mapping, in order, that would stay separate from watched ones beside it.
+/// Returns the start of each new mapping that would stay separate from adjacent watched ones,
+/// sorted.
 fn apart(maps: &[Mapping], before: &[Range<u64>]) -> Vec<u64> {
     let may = maps
         .iter()
@@ -235,7 +242,7 @@ fn may_have_blocks(m: &Mapping) -> bool {
     is_own && m.end - m.start <= MOST_AREA_BYTES
 }
 
-/// Joins adjacent ranges, which are in order.
+/// Merges adjacent ranges of a sorted list.
 fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -247,7 +254,7 @@ fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     found
 }
 
-/// Returns true if one of these ranges, which are in order and disjoint, is adjacent to a range.
+/// Returns true if one of these sorted, disjoint ranges is adjacent to a range.
 fn touches(range: &Range<u64>, others: &[Range<u64>]) -> bool {
     let first = others.partition_point(|one| one.end < range.start);
     let near = others[first..].iter().take(2);
@@ -255,7 +262,7 @@ fn touches(range: &Range<u64>, others: &[Range<u64>]) -> bool {
         .any(|one| one.end == range.start || one.start == range.end)
 }
 
-/// Returns the parts of a range outside these, which are in order and disjoint.
+/// Returns the parts of a range outside these sorted, disjoint ranges.
 fn uncovered(range: Range<u64>, covered: &[Range<u64>]) -> Vec<Range<u64>> {
     let (mut at, mut found) = (range.start, Vec::new());
     let first = covered.partition_point(|one| one.end <= range.start);

@@ -1,9 +1,10 @@
 //! Last write to each page, by write protection.
 //!
-//! A page is either guarded (protected, and not written since) or open (written since it was protected, or never
-//! protected). The time after which an open page is guarded again follows Memcov's monitoring thresholds (Callanan et
-//! al., Model predictive control for memory profiling, figure 3): a page that is written soon after it was guarded is
-//! left alone for longer the next time, and other pages for less long.
+//! A page is either guarded (protected, and not written since) or open (written since it was
+//! protected, or never protected). The time after which an open page is guarded again follows
+//! Memcov's monitoring thresholds (Callanan et al., Model predictive control for memory profiling,
+//! figure 3). A page that is written soon after it was guarded is left alone for longer the next
+//! time, and other pages for less long.
 
 use std::ops::Range;
 
@@ -11,19 +12,20 @@ use std::ops::Range;
 pub const PAGE_BYTES: u64 = 4096;
 /// The monitoring thresholds.
 pub const THRESHOLDS_MS: [u32; 4] = [1000, 2000, 5000, 10_000];
-/// Value of `written_ms` for no known write.
+/// Value of `written_ms` if no write is known.
 const NEVER: u32 = u32::MAX;
 
 /// One page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// For a guarded page, the time since then; for an open one, the time at which to guard it again.
+    /// For a guarded page, the time since which it is guarded. For an open one, the time at which
+    /// to guard it again.
     pub at_ms: u32,
-    /// Time at which it was last found written.
+    /// Time at which the page was last found written.
     written_ms: u32,
-    /// Index of its threshold.
+    /// Index of the page's threshold.
     pub level: u8,
-    /// True if it is guarded.
+    /// True if the page is guarded.
     pub is_guarded: bool,
 }
 
@@ -37,7 +39,7 @@ impl Page {
         }
     }
 
-    /// Notes a write. The threshold is lowered once for each time that it passed without a write.
+    /// Records a write. The threshold is lowered once for each time that it passed without a write.
     fn written(&mut self, now_ms: u32) {
         let mut idle_ms = now_ms.saturating_sub(self.at_ms);
         if idle_ms <= THRESHOLDS_MS[usize::from(self.level)] {
@@ -56,11 +58,13 @@ impl Page {
 /// Known writes to a range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
-    /// None since this moment.
+    /// No write was found since this moment.
     NoneSince(u32),
-    /// One was found at this moment, in pages of this range alone, and happened at most one look before.
+    /// A write was found at this moment, in pages of this range alone. It happened at most one look
+    /// before.
     At(u32),
-    /// Its pages are shared with others that were written, or were not watched for long enough.
+    /// The pages are shared with other ranges that were written, or were not watched for long
+    /// enough.
     Unknown,
 }
 
@@ -85,7 +89,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Watches these areas, which are in order and disjoint. Knowledge about pages in them is kept.
+    /// Watches these sorted, disjoint areas. Knowledge about pages in them is kept.
     pub fn set_areas(&mut self, areas: &[Range<u64>], now_ms: u32) {
         let are_same = self.areas.len() == areas.len()
             && self
@@ -142,7 +146,7 @@ impl Pages {
         self.areas.iter().map(|area| area.pages.len()).sum()
     }
 
-    /// Returns true without any pages.
+    /// Returns true if there are no pages.
     pub fn is_empty(&self) -> bool {
         self.areas.is_empty()
     }
@@ -162,8 +166,9 @@ impl Pages {
         }
     }
 
-    /// Takes the result of a look: the pages of these runs are not protected, and all others still are. Returns the
-    /// number of guarded pages that were written, each of which cost a fault.
+    /// Processes the result of a look. The pages of these runs are not protected, and all others
+    /// still are. Returns the number of guarded pages that were written, each of which cost a
+    /// fault.
     pub fn looked(&mut self, runs: &[Range<u64>], now_ms: u32) -> usize {
         let mut faults = 0;
         self.each_of(runs, |page| {
@@ -177,7 +182,7 @@ impl Pages {
         faults
     }
 
-    /// Notes that the pages of these runs were protected.
+    /// Records that the pages of these runs were protected.
     pub fn guard(&mut self, runs: &[Range<u64>], now_ms: u32) {
         let mut more = 0;
         self.each_of(runs, |page| {
@@ -189,7 +194,7 @@ impl Pages {
         self.guarded += more;
     }
 
-    /// Notes that the protection of these runs was lifted, so that others may be guarded.
+    /// Records that the protection of these runs was lifted, so that others may be guarded.
     pub fn lift(&mut self, runs: &[Range<u64>], now_ms: u32) {
         let mut less = 0;
         self.each_of(runs, |page| {
@@ -221,7 +226,7 @@ impl Pages {
                 return Writes::NoneSince(since);
             }
         }
-        // Only pages that belong to this range alone.
+        // Only pages that belong to this range alone count.
         let own_first = offset(range.start).div_ceil(PAGE_BYTES) as usize - first;
         let own_last = (offset(range.end) / PAGE_BYTES) as usize;
         let own = pages.get(own_first..own_last.saturating_sub(first));
@@ -232,8 +237,8 @@ impl Pages {
         }
     }
 
-    /// Returns the last moment at which a range of memory may have been written, judging by its pages: from then on
-    /// all of them were guarded. A page may be shared with other ranges.
+    /// Returns the last moment at which a range of memory may have been written, judged by its
+    /// pages: from then on, all of them were guarded. A page may be shared with other ranges.
     pub fn may_be_written(&self, range: Range<u64>) -> u32 {
         let index = self.areas.partition_point(|area| area.end() <= range.start);
         let area = self.areas.get(index);
@@ -290,7 +295,7 @@ mod tests {
             pages.guard(std::slice::from_ref(&hot), now);
         }
         assert_eq!(pages.thresholds(), [3, 0, 0, 1]);
-        // After a write-free time longer than each threshold, it is as at first.
+        // After a time without writes that exceeds each threshold, the page is as at first.
         pages.looked(std::slice::from_ref(&hot), now + 40_000);
         assert_eq!(pages.thresholds(), [4, 0, 0, 0]);
     }

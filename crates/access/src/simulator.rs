@@ -1,4 +1,4 @@
-//! Simulated programs, and invariants of the controller for all of them.
+//! Simulated programs, and invariants of the controller that hold for all of them.
 
 use crate::controller::{Controller, Costs, Settings};
 use crate::pages::{PAGE_BYTES, THRESHOLDS_MS, Writes};
@@ -8,16 +8,16 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// A program's pages, in groups; each group is written with a period, which changes now and then.
+/// Pages of a program, in groups. Each group is written with a period, which changes now and then.
 struct Program {
     pages: u64,
-    /// Period of each group in ms; 0: never.
+    /// Period of each group in ms; 0 for never.
     periods: Vec<u64>,
-    /// Time from which all pages are written at once, each second.
+    /// Time from which all pages are written simultaneously, each second.
     storm_ms: u64,
     protected: Vec<bool>,
     written_ms: Vec<u64>,
-    /// Faults by millisecond.
+    /// Number of faults by millisecond.
     faults: VecDeque<(u64, u64)>,
     total: u64,
 }
@@ -54,7 +54,7 @@ impl Program {
         self.faults.push_back((now_ms, faults));
     }
 
-    /// Returns the most faults in any five seconds.
+    /// Returns the largest number of faults in any five seconds.
     fn worst(&self) -> u64 {
         let mut worst = 0;
         for (i, &(from, _)) in self.faults.iter().enumerate() {
@@ -79,7 +79,7 @@ impl Program {
     }
 }
 
-/// Runs a program under a controller, and calls `each` after each second's decisions.
+/// Runs a program with a controller, and calls `each` after each second's decisions.
 fn simulate(
     program: &mut Program,
     settings: Settings,
@@ -126,7 +126,8 @@ fn reported(controller: &Controller, pages: u64, older_ms: u32) -> Vec<u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// No five seconds exceed the budget by more than a tenth, even if all pages are written at once.
+    /// No five seconds exceed the budget by more than a tenth, even if all pages are written
+    /// simultaneously.
     #[test]
     fn within_the_budget(
         pages in 1u64..400,
@@ -143,15 +144,15 @@ proptest! {
         prop_assert!(controller.counts().0 <= program.total);
     }
 
-    /// Each page is guarded at some time within a bound, however few may be guarded at once; and no reported page was
-    /// written.
+    /// Each page is guarded at some time within a bound, however few pages may be guarded together.
+    /// No reported page was written.
     #[test]
     fn every_page_is_looked_at_and_reports_are_true(
         pages in 1u64..200,
         periods in prop::collection::vec(prop::sample::select(vec![0, 100, 3000, 20_000]), 1..6),
         share in 0.1f64..2.0,
     ) {
-        // Allows `share` of the pages to be guarded at once.
+        // The budget allows `share` of the pages to be guarded together.
         let (budget, older_ms) = (0.01, 3000);
         let fault_ns = 25e6 / (share * pages as f64).max(1.0);
         let mut program = Program::new(pages, periods, u64::MAX);
@@ -195,7 +196,8 @@ proptest! {
     }
 }
 
-/// Guarding all pages again each second would cost more on a program that writes some pages all the time.
+/// Guarding all pages again each second would cost more on a program that writes some pages all the
+/// time.
 #[test]
 fn what_is_written_all_the_time_is_looked_at_less() {
     let mut program = Program::new(200, vec![100, 0, 0, 0], u64::MAX);

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 pub enum Site {
     /// Blocks that a call stack has allocated, by its id.
     Stack(u32),
-    /// Blocks from before the attach of one type and size, by its number.
+    /// Blocks from before the attach of one type and size, given by the number of that kind.
     Kind(u32),
     /// Pages from before the attach whose blocks are unknown.
     Pages,
@@ -25,17 +25,17 @@ pub struct LiveBlock {
     pub bytes: u64,
     /// Its site.
     pub site: Site,
-    /// Time of the allocation; `None` if that was before the attach.
+    /// Time of the allocation; `None` if it was before the attach.
     pub allocated_ms: Option<u32>,
 }
 
-/// Question that page evidence leaves open about a block.
+/// Question about a block that page evidence leaves open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stratum {
-    /// It has not been written to for the required time, but may have been read.
+    /// The block has not been written for the required time, but may have been read.
     Unwritten,
-    /// It may have been written: it shares its pages with others that were, or they were not guarded for long
-    /// enough.
+    /// The block may have been written. Its pages are shared with blocks that were, or were not
+    /// guarded for long enough.
     Open,
 }
 
@@ -49,17 +49,18 @@ pub struct Part {
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Bytes times the time for which no access to them was seen, in ms.
+    /// Bytes multiplied by the time for which no access to them was seen, in ms.
     pub idle_byte_ms: f64,
     /// The block with the largest such product.
     pub most_idle: Option<LiveBlock>,
     most_idle_byte_ms: f64,
-    /// A sample of them, with replacement: each with a probability in proportion to its size.
+    /// A sample of the blocks, drawn with replacement. The probability of a block is proportional
+    /// to its size.
     pub drawn: Vec<LiveBlock>,
 }
 
-/// Sample size of each part. Each block is looked at once: a block that was touched at once must not be looked at
-/// again and again while an untouched one takes its time.
+/// Sample size of each part. Each block is looked at only once: a block that is always touched
+/// quickly must not be looked at repeatedly while an untouched one takes its time.
 const DRAWN: usize = 32;
 
 impl Part {
@@ -80,8 +81,8 @@ impl Part {
             self.drawn = vec![*block; DRAWN];
             return;
         }
-        // This block replaces each place of the sample with its share of the bytes so far. Where that is small, it
-        // hardly ever replaces more than one.
+        // This block replaces each place of the sample with its share of the bytes so far. If that
+        // is small, it hardly ever replaces more than one.
         let probability = block.bytes as f64 / self.bytes as f64;
         let expected = probability * DRAWN as f64;
         if expected < 0.1 {
@@ -101,13 +102,13 @@ impl Part {
 /// The blocks of one site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteBlocks {
-    /// All live bytes.
+    /// Bytes of all live blocks.
     pub live_bytes: u64,
-    /// All live blocks.
+    /// Number of all live blocks.
     pub live_blocks: u64,
     /// Bytes of blocks that were certainly touched within the time.
     pub touched_bytes: u64,
-    /// Blocks that were certainly neither read nor written within the time; none of them is drawn.
+    /// Blocks that were certainly neither read nor written within the time. None of them is drawn.
     pub idle: Part,
     /// The other blocks, by stratum.
     pub parts: [Part; 2],
@@ -115,7 +116,7 @@ pub struct SiteBlocks {
     pub last_access_ms: Option<u32>,
     /// Bytes of blocks with a watched word that was touched within the time.
     pub hit_bytes: u64,
-    /// True if the site's state is known: looks at other sites tell more.
+    /// True if the site's state is known, so that looks at other sites tell more.
     pub is_known: bool,
 }
 
@@ -132,7 +133,8 @@ pub struct Census<'a> {
 }
 
 impl<'a> Census<'a> {
-    /// Creates an empty census. `hits`: addresses of blocks with the times of their last observed touches.
+    /// Creates an empty census. `hits` has addresses of blocks with the times of their last
+    /// observed touches.
     pub fn new(older_ms: u32, now_ms: u32, hits: &'a FxHashMap<u64, u32>, random: Random) -> Self {
         Census {
             older_ms,
@@ -144,8 +146,9 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Counts a block with the known `writes` of its pages. `written_ms`: time until which they may have been
-    /// written. `idle_since`: time since which they were certainly not accessed, if that is long enough.
+    /// Counts a block with the known `writes` of its pages. `written_ms` is the time until which
+    /// they may have been written. `idle_since` is the time since which they were certainly not
+    /// accessed, if that is long enough.
     pub fn add(
         &mut self,
         block: &LiveBlock,
@@ -224,7 +227,7 @@ mod tests {
             4000,
             None,
         );
-        // Not accessed, unless a hit shows otherwise.
+        // The block counts as not accessed, unless a hit shows otherwise.
         census.add(&block(6, 7, Some(4)), Writes::NoneSince(5), 5, Some(3000));
         let site = census.sites.get_mut(&Site::Stack(1)).expect("counted");
         let idle = (site.idle.bytes, site.idle.blocks, site.idle.idle_byte_ms);

@@ -1,10 +1,11 @@
 //! Cost of watching for the target, and a rule that keeps any five seconds within the budget.
 //!
-//! A protected page costs its writer one fault, and an armed watchpoint one trap per thread; then both are
-//! silent. So the possible further cost is known: it is bounded by what is outstanding. The rule is that
-//! the cost of the last five seconds plus what is outstanding never exceeds five seconds' budget. Take any
-//! five seconds that end between this step and the next. Their cost was either spent before this step, and
-//! is in the sum of the last five seconds; or after it, and was outstanding then.
+//! A protected page costs its writer one fault, and an armed watchpoint one trap per thread. Then
+//! both are silent. So the possible further cost is bounded by what is outstanding: the protected
+//! pages and armed watchpoints. The rule is that the cost of the last five seconds plus the
+//! outstanding cost never exceeds five seconds' budget. Take any five seconds that end between this
+//! step and the next. Their cost was either spent before this step, and is in the sum of the last
+//! five seconds, or after it, and was outstanding then.
 
 use std::collections::VecDeque;
 
@@ -21,7 +22,7 @@ pub struct Spending {
 }
 
 impl Spending {
-    /// Creates an empty account; `share` of the time may be spent.
+    /// Creates an empty account. At most `share` of the time may be spent.
     pub fn within(share: f64) -> Spending {
         Spending {
             share,
@@ -53,7 +54,8 @@ impl Spending {
         }
     }
 
-    /// Returns how much more may become outstanding, in nanoseconds, given what already is.
+    /// Returns how much more cost may become outstanding, in nanoseconds, given the outstanding
+    /// cost.
     pub fn room_ns(&mut self, now_ms: u32, outstanding_ns: f64) -> f64 {
         self.forget(now_ms);
         (self.all_ns() - self.recent_ns - outstanding_ns).max(0.0)

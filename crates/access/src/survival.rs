@@ -1,22 +1,23 @@
-//! From watched words to the share of untouched memory.
+//! Estimates the share of untouched memory from watched words.
 //!
-//! A word is chosen by chance and watched from a moment that has nothing to do with it. Either it is touched after some
-//! time, or not as long as it is watched. If the times between touches follow some distribution that does not change,
-//! the time from a random moment to the next touch has the same distribution as the time back to the last one. So the
-//! share of memory that was not touched for a time T is the share that will not be touched for a time T.
+//! A random word is watched from a moment that is independent of it. Either it is touched after
+//! some time, or not for as long as it is watched. If the times between touches follow some
+//! distribution that does not change, the time from a random moment to the next touch has the same
+//! distribution as the time back to the last one. So the share of memory that was not touched for a
+//! time T is the share that will not be touched for a time T.
 //!
-//! The model is a mixture: a share `s` of the words is never touched within T, and the others are touched at rates from
-//! twice in T upwards, in unknown proportions. These are fitted by maximum likelihood for each `s` (expectation
-//! maximization), and the interval consists of all `s` whose likelihood is not too much smaller than that of the best
-//! one (Wilks: twice the logarithm of the ratio is about chi-squared). With few observations the interval is wide, as
-//! it should be.
+//! The model is a mixture: a share `s` of the words is never touched within T, and the others are
+//! touched at rates from twice in T upwards, in unknown proportions. These are fitted by maximum
+//! likelihood for each `s` (expectation maximization). The interval consists of all `s` whose
+//! likelihood is not too much smaller than that of the best one (Wilks: twice the logarithm of the
+//! ratio is about chi-squared). With few observations the interval is wide, as it should be.
 
 /// Result of a look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watched {
-    /// Seconds until it was touched or given up.
+    /// Seconds until the word was touched or the look was given up.
     pub seconds: f64,
-    /// True if it was touched then.
+    /// True if the word was touched at that time.
     pub is_touched: bool,
 }
 
@@ -41,7 +42,7 @@ impl Share {
         }
     }
 
-    /// Returns a share that is unknown; `estimate` is a guess.
+    /// Returns a share that is unknown. `estimate` is a guess.
     pub fn unknown(estimate: f64) -> Share {
         Share {
             estimate,
@@ -51,11 +52,13 @@ impl Share {
     }
 }
 
-/// The 95 % quantile of chi-squared with three degrees of freedom. Words touched once or twice in T can hardly be told
-/// from stale ones, so their share counts as a parameter, too; and so does the share of words touched once in twice T,
-/// some of which are stale at any moment. `adversary.rs` has programs of that kind.
+/// The 95 % quantile of chi-squared with three degrees of freedom. Words touched once or twice in T
+/// can hardly be distinguished from stale ones, so their share counts as a parameter, too. So does
+/// the share of words touched once in twice T, some of which are stale at any moment.
+/// `adversary.rs` has programs of that kind.
 const CHI_SQUARED: f64 = 7.815;
-/// Lowest rate of words that are not stale, in touches within T: at this rate, few words are untouched within T.
+/// Lowest rate of words that are not stale, in touches within T. At this rate, few words are
+/// untouched within T.
 const LOWEST_RATE: f64 = 2.0;
 /// Factor between two rates.
 const RATE_STEP: f64 = 4.0;
@@ -63,10 +66,11 @@ const RATE_STEP: f64 = 4.0;
 const HIGHEST_RATE: f64 = 1000.0;
 const STEPS: usize = 100;
 const ROUNDS: usize = 60;
-/// Resolution of times: those that differ by a smaller fraction count as the same, which saves time and loses little.
+/// Resolution of times. Times that differ by a smaller fraction count as the same, which saves time
+/// and loses little.
 const TIMES_A_FACTOR: f64 = 12.0;
 
-/// Similar observations and their number.
+/// A number of similar observations.
 struct Alike {
     watched: Watched,
     count: f64,
@@ -133,7 +137,8 @@ pub fn stale_share(watched: &[Watched], older_s: f64) -> Option<Share> {
     })
 }
 
-/// Returns the logarithm of the likelihood if this share is stale, with the best proportions of rates.
+/// Returns the logarithm of the likelihood if this share is stale, with the best proportions of
+/// rates.
 fn fit(groups: &[Alike], likely: &[Vec<f64>], stale: f64) -> f64 {
     let count = likely.first().map_or(0, Vec::len);
     let mut weights = vec![(1.0 - stale) / count as f64; count];
@@ -218,8 +223,8 @@ mod tests {
         assert!(few.high - few.low > 0.5, "{few:?}");
     }
 
-    /// Share of intervals that hold the truth, for blocks some of which are stale, while the others are touched at
-    /// several rates, or with a period.
+    /// Checks the share of intervals that contain the truth. Some of the blocks are stale, and the
+    /// others are touched at several rates, or periodically.
     #[test]
     fn intervals_hold() {
         let older = 10.0;

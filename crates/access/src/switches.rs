@@ -1,16 +1,17 @@
-//! Cost of watchpoints when a thread is scheduled or descheduled: the kernel writes the debug registers each time,
-//! which leaves a virtual machine, and has more to do for a thread with events of any kind.
+//! Cost of watchpoints when a thread is scheduled or descheduled. Each time, the kernel writes the
+//! debug registers, which leaves a virtual machine, and it has more work for a thread with events
+//! of any kind.
 
 use memhook_process::SchedulingFile;
 use std::collections::BTreeMap;
 
-/// Cost of scheduling a thread that has a ring for its accesses. Measured in a virtual machine, where it is highest:
-/// docs/scores-evaluation.md.
+/// Cost of scheduling a thread that has a ring for its accesses. It was measured in a virtual
+/// machine, where it is highest: docs/scores-evaluation.md.
 const RING_NS: f64 = 1_000.0;
 /// Additional cost of each watchpoint of the thread.
 const WATCHPOINT_NS: f64 = 500.0;
-/// Cost of opening, arming and closing an event of a running thread: its processor is interrupted for each. A sleeping
-/// thread pays nothing.
+/// Cost of opening, arming and closing an event of a running thread, because its processor is
+/// interrupted for each step. A sleeping thread pays nothing.
 const EVENT_NS: f64 = 15_000.0;
 
 /// Counts how often threads are scheduled.
@@ -22,8 +23,8 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// Checks some threads of a process; returns how often they were scheduled since the last call, not counting new
-    /// threads.
+    /// Checks some threads of a process. Returns how often they were scheduled since the last call,
+    /// not counting new threads.
     pub fn take(&mut self, pid: i32, tids: &[i32], now_ns: u64) -> u64 {
         self.threads.retain(|tid, _| tids.contains(tid));
         let mut taken = 0;
@@ -63,8 +64,8 @@ pub fn switch_ns(watchpoints: usize) -> f64 {
     RING_NS + WATCHPOINT_NS * watchpoints as f64
 }
 
-/// Returns an upper bound on the cost when this many threads get an event each, or one of them gets this many: only as
-/// many threads run as there are processors.
+/// Returns an upper bound on the cost when this many threads get an event each, or one thread gets
+/// this many. Only as many threads run as there are processors.
 pub fn events_ns(events: usize, processors: usize) -> f64 {
     EVENT_NS * events.min(processors) as f64
 }
@@ -100,7 +101,7 @@ mod tests {
         let taken = switches.take(pid, &[tid], 1_000_000_001);
         assert!(taken >= 50, "{taken}");
         assert_eq!(switches.per_second(), taken as f64);
-        // A thread that is not asked for is forgotten.
+        // A thread that is not in the list is forgotten.
         assert_eq!(switches.take(pid, &[], 2_000_000_001), 0);
         assert_eq!(switches.take(pid, &[tid], 3_000_000_001), 0);
     }

@@ -6,7 +6,7 @@ use memhook_process::{inner_tid, living_thread, thread_ids};
 use std::collections::BTreeMap;
 use std::io;
 
-/// Watchpoints per thread on x86 (Intel SDM volume 3, 18.2: DR0 to DR3).
+/// Number of watchpoints per thread on x86 (Intel SDM volume 3, 18.2: DR0 to DR3).
 const MOST_SLOTS: usize = 4;
 
 /// A word or byte with watchpoints in some threads.
@@ -27,7 +27,7 @@ impl WatchedWord {
 pub struct WatchedThreads {
     pid: i32,
     with_kernel: bool,
-    /// Most watched threads: beyond that, chance selects some.
+    /// Maximum number of watched threads. Beyond it, chance selects the watched ones.
     most: usize,
     rings: BTreeMap<i32, Option<AccessRing>>,
     watched: usize,
@@ -35,8 +35,9 @@ pub struct WatchedThreads {
 }
 
 impl WatchedThreads {
-    /// Starts for the threads of a process, as many as a budget (share of its time) allows, and returns the number of
-    /// watchpoints available in each; or the reason why that is impossible. Limitations go to `notes`.
+    /// Starts for the threads of a process, as many as a budget (share of its time) allows. Returns
+    /// the number of watchpoints available in each thread, or the reason why that is impossible.
+    /// Limitations are added to `notes`.
     pub fn within(
         pid: i32,
         means: &Means,
@@ -55,7 +56,8 @@ impl WatchedThreads {
             )
         };
         let with_kernel = *means.watchpoints.as_ref().map_err(none)?;
-        // Armed for all threads, the watchpoints must not cost more than half of their share of five seconds.
+        // If they are armed in all threads, the watchpoints must not cost more than half of their
+        // share of five seconds.
         let most = 5e9 * budget / 2.0 / 2.0 / (4.0 * means.costs.trap_ns);
         let mut threads = WatchedThreads::of(pid, with_kernel, (most as usize).max(1));
         let slots = threads.slots().map_err(|error| none(&error))?;
@@ -70,7 +72,7 @@ impl WatchedThreads {
         Ok((threads, slots))
     }
 
-    /// Starts for this process; no thread is watched yet.
+    /// Starts for this process, with no watched threads.
     pub(crate) fn of(pid: i32, with_kernel: bool, most: usize) -> WatchedThreads {
         WatchedThreads {
             pid,
@@ -82,14 +84,14 @@ impl WatchedThreads {
         }
     }
 
-    /// Returns the number of available watchpoints of a thread: fewer where a debugger or the program itself uses
-    /// some.
+    /// Returns the number of available watchpoints of a thread, which is smaller if a debugger or
+    /// the program itself uses some.
     pub(crate) fn slots(&self) -> io::Result<usize> {
         let mut taken = Vec::new();
-        // The kernel knows no initial thread that has ended.
+        // The kernel does not know an initial thread that has ended.
         let tid = living_thread(self.pid);
         for _ in 0..MOST_SLOTS {
-            // Unarmed, it only takes the place.
+            // The unarmed watchpoint only takes the place.
             match Watchpoint::reserve(tid, 0, self.with_kernel) {
                 Ok(watchpoint) => taken.push(watchpoint),
                 Err(error) if taken.is_empty() => return Err(error),
@@ -99,24 +101,25 @@ impl WatchedThreads {
         Ok(taken.len())
     }
 
-    /// Returns the number of threads that are watched, while any are, and of all threads.
+    /// Returns the number of threads that are watched whenever any are, and the number of all
+    /// threads.
     pub fn counts(&self) -> (usize, usize) {
         (self.watched, self.all)
     }
 
-    /// Returns the threads under watch now.
+    /// Returns the threads that are watched now.
     pub fn tids(&self) -> Vec<i32> {
         self.rings.keys().copied().collect()
     }
 
-    /// Leaves all threads alone until [`WatchedThreads::follow`]: a thread with a ring has a cost, even without a
-    /// watchpoint. No word may be watched any more.
+    /// Leaves all threads alone until [`WatchedThreads::follow`], because a thread with a ring has
+    /// a cost, even without a watchpoint. No word may be watched at this time.
     pub fn rest(&mut self) {
         self.rings.clear();
     }
 
-    /// Updates the list of threads. New ones are watched from now on, including their `words`. Returns how many
-    /// threads got a ring.
+    /// Updates the list of threads. New threads are watched from now on, including their `words`.
+    /// Returns how many threads got a ring.
     pub fn follow<'a>(&mut self, words: impl Iterator<Item = &'a mut WatchedWord>) -> usize {
         let Ok(tids) = thread_ids(self.pid) else {
             return 0;
@@ -125,8 +128,8 @@ impl WatchedThreads {
         self.rings.retain(|tid, _| tids.contains(tid));
         let is_new = |tid: &i32| !self.rings.contains_key(tid);
         let mut new: Vec<i32> = tids.into_iter().filter(is_new).collect();
-        // Threads created in sequence often do the same work, so if only some can be watched, they are not the first
-        // ones (multiplying by the golden ratio spreads numbers).
+        // Threads created in sequence often do the same work, so if only some can be watched, they
+        // must not be the first ones. Multiplying by the golden ratio spreads numbers.
         new.sort_unstable_by_key(|&tid| (tid as u32).wrapping_mul(0x9e37_79b1));
         let before = self.rings.len();
         for &tid in new.iter().take(self.most.saturating_sub(before)) {
@@ -182,7 +185,8 @@ impl WatchedThreads {
             .find(|&tid| inner_tid(self.pid, tid) == Some(inner))
     }
 
-    /// Watches a word or byte for one thread, or for all if the thread is unknown; `None` if none can.
+    /// Watches a word or byte in one thread, or in all if the thread is unknown; `None` if none
+    /// can.
     pub fn watch_first(
         &mut self,
         tid: Option<i32>,
@@ -192,7 +196,7 @@ impl WatchedThreads {
         let Some(tid) = tid else {
             return self.watch(address, width);
         };
-        // A thread that has just begun.
+        // The thread has just begun.
         let with_kernel = self.with_kernel;
         let ring = self.rings.entry(tid);
         let ring = ring.or_insert_with(|| AccessRing::open(tid, with_kernel).ok());
@@ -207,7 +211,7 @@ impl WatchedThreads {
         })
     }
 
-    /// Watches a word for all other threads, too; returns their number.
+    /// Watches a word in all other threads, too. Returns their number.
     pub fn extend(&self, word: &mut WatchedWord) -> usize {
         let before = word.threads();
         for (&tid, ring) in &self.rings {
@@ -238,8 +242,8 @@ impl WatchedThreads {
         found
     }
 
-    /// Takes the watchpoints that have fired from the threads without a ring: nothing else is known about those
-    /// accesses.
+    /// Takes the watchpoints that have fired in the threads without a ring. Nothing else is known
+    /// about those accesses.
     pub fn take_unrecorded(&self, word: &mut WatchedWord) -> Vec<i32> {
         let without_ring = |tid: &i32| matches!(self.rings.get(tid), Some(None));
         let fired = word.by_thread.iter();

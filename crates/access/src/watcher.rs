@@ -16,10 +16,10 @@ use memhook_stream::monotonic_ns;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
 
-/// Least time between two looks at the pages, which take at most a small share of our time.
+/// Minimum time between two looks at the pages, which take at most a small share of our time.
 const SECOND_MS: u32 = 1000;
 const LOOKING_SHARE: u32 = 5;
-/// Longest delay until a release is seen. Until then, an access may have been free()'s.
+/// Maximum delay until a release is seen. Until then, an access may have been made by free().
 const RELEASE_DELAY_MS: u32 = 500;
 
 /// Last observed access at a site.
@@ -29,7 +29,7 @@ pub struct SeenAccess {
     pub at_ms: u32,
     /// The block.
     pub block: LiveBlock,
-    /// Offset of the word in it.
+    /// Offset of the word in the block.
     pub offset: u64,
     /// Details, if the kernel recorded them.
     pub access: Option<Access>,
@@ -53,10 +53,10 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch a process. `now_ms` is the time since the attach, as for all methods.
+    /// Begins to watch a process. `now_ms` is the time since the attach, as in all methods.
     ///
     /// # Errors
-    /// If neither pages nor words can be watched.
+    /// Fails if neither pages nor words can be watched.
     pub fn start(pid: i32, settings: Settings, now_ms: u32) -> Result<Watcher, Error> {
         let means = measure();
         let mut notes = Vec::new();
@@ -115,8 +115,8 @@ impl Watcher {
         self.pages.is_some()
     }
 
-    /// Returns how often the marks of accesses in the page tables were cleared, and the duration of the longest
-    /// clearing.
+    /// Returns how often the marks of accesses in the page tables were cleared, and the duration of
+    /// the longest clearing.
     pub fn clears(&self) -> (u64, Duration) {
         self.marks()
             .map_or((0, Duration::ZERO), MarkedPages::clears)
@@ -131,7 +131,7 @@ impl Watcher {
         now_ms.saturating_sub(self.began_ms)
     }
 
-    /// Returns the share of the time that watching has cost the process until now.
+    /// Returns the share of its time that watching has cost the process until now.
     pub fn cost(&self, now_ms: u32) -> f64 {
         let time_ns = f64::from(self.watched_ms(now_ms).max(1)) * 1e6;
         self.controller.spent_ns() / time_ns
@@ -155,7 +155,8 @@ impl Watcher {
         }
     }
 
-    /// Checks the pages now; call it before the last census, so that it is about this moment.
+    /// Checks the pages now. Call it before the last census, so that the census describes this
+    /// moment.
     pub fn look_again(&mut self, now_ms: u32) {
         self.poll(now_ms);
         self.look(now_ms);
@@ -236,7 +237,7 @@ impl Watcher {
             .retain(|_, at| now_ms.saturating_sub(*at) < older_ms);
     }
 
-    /// Takes the result of a look whose block still lives.
+    /// Records the result of a look whose block is still live.
     fn believe(&mut self, ended: Ended) {
         let Ended {
             look,
@@ -257,15 +258,16 @@ impl Watcher {
         }
     }
 
-    /// Returns the stale blocks by site, as of the last census: the most bytes for the longest time first, as far as is
-    /// known.
+    /// Returns the stale blocks by site, as of the last census. Sites with the most bytes for the
+    /// longest time come first, as far as is known.
     pub fn answers(&self, now_ms: u32) -> Vec<SiteAnswer> {
         let older_ms = self.controller.settings().older_ms;
         let evidence = Evidence {
             has_watchpoints: self.has_watchpoints(),
             is_too_early: self.watched_ms(now_ms) < older_ms,
         };
-        // Looks under way count for the time so far. Those that last are mostly at untouched words.
+        // Looks that are still active count for their time so far. Those that last are mostly at
+        // untouched words.
         let mut looks = self.looks.clone();
         for active in self.words.iter().flat_map(WordWatch::active) {
             looks.ended(active, None, now_ms);
@@ -287,7 +289,8 @@ impl Watcher {
         answers
     }
 
-    /// Returns the time for which the live bytes were not touched, over time; empty if writes are not seen.
+    /// Returns the time for which the live bytes were not touched, over the watch; empty if writes
+    /// are not seen.
     pub fn history(&self) -> &[AgePoint] {
         if self.has_pages() {
             self.history.points()
@@ -308,7 +311,7 @@ fn key(block: &LiveBlock) -> LiveKey {
     (block.address, block.allocated_ms)
 }
 
-/// Returns the default duration of a watch: long enough to see memory become stale in that time.
+/// Returns the default duration of a watch, which is long enough to see memory become stale.
 pub fn usual_duration(older: Duration) -> Duration {
     older * 2 + Duration::from_secs(5)
 }

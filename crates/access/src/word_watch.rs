@@ -1,4 +1,4 @@
-//! Looks at words of blocks, by watchpoints of all threads, within the controller's budget.
+//! Looks at words of blocks, by watchpoints in all threads, within the controller's budget.
 
 use crate::controller::Controller;
 use crate::looks::{Look, Looks};
@@ -15,20 +15,20 @@ use rustc_hash::FxHashMap;
 const FOLLOW_MS: u32 = 100;
 /// Time between two counts of how often the threads were scheduled.
 const SWITCHES_MS: u32 = 20;
-/// Seconds of scheduling cost for which the budget must have room before threads that were left alone are watched
-/// again, unless nearly all of its room is free.
+/// Seconds of scheduling cost for which the budget must have room before threads that were left
+/// alone are watched again, unless nearly all of its room is free.
 const WORTH_S: f64 = 1.0;
 const NEARLY_ALL: f64 = 0.9;
 /// Share of the time for which threads are left alone, from which it is reported.
 const MUCH_REST: f64 = 0.1;
 
-/// A look under way.
+/// An active look.
 struct Active {
     look: Look,
     word: WatchedWord,
 }
 
-/// A finished look; its meaning depends on whether its block lives.
+/// A finished look. Its meaning depends on whether its block is still live.
 pub(crate) struct Ended {
     pub look: Look,
     pub touched_ms: Option<u32>,
@@ -45,14 +45,15 @@ pub(crate) struct WordWatch {
     switches: Switches,
     /// Time since which the threads are left alone.
     resting_since_ms: Option<u32>,
-    /// Time for which they were left alone before.
+    /// Time for which the threads were left alone before.
     rested_ms: u32,
     next_follow_ms: u32,
     next_switches_ms: u32,
 }
 
 impl WordWatch {
-    /// Starts for this process, or returns why that is impossible. Limitations go to `notes`.
+    /// Starts for this process. The error says why that is impossible. Limitations are added to
+    /// `notes`.
     pub fn start(
         pid: i32,
         means: &Means,
@@ -99,12 +100,13 @@ impl WordWatch {
         })
     }
 
-    /// Iterates over the looks under way.
+    /// Iterates over the active looks.
     pub fn active(&self) -> impl Iterator<Item = &Look> {
         self.active.iter().map(|active| &active.look)
     }
 
-    /// Updates the threads, and charges the cost of watching them. Looks that are given up for that go to `ended`.
+    /// Updates the threads, and charges the cost of watching them. Looks that are given up for that
+    /// are added to `ended`.
     pub fn turn(&mut self, controller: &mut Controller, ended: &mut Vec<Ended>, now_ms: u32) {
         if now_ms >= self.next_switches_ms {
             self.next_switches_ms = now_ms + SWITCHES_MS;
@@ -125,7 +127,7 @@ impl WordWatch {
         for active in std::mem::take(&mut self.active) {
             let word = active.look.word();
             let mut of_word = accesses.iter().filter(|access| access.address == word);
-            // The first one: threads may have trapped together.
+            // The first access counts, because several threads may have trapped together.
             let first = of_word.next();
             let unrecorded = self.threads.touched_unrecorded(&active.word);
             traps += unrecorded;
@@ -151,8 +153,8 @@ impl WordWatch {
         controller.trapped(traps, now_ms);
     }
 
-    /// Charges the cost of scheduling threads with watchpoints, and leaves the threads alone if too little is left for
-    /// as much again.
+    /// Charges the cost of scheduling threads with watchpoints. Leaves the threads alone if the
+    /// budget has too little room for the same cost again.
     fn pay_for_switches(
         &mut self,
         controller: &mut Controller,
@@ -176,13 +178,13 @@ impl WordWatch {
         let taken = self
             .switches
             .take(self.pid, &threads.tids(), monotonic_ns());
-        // Looks that have ended since then count as if they lasted: few do.
+        // Looks that have ended since then count as if they were active, because there are few.
         controller.switched(taken as f64 * most_ns, now_ms);
         let next_ns = self.switches.per_second() * f64::from(SWITCHES_MS) / 1e3 * most_ns;
         if controller.words_room_ns(now_ms) >= next_ns {
             return;
         }
-        // They show that the word was untouched for as long as they lasted.
+        // These looks show that the word was untouched for as long as they lasted.
         let given_up = std::mem::take(&mut self.active).into_iter();
         ended.extend(given_up.map(|active| Ended {
             look: active.look,

@@ -1,13 +1,14 @@
-//! Cost of a recording: bytes and time for each event, time to replay and to open a window.
+//! Measures the cost of a recording: bytes and time for each event, time to replay and to open a
+//! window.
 //!
 //! ```text
 //! cargo run --release -p memhook-recording --example measure -- [FILE.mhk | EVENTS [BLOCKS]]
 //! ```
 //!
-//! With a file, records its events anew. Otherwise it runs a model of a server: four threads, 16
-//! sizes times 250 call stacks, EVENTS events (20,000,000), BLOCKS long-lived blocks (100,000).
-//! Each request makes a few temporaries and replaces a random long-lived block; addresses come
-//! from free lists by size, last in, first out, like malloc's thread caches.
+//! With a file, it records the file's events again. Otherwise it runs a model of a server: four
+//! threads, 16 sizes times 250 call stacks, EVENTS events (20,000,000), BLOCKS long-lived blocks
+//! (100,000). Each request makes a few temporaries and replaces a random long-lived block.
+//! Addresses come from free lists by size, last in, first out, as in malloc's thread caches.
 
 use memhook_abi::{Event, Op, RawEvent};
 use memhook_ledger::{Ledger, LedgerOptions};
@@ -26,7 +27,7 @@ fn thread_cpu() -> u64 {
     cpu_ns("/proc/thread-self/schedstat")
 }
 
-/// Returns the processor time of the live threads.
+/// Returns the processor time of the live threads in nanoseconds.
 fn process_cpu() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let files = tasks.flatten().map(|t| t.path().join("schedstat"));
@@ -72,7 +73,7 @@ struct Recorder {
     writer: Writer,
     ledger: Ledger,
     events: u64,
-    /// Processor time of the drain's thread, including checkpoints.
+    /// Processor time of the drain's thread in nanoseconds, including checkpoints.
     writer_cpu: u64,
     longest_checkpoint: Duration,
     checkpoints: u32,
@@ -231,7 +232,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Recording::open(&input)?.visit(&mut recorder)?;
     }
     let events = recorder.events as f64;
-    // The other thread lives until `finish`: wait for it without ending it.
+    // The writer's thread lives until `finish`, so this waits without ending it.
     let mut written = 0;
     while written != recorder.writer.written_bytes() {
         written = recorder.writer.written_bytes();

@@ -16,7 +16,7 @@ pub enum Error {
         /// The system's reason for the refusal.
         cause: std::io::Error,
     },
-    /// The file cannot be created: there is one already, or a link.
+    /// The file cannot be created, because a file or a link already exists.
     #[error(transparent)]
     Output(#[from] memhook_foreign::OutputError),
     /// The file does not begin like a recording.
@@ -30,7 +30,7 @@ pub enum Error {
         "not a file, but a recording is read in any order: use - and pass it on standard input"
     )]
     Stream,
-    /// The file is empty.
+    /// The file has no bytes.
     #[error("the file is empty: nothing was recorded, or it was not copied")]
     NoBytes,
     /// The file was written by another version of the format.
@@ -38,7 +38,7 @@ pub enum Error {
         "the recording has format version {found}, this program reads version {expected}: use the memhook-rs that wrote it"
     )]
     Version {
-        /// The file's version.
+        /// Version of the file.
         found: u32,
         /// The only version that this program reads.
         expected: u32,
@@ -60,9 +60,9 @@ pub enum Error {
         seconds(*from_ns), seconds(*to_ns), seconds(*start_ns), seconds(*end_ns)
     )]
     Window {
-        /// Requested begin in nanoseconds since the attach.
+        /// Requested start in nanoseconds since the attach.
         from_ns: u64,
-        /// Requested end.
+        /// Requested end in nanoseconds since the attach.
         to_ns: u64,
         /// First recorded moment.
         start_ns: u64,
@@ -80,7 +80,7 @@ pub enum Error {
     /// The recording lacks the data for scores.
     #[error("the recording {0}")]
     NoScores(WhyNoScores),
-    /// The disk has too little room to begin.
+    /// The disk has too little room to start.
     #[error(
         "only {free_bytes} bytes are free on the disk of {}, {needed_bytes} are needed", path.display()
     )]
@@ -94,7 +94,7 @@ pub enum Error {
     },
 }
 
-/// Writes seconds for people; the largest number is the end, wherever it is.
+/// Formats seconds for people. The largest number stands for the end, wherever that is.
 fn seconds(ns: u64) -> String {
     match ns {
         u64::MAX => "the end".to_owned(),
@@ -111,7 +111,7 @@ impl Error {
         Error::Damaged { offset: None, what }
     }
 
-    /// Adds the place to damage without one.
+    /// Adds the place to an error about damage that has none.
     pub(crate) fn in_chunk_at(self, place: u64) -> Self {
         match self {
             Error::Damaged { offset: None, what } => Error::Damaged {
@@ -123,16 +123,16 @@ impl Error {
     }
 }
 
-/// Contents that scores need and a recording lacks.
+/// Data that scores need and a recording lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WhyNoScores {
-    /// It has only sums, not single blocks.
+    /// The recording has only sums, and no single blocks.
     #[error("holds sums of intervals, not the lifetime of each block")]
     Sums,
-    /// It has only samples, not all blocks.
+    /// The recording has only samples, and not all blocks.
     #[error("holds samples of the allocations")]
     Samples,
-    /// It has no reads and writes.
+    /// The recording has no reads and writes.
     #[error("does not say which bytes are read and written")]
     NoAccesses,
 }

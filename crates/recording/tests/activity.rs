@@ -32,7 +32,7 @@ fn recorded_as(
     Recording::open(path).unwrap()
 }
 
-/// Blocks and bytes by stack.
+/// Returns blocks and bytes by stack.
 fn by_stack(activity: &Activity, of: fn(&memhook_recording::SiteActivity) -> Estimate) -> Sums {
     let mut sums = Sums::new();
     for site in &activity.sites {
@@ -148,7 +148,8 @@ fn windows_put_together_are_the_run() {
     }
 }
 
-/// The sum over live blocks sampled with probability p: (1 - p) / p^2 times the squared size.
+/// The expected variance is the sum over live blocks, sampled with probability p, of (1 - p) / p^2
+/// times the squared size.
 #[test]
 fn estimates_have_a_variance() {
     const MEAN: f64 = 500.0;
@@ -199,7 +200,7 @@ fn temporary_by_hand(calls: &[Call]) -> u64 {
         let Call::Event(event, ..) = call else {
             continue;
         };
-        // A realloc is done if the thread's next event is not its failure.
+        // A realloc has succeeded unless the thread's next event reports its failure.
         if let Some(address) = announced.take()
             && event.op != Op::ReallocFailed
             && last == Some(address)
@@ -276,7 +277,7 @@ fn sums_of_intervals_tell_the_same_as_events() {
         }
         assert_eq!(sums.sum.peak.bytes as u64, sums.peak_bytes);
         assert!(sums.peak_bytes <= events.peak_bytes);
-        // From one end of an interval to another: those between, and no others.
+        // The window from one interval end to another includes exactly the intervals between.
         let ends: Vec<u64> = sums.timeline.iter().map(|point| point.time_ns).collect();
         let (from, to) = (ends[1], ends[ends.len() - 2]);
         let part = recording.activity(Some(from), Some(to), 10).unwrap();

@@ -1,4 +1,4 @@
-//! Recordings that are cut, flipped or foreign: a clear error or a shorter recording.
+//! Recordings with missing, flipped or foreign bytes lead to a clear error or a shorter recording.
 
 mod program;
 
@@ -10,7 +10,7 @@ use program::*;
 use std::path::Path;
 use std::time::Duration;
 
-/// A small file with every kind of chunk but summaries.
+/// Returns a small file with every kind of chunk except summaries.
 fn small(path: &Path) -> Vec<u8> {
     let meta = Meta {
         pid: 7,

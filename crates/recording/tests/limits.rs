@@ -28,7 +28,8 @@ fn a_full_file_ends_the_recording_and_stays_readable() {
     recording.replay(LedgerOptions::default()).unwrap();
 }
 
-/// Waits until more is written than before: parts have full size only if the writer keeps up.
+/// Waits until more bytes are written than before. Parts have full size only if the writer keeps
+/// up.
 fn wait_for_bytes(writer: &Writer, before: u64) {
     // At first there may be no full frame.
     let patience = Duration::from_millis(if before == 0 { 200 } else { 60_000 });
@@ -103,7 +104,8 @@ fn nothing_is_begun_on_a_full_disk_or_over_a_file() {
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
 
-/// The parts of an earlier recording are as precious as its first file, and links are never followed.
+/// The parts of an earlier recording are as precious as its first file, and links are never
+/// followed.
 #[test]
 fn later_parts_overwrite_nothing() {
     let dir = Dir::new("later");
@@ -154,12 +156,13 @@ fn later_parts_overwrite_nothing() {
     assert_eq!(kept, b"another file");
 }
 
-/// Writing fails in the middle: a limit of the shell stands for the full disk.
+/// Writing fails in the middle. A file size limit of the shell simulates the full disk.
 #[test]
 fn a_full_disk_ends_the_recording_not_the_program() {
     let dir = Dir::new("full");
     let inner = std::env::current_exe().unwrap();
-    // Its output goes to a pipe: the limit would end it for writing into a longer file.
+    // The output goes to a pipe, because the limit would also end the process for writing into a
+    // longer file.
     let output = Command::new("sh")
         .arg("-c")
         .arg("trap '' XFSZ; ulimit -f 100; exec \"$0\" --exact --ignored --nocapture inner_full_disk")
@@ -202,7 +205,7 @@ fn inner_full_disk() {
         writer.state(),
         WriterState::Ended(RecordingEnd::Failed(_))
     ));
-    // Still takes events, and does nothing.
+    // The writer still takes events, and does nothing.
     record(&program.run(10, 300), &mut writer, &mut ledger, 3);
     assert!(matches!(writer.finish(), RecordingEnd::Failed(_)));
 }
@@ -226,7 +229,7 @@ fn a_disk_that_cannot_keep_up_ends_the_recording() {
     }
     assert_eq!(writer.state(), WriterState::Ended(RecordingEnd::TooSlow));
     assert_eq!(writer.finish(), RecordingEnd::TooSlow);
-    // Earlier data is there.
+    // Data from before the failure is in the file.
     match Recording::open(&path) {
         Ok(recording) => assert_eq!(recording.end(), Some(&RecordingEnd::TooSlow)),
         Err(error) => assert!(matches!(error, Error::Empty), "{error}"),

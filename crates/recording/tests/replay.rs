@@ -1,4 +1,4 @@
-//! The same events, to a ledger directly and through a file.
+//! Events have the same effect on a ledger directly and through a file.
 
 mod program;
 
@@ -56,7 +56,8 @@ fn a_file_gives_back_what_went_in() {
     }
 }
 
-/// The state at every checkpoint and at the end, from the events alone and from each checkpoint.
+/// The state at every checkpoint and at the end is the same from the events alone and from each
+/// checkpoint.
 #[test]
 fn a_window_is_the_same_from_any_checkpoint() {
     let dir = Dir::new("windows");
@@ -143,7 +144,7 @@ fn a_window_inside_is_what_happened_there() {
     assert!(recording.window(5, 5, options(false)).is_err());
 }
 
-/// Nothing happens in the window, and something does much later.
+/// No event happens in the window, and one does much later.
 #[test]
 fn a_window_in_a_pause_has_the_times_that_were_asked_for() {
     let dir = Dir::new("pause");

@@ -1,5 +1,5 @@
-//! Recordings of allocations that were sampled at changing distances: each sample keeps its weight, across
-//! checkpoints and in every part.
+//! Recordings of allocations that were sampled at changing distances. Each sample keeps its weight,
+//! across checkpoints and in every part.
 
 mod program;
 
@@ -22,7 +22,8 @@ struct Expected {
     allocations: u64,
 }
 
-/// Writes the calls, each turn of a ring at the next level, with a checkpoint after every `every` passes.
+/// Writes the calls, each turn of a ring at the next level, with a checkpoint after every `every`
+/// passes.
 fn write(path: &Path, calls: &[Call], options: &Options, every: usize, dies: bool) -> Expected {
     let mut counts = SampledAllocations::new(Some(FIRST), false);
     let mut ledger = Ledger::new(program::options(true));
@@ -116,7 +117,7 @@ fn samples_keep_their_weights() {
         assert_eq!(whole.window_totals().allocations, expected.allocations);
         let mut of_stack: BTreeMap<u32, f64> = BTreeMap::new();
         for site in &whole.sites {
-            // The stacks of the program, not the ids of samples.
+            // These are the stacks of the program, and not the ids of samples.
             assert_eq!(recording.stacks().sampled(site.stack), (site.stack, 0));
             *of_stack.entry(site.stack).or_default() += site.live.bytes;
         }

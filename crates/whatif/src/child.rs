@@ -1,4 +1,4 @@
-//! One replay: a child process under one allocator.
+//! One replay: a child process with one allocator.
 
 use crate::Error;
 use crate::operations::{Operation, Plan, Sums};
@@ -47,11 +47,11 @@ pub(crate) struct Measured {
     pub allocator_ns: u64,
     pub page_faults: u64,
     pub failed_calls: u64,
-    /// Reason why it did not finish, if it did not.
+    /// Reason why the replay did not finish, if it did not.
     pub problem: Option<String>,
 }
 
-/// The program, in a file without a name.
+/// The replayer program, in a file without a name.
 pub(crate) struct Replayer(File);
 
 impl Replayer {
@@ -76,7 +76,7 @@ impl Replayer {
             .arg(sums.threads.max(1).to_string())
             .arg(if touch == Touch::All { "1" } else { "0" })
             .arg(bounds.resident_bytes.to_string())
-            // The replay must not use the settings of this process.
+            // The replay must not use the environment of this process.
             .env_clear()
             .envs(variant.settings.iter().copied())
             .stdin(Stdio::piped())
@@ -88,7 +88,7 @@ impl Replayer {
         command.spawn().map_err(Error::Start)
     }
 
-    /// Replays a recording under an allocator. Problems in the child are part of the result.
+    /// Replays a recording with an allocator. Problems in the child are part of the result.
     pub fn replay(
         &self,
         recording: &Recording,
@@ -120,7 +120,7 @@ impl Replayer {
     }
 }
 
-/// Waits for the child's end; `None` if it took too long and was killed.
+/// Waits for the child's end. Returns `None` if it took too long and was killed.
 fn wait(child: &mut Child, most: Duration) -> std::io::Result<Option<ExitStatus>> {
     let until = Instant::now() + most;
     loop {
@@ -136,7 +136,7 @@ fn wait(child: &mut Child, most: Duration) -> std::io::Result<Option<ExitStatus>
     }
 }
 
-/// Writes all calls, as long as they are read.
+/// Writes all calls, for as long as the child reads them.
 fn write(
     recording: &Recording,
     plan: Plan,

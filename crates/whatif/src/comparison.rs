@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/what-if/1";
-/// Width where the output has none.
+/// Width of the text if the output has none.
 const COLUMNS: usize = 100;
 /// Column heads for each replay.
 pub(crate) const COLUMN_HEADS: [&str; 5] = [
@@ -40,19 +40,23 @@ pub struct Comparison {
     pub peak_live_bytes: u64,
     /// Allocator of the recorded process.
     pub recorded_allocator: String,
-    /// Part of each block that was written to: `ends`, its first and its last page; `all` of its pages.
+    /// Part of each block that was written to: `ends` for its first and its last page, `all` for
+    /// all of its pages.
     pub touched: &'static str,
-    /// Comparison of the replay with the recorded allocator and the recorded process; `None` if it is not possible.
+    /// Comparison of the replay with the recorded allocator and the recorded process; `None` if it
+    /// is not possible.
     pub truth: Option<Truth>,
-    /// All replays, the one under the recorded allocator first.
+    /// All replays. The one with the recorded allocator comes first.
     pub rows: Vec<ReplayRow>,
-    /// Recommendation; `None` if nothing would need less, or the replays are not right.
+    /// Recommendation; `None` if no allocator would need less memory, or if the replays are not
+    /// accurate.
     pub recommendation: Option<Recommendation>,
     /// Limitations of these numbers.
     pub notes: Vec<String>,
 }
 
-/// Recorded process compared with its replay: growth of anonymous memory since the beginning.
+/// Comparison of the recorded process with its replay, by growth of anonymous memory since the
+/// beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Truth {
     /// Number of moments that were compared.
@@ -61,7 +65,7 @@ pub struct Truth {
     pub recorded_peak_bytes: u64,
     /// Largest growth of the replay at these moments.
     pub replayed_peak_bytes: u64,
-    /// Median of the errors by absolute value: -0.1 stands for 10 % less than recorded.
+    /// Median of the errors by absolute value. The value -0.1 means 10 % less than recorded.
     pub median_error: f64,
     /// Error of the mean over time.
     pub mean_error: f64,
@@ -81,16 +85,16 @@ impl Truth {
     }
 }
 
-/// A replay.
+/// Result of one replay.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayRow {
     /// The allocator.
     pub allocator: String,
     /// Settings of the allocator, as environment variables.
     pub settings: String,
-    /// Library of the allocator; `None` for that of the C library.
+    /// Library of the allocator; `None` for the allocator of the C library.
     pub library: Option<String>,
-    /// True if the recorded process used it.
+    /// True if the recorded process used this allocator.
     pub is_recorded: bool,
     /// Peak of resident bytes.
     pub peak_rss_bytes: u64,
@@ -106,7 +110,7 @@ pub struct ReplayRow {
     pub allocator_ms: f64,
     /// Number of calls that returned no memory.
     pub failed_calls: u64,
-    /// Reason why it did not finish, if it did not.
+    /// Reason why the replay did not finish, if it did not.
     pub problem: Option<String>,
     /// Resident bytes over time: nanoseconds since the attach, bytes.
     pub curve: Vec<(u64, u64)>,
@@ -163,7 +167,7 @@ impl Comparison {
         }
     }
 
-    /// Returns a heading that tells what was done.
+    /// Returns a heading that describes the comparison.
     pub(crate) fn heading(&self) -> String {
         let touched = match self.touched {
             "all" => "all of its pages were",
@@ -267,7 +271,7 @@ impl ReplayRow {
         format!("{}{recorded}{settings}", self.allocator)
     }
 
-    /// Returns its numbers, in the order of [`COLUMN_HEADS`].
+    /// Returns the numbers of the row, in the order of [`COLUMN_HEADS`].
     pub(crate) fn numbers(&self) -> [String; 5] {
         [
             bytes(self.peak_rss_bytes),

@@ -2,14 +2,14 @@
 
 use std::io;
 
-/// Reason why there is no replay.
+/// Reason why a recording is not replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The recording does not contain the data for a replay.
     #[error("it cannot be replayed: {0}")]
     Unfit(&'static str),
-    /// There is not even enough memory for the calls.
+    /// There is not enough memory even for the calls.
     #[error("a replay needs about {needed}, and only {available} of memory are available")]
     NoMemory {
         /// Needed memory in words.

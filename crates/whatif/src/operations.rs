@@ -1,18 +1,18 @@
-//! Calls of a recording in the format of the replayer: 16 bytes each.
+//! Calls of a recording in the format of the replayer, 16 bytes each.
 //!
-//! A call names its block by a slot in a table. Slots are reused, so the table is only as long as the largest number
-//! of blocks live at a time.
+//! A call names its block by a slot in a table. Slots are reused, so the table is only as long as
+//! the largest number of blocks live at one time.
 
 use crate::threads::{Calls, Lives, Threads};
 use memhook_ledger::{BlockOf, Blocks, ReleaseBy};
 use rustc_hash::FxHashMap;
 
-/// No larger alignment is requested: the recording only tells where the block was placed, not the alignment that the
-/// program wanted.
+/// Largest requested alignment, as a power of two. The recording contains only the address of a
+/// block, not the alignment that the program requested.
 const LARGEST_ALIGNMENT: u8 = 12;
-/// Time in all allocators after which a step of the clock is recorded.
+/// Recorded time between two clock steps of a replay, whatever its allocator.
 const CLOCK_STEP_NS: u64 = 5_000_000;
-/// Number of slots in the table; blocks beyond them are left out.
+/// Maximum number of slots in the table. Blocks beyond it are left out.
 const MOST_SLOTS: u32 = u32::MAX - 1;
 
 /// Operation of the replayer, as in `replayer.cc`.
@@ -24,13 +24,13 @@ pub(crate) enum Kind {
     Aligned = 3,
     Release = 4,
     Reallocate = 5,
-    /// `slot` blocks, each released at once.
+    /// `slot` blocks, each released immediately.
     Pairs = 6,
-    /// Measure resident memory; `value` is the time.
+    /// Measure resident memory. `value` is the time.
     Sample = 7,
     /// The time is now `value`, for allocators that act after some time.
     Clock = 8,
-    /// The thread ends; a later call with its number belongs to a new thread.
+    /// The thread ends. A later call with its number belongs to a new thread.
     End = 9,
 }
 
@@ -68,23 +68,23 @@ pub(crate) enum Asked {
 pub(crate) struct Moments {
     /// Times at which the recorded process was measured, in nanoseconds since the attach, sorted.
     pub times: Vec<u64>,
-    /// Number of operations between two further measurements; 0 if there are none.
+    /// Number of operations between two further measurements; 0 for no further ones.
     pub every: u64,
 }
 
-/// Actions of a replay besides the calls of the recording.
+/// Actions of a replay in addition to the calls of the recording.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    /// Moments at which it measures itself.
+    /// Moments at which the replay measures itself.
     pub moments: Moments,
-    /// Lives of its threads.
+    /// Lives of the replay's threads.
     pub lives: Lives,
 }
 
 /// Turns the reports of the ledger into operations.
 pub(crate) struct Encoder<W> {
     write: W,
-    /// How blocks are requested by stacks that do not call malloc.
+    /// How blocks are requested, for the stacks that do not call malloc.
     asked: FxHashMap<u32, Asked>,
     moments: Moments,
     next_moment: usize,
@@ -95,13 +95,14 @@ pub(crate) struct Encoder<W> {
     threads: Threads,
     /// Live blocks by address.
     live: FxHashMap<u64, (BlockOf, u32)>,
-    /// Blocks whose address already belongs to another known block: their release has not been seen yet.
+    /// Blocks whose address already belongs to another known block, because their release has not
+    /// been seen yet.
     covered: Vec<(BlockOf, u32)>,
     free: Vec<u32>,
     pub sums: Sums,
 }
 
-/// Sums about the operations.
+/// Sums over the operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub operations: u64,
@@ -153,7 +154,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.call_aligned(kind, index, slot, value, 0);
     }
 
-    /// Emits a call of a thread, by its number in the ledger.
+    /// Emits a call of a thread, given by its number in the ledger.
     fn call_aligned(&mut self, kind: Kind, index: u16, slot: u32, value: u64, align_log2: u8) {
         let (thread, ends) = self.threads.call(index);
         self.sums.threads = self.threads.most();
@@ -196,7 +197,7 @@ impl<W: FnMut(Operation)> Encoder<W> {
         self.emit_simple(Kind::Sample, 0, time_ns);
     }
 
-    /// Returns a slot for a block, or none if there are too many.
+    /// Returns a slot for a block; `None` if there are too many.
     fn enter(&mut self, block: &BlockOf) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,

@@ -97,7 +97,7 @@ fn realloc_keeps_the_place() {
         all.allocated(&block(16, 100, 1), 0);
         all.reallocated((&block(16, 100, 1), 0), by(1), (&block(64, 300, 1), 0));
         all.released(&block(64, 300, 1), 0, Some(by(1)));
-        // A block from before the recording.
+        // The block is from before the recording.
         all.reallocated((&block(80, 5, 1), 0), by(1), (&block(96, 6, 1), 0));
     });
     use Kind::{Allocate, Reallocate, Release};

@@ -6,7 +6,7 @@ use memhook_report::{Curve, StaticPage};
 pub fn page(comparison: &Comparison) -> String {
     let title = format!("{} under other allocators", comparison.command);
     let mut page = StaticPage::new(&title);
-    // The answer, and then its certainty.
+    // The answer comes first, and then its certainty.
     let verdict = comparison.verdict();
     match verdict.split_once(". ") {
         Some((answer, why)) => page.text("h1", answer).text("p", why),

@@ -8,9 +8,9 @@ use memhook_ledger::{Ledger, Moves};
 use memhook_recording::{RESIDENT_NOTE, Recording, ResidentSample, Visitor, resident_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Number of empty passes that count in a run of them: after these, nothing is left waiting in a ledger.
+/// Number of consecutive empty passes that matter. After these, no event waits in a ledger.
 const MOST_EMPTY_PASSES: u64 = 32;
-/// One release in this many may be missing: some functions of some libraries have no slot.
+/// One release in this many may be missing, because some functions of some libraries have no slot.
 const MOST_UNSEEN: u64 = 20;
 
 /// Fails if the recording does not contain every call in order.
@@ -77,8 +77,8 @@ pub(crate) fn resident(recording: &Recording) -> Vec<ResidentSample> {
     note.map_or(Vec::new(), |(_, text)| resident_of(text))
 }
 
-/// Returns the library whose allocator the recorded process used, as part of its file's name; `None` for that of the
-/// C library.
+/// Returns the library whose allocator the recorded process used, as part of its file's name;
+/// `None` for the C library.
 pub(crate) fn allocator(recording: &Recording, known: &[&'static str]) -> Option<&'static str> {
     let modules = recording.modules();
     let is_there = |name: &str| {
@@ -88,7 +88,7 @@ pub(crate) fn allocator(recording: &Recording, known: &[&'static str]) -> Option
     known.iter().copied().find(|name| is_there(name))
 }
 
-/// Functions by the ids of their stacks, so that the replay calls similar ones.
+/// Allocating functions by the ids of their stacks, so that the replay calls similar ones.
 struct Functions {
     asked: FxHashMap<u32, Asked>,
     reallocs: FxHashSet<u32>,
@@ -166,7 +166,7 @@ impl<W: FnMut(Operation)> Visitor for Feed<W> {
 
 /// Returns the sums of a recording, and the lives of its threads.
 pub(crate) fn survey(recording: &Recording) -> Result<(Sums, Lives), Error> {
-    // The second pass knows how many threads live at a time.
+    // The second pass knows how many threads live at one time.
     let (_, lives) = pass(recording, Plan::default(), |_| {})?;
     let plan = Plan {
         lives: lives.clone(),
@@ -176,8 +176,8 @@ pub(crate) fn survey(recording: &Recording) -> Result<(Sums, Lives), Error> {
     Ok((sums, lives))
 }
 
-/// Passes on the calls of a recording in order: always for one block; of several threads within a pass of the
-/// recorder, thread by thread.
+/// Passes on the calls of a recording. The calls on one block are always in order. Within a pass of
+/// the recorder, calls of several threads come thread by thread.
 pub(crate) fn feed(
     recording: &Recording,
     plan: Plan,

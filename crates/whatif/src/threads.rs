@@ -1,11 +1,13 @@
-//! Decides which thread of a replay makes the calls of a recorded one, and when it ends.
+//! Decides which thread of a replay makes the calls of a recorded thread, and when it ends.
 //!
-//! A thread that ends gives back the memory that its allocator kept for it: its cache, and its arena, which the next
-//! thread takes. A replay whose threads never ended would keep a cache for each of them.
+//! A thread that ends gives back the memory that its allocator kept for it: its cache, and its
+//! arena, which the next thread takes. A replay whose threads never ended would keep a cache for
+//! each of them.
 
 use std::collections::BTreeSet;
 
-/// Number of threads in a replay. If more threads of a run live at a time, they share them.
+/// Maximum number of threads in a replay. If more threads of a run live at one time, they share the
+/// replay's threads.
 pub(crate) const MOST_THREADS: u16 = 64;
 
 /// Calls of a thread, by their numbers: the first one and the last one.
@@ -21,10 +23,11 @@ pub(crate) struct Lives {
 }
 
 impl Lives {
-    /// Creates the lives of the threads that made these calls. Those for which `has_ended` holds end with their last
-    /// call. It is not yet known about the latest ones, because the recorder looks for ended owners of rings only now
-    /// and then: in a program with short-lived threads, a thread without any calls since the last thread came has
-    /// ended.
+    /// Creates the lives of the threads that made these calls. Threads for which `has_ended`
+    /// returns true end with their last call. For the latest threads, that is not yet known,
+    /// because the recorder checks only occasionally whether the owners of rings have ended. In a
+    /// program with short-lived threads, a thread without any calls since the last thread started
+    /// has ended.
     pub fn new(main: u16, calls: &Calls, has_ended: impl Fn(u16) -> bool) -> Lives {
         let made = |(index, span): (usize, &Span)| {
             let index = u16::try_from(index).ok()?;
@@ -56,7 +59,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Counts another call of a thread. Returns its number, which begins with 1.
+    /// Counts another call of a thread. Returns its number; the first is 1.
     fn count(&mut self, index: u16) -> u64 {
         self.made += 1;
         let index = usize::from(index);
@@ -77,7 +80,7 @@ pub(crate) struct Threads {
     pub calls: Calls,
     /// Thread of the replay, by the number in the ledger, after its first call.
     seats: Vec<Option<u16>>,
-    /// Threads of the recording that use each thread of the replay now.
+    /// Number of recorded threads that currently use each thread of the replay.
     users: Vec<u32>,
     free: BTreeSet<u16>,
 }
@@ -88,7 +91,7 @@ impl Threads {
             lives,
             calls: Calls::default(),
             seats: Vec::new(),
-            // The first one is the process's own: some allocators treat it differently.
+            // The first thread is the process's own, because some allocators treat it differently.
             users: vec![1],
             free: BTreeSet::new(),
         }
@@ -99,8 +102,8 @@ impl Threads {
         self.users.len() as u16
     }
 
-    /// Counts a call of this thread of the ledger. Returns the thread of the replay that makes it, and whether that
-    /// thread ends afterwards.
+    /// Counts a call of this thread of the ledger. Returns the thread of the replay that makes the
+    /// call, and true if that thread ends afterwards.
     pub fn call(&mut self, index: u16) -> (u16, bool) {
         let seat = self.seat(index);
         let number = self.calls.count(index);
@@ -161,7 +164,7 @@ mod tests {
         let found = seats(&mut threads, &[1, 2, 3, 1]);
         assert_eq!(found, [(1, false), (0, false), (2, false), (1, false)]);
         assert_eq!(threads.most(), 3);
-        // It made no call.
+        // The main thread made no call.
         assert_eq!(seats(&mut of_main(0), &[1, 2]), [(1, false), (2, false)]);
     }
 
@@ -201,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_silent_when_the_last_one_comes_has_gone() {
-        // Not the third, which continues, and not the last.
+        // The third thread continues, and the last one has only just started.
         let calls = [1, 2, 3, 4, 5, 3, 1];
         let ends = |has_ended: fn(u16) -> bool| {
             let mut first = Threads::new(Lives::default());

@@ -1,31 +1,33 @@
-//! Checks whether a replay is right, by comparing the recorded process's own memory with that of its replay.
+//! Checks the accuracy of a replay, by comparing the recorded process's own memory with that of its
+//! replay.
 
 use crate::comparison::Truth;
 use memhook_recording::ResidentSample;
 
-/// Largest error of a trustworthy replay.
+/// Maximum error of an accurate replay.
 const MOST: f64 = 0.05;
-/// Moments at which the growth was below this share of the largest are left out, because most of it is memory mapped
-/// by the program beside its heap.
+/// Share of the largest growth below which a moment is left out. Most of the growth is then memory
+/// that the program maps outside its heap.
 const LEAST_SHARE: f64 = 0.05;
-/// Least number of meaningful moments.
+/// Minimum number of meaningful moments.
 const LEAST_MOMENTS: usize = 3;
 
-/// Returns the times of the samples, at which the replay shall measure itself.
+/// Returns the times of the samples, at which the replay must measure itself.
 pub(crate) fn times(resident: &[ResidentSample]) -> Vec<u64> {
     let times = resident.iter().map(|sample| sample.time_ms * 1_000_000);
     times.collect()
 }
 
-/// Compares growth since the beginning. `None` if too little of it was recorded.
+/// Compares growth since the beginning. Returns `None` if too little of it was recorded.
 pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Option<Truth> {
     let begin = resident.first()?.anonymous_bytes;
-    // Memory that became resident after the last recorded call does not belong to any recorded call.
+    // Memory that became resident after the last recorded call does not belong to any recorded
+    // call.
     let moments: Vec<(u64, u64, u64)> = resident
         .iter()
         .filter_map(|sample| {
             let time = sample.time_ms * 1_000_000;
-            // The first one of that time is the requested one.
+            // If several points have this time, the first one is the requested one.
             let at = curve.binary_search_by(|(t, _)| t.cmp(&time)).ok()?;
             let recorded = sample.anonymous_bytes.saturating_sub(begin);
             Some((time, recorded, curve[at].1))
@@ -65,7 +67,7 @@ pub(crate) fn compare(resident: &[ResidentSample], curve: &[(u64, u64)]) -> Opti
     Some(truth)
 }
 
-/// Returns the average of the resident bytes.
+/// Returns the average of the resident bytes over time.
 pub(crate) fn mean_over_time(curve: &[(u64, u64)]) -> u64 {
     let parts = curve.windows(2).map(|pair| {
         let time = pair[1].0.saturating_sub(pair[0].0);
@@ -108,7 +110,7 @@ mod tests {
         assert!(!lower.holds && (lower.peak_error + 0.1).abs() < 1e-9);
         let keeps = compare(&recorded, &curve(&[0, 1000, 2000, 1100])).expect("enough");
         assert!(!keeps.holds && (keeps.end_error - 0.1).abs() < 1e-9);
-        // Right in the middle and at the peak, and too much for most of the time.
+        // The replay is right in the middle and at the peak, and too high for most of the time.
         let recorded = resident(&[500, 1500, 1500, 1500, 2500, 2500, 2500, 2500, 2500]);
         let swollen = [0, 1600, 1600, 1600, 2000, 2000, 2000, 2000, 2000];
         let swollen = compare(&recorded, &curve(&swollen)).expect("enough");

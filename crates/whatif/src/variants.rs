@@ -1,4 +1,4 @@
-//! Allocators and settings that a run is replayed with.
+//! Allocators and settings with which a run is replayed.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub struct Variant {
     pub allocator: String,
     /// Settings as environment variables, separated by spaces in reports.
     pub settings: Vec<(&'static str, &'static str)>,
-    /// Library that is loaded before all others; `None` for that of the C library.
+    /// Library that is loaded before all others; `None` for the allocator of the C library.
     pub library: Option<PathBuf>,
 }
 
@@ -72,8 +72,8 @@ impl Variant {
     }
 }
 
-/// Returns the variant that the recorded process used, by the module of its allocator, and all others that
-/// are installed.
+/// Returns the variant that the recorded process used, by the module of its allocator, and all
+/// others that are installed.
 ///
 /// The first is `None` if its library is not on this machine.
 pub(crate) fn all(recorded: Option<&str>) -> (Option<Variant>, Vec<Variant>) {
@@ -81,7 +81,8 @@ pub(crate) fn all(recorded: Option<&str>) -> (Option<Variant>, Vec<Variant>) {
         Variant::glibc(&[]),
         Variant::glibc(&[("MALLOC_ARENA_MAX", "1")]),
         Variant::glibc(&[("MALLOC_ARENA_MAX", "2")]),
-        // Each of these also keeps glibc from adapting its thresholds to the program (mallopt(3)).
+        // Each of these settings also keeps glibc from adapting its thresholds to the program
+        // (mallopt(3)).
         Variant::glibc(&[("MALLOC_TRIM_THRESHOLD_", "131072")]),
         Variant::glibc(&[("MALLOC_MMAP_THRESHOLD_", "65536")]),
         Variant::glibc(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")]),

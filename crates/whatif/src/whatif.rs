@@ -13,13 +13,13 @@ use std::time::Duration;
 
 /// Approximate number of points in a curve.
 const POINTS: u64 = 2000;
-/// Share of the blocks that an allocator may need in addition to them before a replay is refused.
+/// Share of the blocks' bytes that an allocator may need in addition before a replay is refused.
 const OVERHEAD: f64 = 0.25;
-/// Memory used here for each live block, in the ledger and beside it.
+/// Memory used in this process for each live block, in the ledger and elsewhere.
 const BYTES_PER_BLOCK: u64 = 160;
 /// Share of the remaining memory that a replay may use.
 const SHARE_OF_MEMORY: f64 = 0.8;
-/// Least gain from a change of the allocator, so that it is not due to chance.
+/// Minimum gain from a change of the allocator. A smaller gain may be due to chance.
 const LEAST_GAIN: f64 = 0.10;
 
 /// Request for a replay.
@@ -27,13 +27,13 @@ const LEAST_GAIN: f64 = 0.10;
 pub struct WhatIf {
     /// Additional allocators, as libraries.
     pub libraries: Vec<PathBuf>,
-    /// Longest time for one replay.
+    /// Time limit for one replay.
     pub at_most: Duration,
-    /// Limit on the resident bytes of a replay; `None` to use what is available.
+    /// Limit on the resident bytes of a replay; `None` to use all that is available.
     pub max_memory: Option<u64>,
 }
 
-/// Replays a recording under its own allocator, then under others.
+/// Replays a recording with its own allocator, then with others.
 pub fn what_if(recording: &Recording, wanted: &WhatIf) -> Result<Comparison, Error> {
     recorded::check(recording)?;
     let (sums, lives) = recorded::survey(recording)?;
@@ -122,7 +122,7 @@ struct Job<'a> {
     bounds: Bounds,
 }
 
-/// Replay under the recorded allocator.
+/// Replay with the recorded allocator.
 struct Checked {
     touch: Touch,
     truth: Option<Truth>,
@@ -136,8 +136,9 @@ impl Job<'_> {
             .replay(self.recording, sums, plan, variant, touch, self.bounds)
     }
 
-    /// Replays the recorded allocator with both assumptions about how much of its blocks the program writes to, which
-    /// is not recorded, and returns the one closer to the recorded process, for use in all other replays.
+    /// Replays the recorded allocator with both assumptions about how much of its blocks the
+    /// program writes to, which is not recorded. Returns the assumption that is closer to the
+    /// recorded process, for use in all other replays.
     fn same(&self, variant: &Variant, resident: &[ResidentSample]) -> Result<Checked, Error> {
         let with = |touch| -> Result<Checked, Error> {
             let measured = self.replay(variant, touch)?;
@@ -155,7 +156,8 @@ impl Job<'_> {
         let Some(truth) = ends.truth else {
             return Ok(ends);
         };
-        // Writing to more makes more resident, which cannot help if there is too much already.
+        // Writing to more pages makes more memory resident, which cannot help if there is too much
+        // already.
         if truth.mean_error.max(truth.peak_error) > 0.0 {
             return Ok(ends);
         }
@@ -165,8 +167,8 @@ impl Job<'_> {
     }
 }
 
-/// Returns the allocator or setting that needs the least memory, if that is clearly less than now, and the replays
-/// are right.
+/// Returns the allocator or setting that needs the least memory, if that is clearly less than now,
+/// and the replays are accurate.
 fn recommendation(comparison: &Comparison) -> Option<Recommendation> {
     if !comparison.truth.is_some_and(|truth| truth.holds) {
         return None;

@@ -1,25 +1,26 @@
-//! Addresses of blocks at a few moments of a run: cells of one or several pages, and the live blocks of each site in
-//! them.
+//! Addresses of blocks at a few moments of a run, as cells of one or several pages with the live
+//! blocks of each site.
 //!
-//! However many blocks live, a moment has a bounded number of cells: if there are too many, each becomes twice as
-//! large. With very many sites, the bound is a number of cells for each: however large cells are, every site is in at
-//! least one. A block that spans many cells is one entry for those that it covers completely.
+//! However many blocks are live, a moment has a bounded number of cells. If there are too many, the
+//! size of all cells is doubled. With very many sites, the bound allows a few cells for each site,
+//! because every site is in at least one cell, however large cells are. A block that covers several
+//! cells completely has one entry for all of them.
 
 use memhook_ledger::LiveBlock;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Smallest cell: a page of x86-64, as a power of two.
+/// Size of the smallest cell as a power of two: a page of x86-64.
 const PAGE_SHIFT: u32 = 12;
-/// Largest cell, as a power of two.
+/// Size of the largest cell as a power of two.
 const LARGEST_SHIFT: u32 = 47;
-/// Bound on a process's addresses; a damaged file may hold any number.
+/// Bound on a process's addresses. A damaged file may contain any number.
 const LAST_ADDRESS: u64 = 1 << 57;
-/// Cells for each site, if a map has more sites than it should have cells.
+/// Number of cells for each site, if a map has more sites than it may have cells.
 const CELLS_OF_SITE: usize = 2;
-/// Number of completely covered cells from which a block has an entry of its own.
+/// Number of completely covered cells from which a block has a separate entry.
 const LEAST_RUN: u64 = 2;
 
-/// Live blocks of a site in a cell, or in several of them.
+/// Live blocks of a site in a cell, or in several adjacent cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressCell {
     /// Number of the cell: its first address divided by the size of a cell.
@@ -28,22 +29,22 @@ pub struct AddressCell {
     pub more: u64,
     /// Index of the site.
     pub site: u32,
-    /// Blocks that begin here.
+    /// Number of blocks that begin in the cell.
     pub blocks: u64,
-    /// Their requested bytes, and those of earlier blocks that lie here.
+    /// Requested bytes of these blocks, and of earlier blocks that extend into the cell.
     pub bytes: u64,
-    /// Allocation time of the oldest of them in nanoseconds since the attach.
+    /// Allocation time of the oldest of these blocks in nanoseconds since the attach.
     pub oldest_ns: u64,
 }
 
-/// Addresses of live blocks at a moment.
+/// Addresses of live blocks at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressMap {
     /// The moment, in nanoseconds since the attach.
     pub at_ns: u64,
     /// Size of a cell, as a power of two.
     pub shift: u32,
-    /// Live blocks, ordered by cell and site. Cells without any are left out.
+    /// Live blocks, sorted by cell and site. Empty cells are left out.
     pub cells: Vec<AddressCell>,
 }
 
@@ -100,7 +101,8 @@ impl Drawing {
         }
     }
 
-    /// Returns the cells that a large block covers completely: the first one, and one past the last.
+    /// Returns the cells that a large block covers completely: the first one, and one past the
+    /// last.
     fn covered(&self, block: &Large) -> Option<(u64, u64)> {
         let size = 1u64 << self.shift;
         let first = block.address.div_ceil(size);
@@ -205,20 +207,21 @@ impl Drawing {
     }
 }
 
-/// Maps of a run during its replay. They number the sites until their indices are known.
+/// Maps of a run, collected during its replay. Sites have temporary numbers until their indices are
+/// known.
 #[derive(Default)]
 pub(crate) struct AddressMaps {
     /// Times at which maps are due, the next one last.
     due_ns: Vec<u64>,
     most: usize,
     maps: Vec<AddressMap>,
-    /// Numbers by stack and thread.
+    /// Temporary numbers by stack and thread.
     sites: FxHashMap<(u32, u32), u32>,
 }
 
 impl AddressMaps {
-    /// Plans this many moments of a run from `from_ns` to `to_ns`, including the end, with about `most` cells in all, a
-    /// third of them for the end. Without moments, there are no maps.
+    /// Plans this many moments of a run from `from_ns` to `to_ns`, including the end, with about
+    /// `most` cells in total, a third of them for the end. Without moments, there are no maps.
     pub fn new((from_ns, to_ns): (u64, u64), moments: usize, most: usize) -> AddressMaps {
         let steps = moments as u64;
         let step_ns = to_ns.saturating_sub(from_ns) / steps.max(1);
@@ -235,7 +238,7 @@ impl AddressMaps {
         self.due_ns.last().is_some_and(|&due_ns| now_ns >= due_ns)
     }
 
-    /// Draws the live blocks at a moment that is due.
+    /// Draws the live blocks at a due moment.
     #[cold]
     pub fn draw(&mut self, now_ns: u64, blocks: impl Iterator<Item = LiveBlock>) {
         self.due_ns.retain(|&due_ns| due_ns > now_ns);
@@ -258,7 +261,8 @@ impl AddressMaps {
         self.maps.push(drawing.finish(at_ns));
     }
 
-    /// Returns the maps, including that of the end. `site_of`: index of a stack on a thread.
+    /// Returns the maps, including the one at the end. `site_of` returns the index of a stack on a
+    /// thread.
     pub fn finish(
         mut self,
         to_ns: u64,
@@ -308,7 +312,7 @@ mod tests {
         maps.remove(0)
     }
 
-    /// Each of 1,000 sites has two blocks in two neighbouring pages of a heap.
+    /// Each of 1,000 sites has two blocks in two adjacent pages of a heap.
     #[test]
     fn many_sites_do_not_make_cells_as_large_as_the_address_space() {
         let blocks =
@@ -324,7 +328,8 @@ mod tests {
             block(0x10_0ff0, 0x20, 0),
             block(0x10_0000, 16, 0),
             block(0x10_0010, 0, 1),
-            // Three complete pages, and a piece of one before and one behind.
+            // The block covers three complete pages, and a part of the page before and of the page
+            // after.
             block(0x20_0f00, 0x100 + 0x3000 + 0x10, 2),
             block(0x30_0000, 0x2000, 3),
         ];
@@ -348,7 +353,7 @@ mod tests {
         assert_eq!(map.cells[0].oldest_ns, 0);
     }
 
-    /// Ten million scattered blocks take no more entries than requested, and none of their bytes is lost.
+    /// Ten million scattered blocks take no more entries than requested, and no bytes are lost.
     #[test]
     fn however_many_blocks_live_the_entries_are_bounded() {
         const COUNT: u64 = 10_000_000;
@@ -365,7 +370,7 @@ mod tests {
         });
         let map = map_of(blocks, 60_000);
         assert!(map.cells.len() <= 20_000, "{}", map.cells.len());
-        // A hundredth of them would be too few to see anything.
+        // A hundredth of the entries would be too few to see anything.
         assert!(map.cells.len() > 4_000, "{}", map.cells.len());
         let sum = |of: fn(&AddressCell) -> u64| map.cells.iter().map(of).sum::<u64>();
         assert_eq!(
@@ -384,7 +389,7 @@ mod tests {
                 drawn.push(now);
             }
         }
-        // The one due at 40 was drawn at 55.
+        // The map due at 40 was drawn at 55.
         assert_eq!(drawn, [20, 55, 62]);
         let maps = maps.finish(80, std::iter::empty(), |_, _| None);
         let at: Vec<u64> = maps.iter().map(|map| map.at_ns).collect();

@@ -1,9 +1,9 @@
-//! Watches a ledger and sums up the activity of each site on each thread.
+//! Observes a ledger and sums up the activity of each site on each thread.
 //!
-//! The state at the peak is kept without copying all sites at each new one: the first change of a site
-//! since the peak saves its previous state. Within a pass it is not yet known whether its maximum
-//! counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so that state is saved separately, as a
-//! candidate.
+//! The state at the peak is stored without copying all sites at each new peak: the first change of
+//! a site after the peak saves its previous state. Within a pass, it is not yet known if its
+//! maximum counts (see [`memhook_ledger::Totals::peak_live_bytes`]), so the state at that maximum
+//! is saved separately, as a candidate.
 
 use crate::activity::Activity;
 use crate::activity::flows::Flows;
@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 #[derive(Clone, Default)]
 pub(crate) struct Samples {
     pub counts: SampledAllocations,
-    /// Stack and level by the stack ids of samples.
+    /// Stack and level of each stack id that samples have.
     pub of_id: FxHashMap<u32, (u32, u8)>,
 }
 
@@ -58,12 +58,12 @@ pub(crate) struct Collector {
     track_flows: bool,
     now_ns: u64,
     sites: Vec<Sums>,
-    /// The last thread at each of the ledger's sites, and its index in `sites`.
+    /// The last thread at each of the ledger's sites, and the index of that pair in `sites`.
     last_of_site: Vec<(u16, u32)>,
     index: FxHashMap<(u32, u16), u32>,
     /// The last allocation of each thread, until it is released.
     last_of_thread: Vec<Last>,
-    /// Live blocks by bucket.
+    /// Amount of live blocks by bucket of their size.
     sizes: Vec<Estimate>,
     lifetimes: Vec<Estimate>,
     flows: Flows,
@@ -71,7 +71,7 @@ pub(crate) struct Collector {
     released: Estimate,
     temporary: Estimate,
     before: Estimate,
-    /// Number that changes whenever a new record of changed sites begins.
+    /// Number that changes whenever a new list of changed sites begins.
     stamp: u32,
     peak_number: u32,
     peak_bytes: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Collector {
     timeline: Timeline,
     /// Sites that have changed since the last point.
     changed_since_point: Vec<u32>,
-    /// Allocations in the window that were recorded as samples of changing distances.
+    /// Number of allocations in the window that were recorded as samples of changing distances.
     sampled_allocations: u64,
     /// Scorer, if sites are scored.
     scorer: Option<Box<Scorer>>,
@@ -110,7 +110,7 @@ impl Collector {
         }
     }
 
-    /// Begins the window: earlier counts become the state before it.
+    /// Begins the window. Earlier counts become the state before the window.
     pub fn begin(&mut self, now_ns: u64) {
         for site in &mut self.sites {
             site.before = site.live;
@@ -127,7 +127,7 @@ impl Collector {
         self.released = Estimate::default();
         self.temporary = Estimate::default();
         self.peak_number += 1;
-        // With sampling, the end of the first pass sets it.
+        // With sampling, the end of the first pass sets the peak.
         self.peak_bytes = match self.samples.are_all_known() {
             true => self.live.bytes as u64,
             false => 0,
@@ -137,7 +137,7 @@ impl Collector {
         self.has_candidate = false;
         self.changed_since_candidate.clear();
         self.timeline.clear();
-        // Blocks that are live from before belong to the first point.
+        // Blocks that were live before belong to the first point.
         self.changed_since_point.clear();
         for (index, site) in self.sites.iter_mut().enumerate() {
             site.point = 0;
@@ -211,7 +211,7 @@ impl Collector {
         }
     }
 
-    /// Sets the peak to the candidate, or to now.
+    /// Sets the peak to the candidate, or to the current state.
     fn take_peak(&mut self, within: bool, now_ns: u64) {
         self.peak_number += 1;
         self.stamp += 1;
@@ -309,7 +309,7 @@ impl Collector {
         &self.samples
     }
 
-    /// Returns the results; `tid_of` knows the thread of an index.
+    /// Returns the results. `tid_of` returns the thread of an index.
     pub fn finish(mut self, to_ns: u64, tid_of: impl Fn(u16) -> u32) -> Activity {
         if self.timeline.last_ns() != Some(to_ns) || !self.changed_since_point.is_empty() {
             self.take_point(to_ns);
@@ -404,7 +404,7 @@ impl Observer for Collector {
         }
     }
     fn unknown_released(&mut self, address: u64, by: ReleaseBy) {
-        // Another thread has got the address since, and its ring was emptied first.
+        // Another thread has received the address since, and its ring was emptied first.
         if by.thread != 0
             && let Some(last) = self.last_of_thread.get_mut(usize::from(by.thread))
             && last.address == address

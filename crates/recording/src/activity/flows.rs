@@ -4,15 +4,15 @@ use crate::activity::ReleaseFlow;
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
-/// Most pairs of stacks that are kept (about 70 MB). Thousands of stacks that release the blocks of thousands
-/// of others make millions of pairs.
+/// Maximum number of pairs of stacks (about 70 MB). Thousands of stacks that release the blocks of
+/// thousands of others make millions of pairs.
 const MAX_PAIRS: usize = 1 << 20;
 
 /// Releases by allocating and by releasing stack.
 pub(crate) struct Flows {
     max_pairs: usize,
     pairs: FxHashMap<(u32, u32), Estimate>,
-    /// Sums of the pairs that are not kept, by allocating stack.
+    /// Sums of the pairs that do not fit, by allocating stack.
     others: FxHashMap<u32, Estimate>,
     /// All releases, by releasing stack.
     releases: FxHashMap<u32, Estimate>,
@@ -69,7 +69,7 @@ impl Flows {
         });
     }
 
-    /// Returns the pairs, ordered, and the releases by releasing stack, ordered.
+    /// Returns the pairs, sorted, and the releases by releasing stack, sorted.
     pub fn finish(self) -> (Vec<ReleaseFlow>, Vec<(u32, Estimate)>) {
         let others = self.others.into_iter();
         let others = others.map(|(by, amount)| ((by, ReleaseFlow::OTHERS), amount));

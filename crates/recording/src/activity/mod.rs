@@ -21,8 +21,8 @@ use memhook_ledger::{Estimate, LedgerOptions, SampledAllocations, Totals};
 use memhook_stream::Gap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Note of [`Meta`](crate::Meta) with the modules that report their reads and writes: load biases in hexadecimal,
-/// separated by spaces.
+/// Name of the note of [`Meta`](crate::Meta) that lists the modules that report their reads and
+/// writes: load biases in hexadecimal, separated by spaces.
 pub const ACCESS_NOTE: &str = "access_modules";
 
 /// Activity of one allocation site on one thread.
@@ -32,27 +32,27 @@ pub struct SiteActivity {
     pub stack: u32,
     /// Allocating thread; 0 if threads were not recorded.
     pub tid: u32,
-    /// Memory live at the start.
+    /// Memory live at the start of the window.
     pub before: Estimate,
-    /// Memory live at the end.
+    /// Memory live at the end of the window.
     pub live: Estimate,
-    /// Live blocks that were allocated before a gap: they may have been released in it.
+    /// Live blocks that were allocated before a gap, and may have been released in it.
     pub unseen: Estimate,
-    /// Memory live when the most bytes were.
+    /// Memory live at the time when the most bytes were live in total.
     pub peak: Estimate,
     /// Memory allocated in the window.
     pub allocated: Estimate,
     /// Memory of the site that was released in the window.
     pub released: Estimate,
-    /// Part of it that the allocating thread released before its next allocation.
+    /// Part of the released memory that the allocating thread released before its next allocation.
     pub temporary: Estimate,
-    /// Allocation time of the oldest live block in nanoseconds since the attach, to the millisecond; `u64::MAX` if
-    /// none lives.
+    /// Allocation time of the oldest live block in nanoseconds since the attach, to the
+    /// millisecond; `u64::MAX` if no block is live.
     pub oldest_ns: u64,
-    /// Allocations by size in bytes: (bucket, blocks), ordered; see
+    /// Allocations by size in bytes: (bucket, blocks), sorted; see
     /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
     pub sizes: Vec<(u8, f64)>,
-    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), ordered.
+    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), sorted.
     pub lifetimes: Vec<(u8, f64)>,
 }
 
@@ -68,20 +68,20 @@ pub struct ReleaseFlow {
 }
 
 impl ReleaseFlow {
-    /// Number that stands for many releasing stacks, where there are too many pairs to list.
+    /// Stack id that represents many releasing stacks, if there are too many pairs to list.
     pub const OTHERS: u32 = u32::MAX;
 }
 
-/// The heap at a time.
+/// The heap at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeapAt {
     /// Nanoseconds since the attach.
     pub time_ns: u64,
-    /// Live memory then.
+    /// Live memory at that time.
     pub live: Estimate,
     /// Memory allocated since the start of the window.
     pub allocated: Estimate,
-    /// Temporary allocations since then.
+    /// Temporary allocations since the start of the window.
     pub temporary: Estimate,
 }
 
@@ -92,7 +92,7 @@ pub struct SiteChange {
     pub point: u32,
     /// Index of the site.
     pub site: u32,
-    /// Live memory then.
+    /// Live memory at that point.
     pub live: Estimate,
     /// Memory allocated since the start of the window.
     pub allocated: Estimate,
@@ -101,62 +101,66 @@ pub struct SiteChange {
 /// A window of a run, or all of it.
 #[derive(Clone, Debug, Default)]
 pub struct Activity {
-    /// Begin, nanoseconds since the attach.
+    /// Start in nanoseconds since the attach.
     pub from_ns: u64,
-    /// End.
+    /// End in nanoseconds since the attach.
     pub to_ns: u64,
     /// Time at which the most bytes were live, in nanoseconds since the attach.
     pub peak_ns: u64,
-    /// Most live bytes in the window; 0 if allocations were sampled.
+    /// Maximum of live bytes in the window; 0 if allocations were sampled.
     pub peak_bytes: u64,
-    /// Allocations in the window that were recorded as samples, while others were recorded one by one.
+    /// Number of allocations in the window that were recorded as samples, while others were
+    /// recorded one by one.
     pub sampled_allocations: u64,
     /// Recorded sums of the run up to the start, without estimates.
     pub totals_before: Totals,
     /// Recorded sums of the run up to the end.
     pub totals: Totals,
-    /// Sums over the sites, estimated with sampling: live at the start and the end; allocated, released and temporary
-    /// in the window.
+    /// Sums over the sites, estimated if allocations were sampled: live at the start and the end;
+    /// allocated, released and temporary in the window.
     pub sum: SiteActivity,
     /// Every site seen up to the end, in no order.
     pub sites: Vec<SiteActivity>,
     /// Releases by allocating and releasing stack; empty unless release stacks were recorded.
     pub flows: Vec<ReleaseFlow>,
-    /// Releases by stack id, ordered; 0 if unknown. Empty unless release stacks were recorded.
+    /// Releases by stack id, sorted; the id is 0 if unknown. Empty unless release stacks were
+    /// recorded.
     pub releases: Vec<(u32, Estimate)>,
     /// Live blocks at the end by size in bytes, in ascending order.
     pub live_sizes: Vec<(u64, Estimate)>,
-    /// Allocations by size in bytes: (bucket, amount), ordered; see
+    /// Allocations by size in bytes: (bucket, amount), sorted; see
     /// [`HISTOGRAM_BUCKETS`](crate::HISTOGRAM_BUCKETS).
     pub allocated_sizes: Vec<(u8, Estimate)>,
-    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), ordered.
+    /// Released blocks by lifetime in nanoseconds: (bucket, blocks), sorted.
     pub lifetimes: Vec<(u8, Estimate)>,
-    /// The heap over time; the last point is the end.
+    /// The heap over time. The last point is the end.
     pub timeline: Vec<HeapAt>,
-    /// The sites over time, ordered by point.
+    /// Changes of the sites over time, sorted by point.
     pub changes: Vec<SiteChange>,
     /// Scores of the sites; `None` unless requested.
     pub scored: Option<ScoredRun>,
-    /// Addresses of live blocks at the requested moments; the last one is the end. Sites are those of
-    /// [`Activity::sites`]. Where allocations were sampled, these are the samples themselves.
+    /// Addresses of live blocks at the requested moments, the last of which is the end. Sites are
+    /// indices into [`Activity::sites`]. If allocations were sampled, only the sampled blocks are
+    /// included.
     pub addresses: Vec<AddressMap>,
 }
 
-/// Request about a window.
+/// Request for the activity of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ActivityOptions {
     /// Approximate upper bound on the points of the timeline.
     pub points: usize,
     /// Options of scores; `None` for no scores.
     pub scores: Option<ScoreOptions>,
-    /// Number of moments with the addresses of blocks; the last one is the end.
+    /// Number of moments with the addresses of blocks. The last one is the end.
     pub moments: usize,
-    /// Approximate upper bound on the cells of all of them.
+    /// Approximate upper bound on the cells of all these moments.
     pub max_cells: usize,
 }
 
 impl Activity {
-    /// Returns the recorded sums of the window: sums minus those before, with live blocks and peak unchanged.
+    /// Returns the recorded sums of the window: the sums up to its end minus those before it. Live
+    /// blocks and peak are unchanged.
     pub fn window_totals(&self) -> Totals {
         let (now, before) = (&self.totals, &self.totals_before);
         let delta = |field: fn(&Totals) -> u64| field(now).saturating_sub(field(before));
@@ -193,7 +197,7 @@ impl Activity {
     }
 }
 
-/// Starts the counts at the start, and draws maps.
+/// Observer that starts the counts at the start, and draws maps.
 struct Count {
     maps: AddressMaps,
 }
@@ -251,7 +255,8 @@ impl Recording {
         samples_of(text, levels)
     }
 
-    /// Fails if the sites of this recording cannot be scored: scores need every allocation and release.
+    /// Fails if the sites of this recording cannot be scored. Scores need every allocation and
+    /// release.
     pub fn check_scores(&self) -> Result<(), Error> {
         if self.is_summary() {
             return Err(Error::NoScores(WhyNoScores::Sums));
@@ -309,11 +314,12 @@ impl Recording {
         stacks.ids().filter(is_of_kind).collect()
     }
 
-    /// Returns the activity from `from_ns` (or the beginning) to `to_ns` (or the end), in nanoseconds since the
-    /// attach. `points`: approximate upper bound on the points of the timeline.
+    /// Returns the activity from `from_ns` (or the beginning) to `to_ns` (or the end), in
+    /// nanoseconds since the attach. `points` is an approximate upper bound on the points of the
+    /// timeline.
     ///
-    /// In a recording of sums the ends move to those of intervals. Fails if the window has no length or lies outside
-    /// the recorded time, and at damage.
+    /// In a recording of sums, both ends move to those of intervals. Fails at damage, and if the
+    /// window has no length or lies outside the recorded time.
     pub fn activity(
         &self,
         from_ns: Option<u64>,
@@ -325,7 +331,8 @@ impl Recording {
 
     /// Like [`Recording::activity`], with scores if `scores` are requested.
     ///
-    /// Also fails if scores are requested for a recording without every allocation; see [`Recording::check_scores`].
+    /// Also fails if scores are requested for a recording that lacks allocations; see
+    /// [`Recording::check_scores`].
     pub fn scored_activity(
         &self,
         from_ns: Option<u64>,
@@ -396,12 +403,12 @@ impl Recording {
         };
         let mut stretch = Stretch::new(replay, from_ns.unwrap_or(0), to_ns, count);
         if from_ns.is_none() && !is_restored {
-            // At the very begin, there is nothing before.
+            // At the very start, there is no earlier state.
             stretch.begin = Some((0, Totals::default()));
         }
         stretch.run(self, start)?;
         if stretch.replay.now_ns() >= end_ns {
-            // Nothing follows; elsewhere, later events decide about those that are held back.
+            // At the end of the file, no later events can decide about those that are held back.
             stretch.replay.ledger.finish();
         }
         self.meter().end();
@@ -463,7 +470,7 @@ fn finish(
         let of_site = of_sites.remove(&(site.stack, site.tid)).unwrap_or_default();
         site.oldest_ns = of_site.oldest_ns.unwrap_or(u64::MAX);
         site.unseen = of_site.unseen;
-        // From here on, samples of a stack become the amounts that they stand for.
+        // From here on, samples of a stack become the amounts that they represent.
         site.stack = samples.of(site.stack).0;
     }
     activity.live_sizes = sizes.into_iter().collect();

@@ -15,7 +15,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Adds memory that is live from before to the first point.
+    /// Adds memory that was live before to the first point.
     fn begin(&mut self) {
         let sites = self.activity.sites.iter().enumerate();
         let changes = sites.map(|(index, site)| SiteChange {
@@ -100,7 +100,8 @@ fn smaller(one: Estimate, other: Estimate) -> Estimate {
 
 impl Recording {
     /// Returns the activity of a recording of sums. It lacks temporary allocations, lifetimes,
-    /// threads and exact sizes. The peak of the sites is the largest end of an interval.
+    /// threads and exact sizes. The peak of the sites is the largest value at the end of an
+    /// interval.
     pub(crate) fn summary_activity(
         &self,
         from_ns: Option<u64>,
@@ -112,7 +113,7 @@ impl Recording {
         let unseen_before = Gap::unseen_before(self.gaps(), end_ns).unwrap_or(0);
         for interval in self.intervals() {
             let interval = interval?;
-            // An interval belongs to the part that holds its middle.
+            // An interval belongs to the part that contains its middle.
             let middle_ns = interval.from_ns.midpoint(interval.to_ns);
             let in_window = middle_ns >= from_ns;
             if middle_ns >= to_ns {
@@ -124,8 +125,8 @@ impl Recording {
             }
             sums.add(&interval, in_window);
             if interval.from_ns < unseen_before {
-                // Memory that is live from before the gap is a part of what seems live now, and
-                // then.
+                // Memory that was live before the gap may still seem live, so all of it counts as
+                // unseen.
                 let sites = sums.activity.sites.iter_mut();
                 sites.for_each(|site| site.unseen = site.live);
             }

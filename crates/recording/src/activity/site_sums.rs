@@ -3,10 +3,11 @@
 use crate::activity::SiteActivity;
 use memhook_ledger::Estimate;
 
-/// A number that no site has.
+/// Number that no site has.
 pub(crate) const NEVER: u32 = u32::MAX;
 
-/// Counters of one site on one thread. Those that every block changes are in the first cache line.
+/// Counters of one site on one thread. Counters that every block changes are in the first cache
+/// line.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Sums {
@@ -28,7 +29,8 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Returns the allocations in the window, from the live blocks, the releases and the blocks before.
+    /// Returns the allocations in the window, computed from live blocks, releases and earlier
+    /// blocks.
     pub fn allocated(&self) -> Estimate {
         let mut allocated = self.live;
         allocated += self.released;
@@ -36,8 +38,8 @@ impl Sums {
         allocated
     }
 
-    /// Returns the results. A site that has not changed since the peak with this number still has the
-    /// state of then.
+    /// Returns the results. A site that has not changed since the peak with this number keeps its
+    /// state.
     pub fn finish(self, peak_number: u32, tid_of: impl Fn(u16) -> u32) -> SiteActivity {
         SiteActivity {
             stack: self.stack,

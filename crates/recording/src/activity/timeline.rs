@@ -4,7 +4,7 @@ use crate::activity::{HeapAt, SiteChange};
 use memhook_ledger::Estimate;
 use rustc_hash::FxHashMap;
 
-/// Most changes of sites (about 48 MB); beyond that, every second point is dropped.
+/// Maximum number of changes of sites (about 48 MB). Beyond it, every second point is dropped.
 const MAX_CHANGES: usize = 1 << 20;
 
 /// Points at equal distances of time, each at the end of a pass.
@@ -18,8 +18,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Creates a timeline of a run from `from_ns` to `to_ns`, with about `points` points
-    /// at most.
+    /// Creates a timeline of a run from `from_ns` to `to_ns`, with up to about `points` points.
     pub fn new((from_ns, to_ns): (u64, u64), points: usize) -> Self {
         let step_ns = to_ns.saturating_sub(from_ns) / points.max(1) as u64;
         Self {
@@ -135,7 +134,7 @@ mod tests {
         for points in 3..9u32 {
             let mut timeline = Timeline::new((0, 100), 100);
             for i in 0..points {
-                // Site 0 changes at every point, site 1 at even ones.
+                // Site 0 changes at every point, and site 1 at even ones.
                 let changed = (0..=1).filter(|site| site * i % 2 == 0);
                 let changed = changed.map(|site| (site, amount(i), amount(i)));
                 timeline.push(u64::from(i), amount(i), amount(i), amount(0), changed);

@@ -12,9 +12,11 @@ const BY_SEVERAL: u64 = 2;
 /// Collects the entries of a frame.
 #[derive(Default)]
 pub(crate) struct AccessWriter {
-    /// Accesses of blocks that the frame releases, each after the number of releases without an entry before it.
+    /// Accesses of blocks that the frame releases. Each entry follows the number of releases
+    /// without an entry before it.
     released: Vec<u8>,
-    /// Accesses to blocks that are still live at the end of the run; the block's address precedes each entry.
+    /// Accesses to blocks that are still live at the end of the run. The block's address precedes
+    /// each entry.
     live: Vec<u8>,
     without: u64,
     last_ns: [u64; 2],
@@ -56,7 +58,7 @@ impl AccessWriter {
         put_entry(&mut self.live, accesses, &mut self.last_ns[1]);
     }
 
-    /// Appends both lists, each with its length in bytes; nothing if both are empty.
+    /// Appends both lists, each preceded by its length in bytes; nothing if both are empty.
     pub fn write(&self, out: &mut Vec<u8>) {
         if self.len() == 0 {
             return;
@@ -116,7 +118,8 @@ fn read_entry(cursor: &mut Cursor<'_>, last_ns: &mut u64) -> Result<Accesses, Er
 pub(crate) struct AccessReader<'a> {
     released: Cursor<'a>,
     live: Cursor<'a>,
-    /// Releases without an entry before the next one; `None` if there are no more entries.
+    /// Number of releases without an entry before the next entry; `None` if there are no more
+    /// entries.
     without: Option<u64>,
     last_ns: u64,
 }
@@ -151,7 +154,8 @@ impl<'a> AccessReader<'a> {
         Ok(())
     }
 
-    /// Takes the next release, of this block, and reports its reads and writes if they are known.
+    /// Processes the next release, of the block at this address, and reports its reads and writes
+    /// if they are known.
     #[inline]
     pub fn release(&mut self, address: u64, visitor: &mut impl Visitor) -> Result<(), Error> {
         match &mut self.without {
@@ -252,7 +256,7 @@ mod tests {
             prop_assert_eq!(told.1, live);
         }
 
-        /// Any bytes are read or refused.
+        /// Arbitrary bytes are read or refused.
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut told = Told::default();

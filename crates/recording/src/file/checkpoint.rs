@@ -1,13 +1,13 @@
 //! The live heap at one moment.
 //!
-//! The drain thread only copies ([`Checkpoint::take`]); the thread that writes does the sorting,
-//! coding and compressing.
+//! The drain thread only makes a copy ([`Checkpoint::take`]). The thread that writes does the
+//! sorting, coding and compressing.
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};
 use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 
-/// Blocks in one chunk.
+/// Number of blocks in one chunk.
 pub(crate) const PART_BLOCKS: usize = 1 << 18;
 
 /// State of a ledger at the end of a pass.
@@ -15,9 +15,9 @@ pub(crate) const PART_BLOCKS: usize = 1 << 18;
 pub(crate) struct Checkpoint {
     pub time_ns: u64,
     pub totals: Totals,
-    /// Sums by site, ordered by stack.
+    /// Sums by site, sorted by stack.
     pub sites: Vec<SiteTotals>,
-    /// Stack, blocks and bytes of releases; ordered by stack.
+    /// Stack, blocks and bytes of releases; sorted by stack.
     pub release_sites: Vec<(u32, u64, u64)>,
     pub blocks: Vec<LiveBlock>,
 }
@@ -36,7 +36,7 @@ impl Checkpoint {
         }
     }
 
-    /// Gives samples the stack ids that `id_of` knows for a stack and a level.
+    /// Gives samples the stack ids that `id_of` returns for a stack and a level.
     pub fn tell_samples(
         &mut self,
         ledger: &Ledger<impl Observer>,
@@ -52,8 +52,8 @@ impl Checkpoint {
         }
     }
 
-    /// Passes on the payloads of the chunks, with the number of blocks in each; the first one
-    /// has the sums.
+    /// Passes on the payloads of the chunks, with the number of blocks in each. The first one
+    /// contains the sums.
     pub fn write(&mut self, mut chunk: impl FnMut(Vec<u8>, usize)) {
         self.blocks.sort_unstable_by_key(|block| block.address);
         let parts = self.blocks.len().div_ceil(PART_BLOCKS).max(1);
@@ -179,8 +179,8 @@ pub(crate) fn read_totals(cursor: &mut Cursor<'_>) -> Result<Totals, Error> {
     })
 }
 
-/// Writes five columns: address, stack, size, time, thread, each as the difference from the
-/// block before.
+/// Writes five columns: address, stack, size, time, thread. Each value is the difference from the
+/// previous block.
 fn write_blocks(blocks: &[LiveBlock], out: &mut Vec<u8>) {
     put(out, blocks.len() as u64);
     let mut column = |value: &dyn Fn(&LiveBlock) -> u64| {

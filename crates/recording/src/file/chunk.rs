@@ -5,8 +5,7 @@ use crate::file::format::{
     CHUNK_HEADER_BYTES, CHUNK_MAGIC, FILE_HEADER_BYTES, Kind, MAGIC, MAX_CHUNK_BYTES, VERSION,
 };
 
-/// The lowest compression level: the next ones hardly make files smaller
-/// (docs/measurements.md).
+/// The lowest compression level. The next ones hardly make files smaller (docs/measurements.md).
 const ZSTD_LEVEL: i32 = 1;
 
 /// Contents of a chunk header.
@@ -21,7 +20,7 @@ pub(crate) struct ChunkHeader {
     pub from_ns: u64,
     /// Last moment in the chunk.
     pub to_ns: u64,
-    /// Number of its events, blocks, stacks, ...
+    /// Number of items in the chunk: events, blocks, stacks, ...
     pub items: u32,
     pub payload_checksum: u32,
 }
@@ -77,7 +76,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     word.map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the start of part number `part` of a recording.
+/// Returns the first bytes of part number `part` of a recording.
 pub(crate) fn file_header(part: u32) -> [u8; FILE_HEADER_BYTES] {
     let mut out = [0; FILE_HEADER_BYTES];
     out[0..8].copy_from_slice(&MAGIC);
@@ -152,7 +151,7 @@ impl Packer {
     }
 }
 
-/// Decompresses a payload after checking it.
+/// Checks a payload and decompresses it.
 pub(crate) fn unpack(
     header: &ChunkHeader,
     stored: &[u8],

@@ -1,4 +1,4 @@
-//! Search for the chunks of a file.
+//! Finds the chunks of a file.
 
 use crate::Error;
 use crate::file::chunk::{ChunkHeader, check_file_header, u64_at, unpack};
@@ -30,8 +30,8 @@ pub(crate) struct ChunkFile {
     pub meter: Meter,
     pub part: u32,
     pub chunks: Vec<ChunkRef>,
-    /// End of the recording, from the index; `None` if there is no index,
-    /// because the recorder died.
+    /// End of the recording, from the index; `None` if there is no index, because the recorder
+    /// died.
     pub end: Option<RecordingEnd>,
 }
 
@@ -44,7 +44,8 @@ impl ChunkFile {
                 cause,
             }
         };
-        // Before opening it, which would wait for a pipe's writer.
+        // The kind is checked before the file is opened, because opening a pipe would wait for its
+        // writer.
         let kind = std::fs::metadata(path).map_err(failed("open"))?.file_type();
         if kind.is_dir() {
             return Err(Error::Directory);
@@ -55,7 +56,7 @@ impl ChunkFile {
         ChunkFile::of(File::open(path).map_err(failed("open"))?, path)
     }
 
-    /// Reads an open file. `path`: its name in errors.
+    /// Reads an open file. `path` is its name in errors.
     pub fn of(file: File, path: &Path) -> Result<Self, Error> {
         let failed = |action| {
             move |cause| Error::Io {
@@ -97,7 +98,7 @@ impl ChunkFile {
     }
 
     fn read_at(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, Error> {
-        // Before any allocation: a forged length must not cost memory.
+        // This comes before any allocation, because a forged length must not cost memory.
         if offset
             .checked_add(bytes as u64)
             .is_none_or(|end| end > self.len)
@@ -141,7 +142,7 @@ impl ChunkFile {
             .map_err(|error| error.in_chunk_at(chunk.offset))
     }
 
-    /// Takes the chunks from the index at the end of the file.
+    /// Reads the list of chunks from the index at the end of the file.
     fn read_index(&mut self) -> Option<()> {
         let trailer = self.len.checked_sub(TRAILER_BYTES as u64)?;
         let bytes = self.read_at(trailer, TRAILER_BYTES).ok()?;

@@ -1,9 +1,9 @@
 //! Layout of a frame of events: the meaning of the tag byte, and the columns.
 
-/// Events in a full frame.
+/// Number of events in a full frame.
 pub(crate) const FRAME_EVENTS: usize = 1 << 18;
-/// Upper bound on events or blocks of a frame: it limits the memory of a decoder, and more are
-/// damage.
+/// Upper bound on events or blocks of a frame. It limits the memory of a decoder, and a larger
+/// number is damage.
 pub(crate) const MAX_FRAME_EVENTS: usize = 1 << 20;
 
 /// Names of the columns, in the order in which a frame holds them.
@@ -31,57 +31,60 @@ pub(crate) const SIZES: usize = 7;
 pub(crate) const SEQUENCES: usize = 8;
 pub(crate) const CONTROL: usize = 9;
 
-/// Bits 0..2 of a tag: its kind.
+/// Kind of a tag: bits 0..2.
 pub mod kind {
-    /// An allocation. Bits 2..5: location of its address, see [`super::place`]; set if as
-    /// expected: bit 5, the stack; bit 6, the size; bit 7, the sequence number.
+    /// An allocation. Bits 2..5 have the location of its address, see [`super::place`]. The
+    /// following bits are set if a value is as predicted: bit 5 for the stack, bit 6 for the size,
+    /// bit 7 for the sequence number.
     pub const ALLOCATION: u8 = 0;
-    /// A release. Bits 2..6: its block, by the number of allocations since, or see [`super::age`];
-    /// set if as expected: bit 6, the stack; bit 7, the sequence number.
+    /// A release. Bits 2..6 identify its block, by the number of allocations since, or see
+    /// [`super::age`]. The following bits are set if a value is as predicted: bit 6 for the stack,
+    /// bit 7 for the sequence number.
     pub const RELEASE: u8 = 1;
-    /// The release that announces a `realloc`; bits as for a release.
+    /// The release that announces a `realloc`. Its bits are those of a release.
     pub const REALLOC_RELEASE: u8 = 2;
-    /// Not an event, or a supplement to the next one. Bits 2..8: see [`super::control`].
+    /// Not an event, or a supplement to the next one. For bits 2..8, see [`super::control`].
     pub const CONTROL: u8 = 3;
 }
 
-/// Bits 2..5 of an allocation's tag: the location of its address.
+/// Location of an address: bits 2..5 of an allocation's tag.
 pub mod place {
-    /// 0, 1, 2, 3: the last, second last, ... released block of the size class.
+    /// The values 0, 1, 2, 3 mean the last, second last, ... released block of the size class.
     pub const RELEASED: u8 = 0;
     /// The last released block that is older than the frame.
     pub const STRANGER: u8 = 4;
     /// The last released block.
     pub const LAST_RELEASED: u8 = 5;
-    /// Right behind the last allocated block.
+    /// Directly after the last allocated block.
     pub const BEHIND: u8 = 6;
-    /// In the column `addresses`.
+    /// The address is in the column `addresses`.
     pub const EXPLICIT: u8 = 7;
 }
 
-/// Bits 2..6 of a release's tag, unless they are a small age.
+/// Special values of bits 2..6 of a release's tag, which otherwise hold a small age.
 pub mod age {
-    /// In the column `ages`.
+    /// The age is in the column `ages`.
     pub const EXPLICIT: u8 = 14;
-    /// The block is older than the frame: its address is in the column `strangers`.
+    /// The block is older than the frame. Its address is in the column `strangers`.
     pub const STRANGER: u8 = 15;
 }
 
-/// Bits 2..8 of a control tag.
+/// Meaning of a control tag: bits 2..8.
 pub mod control {
-    /// Begin of a ring's events: ring, thread id.
+    /// Start of a ring's events. Parameters: ring, thread id.
     pub const RING: u8 = 0;
-    /// Begin of the events of a ring that this frame has named before, with the same thread: ring.
+    /// Start of the events of a ring that this frame has named before, with the same thread.
+    /// Parameter: ring.
     pub const RING_AGAIN: u8 = 1;
-    /// End of a pass: nanoseconds since the end of the last one (signed).
+    /// End of a pass. Parameter: nanoseconds since the end of the last one (signed).
     pub const PASS: u8 = 2;
-    /// Passes without events: nanoseconds (signed), number.
+    /// Passes without events. Parameters: nanoseconds (signed), number.
     pub const EMPTY_PASSES: u8 = 3;
-    /// Time of the following events: nanoseconds since the last time (signed).
+    /// Time of the following events. Parameter: nanoseconds since the last time (signed).
     pub const TIME: u8 = 4;
     /// The next tag has the form of a release, but means that the announced `realloc` failed.
     pub const REALLOC_FAILED: u8 = 5;
-    /// The next tag has the form of an allocation, but means pairs: their number.
+    /// The next tag has the form of an allocation, but means pairs. Parameter: their number.
     pub const PAIRS: u8 = 6;
 }
 

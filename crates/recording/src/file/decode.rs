@@ -1,4 +1,4 @@
-//! From the columns of a frame back to events.
+//! Decodes the columns of a frame to events.
 
 use crate::Error;
 use crate::file::accesses::AccessReader;
@@ -11,10 +11,11 @@ use memhook_abi::{Accesses, Event, MAX_RINGS, Op, RawEvent, sequence_before};
 
 /// Largest count of a pair event.
 const MAX_PAIRS: u32 = 0xffff;
-/// Upper bound on sizes: no request above the user half of the address space can have been granted.
+/// Upper bound on sizes. No allocation can be larger than the user half of the address space.
 const MAX_SIZE: u64 = 1 << 47;
 
-/// Takes events in the order in which they were recorded, which is that of [`memhook_stream::Sink`].
+/// Takes events in the order in which they were recorded, which is that of
+/// [`memhook_stream::Sink`].
 pub trait Visitor {
     /// Begins the events of this ring, which the thread `tid` (target's pid namespace) published.
     fn begin_ring(&mut self, ring: usize, tid: u32);
@@ -22,14 +23,16 @@ pub trait Visitor {
     fn access(&mut self, _accesses: &Accesses) {}
     /// Reports the reads and writes of a block that is live at the end.
     fn live_access(&mut self, _accesses: &Accesses) {}
-    /// Takes one event. `size` is the requested size in bytes, 0 for a release; `time_ns` nanoseconds since the attach.
+    /// Takes one event. `size` is the requested size in bytes, or 0 for a release. `time_ns` is the
+    /// time in nanoseconds since the attach.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
-    /// Ends a pass at `now_ns`, nanoseconds since the attach; `passes` is above 1 for several in a row without events.
+    /// Ends a pass at `now_ns`, nanoseconds since the attach. `passes` is above 1 for several
+    /// consecutive passes without events.
     fn end_pass(&mut self, now_ns: u64, passes: u64);
 }
 
-/// Description of damage. It is smaller than an [`Error`], which the innermost loop would write to memory and read back
-/// for every event.
+/// Description of damage. It is smaller than an [`Error`], which the innermost loop would write to
+/// memory and read back for every event.
 struct Damage(&'static str);
 
 impl From<Short> for Damage {
@@ -44,7 +47,7 @@ impl From<Damage> for Error {
     }
 }
 
-/// Decodes frames; keeps its memory from one to the next.
+/// Decodes frames. Reuses its memory for the next frame.
 pub(crate) struct Decoder {
     model: Model,
     /// Ring and thread of the events at the end of the last frame.
@@ -72,9 +75,9 @@ impl Decoder {
         }
     }
 
-    /// Decodes a frame. Returns the total bytes that its allocations requested.
+    /// Decodes a frame. Returns the sum of the bytes that its allocations requested.
     ///
-    /// Fails at the first contradiction; the visitor has got everything before it.
+    /// Fails at the first contradiction. The visitor has already received everything before it.
     pub fn frame(&mut self, payload: &[u8], visitor: &mut impl Visitor) -> Result<u64, Error> {
         let mut head = Cursor::new(payload);
         let events = usize::try_from(head.varint()?).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! From events to the columns of a frame.
+//! Encodes events as the columns of a frame.
 
 use crate::file::accesses::AccessWriter;
 use crate::file::columns::*;
@@ -7,7 +7,7 @@ use crate::file::varint::{put, zigzag};
 use memhook_abi::{Accesses, Event, Op, SEQUENCE_BITS, sequence_before};
 use rustc_hash::FxHashMap;
 
-/// Places in the table of recent blocks, a power of two.
+/// Number of places in the table of recent blocks, a power of two.
 const RECENT: usize = 1 << 17;
 
 /// Returns the difference of two sequence numbers, signed.
@@ -22,13 +22,13 @@ pub(crate) fn sequence_difference(a: u32, b: u32) -> i64 {
 pub(crate) struct Frame {
     pub columns: [Vec<u8>; COLUMNS.len()],
     pub events: usize,
-    /// Number of passes that end in it.
+    /// Number of passes that end in the frame.
     pub passes: u64,
     /// Index of the class bias.
     pub bias: usize,
-    /// Time of the first event or pass, nanoseconds since the attach.
+    /// Time of the first event or pass, in nanoseconds since the attach.
     pub from_ns: u64,
-    /// Latest time in it.
+    /// Latest time in the frame.
     pub to_ns: u64,
     /// Ring and thread, if the frame begins in the middle of a ring's events.
     pub continued: Option<(u64, u32)>,
@@ -62,21 +62,21 @@ impl Frame {
         for column in &self.columns {
             out.extend_from_slice(column);
         }
-        // Readers without support for them stop after the columns.
+        // Readers that do not support accesses stop after the columns.
         self.accesses.write(out);
     }
 }
 
 pub(crate) struct Encoder {
     model: Model,
-    /// Block number + 1 by a hash of its address.
+    /// Block number plus 1, by a hash of the block's address.
     recent: Box<[u32]>,
     /// Local number by stack id.
     local: FxHashMap<u32, u32>,
     last_local: (u32, u32),
     frame: Frame,
     started: bool,
-    /// Explicit addresses in the last frames, by class bias.
+    /// Number of explicit addresses in the last frames, by class bias.
     misses: [usize; 2],
     frames: usize,
     ring: Option<(u64, u32)>,
@@ -165,7 +165,7 @@ impl Encoder {
         }
     }
 
-    /// Ends a pass. `was_empty`: no ring had events.
+    /// Ends a pass. `was_empty` is true if no ring had events.
     pub fn end_pass(&mut self, now_ns: u64, was_empty: bool) {
         if was_empty {
             self.empty_passes += 1;
@@ -202,7 +202,7 @@ impl Encoder {
         self.frame.to_ns = self.frame.to_ns.max(now_ns);
     }
 
-    /// Ends the frame and returns it; reuses `spare` for the next one.
+    /// Ends the frame and returns it. Reuses `spare` for the next frame.
     pub fn finish(&mut self, spare: Frame) -> Frame {
         self.flush_empty_passes();
         let tried = self.frame.bias;
@@ -235,8 +235,8 @@ impl Encoder {
         self.frame.accesses.live(accesses);
     }
 
-    /// Records an event. Inlined: where its kind is known, the code for other kinds is left out, and the event
-    /// stays in registers.
+    /// Records an event. The function is inlined, so that a caller that knows the kind gets no code
+    /// for other kinds, and the event stays in registers.
     #[inline(always)]
     pub fn event(&mut self, event: Event, size: u64, time_ns: u64) {
         if !self.started || time_ns != self.model.time_ns {
@@ -270,7 +270,7 @@ impl Encoder {
                 self.release(kind::RELEASE, granule, sequence, stack);
             }
             Op::Pair => self.pairs(&event, granule, size),
-            // Events that are not about blocks.
+            // These events are not about blocks.
             _ => self.frame.events -= 1,
         }
     }
@@ -322,7 +322,7 @@ impl Encoder {
     fn pairs(&mut self, event: &Event, granule: u64, size: u64) {
         self.control(control::PAIRS);
         self.put(CONTROL, u64::from(event.sequence));
-        // They have no numbers: the expected one costs nothing.
+        // These events have no sequence numbers, and the predicted one costs nothing.
         let word = Model::word_of(granule);
         let sequence = self.model.expected_sequence(word, false);
         self.allocation(granule, sequence, event.stack, size);

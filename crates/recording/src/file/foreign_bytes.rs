@@ -1,4 +1,4 @@
-//! Payloads with right checksums and wrong contents: anyone who can write a file can compute
+//! Payloads with correct checksums and wrong contents. Anyone who can write a file can compute
 //! checksums.
 
 use crate::file::checkpoint::Checkpoint;

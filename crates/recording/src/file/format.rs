@@ -1,23 +1,24 @@
-//! Numbers and layouts of the file. `FORMAT.md` states the same; a test compares the two.
+//! Numbers and layouts of the file. `FORMAT.md` states the same numbers, and a test compares the
+//! two.
 
-/// First bytes of a file. Like PNG's: the high bit, line ends and end-of-file mark reveal a
-/// transfer as text.
+/// First bytes of a file. As in PNG, the high bit, line ends and end-of-file mark reveal a transfer
+/// as text.
 pub const MAGIC: [u8; 8] = *b"\x89MHK\r\n\x1a\n";
-/// Format version: any change of the layout or of the coding of events raises it.
+/// Format version. Any change of the layout or of the coding of events increases it.
 pub const VERSION: u32 = 2;
 /// Last bytes of a finished file.
 pub const END_MAGIC: [u8; 8] = *b"MHK-END\n";
 /// First bytes of a chunk.
 pub const CHUNK_MAGIC: [u8; 4] = *b"MHKc";
-/// Largest chunk before compression, in bytes.
+/// Maximum size of a chunk before compression, in bytes.
 pub const MAX_CHUNK_BYTES: usize = 1 << 26;
 
 /// A field of a fixed layout: name, offset and bytes. Tests compare FORMAT.md with these tables,
-/// and parse the output of `chunk` by them.
+/// and use them to parse the output of `chunk`.
 #[cfg(test)]
 pub(crate) type Field = (&'static str, usize, usize);
 
-/// The start of a file.
+/// Fields at the start of a file.
 #[cfg(test)]
 pub(crate) const FILE_HEADER: [Field; 5] = [
     ("magic", 0, 8),
@@ -29,7 +30,7 @@ pub(crate) const FILE_HEADER: [Field; 5] = [
 /// Bytes of the file header.
 pub const FILE_HEADER_BYTES: usize = 24;
 
-/// The start of a chunk.
+/// Fields at the start of a chunk.
 #[cfg(test)]
 pub(crate) const CHUNK_HEADER: [Field; 10] = [
     ("magic", 0, 4),
@@ -46,7 +47,7 @@ pub(crate) const CHUNK_HEADER: [Field; 10] = [
 /// Bytes of a chunk header.
 pub const CHUNK_HEADER_BYTES: usize = 44;
 
-/// The end of a finished file.
+/// Fields at the end of a finished file.
 #[cfg(test)]
 pub(crate) const TRAILER: [Field; 2] = [("index_offset", 0, 8), ("end_magic", 8, 8)];
 /// Bytes of the trailer.
@@ -106,7 +107,7 @@ mod tests {
 
     const PAGE: &str = include_str!("../../FORMAT.md");
 
-    /// Returns the cells of the table under the heading `title`, without its two head rows.
+    /// Returns the cells of the table under the heading `title`, without its two header rows.
     fn table(title: &str) -> Vec<Vec<String>> {
         let section = PAGE
             .split("\n## ")

@@ -1,5 +1,5 @@
-//! Times in which nothing was seen, as a note of [`Meta`](crate::Meta): readers that do not know it lose
-//! nothing else.
+//! Times in which no event was seen, as a note of [`Meta`](crate::Meta). Readers that do not know
+//! the note can still read everything else.
 
 use crate::Error;
 use memhook_stream::Gap;
@@ -15,7 +15,7 @@ pub fn gaps_text(gaps: &[Gap]) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Parses such a value into gaps: in order, none of them empty.
+/// Parses such a value into gaps. They are sorted, and none of them is empty.
 pub(crate) fn gaps_of(text: &str) -> Result<Vec<Gap>, Error> {
     let mut gaps: Vec<Gap> = Vec::new();
     for one in text.split_ascii_whitespace() {

@@ -1,12 +1,12 @@
-//! Notes of a recording of the heap of a described allocator.
+//! Notes in the recording of a heap whose allocator the user has described.
 
-/// Name of the heap.
+/// Name of the note with the name of the heap.
 pub const HEAP_NOTE: &str = "heap";
-/// Its functions: for each, a line with its number on call stacks, a space, and its
-/// name.
+/// Name of the note with the heap's functions. Each has a line with its number on call stacks, a
+/// space, and its name.
 pub const FUNCTIONS_NOTE: &str = "functions";
 
-/// Finds the name of a function in the note about them.
+/// Finds the name of a function in that note.
 pub fn function_in(note: &str, number: u8) -> Option<&str> {
     let mut lines = note.lines().filter_map(|line| line.split_once(' '));
     lines.find_map(|(n, name)| (n.parse() == Ok(number)).then_some(name))

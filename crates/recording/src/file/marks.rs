@@ -1,4 +1,5 @@
-//! The marks of a run, as a note of [`Meta`](crate::Meta): readers that do not know it lose nothing else.
+//! The marks of a run, as a note of [`Meta`](crate::Meta). Readers that do not know the note can
+//! still read everything else.
 
 use crate::Error;
 use memhook_stream::NamedMoment;
@@ -6,8 +7,8 @@ use memhook_stream::NamedMoment;
 /// Name of the note.
 pub const MARKS_NOTE: &str = "marks";
 
-/// Returns the value of the note: for each mark, a line with its time in nanoseconds since the attach, a space
-/// and its name.
+/// Returns the value of the note. Each mark has a line with its time in nanoseconds since the
+/// attach, a space and its name.
 pub fn marks_text(marks: &[NamedMoment]) -> String {
     let lines = marks.iter().map(|mark| {
         let name = mark.name.replace(|c: char| c.is_control(), " ");

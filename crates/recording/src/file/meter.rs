@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Follows one open recording, from any thread.
+/// Progress of one open recording, which any thread can read.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<State>);
 
@@ -22,17 +22,17 @@ impl Meter {
         meter
     }
 
-    /// Sets how much of the file has been read.
+    /// Sets how many bytes of the file have been read.
     pub(crate) fn set(&self, position: u64) {
         self.0.position.store(position, Relaxed);
     }
 
-    /// Notes that the request has been read.
+    /// Records that the whole request has been read.
     pub(crate) fn end(&self) {
         self.0.is_read.store(true, Relaxed);
     }
 
-    /// Returns how many bytes have been read, and how many there are; `None` once the request has been
+    /// Returns the bytes read and the bytes of the file; `None` after the whole request has been
     /// read.
     pub fn position(&self) -> Option<(u64, u64)> {
         let State {

@@ -1,31 +1,32 @@
-//! Memory of the coder of events within one frame, to predict the next event.
+//! State of the coder of events within one frame, from which it predicts the next event.
 //!
-//! Encoder and decoder run the same model over the same events, so a prediction that comes true
-//! needs no bytes of its own. Every frame starts with an empty model: frames can be read alone.
+//! Encoder and decoder run the same model over the same events, so a correct prediction needs no
+//! bytes. Every frame starts with an empty model, so that each frame can be read alone.
 //!
 //! - *Releases* name their block by the number of allocations since.
-//! - *Allocations* are expected where a block of the same size class was just released, as
-//!   allocators do, or behind the previous allocation.
-//! - *Stacks* are expected to follow each other as they did the last time, and a stack to request
+//! - *Allocations* are predicted where a block of the same size class was just released, as
+//!   allocators do, or directly after the previous allocation.
+//! - *Stacks* are predicted to follow each other as they did the last time, and a stack to request
 //!   the same size as before.
-//! - *Sequence numbers* are expected to match the target's table of sequence words.
+//! - *Sequence numbers* are predicted to match the target's table of sequence words.
 
 use memhook_abi::{SEQUENCE_BITS, SEQUENCE_WORDS};
 use rustc_hash::FxHashMap;
 
-/// Releases remembered in each size class.
+/// Number of releases remembered in each size class.
 pub(crate) const CLASS_RANKS: usize = 4;
-/// Size classes: 16 bytes wide below 1 KiB, then four in each power of two.
+/// Number of size classes. They are 16 bytes wide below 1 KiB, and then four in each power of two.
 pub(crate) const CLASSES: usize = 256;
 /// Mask of a sequence number.
 pub(crate) const SEQUENCE_MASK: u32 = (1 << SEQUENCE_BITS) - 1;
 /// Mask of an address in granules of 8 bytes.
 pub(crate) const GRANULE_MASK: u64 = (1 << 45) - 1;
-/// Bytes added to a size before it is rounded down to 16 for its class: 15 for allocators whose
-/// blocks hold exactly the size class, 7 for those that put an 8-byte word before the block.
+/// Bytes added to a size before it is rounded down to 16 for its class. The value 15 fits
+/// allocators whose blocks hold exactly the size class, and 7 fits those that put an 8-byte word
+/// before the block.
 pub(crate) const CLASS_BIASES: [u64; 2] = [7, 15];
 
-/// The last released addresses, latest first, in granules; 0 is none.
+/// The last released addresses, latest first, in granules; 0 means none.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Released(pub [u64; CLASS_RANKS]);
 
@@ -36,10 +37,11 @@ impl Released {
         self.0 = [granule, a, b, c];
     }
 
-    /// Removes the one at `rank`.
+    /// Removes the address at `rank`.
     #[inline]
     pub fn remove(&mut self, rank: usize) -> u64 {
-        // Moved one by one: a copy whose length is unknown at compile time is a call.
+        // They are moved one by one, because a copy whose length is unknown at compile time is a
+        // call.
         let [a, b, c, d] = self.0;
         let granule;
         (granule, self.0) = match rank {
@@ -73,11 +75,11 @@ pub(crate) struct Block {
 #[derive(Clone, Copy)]
 pub(crate) struct KnownStack {
     pub id: u32,
-    /// Local number of the stack that followed it the last time.
+    /// Local number of the stack that followed this one the last time.
     pub next: u32,
-    /// Size of its last allocation in bytes.
+    /// Size of the stack's last allocation in bytes.
     pub size: u64,
-    /// Stack id of the last release of one of its blocks.
+    /// Stack id of the last release of a block of this stack.
     pub release: u32,
 }
 
@@ -91,7 +93,7 @@ pub(crate) struct Model {
     pub last_released: u64,
     /// Last released block from before this frame.
     pub last_stranger: u64,
-    /// Address of the next block if the last one was cut from a larger piece of memory.
+    /// Predicted address if the next block is cut from the same piece of memory as the last one.
     pub bump: u64,
     /// Stacks by local number. Number 0 is "no stack".
     pub stacks: Vec<KnownStack>,
@@ -127,7 +129,7 @@ impl Model {
         model
     }
 
-    /// Forgets everything, for a new frame.
+    /// Clears everything, for a new frame.
     pub fn reset(&mut self, bias: u64, time_ns: u64) {
         self.bias = bias;
         self.blocks.clear();
@@ -166,22 +168,22 @@ impl Model {
         (64 + (log - 9) * 4 + quarter as u32).min(CLASSES as u32 - 1) as u8
     }
 
-    /// Returns the sequence word of a block: one word for the addresses of a page, like in the
-    /// hook.
+    /// Returns the sequence word of a block. As in the hook, there is one word for the addresses of
+    /// a page.
     #[inline]
     pub fn word_of(granule: u64) -> usize {
         let page = granule >> 9;
         (page ^ (page >> 14)) as usize & (SEQUENCE_WORDS - 1)
     }
 
-    /// Returns the expected sequence number of the next event at this address; a release counts
-    /// up.
+    /// Returns the predicted sequence number of the next event at this address. A release
+    /// increments it.
     #[inline]
     pub fn expected_sequence(&self, word: usize, is_release: bool) -> u32 {
         (self.sequences[word] + u32::from(is_release)) & SEQUENCE_MASK
     }
 
-    /// Notes an allocation at `granule`.
+    /// Records an allocation at `granule`.
     #[inline]
     pub fn allocated(&mut self, granule: u64, size: u64, stack: u32, class: u8) {
         self.classes[class as usize].last = granule;
@@ -197,14 +199,14 @@ impl Model {
         self.last_stack = stack;
     }
 
-    /// Notes the release of the last allocated block.
+    /// Records the release of the last allocated block.
     pub fn released_last(&mut self) {
         if let Some(block) = self.blocks.last().copied() {
             self.released(block.granule, Some(block.class));
         }
     }
 
-    /// Notes the release of a block.
+    /// Records the release of a block.
     #[inline]
     pub fn released(&mut self, granule: u64, class: Option<u8>) {
         match class {

@@ -21,15 +21,16 @@ pub enum Mode {
 pub struct Options {
     /// Events or sums.
     pub mode: Mode,
-    /// Largest size of a file in bytes.
+    /// Maximum size of a file in bytes.
     pub max_file_bytes: Option<u64>,
-    /// Number of files to keep. When one is full, the next one begins (`run.mhk`, `run.1.mhk`, ...), each of
-    /// which can be read alone, and the oldest is deleted; with 1, the recording ends instead. A part ends
-    /// at three quarters of the size, and grows beyond the size only while the disk lags behind.
+    /// Number of files to keep. When one is full, the next one begins (`run.mhk`, `run.1.mhk`,
+    /// ...), and the oldest is deleted. Each can be read alone. With 1, the recording ends instead.
+    /// A part ends at three quarters of the size, and grows beyond the size only while the disk
+    /// lags behind.
     pub max_parts: u32,
-    /// Free bytes on the disk below which the recording ends, or does not begin.
+    /// Free bytes on the disk below which the recording ends, or does not start.
     pub min_free_bytes: u64,
-    /// Bytes of memory waiting to be written beyond which the recording ends.
+    /// Bytes waiting in memory to be written, beyond which the recording ends.
     pub max_queued_bytes: usize,
     /// True to replace existing files.
     pub overwrite: bool,
@@ -48,13 +49,14 @@ impl Default for Options {
     }
 }
 
-/// Returns the path of the recording of a run's mappings, next to that of its heap: `run.mappings.mhk` next
-/// to `run.mhk`.
+/// Returns the path of the recording of a run's mappings, next to that of its heap:
+/// `run.mappings.mhk` next to `run.mhk`.
 pub fn path_of_mappings(of_heap: &Path) -> PathBuf {
     beside(of_heap, "mappings")
 }
 
-/// Returns the path of the recording of a described allocator's heap: `run.pool.mhk` next to `run.mhk`.
+/// Returns the path of the recording of a described allocator's heap: `run.pool.mhk` next to
+/// `run.mhk`.
 pub fn path_of_heap(of_heap: &Path, name: &str) -> PathBuf {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let plain = |c: char| if is_plain(c) { c } else { '_' };

@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 /// Bytes written between two checks of the disk's free space.
 const LOOK_BYTES: u64 = 4 << 20;
-/// Room reserved for the index, per chunk and once.
+/// Room reserved for each chunk's entry of the index, and once more for the rest of it.
 const INDEX_ENTRY_BYTES: u64 = 40;
 
-/// Path that stands for standard output, which is a pipe or a socket.
+/// Path that represents standard output, which is a pipe or a socket.
 pub const STREAM: &str = "-";
 
 /// Reason to stop writing.
@@ -43,8 +43,8 @@ impl From<std::io::Error> for Stop {
     }
 }
 
-/// Returns the file of a part: the path itself, then with the number before the extension (`run.mhk`,
-/// `run.1.mhk`, `run.2.mhk`).
+/// Returns the file of a part: first the path itself, then with the number before the extension
+/// (`run.mhk`, `run.1.mhk`, `run.2.mhk`).
 pub(crate) fn path_of(path: &Path, part: u32) -> PathBuf {
     if part == 0 {
         return path.to_owned();
@@ -58,7 +58,8 @@ pub(crate) fn path_of(path: &Path, part: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Finds an existing later part of an earlier recording, which would be in the way when its number comes.
+/// Finds an existing later part of an earlier recording, which this recording would otherwise
+/// overwrite.
 pub(crate) fn first_in_the_way(path: &Path) -> Option<PathBuf> {
     let folder = path
         .parent()
@@ -112,7 +113,7 @@ impl PartFile {
             && let Some(free_bytes) = free_bytes(output.file())
             && free_bytes < options.min_free_bytes
         {
-            // Nothing was recorded, so nothing is left behind.
+            // Nothing was recorded, so the file is removed.
             return Err(Error::NoSpace {
                 path,
                 free_bytes,
@@ -121,7 +122,8 @@ impl PartFile {
         }
         let mut file = match output {
             Some(output) => output.keep().map_err(failed("create"))?,
-            // A duplicate: a socket, which a shell on another machine may give us, cannot be opened by a name.
+            // The descriptor is duplicated, because a socket, which a shell on another machine may
+            // give us, cannot be opened by name.
             None => std::io::stdout()
                 .as_fd()
                 .try_clone_to_owned()
@@ -140,7 +142,7 @@ impl PartFile {
             last: (0, 0),
             max_bytes: match options.max_parts {
                 0 | 1 => options.max_file_bytes.unwrap_or(u64::MAX),
-                // The next part is requested in time; the queue until then still fits.
+                // The next part is requested early enough, so that the queue until then still fits.
                 _ => options.max_file_bytes.unwrap_or(u64::MAX).saturating_mul(2),
             },
             min_free_bytes: options.min_free_bytes,
@@ -174,7 +176,7 @@ impl PartFile {
             }
         }
         if let Err(error) = self.file.write_all(&packed) {
-            // Readers stop before an incomplete chunk anyway; this only frees the space.
+            // Readers stop before an incomplete chunk anyway. This only frees the space.
             let _ = self.file.set_len(self.bytes);
             return Err(error.into());
         }
@@ -190,7 +192,7 @@ impl PartFile {
         Ok(())
     }
 
-    /// Writes the index. Without it the file is readable, too, by walking over its chunks.
+    /// Writes the index. A file without an index can be read, too, by walking over its chunks.
     pub fn close(&mut self, end: &RecordingEnd) -> Result<(), Stop> {
         let mut payload = Vec::new();
         end.write(&mut payload);
@@ -204,7 +206,8 @@ impl PartFile {
         packed.extend_from_slice(&self.bytes.to_le_bytes());
         packed.extend_from_slice(&END_MAGIC);
         use std::os::unix::fs::FileExt;
-        // Not at the file's position: a failed write may have moved it. A pipe has no other (pwrite(2)).
+        // The file position is not used, because a failed write may have moved it. For a pipe,
+        // pwrite(2) fails and write(2) is used.
         let written = match self.file.write_all_at(&packed, self.bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::NotSeekable => {
                 self.file.write_all(&packed)

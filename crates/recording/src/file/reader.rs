@@ -20,7 +20,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Upper bound on the bytes of all allocations in a recording: sums stay far from overflow.
+/// Upper bound on the bytes of all allocations in a recording, so that sums stay far from overflow.
 pub(crate) const MAX_TOTAL_BYTES: u64 = 1 << 62;
 
 /// Copies a stream into a file that vanishes when it is closed.
@@ -39,7 +39,7 @@ fn copied(stream: impl Read) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// A recording, open for reading. Opening reads everything but the events and checkpoints.
+/// A recording, open for reading. Opening reads everything except events and checkpoints.
 pub struct Recording {
     pub(crate) file: ChunkFile,
     meta: Meta,
@@ -57,18 +57,19 @@ pub struct Recording {
 impl Recording {
     /// Opens a file, or one part of a recording.
     ///
-    /// Fails if it is not a recording, has another version, ends before its first complete chunk, or
-    /// if one of its small records is damaged. A file without an index (the recorder died) is read
-    /// up to its last complete chunk.
+    /// Fails if the file is not a recording, has another version, ends before its first complete
+    /// chunk, or if one of its small records is damaged. A file without an index (the recorder
+    /// died) is read up to its last complete chunk.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Recording::of(ChunkFile::open(path.as_ref())?)
     }
 
-    /// Reads a stream to its end, like [`Recording::open`] reads a file. `name` is the stream's name in
-    /// errors.
+    /// Reads a stream to its end, as [`Recording::open`] reads a file. `name` is the stream's name
+    /// in errors.
     ///
-    /// Chunks are read in any order, so the stream is copied into an unnamed file in the directory for
-    /// temporary files. A stream that would take more than half of the free room there is refused.
+    /// Chunks are read in any order, so the stream is copied into an unnamed file in the directory
+    /// for temporary files. Fails for a stream that would take more than half of the free room
+    /// there.
     pub fn read(name: &str, stream: impl Read) -> Result<Self, Error> {
         let name = Path::new(name);
         let file = copied(stream).map_err(|cause| Error::Io {
@@ -103,12 +104,12 @@ impl Recording {
                 .take_record(&chunk, &payload)
                 .map_err(|error| error.in_chunk_at(chunk.offset))?;
         }
-        // The events, which take the time, are read from the start.
+        // The events take most of the time, and they are read from the start.
         recording.file.meter.set(0);
         Ok(recording)
     }
 
-    /// Returns the meter of its reading.
+    /// Returns the progress meter of the recording.
     pub fn meter(&self) -> Meter {
         self.file.meter.clone()
     }
@@ -175,17 +176,17 @@ impl Recording {
         &self.marks
     }
 
-    /// Names of the frames that are in no module, by their addresses.
+    /// Returns names of the frames that are in no module, by their addresses.
     pub fn named_frames(&self) -> &Arc<FxHashMap<u64, NamedFrame>> {
         &self.named_frames
     }
 
-    /// Names of threads, in the order in which they were read.
+    /// Returns names of threads, in the order in which they were read.
     pub fn threads(&self) -> &[ThreadName] {
         &self.threads
     }
 
-    /// Points of clock calibration.
+    /// Returns the points of clock calibration.
     pub fn clock(&self) -> &[ClockPoint] {
         &self.clock
     }
@@ -200,12 +201,13 @@ impl Recording {
         &self.losses_over_time
     }
 
-    /// Returns the times in which the target went on untraced, in order.
+    /// Returns the times in which the target ran untraced, in order.
     pub fn gaps(&self) -> &[Gap] {
         &self.gaps
     }
 
-    /// Returns why the recording ended; `None` if the recorder died or the end of the file is missing.
+    /// Returns why the recording ended; `None` if the recorder died or the end of the file is
+    /// missing.
     pub fn end(&self) -> Option<&RecordingEnd> {
         self.file.end.as_ref()
     }
@@ -215,7 +217,7 @@ impl Recording {
         self.file.part
     }
 
-    /// Returns true if it holds sums of intervals instead of events.
+    /// Returns true if the recording holds sums of intervals instead of events.
     pub fn is_summary(&self) -> bool {
         self.file.chunks.iter().any(|c| c.kind == Kind::Summary)
     }
@@ -235,11 +237,12 @@ impl Recording {
         };
         let from = timed().map(|chunk| chunk.from_ns).min().unwrap_or(0);
         let to = timed().map(|chunk| chunk.to_ns).max().unwrap_or(0);
-        // A later part knows the state at its first checkpoint; its lead-in does not count as time of its own.
+        // A later part knows the state at its first checkpoint. Its lead-in does not count as
+        // recorded time.
         (from, to)
     }
 
-    /// Times of the checkpoints, nanoseconds since the attach.
+    /// Returns the times of the checkpoints, in nanoseconds since the attach.
     pub fn checkpoints(&self) -> Vec<u64> {
         let first = self.checkpoint_starts();
         first.map(|at| self.file.chunks[at].from_ns).collect()
@@ -247,7 +250,7 @@ impl Recording {
 
     /// Passes all events of the file on, in the order in which they were recorded.
     ///
-    /// Fails at the first damaged chunk; the visitor has got the events before it.
+    /// Fails at the first damaged chunk. The visitor has already received the events before it.
     pub fn visit(&self, visitor: &mut impl Visitor) -> Result<(), Error> {
         let mut decoder = Decoder::new();
         let mut bytes = 0u64;
@@ -272,17 +275,18 @@ impl Recording {
         })
     }
 
-    /// Indices of the chunks with which a checkpoint begins.
+    /// Returns the indices of the chunks with which a checkpoint begins.
     pub(crate) fn checkpoint_starts(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
         let chunks = &self.file.chunks;
         (0..chunks.len()).filter(move |&at| {
             let is = |at: usize| chunks[at].kind == Kind::Checkpoint;
-            // Parts of one checkpoint are adjacent; there are events between two checkpoints.
+            // Parts of one checkpoint are adjacent, and there are events between two checkpoints.
             is(at) && !(at > 0 && is(at - 1) && chunks[at - 1].from_ns == chunks[at].from_ns)
         })
     }
 
-    /// Returns the checkpoint that begins with chunk `at`, or `None` if some of its parts are missing.
+    /// Returns the checkpoint that begins with chunk `at`, or `None` if some of its parts are
+    /// missing.
     pub(crate) fn read_checkpoint(&self, at: usize) -> Result<Option<Checkpoint>, Error> {
         let mut checkpoint = Checkpoint {
             time_ns: self.file.chunks[at].from_ns,

@@ -76,14 +76,14 @@ pub struct Module {
     pub start: u64,
     /// Past the last byte (avma).
     pub end: u64,
-    /// Time at which it was first seen, in nanoseconds since the attach; 0 for modules loaded
-    /// before that.
+    /// Time at which the module was first seen, in nanoseconds since the attach; 0 for modules
+    /// loaded before the attach.
     pub loaded_ns: u64,
-    /// Time at which it was found gone; `None` if it stayed.
+    /// Time at which the module was found unloaded; `None` if it stayed.
     pub unloaded_ns: Option<u64>,
 }
 
-/// Change of modules: one was loaded, or the one at a base unloaded.
+/// Change of modules: one was loaded, or the module at a base was unloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModuleChange {
     Loaded(Module),
@@ -145,10 +145,10 @@ pub(crate) fn apply_change(modules: &mut Vec<Module>, change: ModuleChange) {
     }
 }
 
-/// Name of a frame outside all modules: a function of an interpreter.
+/// Name of a frame outside all modules, such as a function of an interpreter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedFrame {
-    /// Address that stands for it in backtraces.
+    /// Address that represents the frame in backtraces.
     pub address: u64,
     /// The function.
     pub function: String,
@@ -176,14 +176,14 @@ impl NamedFrame {
     }
 }
 
-/// Name of a thread from some moment on.
+/// Name of a thread from one moment on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadName {
     /// Thread id, in the target's pid namespace.
     pub tid: u32,
     /// Name.
     pub name: String,
-    /// Time at which it was read, in nanoseconds since the attach.
+    /// Time at which the name was read, in nanoseconds since the attach.
     pub time_ns: u64,
 }
 
@@ -210,7 +210,7 @@ pub struct ClockPoint {
     pub time_ns: u64,
     /// Nanoseconds since 1970 (UTC).
     pub unix_ns: u64,
-    /// Time stamp counter; 0 if it was not read.
+    /// Value of the time stamp counter; 0 if it was not read.
     pub tsc: u64,
     /// Nanoseconds per count of the time stamp counter, as calibrated so far; 0 if unknown.
     pub tsc_scale: f64,
@@ -270,11 +270,11 @@ pub(crate) fn read_losses(cursor: &mut Cursor<'_>) -> Result<Losses, Error> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordingEnd {
-    /// It was finished.
+    /// The recorder finished normally.
     Finished,
-    /// It continues in the next part.
+    /// The recording continues in the next part.
     NextPart,
-    /// The file reached the allowed size.
+    /// The file reached the maximum size.
     SizeLimit,
     /// The disk had less than the required space left.
     LowDisk {
@@ -283,7 +283,7 @@ pub enum RecordingEnd {
     },
     /// The disk was too slow: more than the allowed bytes waited to be written.
     TooSlow,
-    /// The system refused to write.
+    /// The operating system reported a write error.
     Failed(String),
 }
 

@@ -1,7 +1,8 @@
-//! Resident memory of the process over time, as a note of [`Meta`](crate::Meta): readers that do not know it lose
-//! nothing else.
+//! Resident memory of the process over time, as a note of [`Meta`](crate::Meta). Readers that do
+//! not know the note can still read everything else.
 
-/// Name of the note with the cost and rate of tracing within a budget, as in the last report's JSON.
+/// Name of the note with the cost and rate of tracing within a budget, as in the last report's
+/// JSON.
 pub const OVERHEAD_NOTE: &str = "overhead";
 /// Name of the note with untouched memory: a report `memhook-rs/stale/1`.
 pub const STALE_NOTE: &str = "stale";
@@ -11,14 +12,15 @@ pub const UNREACHABLE_NOTE: &str = "unreachable";
 pub const CALL_TIMES_NOTE: &str = "call_times";
 /// Name of the note with resident memory at the end: a report `memhook-rs/rss/1`.
 pub const ACCOUNT_NOTE: &str = "account";
-/// Name of the note with the allocator's own count at the end of the run, beside that of the trace.
+/// Name of the note with the allocator's own count at the end of the run, next to that of the
+/// trace.
 pub const HEAP_COMPARISON_NOTE: &str = "heap_comparison";
 /// Name of the note with resident memory at the start and growth up to the end, as JSON.
 pub const TWO_LOOKS_NOTE: &str = "two_looks";
-/// Name of the note.
+/// Name of the note with resident memory over time.
 pub const RESIDENT_NOTE: &str = "resident";
 
-/// The memory of the process at a moment, as the kernel counts it.
+/// Memory counters of the kernel for the process at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentSample {
     /// Milliseconds since the attach.
@@ -33,7 +35,8 @@ pub struct ResidentSample {
     pub swap_bytes: u64,
 }
 
-/// Returns the value of the note: `MS,ANONYMOUS,FILE,SHARED,SWAP`, in milliseconds and KiB, separated by spaces.
+/// Returns the value of that note: `MS,ANONYMOUS,FILE,SHARED,SWAP`, in milliseconds and KiB,
+/// separated by spaces.
 pub fn resident_text(samples: &[ResidentSample]) -> String {
     let texts = samples.iter().map(|sample| {
         let kib = |bytes: u64| bytes >> 10;
@@ -49,7 +52,7 @@ pub fn resident_text(samples: &[ResidentSample]) -> String {
     texts.collect::<Vec<_>>().join(" ")
 }
 
-/// Parses such a value into samples, in chronological order; leaves out anything else.
+/// Parses such a value into samples, in chronological order. Leaves out anything else.
 pub fn resident_of(text: &str) -> Vec<ResidentSample> {
     let sample = |one: &str| {
         let mut numbers = one.split(',').map(|number| number.parse::<u64>().ok());

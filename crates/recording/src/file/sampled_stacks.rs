@@ -1,14 +1,15 @@
 //! Stack ids of samples.
 //!
-//! If the distance between samples changes during a run, the weight of a block depends on the time of its allocation.
-//! So samples have stack ids of their own in a file, one for each call stack and distance, which `Stacks` chunks
-//! explain. Then everything that is kept by stack id, checkpoints above all, includes the distance, too.
+//! If the distance between samples changes during a run, the weight of a block depends on the time
+//! of its allocation. So samples have separate stack ids in a file, one for each call stack and
+//! distance. `Stacks` chunks explain these ids. Everything that is stored by stack id, above all
+//! checkpoints, then includes the distance.
 
 use memhook_ledger::MOST_LEVELS;
 use rustc_hash::FxHashMap;
 
-/// Highest stack id, from which ids of samples count down. The target's own ids count up from 0 with the size of its
-/// stack table.
+/// Highest stack id, from which ids of samples count down. The target's own ids count up from 0
+/// with the size of its stack table.
 const HIGHEST: u32 = (1 << 26) - 1;
 
 /// Ids of samples that a writer has assigned.
@@ -17,9 +18,9 @@ pub(crate) struct SampledStacks {
     /// Level of sampling of the following allocations; 0 for none.
     level: u8,
     by_stack: FxHashMap<(u32, u8), u32>,
-    /// Stack and level, by `HIGHEST` minus the id.
+    /// Stack and level of each assigned id, indexed by `HIGHEST` minus the id.
     given: Vec<(u32, u8)>,
-    /// The target's highest id.
+    /// The target's highest id so far.
     highest_seen: u32,
 }
 
@@ -48,7 +49,8 @@ impl SampledStacks {
         if let Some(&id) = self.by_stack.get(&(stack, level)) {
             return id;
         }
-        // Keeps room for an id of each level without a stack, so that no sample ever lacks its weight.
+        // This keeps room for an id of each level without a stack, so that no sample ever lacks its
+        // weight.
         let kept_free = if stack == 0 {
             0
         } else {
@@ -99,7 +101,7 @@ mod tests {
         assert_eq!(stacks.of_id(7), None);
     }
 
-    /// If the target's table leaves no room, weights are kept and stacks are not.
+    /// If the target's table leaves no room, samples keep their weights but lose their stacks.
     #[test]
     fn without_room_samples_keep_their_level() {
         let mut stacks = SampledStacks::default();

@@ -1,9 +1,9 @@
-//! Meaning of samples of changing distances, as a note of [`Meta`](crate::Meta).
+//! Meaning of samples whose distances change, as a note of [`Meta`](crate::Meta).
 
 use memhook_ledger::{MOST_LEVELS, SampledAllocations};
 
-/// Name of the note: the mean distance of samples of level 1 in bytes, a space, and the largest distance; 0 without
-/// samples.
+/// Name of the note. Its value is the mean distance of samples of level 1 in bytes, a space, and
+/// the largest distance; 0 without samples.
 pub const SAMPLES_NOTE: &str = "samples";
 
 /// Returns the value of the note.
@@ -12,7 +12,8 @@ pub fn samples_text(counts: &SampledAllocations) -> String {
     format!("{first} {}", counts.sample_bytes().unwrap_or(0))
 }
 
-/// Returns the meaning of the samples in such a value. `levels`: those of the file's samples.
+/// Returns the meaning of the samples in such a value. `levels` has the levels of the file's
+/// samples.
 pub(crate) fn samples_of(text: &str, levels: impl Iterator<Item = u8>) -> SampledAllocations {
     let number = |text: &str| text.parse().ok().filter(|&bytes: &u64| bytes > 0);
     let mut numbers = text.split(' ').map(number);
@@ -40,7 +41,7 @@ mod tests {
         counts.announce(4);
         let text = samples_text(&counts);
         assert_eq!(samples_of(&text, [].into_iter()).sample_bytes(), Some(2048));
-        // The recorder died before it had noted the last one.
+        // The recorder died before it had noted the last level.
         let found = samples_of(&text, [2, 5].into_iter());
         assert_eq!(found.sample_bytes(), Some(4096));
         for damaged in [

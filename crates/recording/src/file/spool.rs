@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering:
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Passes whose events a later part repeats before its first checkpoint.
+/// Number of passes whose events a later part repeats before its first checkpoint.
 const LEAD_IN_PASSES: u64 = 4;
 
 /// Work for the thread.
@@ -115,14 +115,14 @@ impl Spool {
         })
     }
 
-    /// Passes work on; never waits.
+    /// Passes work on. Never waits.
     pub fn send(&self, job: Job) {
         if self.has_ended() {
             return;
         }
         let bytes = job.bytes();
         let queued = self.shared.queued_bytes.fetch_add(bytes, Relaxed);
-        // A single large job is always accepted: a checkpoint of a large heap.
+        // A single large job is always accepted, such as a checkpoint of a large heap.
         if queued > self.max_queued_bytes {
             self.shared.end(RecordingEnd::TooSlow);
             return;
@@ -141,7 +141,7 @@ impl Spool {
         self.shared.end(end);
     }
 
-    /// Returns a used frame to fill again, if one came back.
+    /// Returns a used frame to be filled again, if one has come back.
     pub fn spare(&self) -> Frame {
         self.spare.try_recv().unwrap_or_default()
     }
@@ -296,7 +296,8 @@ impl Worker {
         let next = PartFile::create(&self.path, number, &self.options);
         self.part = next.map_err(|error| Stop::Failed(error.to_string()))?;
         if let Some(old) = number.checked_sub(self.options.max_parts) {
-            // If it cannot be removed, someone has moved it away: nothing to do.
+            // If the file cannot be removed, someone has moved it away, and nothing needs to be
+            // done.
             let _ = std::fs::remove_file(crate::file::part::path_of(&self.path, old));
         }
         for chunk in &self.lasting {

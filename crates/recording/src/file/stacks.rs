@@ -1,7 +1,8 @@
-//! Backtraces: their coding, and the table that a reader keeps.
+//! Backtraces: their coding, and a reader's table of them.
 //!
-//! Neighbours in time often share their outer frames. So frames are written from the outermost inwards: the number
-//! shared with the previous stack, then the others as differences.
+//! Backtraces that are adjacent in time often share their outer frames. So frames are written from
+//! the outermost inwards: first the number shared with the previous stack, then the others as
+//! differences.
 
 use crate::Error;
 use crate::file::varint::{Cursor, put, zigzag};
@@ -13,8 +14,9 @@ use rustc_hash::FxHashMap;
 /// Payload bytes after which a chunk of stacks is full.
 pub(crate) const FULL_BYTES: usize = 1 << 20;
 
-/// Value in place of a depth, plus a level: samples of that level of another stack. Readers that do not know it find
-/// the stack too deep and refuse the file, because their sums would be wrong.
+/// Value that, with a level added, takes the place of a depth. It means samples of that level of
+/// another stack. Readers that do not know it find the stack too deep and refuse the file, which is
+/// right because their sums would be wrong.
 pub(crate) const SAMPLES: u64 = 1 << 16;
 
 /// Collects the stacks of one chunk.
@@ -104,7 +106,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Returns the backtrace with this id, as events carry it.
+    /// Returns the backtrace with this id, as events contain it.
     pub fn get(&self, id: u32) -> Option<StackView<'_>> {
         let (stack, _) = self.sampled(id);
         let entry = self.by_id.get(&stack)?;
@@ -117,8 +119,8 @@ impl Stacks {
     }
 
     /// Returns the meaning of an event's id: a stack, and the level of its allocations' sampling in
-    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); 0 if they were not sampled, and the id is that of
-    /// the stack.
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations). The level is 0 if the
+    /// allocations were not sampled, and the id is then that of the stack.
     pub fn sampled(&self, id: u32) -> (u32, u8) {
         self.samples.get(&id).copied().unwrap_or((id, 0))
     }

@@ -1,4 +1,4 @@
-//! Sums of an interval, for recordings that keep no events.
+//! Sums of an interval, for recordings without events.
 
 use crate::Error;
 use crate::file::checkpoint::{read_totals, write_totals};
@@ -6,7 +6,7 @@ use crate::file::varint::{Cursor, put, zigzag};
 use memhook_ledger::{Ledger, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Number of buckets of a histogram: bucket *n* counts sizes of *n* significant bits, so 0, 1,
+/// Number of buckets of a histogram. Bucket *n* counts sizes of *n* significant bits, so 0, 1,
 /// 2..4, 4..8, ... bytes.
 pub const HISTOGRAM_BUCKETS: usize = 65;
 
@@ -19,31 +19,31 @@ pub struct SiteInterval {
     pub allocated_blocks: u64,
     /// Bytes allocated.
     pub allocated_bytes: u64,
-    /// Blocks of this site released.
+    /// Number of released blocks of this site.
     pub released_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the released blocks.
     pub released_bytes: u64,
-    /// Allocations by size: (bucket, blocks), see [`HISTOGRAM_BUCKETS`]; ordered by bucket.
+    /// Allocations by size: (bucket, blocks), sorted by bucket; see [`HISTOGRAM_BUCKETS`].
     pub sizes: Vec<(u8, u64)>,
 }
 
 /// An interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
-    /// Begin, nanoseconds since the attach.
+    /// Start in nanoseconds since the attach.
     pub from_ns: u64,
-    /// End.
+    /// End in nanoseconds since the attach.
     pub to_ns: u64,
     /// Sums of the whole run up to the end of the interval.
     pub totals: Totals,
-    /// Active sites, ordered by stack id.
+    /// Active sites, sorted by stack id.
     pub sites: Vec<SiteInterval>,
 }
 
 /// Makes intervals from a ledger's sums and the sizes of the events.
 #[derive(Default)]
 pub(crate) struct Summarizer {
-    /// Blocks by stack id and bucket.
+    /// Number of blocks by stack id and bucket.
     sizes: FxHashMap<(u32, u8), u64>,
     /// Sums at the end of the last interval.
     last: FxHashMap<u32, SiteTotals>,

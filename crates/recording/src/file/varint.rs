@@ -1,9 +1,9 @@
-//! Variable-length integers: seven bits a byte, low bits first; the top bit means that more
-//! follow.
+//! Variable-length integers: seven bits in each byte, low bits first. The top bit means that more
+//! bytes follow.
 
 use crate::Error;
 
-/// Longest coding of a `u64`, in bytes.
+/// Maximum length of an encoded `u64`, in bytes.
 pub(crate) const MAX_VARINT: usize = 10;
 
 /// Appends `value`.
@@ -34,7 +34,7 @@ pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// Reads foreign bytes from front to back. At the end, every method fails, and none panics.
+/// Reads untrusted bytes from front to back. At the end, every method fails, and none panics.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
@@ -117,7 +117,8 @@ impl<'a> Cursor<'a> {
         Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
     }
 
-    /// Reads the number of items of at least `item_bytes` each: never more than can follow.
+    /// Reads the number of items of at least `item_bytes` each. The result never exceeds the number
+    /// of items that can follow.
     pub fn count(&mut self, item_bytes: usize) -> Result<usize, Short> {
         let count = usize::try_from(self.varint()?).map_err(|_| Short)?;
         match count.checked_mul(item_bytes) {

@@ -1,4 +1,4 @@
-//! Recording: from drained events to the thread that writes.
+//! Recording of drained events, which are passed to the thread that writes.
 
 use crate::file::checkpoint::Checkpoint;
 use crate::file::columns::FRAME_EVENTS;
@@ -15,31 +15,33 @@ use memhook_ledger::{Ledger, Observer};
 use memhook_stream::{Losses, Stack};
 use std::path::PathBuf;
 
-/// Least number of events between two checkpoints: a reader replays them without a noticeable wait.
+/// Minimum number of events between two checkpoints. A reader replays this number without a
+/// noticeable wait.
 const CHECKPOINT_EVENTS: u64 = 1 << 20;
-/// Least number of events between two checkpoints for each live block: a checkpoint takes about as many bytes as
-/// five to ten events for each of them.
+/// Minimum number of events between two checkpoints for each live block. A checkpoint takes about
+/// as many bytes for a block as five to ten events.
 const CHECKPOINT_EVENTS_PER_BLOCK: u64 = 4;
-/// Live blocks whose accesses fit into one frame: it stays far below the largest size of a chunk.
+/// Number of live blocks whose accesses go into one frame, so that the frame stays far below the
+/// maximum size of a chunk.
 const LIVE_OF_A_FRAME: usize = 1 << 17;
-/// Longest wait for a frame to fill up.
+/// Maximum wait for a frame to fill up.
 const MAX_FRAME_NS: u64 = 1_000_000_000;
 
 /// State of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriterState {
-    /// It takes events.
+    /// The recording takes events.
     Running,
-    /// It has stopped writing, for this reason; the file stays readable.
+    /// The recording has stopped writing, for this reason. The file stays readable.
     Ended(RecordingEnd),
 }
 
-/// Writes a recording. Pass it the drain's output, pass by pass: [`begin_ring`](Writer::begin_ring),
-/// [`event`](Writer::event), [`end_pass`](Writer::end_pass).
+/// Writes a recording. Pass it the drain's output, pass by pass:
+/// [`begin_ring`](Writer::begin_ring), [`event`](Writer::event), [`end_pass`](Writer::end_pass).
 ///
-/// Only [`finish`](Writer::finish) waits for the disk, and no method fails: when the disk is full or the size
-/// limit is reached, the recording ends, [`state`](Writer::state) returns the reason, and all methods do nothing
-/// from then on.
+/// Only [`finish`](Writer::finish) waits for the disk, and no method fails. If the disk is full or
+/// the size limit is reached, the recording ends, [`state`](Writer::state) returns the reason, and
+/// all methods do nothing from then on.
 ///
 /// Dropping a writer finishes the file.
 pub struct Writer {
@@ -48,14 +50,14 @@ pub struct Writer {
     mode: Mode,
     max_parts: u32,
     part: u32,
-    /// Stack ids in the file, a bit each.
+    /// Stack ids in the file, one bit each.
     known_stacks: Vec<u64>,
     /// Known ids of samples, by their index.
     known_samples: Vec<bool>,
     sampled_stacks: SampledStacks,
     /// True if all allocations are samples of one distance, which is in [`Meta`].
     all_are_samples: bool,
-    /// Stack ids of this pass that the file lacks.
+    /// Stack ids of this pass that the file does not have yet.
     new_stacks: Vec<u32>,
     last_stack: u32,
     stacks: StackWriter,
@@ -73,8 +75,8 @@ pub struct Writer {
 impl Writer {
     /// Creates the file at `path` and writes the known facts about the run.
     ///
-    /// Fails if the file exists (unless [`Options::overwrite`]) or cannot be created, or if the disk has too
-    /// little room.
+    /// Fails if the file exists (unless [`Options::overwrite`]) or cannot be created, or if the
+    /// disk has too little room.
     pub fn create(path: impl Into<PathBuf>, meta: &Meta, options: &Options) -> Result<Self, Error> {
         let writer = Self {
             spool: Spool::start(path.into(), options)?,
@@ -102,7 +104,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Writes the facts about the run known by now; readers take the last.
+    /// Writes the facts about the run that are known by now. Readers take the last version.
     pub fn meta(&self, meta: &Meta) {
         let mut payload = Vec::new();
         meta.write(&mut payload);
@@ -118,29 +120,30 @@ impl Writer {
         }));
     }
 
-    /// Writes a module that is loaded from `module.loaded_ns` on. Modules loaded before the attach should come
-    /// before the first pass.
+    /// Writes a module that is loaded from `module.loaded_ns` on. Modules loaded before the attach
+    /// should be written before the first pass.
     pub fn module_loaded(&mut self, module: &Module) {
         let mut payload = Vec::new();
         ModuleChange::Loaded(module.clone()).write(&mut payload);
         self.lasting(Kind::Modules, module.loaded_ns, payload);
     }
 
-    /// Writes that the module with this load bias is gone since `time_ns` (nanoseconds since the attach).
+    /// Records that the module with this load bias is unloaded since `time_ns` (nanoseconds since
+    /// the attach).
     pub fn module_unloaded(&mut self, base: u64, time_ns: u64) {
         let mut payload = Vec::new();
         ModuleChange::Unloaded { base, time_ns }.write(&mut payload);
         self.lasting(Kind::Modules, time_ns, payload);
     }
 
-    /// Writes the name of a thread from now on.
+    /// Writes the name that a thread has from now on.
     pub fn thread_name(&mut self, name: &ThreadName) {
         let mut payload = Vec::new();
         name.write(&mut payload);
         self.lasting(Kind::Threads, name.time_ns, payload);
     }
 
-    /// Writes names of backtraces' frames that are in no module.
+    /// Writes names of backtrace frames that are in no module.
     pub fn named_frames(&mut self, frames: &[NamedFrame]) {
         if frames.is_empty() {
             return;
@@ -155,7 +158,7 @@ impl Writer {
         }));
     }
 
-    /// Writes clock and time of day, read together; for occasional calls.
+    /// Writes clock and time of day, read together. Call it occasionally.
     pub fn clock(&mut self, point: &ClockPoint) {
         let mut payload = Vec::new();
         point.write(&mut payload);
@@ -182,9 +185,9 @@ impl Writer {
         }
     }
 
-    /// Sets how the following allocations of this ring are sampled: a level of
-    /// [`SampledAllocations`](memhook_ledger::SampledAllocations); at the beginning of a ring they are not. The
-    /// note [`SAMPLES_NOTE`](crate::SAMPLES_NOTE) explains the levels.
+    /// Sets how the following allocations of this ring are sampled, as a level of
+    /// [`SampledAllocations`](memhook_ledger::SampledAllocations). At the beginning of a ring, they
+    /// are not sampled. The note [`SAMPLES_NOTE`](crate::SAMPLES_NOTE) explains the levels.
     pub fn set_sampling(&mut self, level: u8) {
         if !self.all_are_samples {
             self.sampled_stacks.set_level(level);
@@ -198,7 +201,8 @@ impl Writer {
         }
     }
 
-    /// Writes the reads and writes of the blocks that are live at the end; after the last pass.
+    /// Writes the reads and writes of the blocks that are live at the end. Call it after the last
+    /// pass.
     pub fn live_accesses(&mut self, all: &[Accesses]) {
         if !self.active || self.mode != Mode::Events {
             return;
@@ -211,7 +215,8 @@ impl Writer {
         }
     }
 
-    /// Records one event. `size` is the requested size in bytes, `time_ns` nanoseconds since the attach.
+    /// Records one event. `size` is the requested size in bytes, and `time_ns` the time in
+    /// nanoseconds since the attach.
     #[inline(always)]
     pub fn event(&mut self, mut event: Event, size: u64, time_ns: u64) {
         if !self.active {
@@ -291,8 +296,8 @@ impl Writer {
         self.new_stacks.push(id);
     }
 
-    /// Ends the pass. `now_ns` is the time in nanoseconds since the attach; `stack` finds the backtrace of an id,
-    /// like `Region::stack`.
+    /// Ends the pass. `now_ns` is the time in nanoseconds since the attach. `stack` finds the
+    /// backtrace of an id, like `Region::stack`.
     pub fn end_pass(&mut self, now_ns: u64, stack: impl FnMut(u32) -> Option<Stack>) {
         self.now_ns = now_ns;
         if !self.active {
@@ -357,7 +362,7 @@ impl Writer {
         }
     }
 
-    /// Ends the current frame; only at the end of a pass, when all stacks are resolved.
+    /// Ends the current frame. Called only at the end of a pass, when all stacks are resolved.
     fn cut_frame(&mut self) {
         if !self.encoder.is_empty() {
             self.end_frame();
@@ -366,8 +371,9 @@ impl Writer {
         self.send_stacks();
     }
 
-    /// Returns true if [`checkpoint`](Writer::checkpoint) should be called now, at the end of a pass: enough was
-    /// recorded since the last one, a file is full, or an interval is over.
+    /// Returns true if [`checkpoint`](Writer::checkpoint) should be called now, at the end of a
+    /// pass, because enough was recorded since the last one, a file is full, or an interval is
+    /// over.
     pub fn wants_checkpoint(&self, live_blocks: u64) -> bool {
         if !self.active {
             return false;
@@ -389,10 +395,11 @@ impl Writer {
         self.max_parts > 1 && self.spool.is_full(self.part)
     }
 
-    /// Writes the state of the ledger that was given the same passes, between two passes: the live heap, or the
-    /// sums of the interval that ends. `stack` as for [`end_pass`](Writer::end_pass).
+    /// Writes the state of a ledger that has received the same passes, between two passes: the live
+    /// heap, or the sums of the interval that ends. `stack` is the same as for
+    /// [`end_pass`](Writer::end_pass).
     ///
-    /// This only copies the live blocks; another thread does the rest.
+    /// This only copies the live blocks. Another thread does the rest.
     pub fn checkpoint(
         &mut self,
         ledger: &Ledger<impl Observer>,
@@ -411,7 +418,7 @@ impl Writer {
             checkpoint.tell_samples(ledger, |stack, level| {
                 self.sampled_stacks.id_of(stack, level)
             });
-            // Including stacks whose samples were all released: their sums are written.
+            // This includes stacks whose samples were all released, because their sums are written.
             for site in &checkpoint.sites {
                 self.use_stack(site.stack);
             }
@@ -437,9 +444,9 @@ impl Writer {
         self.events_at_checkpoint = self.events;
     }
 
-    /// Replaces a checkpoint when the ledger is not exact, because readers would take it for the truth. Events go
-    /// on, and are read from the checkpoint before; a recording of sums, and one that has to begin another part,
-    /// end here.
+    /// Replaces a checkpoint if the ledger is not exact, because readers would trust its values.
+    /// Events continue, and are replayed from the previous checkpoint. A recording of sums ends
+    /// here, and so does one that has to begin another part.
     pub fn go_on_without_ledger(&mut self) {
         if !self.active {
             return;
@@ -463,7 +470,7 @@ impl Writer {
         );
     }
 
-    /// Returns true while events are taken, or the reason for the end.
+    /// Returns `Running` while events are taken, or the reason for the end.
     pub fn state(&self) -> WriterState {
         match self.spool.end() {
             None => WriterState::Running,
@@ -471,12 +478,12 @@ impl Writer {
         }
     }
 
-    /// Bytes written so far, to all parts together.
+    /// Returns the bytes written so far, to all parts together.
     pub fn written_bytes(&self) -> u64 {
         self.spool.written_bytes()
     }
 
-    /// Returns the number of events recorded so far; 0 if only sums are.
+    /// Returns the number of events recorded so far; 0 if only sums are recorded.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -493,7 +500,7 @@ impl Writer {
     }
 
     /// Writes the rest and the index, and waits for the disk. In summary mode, call
-    /// [`checkpoint`](Writer::checkpoint) before it, for the last interval.
+    /// [`checkpoint`](Writer::checkpoint) before this, for the last interval.
     pub fn finish(mut self) -> RecordingEnd {
         self.close()
     }

@@ -1,4 +1,4 @@
-//! From a recording back to a ledger.
+//! Replays a recording into a ledger.
 
 pub(crate) mod pipeline;
 pub(crate) mod recent;
@@ -16,8 +16,8 @@ use memhook_abi::{Accesses, Event};
 use memhook_ledger::{Ledger, LedgerOptions, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Passes of a run without events that are replayed: after that many, a ledger has nothing left that waits (its
-/// longest memory is 16 passes).
+/// Number of consecutive passes without events that are replayed. After them, no event waits in a
+/// ledger, whose longest memory is 16 passes.
 const MAX_EMPTY_PASSES: u64 = 32;
 
 /// A ledger fed from a recording, from its start or from a checkpoint.
@@ -46,8 +46,9 @@ impl<O: Observer> Replay<O> {
         }
     }
 
-    /// Returns the ledger, for queries about live blocks. Its totals and sites count from the checkpoint at which
-    /// the replay began; [`Replay::totals`] and [`Replay::sites`] cover the whole run.
+    /// Returns the ledger, for queries about live blocks. Its totals and sites count from the
+    /// checkpoint at which the replay began. [`Replay::totals`] and [`Replay::sites`] cover the
+    /// whole run.
     pub fn ledger(&self) -> &Ledger<O> {
         &self.ledger
     }
@@ -61,10 +62,10 @@ impl<O: Observer> Replay<O> {
         self.now_ns
     }
 
-    /// Returns sums over the run so far, like those of a ledger that saw all of it.
+    /// Returns sums over the run so far, equal to those of a ledger that saw all of it.
     ///
-    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may be exchanged one for one
-    /// if an address had both just before the checkpoint.
+    /// After a start from a checkpoint, `unknown_releases` and `unhooked_releases` may be exchanged
+    /// one for one if an address had both just before the checkpoint.
     pub fn totals(&self) -> Totals {
         let now = self.ledger.totals();
         match &self.restored {
@@ -98,11 +99,11 @@ impl<O: Observer> Replay<O> {
         self.restored.as_ref().is_some_and(Restored::is_fresh)
     }
 
-    /// Takes an event with known accesses, or one soon after a checkpoint.
+    /// Handles an event with known accesses, or one soon after a checkpoint.
     #[inline(never)]
     fn rare_event(&mut self, mut event: Event, size: u64, time_ns: u64) {
         if let Some(accesses) = self.accesses.take() {
-            // 0 means unknown.
+            // The number 0 means unknown.
             self.access_number = self.access_number.checked_add(1).unwrap_or(1);
             event.size = self.access_number;
             let number = self.access_number;
@@ -147,7 +148,7 @@ impl<O: Observer> Visitor for Replay<O> {
 }
 
 impl<O: Observer> Replay<O> {
-    /// Makes the sums those of this time, within a pass.
+    /// Updates the sums to this time, within a pass.
     fn cut_pass(&mut self, now_ns: u64) {
         self.ledger.apply_batch();
         // A window without an end has no time at which to cut.
@@ -157,23 +158,24 @@ impl<O: Observer> Replay<O> {
     }
 }
 
-/// A time window: the state at its end, and the activity in it. Each end is that of the last pass at or before
-/// the requested time.
+/// A time window: the state at its end, and the activity in it. Each end is the end of the last
+/// pass at or before the requested time.
 pub struct Window {
-    /// Begin, nanoseconds since the attach.
+    /// Start in nanoseconds since the attach.
     pub from_ns: u64,
-    /// End.
+    /// End in nanoseconds since the attach.
     pub to_ns: u64,
     /// Sums of the run up to the start.
     pub totals_before: Totals,
-    /// Sites up to the start, ordered by stack id.
+    /// Sites up to the start, sorted by stack id.
     pub sites_before: Vec<SiteTotals>,
     /// State at the end.
     pub replay: Replay,
 }
 
 impl Window {
-    /// Returns the activity of each site in the window, ordered by stack id; leaves out idle sites and `sizes`.
+    /// Returns the activity of each site in the window, sorted by stack id. Idle sites and `sizes`
+    /// are left out.
     pub fn sites(&self) -> Vec<SiteInterval> {
         let before: FxHashMap<u32, &SiteTotals> =
             self.sites_before.iter().map(|s| (s.stack, s)).collect();
@@ -197,7 +199,7 @@ impl Window {
     }
 }
 
-/// Calls back after each pass, and keeps the sums at the start.
+/// Observer that calls back after each pass, and stores the sums at the start.
 struct EachPass<'a>(&'a mut dyn FnMut(&Replay));
 
 impl Watch<()> for EachPass<'_> {
@@ -218,7 +220,7 @@ impl Recording {
         self.replay_with(options, &mut |_| {})
     }
 
-    /// Replays the whole run; `observer` sees the state after each pass.
+    /// Replays the whole run. `observer` sees the state after each pass.
     pub fn replay_with(
         &self,
         options: LedgerOptions,
@@ -227,8 +229,8 @@ impl Recording {
         Ok(self.stretch(0, u64::MAX, options, observer)?.replay)
     }
 
-    /// Replays a window, beginning at the last checkpoint before it. Times are nanoseconds since the attach;
-    /// `to_ns` may be after the end.
+    /// Replays a window, beginning at the last checkpoint before it. Times are nanoseconds since
+    /// the attach. `to_ns` may be after the end.
     ///
     /// Fails if the window has no length, or lies outside the recorded time.
     pub fn window(
@@ -271,8 +273,8 @@ impl Recording {
         Ok(stretch)
     }
 
-    /// Returns the state at the last usable checkpoint at or before `from_ns`, and the chunk after it; or an
-    /// empty ledger and the first chunk.
+    /// Returns the state at the last usable checkpoint at or before `from_ns`, and the chunk after
+    /// it. Without one, it returns an empty ledger and the first chunk.
     pub(crate) fn start_before<O: Observer>(
         &self,
         from_ns: u64,
@@ -281,7 +283,7 @@ impl Recording {
     ) -> Result<(Replay<O>, usize), Error> {
         let mut starts: Vec<usize> = self.checkpoint_starts().collect();
         let chunks = &self.file.chunks;
-        // A later part lacks the events before it: it always begins with a checkpoint.
+        // A later part lacks the events before it, so it always begins with a checkpoint.
         let needs_one = self.part() > 0;
         let first = starts.first().copied();
         starts.retain(|&at| chunks[at].from_ns <= from_ns || (needs_one && Some(at) == first));
@@ -330,7 +332,7 @@ impl Recording {
                 let result = decoder.frame(&payload, &mut passes);
                 result.map_err(|error| error.in_chunk_at(chunk.offset))?;
             }
-            // The first one may have begun in an earlier frame.
+            // The first pass may have begun in an earlier frame.
             if passes.count >= 3 || start == 0 {
                 return Ok(passes);
             }

@@ -1,7 +1,8 @@
-//! Reads and decodes on one thread while another one consumes.
+//! Reads and decodes in one thread while another thread consumes the events.
 //!
-//! Every byte that is passed on travels between the processors' caches, and the consumer waits for it. So events are
-//! packed as in a ring: 16 bytes each, with the time and sizes above 32 bits as events of their own.
+//! Every byte that is passed on travels between the processors' caches, and the consumer waits for
+//! it. So events are packed as in a ring: 16 bytes each, with times and sizes above 32 bits as
+//! separate events.
 
 use crate::Error;
 use crate::file::chunk_file::{ChunkFile, ChunkRef};
@@ -11,11 +12,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memhook_abi::{Accesses, Event, Op, RawEvent};
 use std::ops::ControlFlow;
 
-/// Events passed on at a time: few enough to stay in a core's cache.
+/// Number of events passed on together, few enough to stay in a core's cache.
 const BATCH_EVENTS: usize = 4096;
-/// Batches under way.
+/// Number of batches in transit.
 const BATCHES: usize = 8;
-/// Distance in events at which one is prefetched: the processor's own prefetching ends at each page.
+/// Distance in events for prefetching. The processor's own prefetching ends at each page.
 const AHEAD: usize = 32;
 
 /// A call of a [`Visitor`] that is not about an event.
@@ -188,8 +189,8 @@ impl Unpacker {
             if let Some(later) = events.get(index + AHEAD) {
                 memhook_abi::prefetch(later);
             }
-            // Like in the drain: nearly all events are of these two kinds, and each has a call of its own, where the
-            // compiler knows its kind.
+            // As in the drain, nearly all events are of these two kinds. Each kind has a separate
+            // call, in which the compiler knows it.
             if raw.is(Op::Release) {
                 let event = raw.unpack_as(Op::Release);
                 consumer.event(event, self.size_of(event), self.time_ns);

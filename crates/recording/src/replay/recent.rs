@@ -1,7 +1,7 @@
 //! The events of the last two passes before a checkpoint.
 //!
 //! A ledger compares an arriving event with younger ones by their sequence numbers. A checkpoint
-//! does not hold those; the events before it do.
+//! does not have those, but the events before it do.
 
 use crate::file::decode::Visitor;
 use memhook_abi::{Event, Op, sequence_before};
@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Latest {
     pub sequence: u32,
     pub is_release: bool,
-    /// True if it is of the last pass, not of the one before.
+    /// True if the event is from the last pass, and not from the one before.
     pub of_last_pass: bool,
     /// Collects passes and keeps the last two complete ones.
     pub stack: u32,
@@ -51,7 +51,7 @@ impl Visitor for LastPasses {
     }
 }
 
-/// Contents of those passes.
+/// Contents of the last two passes.
 #[derive(Default)]
 pub(crate) struct Recent {
     pub latest: FxHashMap<u64, Latest>,
@@ -62,7 +62,7 @@ pub(crate) struct Recent {
 impl LastPasses {
     pub fn evaluate(self) -> Recent {
         let mut recent = Recent::default();
-        // By ring: thread, announcement, and true if it is of the last pass.
+        // For each ring: thread, announcement, and true if it is from the last pass.
         let mut open: FxHashMap<usize, (u32, Event, bool)> = FxHashMap::default();
         for (pass, is_last) in [(self.before_last, false), (self.last, true)] {
             for (ring, tid, event) in pass.events {
@@ -78,7 +78,7 @@ impl LastPasses {
                         open.insert(ring, (tid, event, is_last));
                     }
                     Op::Allocation | Op::Release => recent.note(&event, is_last),
-                    // Pairs leave nothing behind, and the others are not about blocks.
+                    // Pairs leave no live block, and the other events are not about blocks.
                     _ => {}
                 }
             }
@@ -103,7 +103,7 @@ impl Recent {
             stack: event.stack,
         };
         let latest = self.latest.entry(event.address).or_insert(new);
-        // The ledger's rule: an allocation comes after the release with its number.
+        // As in the ledger, an allocation comes after the release with its number.
         let is_later = if new.is_release {
             sequence_before(latest.sequence, new.sequence)
         } else {

@@ -1,10 +1,10 @@
-//! A ledger from a checkpoint.
+//! Restores a ledger from a checkpoint.
 //!
-//! The live blocks are fed as allocations, the old ones some passes before the others. The latest
+//! The live blocks are fed as allocations, old blocks some passes before the others. The latest
 //! events of addresses that changed in the last two passes before the checkpoint are fed with their
-//! sequence numbers, because older events of these addresses may still arrive: a live block as it
-//! is, a release together with an allocation that it releases. The fed events are then subtracted
-//! from the ledger's sums, and the sums of the checkpoint are added.
+//! sequence numbers, because older events of these addresses may still arrive. A live block is fed
+//! as it is, and a release is fed together with an allocation that it releases. The fed events are
+//! then subtracted from the ledger's sums, and the sums of the checkpoint are added.
 
 use crate::Error;
 use crate::file::checkpoint::Checkpoint;
@@ -14,20 +14,20 @@ use memhook_abi::{Event, Op, SEQUENCE_BITS, sequence_before};
 use memhook_ledger::{Ledger, LiveBlock, Observer, SiteTotals, Totals};
 use rustc_hash::FxHashMap;
 
-/// Passes after which new events are younger than everything before the checkpoint.
+/// Number of passes after which new events are younger than everything before the checkpoint.
 const FRESH_PASSES: u64 = 2;
 
 /// Corrections of the ledger's sums.
 pub(crate) struct Restored {
     base: Checkpoint,
-    /// Totals of the ledger right after feeding.
+    /// Totals of the ledger right after the feeding.
     fed: Totals,
     fed_sites: FxHashMap<u32, SiteTotals>,
     fed_releases: FxHashMap<u32, (u64, u64)>,
     recent: FxHashMap<u64, Latest>,
-    /// Passes since the checkpoint, while they matter.
+    /// Number of passes since the checkpoint, while it matters.
     passes: u64,
-    /// Releases that were fed in addition to the recorded ones.
+    /// Number of releases that were fed in addition to the recorded ones.
     extra_releases: u64,
 }
 
@@ -91,14 +91,14 @@ impl Restored {
         for _ in 0..=FRESH_PASSES {
             feeder.ledger.end_pass(base.time_ns);
         }
-        // Their passes show another thread's pair whether they came before it.
+        // The blocks keep their passes, which decide if a block came before another thread's pair.
         let [before_last, last] = young;
         for (block, sequence) in &before_last {
             feeder.block(block, *sequence);
         }
         feeder.ledger.end_pass(base.time_ns);
-        // With more than one ring only the live blocks at the end of a pass count for the peak, and
-        // not the blocks of the releases below.
+        // With more than one ring, only the live blocks at the end of a pass count for the peak.
+        // The blocks of the releases below must not count.
         for _ in 0..2 {
             feeder.ledger.begin_ring(0, feeder.tid.unwrap_or(0));
         }
@@ -155,9 +155,9 @@ impl Restored {
         self.passes = self.passes.saturating_add(passes);
     }
 
-    /// Handles an allocation that was released before the checkpoint: the checkpoint counted its
-    /// release as one of an unknown block, but it was fed with a block of its own. Now it gets this
-    /// one.
+    /// Handles an allocation that was released before the checkpoint. The checkpoint counted that
+    /// release as one of an unknown block, and the release was fed with an artificial block. Now
+    /// the release gets this allocation as its block.
     #[cold]
     pub fn after<O: Observer>(&mut self, event: &Event, ledger: &mut Ledger<O>) {
         if event.op != Op::Allocation {
@@ -183,8 +183,8 @@ impl Restored {
         let sum = |field: fn(&Totals) -> u64| corrected(field(base), field(now), field(fed));
         let releases = sum(|t| t.releases).saturating_sub(self.extra_releases);
         let unhooked = sum(|t| t.unhooked_releases);
-        // Every release belongs to a released block or an unknown one; every released block has its
-        // release or an unhooked one.
+        // Every release belongs to a released block or an unknown one, and every released block has
+        // its release or an unhooked one.
         let released_blocks: u64 = self.released_blocks_of(now);
         let unknown = (releases.saturating_add(unhooked)).saturating_sub(released_blocks);
         Totals {
@@ -200,7 +200,7 @@ impl Restored {
         }
     }
 
-    /// Returns the blocks released over the whole run: allocated blocks that do not live.
+    /// Returns the blocks released over the whole run: allocated blocks that are not live.
     fn released_blocks_of(&self, now: &Totals) -> u64 {
         corrected(
             self.base.totals.allocations,
@@ -213,7 +213,7 @@ impl Restored {
     pub fn sites(&self, now: &[SiteTotals]) -> Vec<SiteTotals> {
         let mut sites: FxHashMap<u32, SiteTotals> = FxHashMap::default();
         for site in &self.base.sites {
-            // None of it lives, unless the ledger says so below.
+            // No block of the site is live, unless the ledger says so below.
             let released = SiteTotals {
                 bytes: 0,
                 blocks: 0,

@@ -1,11 +1,12 @@
-//! A part of a run, replayed: from the last checkpoint before its begin to its end.
+//! Replays a part of a run, from the last checkpoint before its start to its end.
 //!
-//! The time of a pass follows its events, and passes without events are not in the file: the state at a time is that
-//! after the last pass at or before it. So passes near the ends are kept until their time is known.
+//! The time of a pass follows its events, and passes without events are not in the file. So the
+//! state at a time is the one after the last pass at or before it. Passes near the ends are kept
+//! until their time is known.
 //!
-//! A window that begins or ends at a mark is exact: the passes around the mark are cut there, by the times of their
-//! events, which arrive a pass later than they are claimed. An event that depends on another one never has an earlier
-//! time, so events before the cut depend on nothing after it.
+//! A window that begins or ends at a mark is exact. The passes around the mark are cut there, by
+//! the times of their events, which arrive a pass after they are claimed. An event that depends on
+//! another one never has an earlier time, so events before the cut do not depend on later ones.
 
 use crate::file::chunk_file::ChunkRef;
 use crate::file::decode::Visitor;
@@ -16,7 +17,7 @@ use crate::{Error, Recording};
 use memhook_abi::{Accesses, Event};
 use memhook_ledger::Observer;
 
-/// Number of passes that end after a mark by which all events from before it have arrived.
+/// Number of passes, ending after a mark, by which all events from before the mark have arrived.
 const LATEST_PASSES: u64 = 3;
 
 /// Contents of a pass that are kept until its time is known.
@@ -30,7 +31,7 @@ enum Item {
 pub(crate) trait Watch<O> {
     /// State saved at the start.
     type Begin;
-    /// Called at the start: everything before it has been replayed.
+    /// Called at the start, when everything before it has been replayed.
     fn begin(&mut self, replay: &mut Replay<O>) -> Self::Begin;
     /// Called after a pass.
     fn pass(&mut self, _: &Replay<O>) {}
@@ -41,20 +42,20 @@ pub(crate) struct Stretch<O, W: Watch<O>> {
     from_ns: u64,
     to_ns: u64,
     pub watch: W,
-    /// State saved at the start, once it is reached.
+    /// State saved at the start, after it is reached.
     pub begin: Option<W::Begin>,
-    /// Contents of the current pass, where its time decides whether it belongs to the stretch.
+    /// Contents of the current pass, if its time decides whether it belongs to the stretch.
     pending: Vec<Item>,
-    /// True once a pass from after the end was seen.
+    /// True after a pass beyond the end was seen.
     is_over: bool,
-    /// True if the start is a mark; and the same for the end.
+    /// True if the start is a mark, and the same for the end.
     is_exact: (bool, bool),
     /// Number of passes that ended after the start, and after the end.
     behind: (u64, u64),
 }
 
 impl<O: Observer, W: Watch<O>> Stretch<O, W> {
-    /// Creates a stretch; times are nanoseconds since the attach.
+    /// Creates a stretch. Times are nanoseconds since the attach.
     pub fn new(replay: Replay<O>, from_ns: u64, to_ns: u64, watch: W) -> Self {
         Self {
             replay,
@@ -69,8 +70,8 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         }
     }
 
-    /// Replays the kept events up to then, and keeps the others. They are not a pass of their own: the end of the pass
-    /// decides about events that are held back there.
+    /// Replays the kept events up to a time, and keeps the others. The replayed events are not a
+    /// complete pass, because only the end of the pass decides about events that are held back.
     fn cut_pass(&mut self, until_ns: u64) {
         let mut later = Vec::new();
         let mut accesses = None;
@@ -80,7 +81,7 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
                     self.replay.begin_ring(ring, tid);
                     later.push(Item::Ring(ring, tid));
                 }
-                // They belong to the release that follows.
+                // The accesses belong to the release that follows.
                 Item::Access(of_release) => accesses = Some(of_release),
                 Item::Event(event, size, time_ns) if time_ns <= until_ns => {
                     if let Some(accesses) = accesses.take() {
@@ -98,7 +99,7 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         self.pending = later;
     }
 
-    /// Returns true if the time of a pass decides about it.
+    /// Returns true if passes have to be kept until their time is known.
     #[inline]
     fn keeps_passes(&self) -> bool {
         self.begin.is_none() || self.to_ns != u64::MAX
@@ -115,13 +116,13 @@ impl<O: Observer, W: Watch<O>> Stretch<O, W> {
         }
     }
 
-    /// Returns the state at the beginning, or at the end if the file ends before it.
+    /// Returns the state at the start, or at the end if the file ends before the start.
     pub fn begin_or_now(&mut self) -> W::Begin {
         let begin = self.begin.take();
         begin.unwrap_or_else(|| self.watch.begin(&mut self.replay))
     }
 
-    /// Handles passes that were kept because more could have come from before a mark.
+    /// Handles passes that were kept because events from before a mark could still have arrived.
     fn end_of_file(&mut self) {
         let is_kept = self.is_exact.0 && self.begin.is_none() && self.behind.0 > 0;
         if !is_kept {
@@ -220,7 +221,7 @@ impl Recording {
     /// Fails if a window has no length, or lies outside the recorded time.
     pub(crate) fn check_window(&self, from_ns: u64, to_ns: u64) -> Result<(), Error> {
         let (start_ns, end_ns) = self.span_ns();
-        // The time of the first pass is known at its end, and a mark may be in it.
+        // The time of the first pass is known only at its end, and a mark may be in it.
         let is_mark = self.marks().iter().any(|mark| mark.time_ns == to_ns);
         let is_before = to_ns < start_ns && !is_mark;
         if from_ns >= to_ns || from_ns > end_ns || is_before {

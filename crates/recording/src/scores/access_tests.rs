@@ -1,4 +1,5 @@
-//! Usage and useful lifetime compared with a slow reference, written from the formulas, on random programs.
+//! Usage and useful lifetime compared with a slow reference implementation of the formulas, on
+//! random programs.
 
 use super::*;
 use crate::scores::StackKinds;
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 
 const END_NS: u64 = 1_000_000;
 
-/// One block with its accesses: time, offset, bytes, and a flag for writes.
+/// One block with its accesses: time, offset, bytes, and true for writes.
 #[derive(Clone, Debug)]
 struct Block {
     site: u32,
@@ -19,7 +20,7 @@ struct Block {
 }
 
 impl Block {
-    /// Returns the accesses that a target reports.
+    /// Returns the accesses as a target reports them.
     fn told(&self, address: u64) -> Accesses {
         let all = || self.accesses.iter();
         let writes = all().filter(|access| access.3).count() as u64;
@@ -36,7 +37,7 @@ impl Block {
         }
     }
 
-    /// C_BytesAccessed, times U_c.
+    /// Computes C_BytesAccessed times U_c of the paper.
     fn used(&self) -> u64 {
         let is_read = self.accesses.iter().any(|access| !access.3);
         let is_written = self.accesses.iter().any(|access| access.3);
@@ -48,7 +49,7 @@ impl Block {
         bytes.clone().max().unwrap() - bytes.min().unwrap() + 1
     }
 
-    /// C_{active life} / C_l.
+    /// Computes C_{active life} / C_l of the paper.
     fn active(&self) -> f64 {
         let times = || self.accesses.iter().map(|access| access.0);
         let (Some(first), Some(last)) = (times().min(), times().max()) else {
@@ -85,7 +86,8 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
         }
     });
     prop::collection::vec(block, 1..60).prop_map(|mut blocks| {
-        // Events of one time would be moved apart, so each has a time of its own. No access is lost by that.
+        // Simultaneous events would be moved apart, so each gets its own time. No access is lost by
+        // that.
         let mut taken = std::collections::HashSet::new();
         for block in &mut blocks {
             while !taken.insert(block.start_ns) {
@@ -184,7 +186,8 @@ proptest! {
     }
 }
 
-/// A site whose module does not report accesses has no such scores, even if other modules access its blocks.
+/// A site whose module does not report accesses has no such scores, even if other modules access
+/// its blocks.
 #[test]
 fn only_modules_that_tell_are_scored() {
     let block = Block {

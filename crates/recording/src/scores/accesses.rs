@@ -1,11 +1,13 @@
-//! Usage and useful lifetime scores of Byma and Larus from the reads and writes of a site's chunks, and further
-//! findings from them.
+//! Usage and useful lifetime scores of Byma and Larus from the reads and writes of a site's chunks,
+//! and further findings from them.
 //!
-//! The *access interval* of a chunk reaches from the lowest to the highest accessed byte; a chunk that was never read
-//! or never written has none. If a chunk is read whose allocator does not zero it, something wrote it first, perhaps a
-//! library that does not report accesses, so only a zeroed chunk counts as never written. The usage score of a site is
-//! the sum of the intervals over the sum of the sizes. The *active life* of a chunk reaches from its first access to
-//! its last; the useful lifetime score is the mean of that over the lifetime.
+//! The *access interval* of a chunk reaches from the lowest to the highest accessed byte. A chunk
+//! that was never read or never written has none. If a chunk was read although its allocator does
+//! not zero memory, something must have written it first, perhaps a library that does not report
+//! accesses. So only a zeroed chunk can count as never written. The usage score of a site is the
+//! sum of the intervals divided by the sum of the sizes. The *active life* of a chunk reaches from
+//! its first access to its last. The useful lifetime score is the mean, over the chunks, of active
+//! life divided by lifetime.
 
 use memhook_abi::Accesses;
 use rustc_hash::FxHashMap;
@@ -18,11 +20,11 @@ const MOST_WAITING: usize = 1 << 18;
 pub struct AccessSums {
     /// Number of such chunks.
     pub chunks: u64,
-    /// Their bytes.
+    /// Bytes of these chunks.
     pub bytes: u64,
-    /// Sum of their access intervals in bytes.
+    /// Sum of the chunks' access intervals in bytes.
     pub accessed_bytes: u64,
-    /// Sum of their active lives, each divided by the chunk's lifetime.
+    /// Sum of the chunks' active lives, each divided by the chunk's lifetime.
     pub active: f64,
     /// Chunks that were neither read nor written.
     pub untouched: u64,
@@ -30,15 +32,16 @@ pub struct AccessSums {
     pub never_read: u64,
     /// Chunks that were read with the allocator's zeros, and never written.
     pub never_written: u64,
-    /// Reads of all of them.
+    /// Number of reads of all chunks.
     pub reads: u64,
-    /// Writes to all of them.
+    /// Number of writes to all chunks.
     pub writes: u64,
-    /// Offset past the furthest accessed byte in any of them.
+    /// Offset past the furthest accessed byte in any chunk.
     pub furthest: u64,
     /// Chunks that several threads accessed.
     pub by_several: u64,
-    /// Number of times that a thread wrote into a cache line just after another thread wrote to other bytes of it.
+    /// Number of times that a thread wrote into a cache line just after another thread wrote to
+    /// other bytes of it.
     pub false_shares: u64,
     /// Sum of the lifetimes of the touched chunks, in nanoseconds.
     pub lifetimes_ns: u128,
@@ -46,9 +49,10 @@ pub struct AccessSums {
     pub before_ns: u128,
     /// Sum of the times from the last access to the release, or the end.
     pub after_ns: u128,
-    /// Sum of the same times multiplied by the sizes of the chunks: possible savings, in byte nanoseconds.
+    /// Sum of the times before the first access, multiplied by the sizes of the chunks: possible
+    /// savings, in byte nanoseconds.
     pub before_byte_ns: f64,
-    /// See [`AccessSums::before_byte_ns`].
+    /// Like [`AccessSums::before_byte_ns`], for the times after the last access.
     pub after_byte_ns: f64,
     /// Sum of size times lifetime of the untouched chunks, in byte nanoseconds.
     pub untouched_byte_ns: f64,
@@ -65,7 +69,7 @@ impl AccessSums {
         (self.chunks > 0).then(|| self.active / self.chunks as f64)
     }
 
-    /// Adds a chunk of this size and lifetime. `is_zeroed`: the allocator wrote zeros.
+    /// Adds a chunk of this size and lifetime. `is_zeroed` is true if the allocator wrote zeros.
     pub(super) fn add(
         &mut self,
         accesses: &Accesses,
@@ -88,7 +92,7 @@ impl AccessSums {
             (0, _) => self.never_read += 1,
             (_, 0) if is_zeroed => self.never_written += 1,
             _ => {
-                // The allocator may have given more than requested.
+                // The allocator may have returned more bytes than requested.
                 let interval = accesses.high.min(size).saturating_sub(accesses.low);
                 self.accessed_bytes = self.accessed_bytes.saturating_add(interval);
             }
@@ -108,7 +112,7 @@ impl AccessSums {
     }
 }
 
-/// Reports about blocks whose release has not been counted.
+/// Reported accesses of blocks whose release has not been counted.
 #[derive(Default)]
 pub(super) struct Known {
     /// Reports by the number that the release carries.
@@ -118,17 +122,17 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Takes the accesses of a block whose coming release carries this number.
+    /// Stores the accesses of a block whose coming release carries this number.
     pub fn will_be_released(&mut self, number: u32, accesses: &Accesses) {
         self.released.insert(number, *accesses);
         if self.released.len() > MOST_WAITING {
-            // Releases of unknown blocks.
+            // Old entries belong to releases of unknown blocks.
             let newest = |key: &u32| number.wrapping_sub(*key) < (MOST_WAITING / 2) as u32;
             self.released.retain(|key, _| newest(key));
         }
     }
 
-    /// Takes the accesses of a block that is live at the end.
+    /// Stores the accesses of a block that is live at the end.
     pub fn is_live(&mut self, accesses: &Accesses) {
         self.live.insert(accesses.address, *accesses);
     }

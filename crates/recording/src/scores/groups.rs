@@ -1,11 +1,13 @@
-//! The groups of the chunks of a site, as they come. Their memory is in proportion to the live blocks.
+//! Groups of the chunks of a site, built as events arrive. Their memory is proportional to the
+//! number of live blocks.
 //!
-//! Events of different rings arrive out of order, by a few passes at most. So groups stay open until no further
-//! allocation can belong to them, and a late one may merge two groups.
+//! Events of different rings arrive out of order, by a few passes at most. So groups stay open
+//! until no further allocation can belong to them, and a late one may merge two groups.
 //!
-//! A chunk that `realloc` exchanges for a larger one is a step of a chain and not a turn of a loop: chunks of a growing
-//! list are replaced soon after they were allocated, and none can be reused. Whether a release was such a step is known
-//! only with the next event of its thread, so a release is settled in two parts.
+//! A chunk that `realloc` replaces by a larger one is a step of a chain and not a turn of a loop:
+//! chunks of a growing list are replaced soon after they were allocated, and none can be reused.
+//! Only the next event of the releasing thread shows if a release was such a step, so a release is
+//! processed in two parts.
 
 use super::Loops;
 use std::collections::BTreeMap;
@@ -13,7 +15,7 @@ use std::collections::BTreeMap;
 /// Number of an open group.
 pub(super) type GroupId = u32;
 
-/// Two cache lines: the second begins with `outgrown_lifetimes_ns`.
+/// A group. It takes two cache lines, the second of which begins with `outgrown_lifetimes_ns`.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct Group {
@@ -22,14 +24,14 @@ struct Group {
     end_ns: u64,
     lifetimes_ns: u128,
     chunks: u64,
-    /// Blocks among those that were exchanged for a larger one.
+    /// Number of blocks that were replaced by a larger one.
     outgrown: u64,
     outgrown_lifetimes_ns: u128,
     live: u64,
-    /// Released chunks that may still turn out to be exchanged.
+    /// Number of released chunks that may still turn out to be replaced.
     unsettled: u64,
     most_live: u64,
-    /// Chunks, and groups merged into this one, that refer to it by its number.
+    /// Number of references to this group by number, from chunks and from groups merged into it.
     references: u64,
     merged_into: Option<GroupId>,
     is_closed: bool,
@@ -41,28 +43,28 @@ const _: () = assert!(size_of::<Group>() == 128);
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Finished {
     pub groups: u64,
-    /// Sum of their scores.
+    /// Sum of the groups' scores.
     pub scores: f64,
     pub lifetimes_ns: u128,
     pub loops: Loops,
 }
 
-/// Groups of one site that may still get allocations, by the time of their first one.
+/// Groups of one site that may still get allocations, by the time of their first allocation.
 pub(super) type Open = BTreeMap<u64, GroupId>;
 
 /// Open groups of all sites.
 #[derive(Default)]
 pub(super) struct Groups {
-    /// Largest distance between two allocations of one group.
+    /// Maximum distance between two allocations of one group.
     pub group_ns: u64,
-    /// Longest mean lifetime of chunks in a loop.
+    /// Maximum mean lifetime of chunks in a loop.
     pub longest_ns: u64,
     all: Vec<Group>,
     unused: Vec<GroupId>,
 }
 
 impl Groups {
-    /// Creates it without groups.
+    /// Creates an empty set of groups.
     pub fn new(group_ns: u64, longest_ns: u64) -> Groups {
         Groups {
             group_ns,
@@ -123,7 +125,7 @@ impl Groups {
         memhook_abi::prefetch(&group.outgrown_lifetimes_ns);
     }
 
-    /// Counts a released chunk; [`Groups::settle`] must follow.
+    /// Counts a released chunk. [`Groups::settle`] must follow.
     pub fn released(&mut self, id: GroupId, lifetime_ns: u64, end_ns: u64) {
         let root = self.root(id);
         let group = self.of(root);
@@ -133,7 +135,8 @@ impl Groups {
         group.unsettled += 1;
     }
 
-    /// Settles a release, once it is known whether the chunk was exchanged for a larger one: if so, with its lifetime.
+    /// Completes a release when it is known whether the chunk was replaced by a larger one. If so,
+    /// `outgrown_ns` is its lifetime.
     pub fn settle(&mut self, id: GroupId, outgrown_ns: Option<u64>, finished: &mut Finished) {
         let root = self.root(id);
         let group = self.of(root);
@@ -146,7 +149,8 @@ impl Groups {
         self.finish_if_over(root, finished);
     }
 
-    /// Counts many chunks of a group that were allocated and released one after the other: all but the first.
+    /// Counts many chunks of a group that were allocated and released one after the other. The
+    /// first one is not included.
     pub fn more_pairs(&mut self, id: GroupId, count: u64, lifetime_ns: u64, last_ns: u64) {
         let group = self.of(id);
         group.chunks += count;

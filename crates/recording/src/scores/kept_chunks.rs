@@ -1,37 +1,38 @@
-//! Chunks that are kept one by one, for pictures of them.
+//! Chunks that are stored one by one, to draw them.
 
 use memhook_abi::Accesses;
 
 /// Reads and writes of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkAccesses {
-    /// Time of the first access in nanoseconds since the attach; without accesses, that of the allocation.
+    /// Time of the first access in nanoseconds since the attach. Without accesses, it is the time
+    /// of the allocation.
     pub first_ns: u64,
-    /// Time of the last one.
+    /// Time of the last access.
     pub last_ns: u64,
     /// Number of reads.
     pub reads: u64,
     /// Number of writes.
     pub writes: u64,
-    /// True if more than one thread accessed it.
+    /// True if more than one thread accessed the chunk.
     pub by_several: bool,
 }
 
 /// A chunk: one block from its allocation to its release.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// Its number among the chunks of its site, in the order in which they became known.
+    /// Number of the chunk among those of its site, in the order in which they became known.
     pub number: u64,
-    /// Time of the allocation, nanoseconds since the attach.
+    /// Time of the allocation in nanoseconds since the attach.
     pub start_ns: u64,
     /// Time of the release.
     pub end_ns: u64,
     /// Size in bytes.
     pub size: u64,
-    /// True if it was live at the end.
+    /// True if the chunk was live at the end.
     pub is_live: bool,
-    /// Its reads and writes; `None` if unknown. Boxed: most recordings have them for no chunk, and there are many
-    /// chunks.
+    /// Reads and writes of the chunk; `None` if unknown. The field is boxed, because there are many
+    /// chunks, and most recordings have accesses for none.
     pub accesses: Option<Box<ChunkAccesses>>,
 }
 
@@ -50,17 +51,17 @@ impl ChunkAccesses {
     }
 }
 
-/// The chunks of a site: all of them, or every second, fourth, ... if there are too many.
+/// The stored chunks of a site: all of them, or every second, fourth, ... if there are too many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptChunks {
-    /// One in this many chunks is kept; 0 if none are.
+    /// One in this many chunks is stored; 0 if none is.
     pub step: u64,
-    /// Chunks, by the time of their allocation.
+    /// Chunks, sorted by the time of their allocation.
     pub chunks: Vec<Chunk>,
 }
 
 impl KeptChunks {
-    /// Creates an empty list; `is_on`: chunks are kept.
+    /// Creates an empty list. `is_on` is true if chunks are stored.
     pub(super) fn new(is_on: bool) -> Self {
         Self {
             step: u64::from(is_on),
@@ -68,16 +69,16 @@ impl KeptChunks {
         }
     }
 
-    /// Returns true if the chunk with this number is kept.
+    /// Returns true if the chunk with this number is stored.
     pub(super) fn keeps(&self, number: u64) -> bool {
         self.step > 0 && number.is_multiple_of(self.step)
     }
 
-    /// Keeps half as many; returns the number of dropped ones.
+    /// Drops every second chunk. Returns the number of dropped ones.
     pub(super) fn thin_out(&mut self) -> usize {
         let before = self.chunks.len();
         if before <= 1 {
-            // There are more sites than chunks may be kept.
+            // There are more sites than chunks may be stored.
             *self = KeptChunks::new(false);
             return before;
         }
@@ -88,7 +89,7 @@ impl KeptChunks {
         before - self.chunks.len()
     }
 
-    /// Forgets reads and writes that turn out to be unknown.
+    /// Drops reads and writes that turn out to be unknown.
     pub(super) fn forget_accesses(&mut self) {
         let chunks = self.chunks.iter_mut();
         chunks.for_each(|chunk| chunk.accesses = None);

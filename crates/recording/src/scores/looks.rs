@@ -1,26 +1,29 @@
-//! Usage and useful lifetime of programs that report no accesses: estimates from blocks that were drawn by chance and
-//! watched.
+//! Usage and useful lifetime of programs that report no accesses, estimated from randomly selected
+//! blocks that were watched.
 //!
-//! A *look* is at one block, from before the program got it. Up to four of its words have watchpoints. A watchpoint
-//! fires once and is set again a while later, which is longer the older the block is. So for each word, the first
-//! access is known, and the last one is known to be within a certain time. Whatever remains unknown (the look was given
-//! up before the release, or the word was not watched for a while) makes a range: the score of the block is somewhere
-//! in it, whatever the program did. The estimate for a site is the middle of the mean range; its interval includes the
-//! range and the error by chance.
+//! A *look* watches one block, beginning before the program gets it. Up to four words of the block
+//! have watchpoints. A watchpoint fires once and is set again a while later; the older the block,
+//! the longer that takes. So for each word, the first access is known, and the last one is known to
+//! be within a certain time. Uncertainty remains if the look was given up before the release, or if
+//! the word was not watched for a while. It is expressed as a range that contains the score of the
+//! block, whatever the program did. The estimate for a site is the middle of the mean range. Its
+//! interval includes the range and the random error.
 //!
-//! A trap takes its time while the block lives. If the block would have lived for a few microseconds, most of its
-//! lifetime is spent in traps, and nothing is known about its active life.
+//! A trap takes its time while the block lives. If a block would otherwise live for only a few
+//! microseconds, most of its lifetime is spent in traps, and its active life remains unknown.
 //!
-//! A block of up to four words is seen completely. In a larger one, four words stand for the others, one in each
-//! quarter: a word counts as used if it is touched or lies between two that are. So the estimate of usage is that of
-//! the words themselves, which is less than the access interval if there are holes at its ends; and accesses to other
-//! words can only make the useful lifetime longer than estimated.
+//! A block of up to four words is seen completely. In a larger block, four words represent the
+//! others, one in each quarter. A word counts as used if it is touched or lies between two that
+//! are. So the estimate of usage is that of the words themselves, which is less than the access
+//! interval if there are holes at its ends. Accesses to other words can only make the useful
+//! lifetime longer than estimated.
 //!
-//! Words do not show how many of their bytes are used: at the ends of the access interval, up to seven unused ones of
-//! each count. So half of the looks are at a byte of each word or quarter, drawn by chance. If the bytes of the
-//! outermost words are used consecutively, the mean over such looks is the access interval to the byte; if they have
-//! holes, it is less. So the truth lies between the mean over looks at bytes and that over looks at words, and the
-//! interval of usage reaches from one to the other.
+//! Words do not show how many of their bytes are used. At the ends of the access interval, up to
+//! seven unused bytes count at each end. So half of the looks watch one random byte of each word or
+//! quarter. If the bytes of the outermost words are used consecutively, the mean over such looks is
+//! the access interval to the byte. If they have holes, it is less. So the truth lies between the
+//! mean over looks at bytes and the mean over looks at words, and the interval of usage reaches
+//! from one to the other.
 
 use std::fmt::Write;
 
@@ -29,32 +32,33 @@ pub const LOOKS_NOTE: &str = "looks";
 
 /// Bytes of a word.
 const WORD_BYTES: u64 = 8;
-/// Time before the release in which an access is the allocator's, which writes into the released block. The program's
-/// last access to a watched word is followed by its trap, which takes longer.
+/// Time before the release in which an access belongs to the allocator, which writes into the
+/// released block. The program's last access to a watched word is followed by its trap, which takes
+/// longer than this.
 const RELEASE_NS: u64 = 1000;
-/// Longest trap of a watchpoint, even in a virtual machine, where it costs most.
+/// Duration of the longest trap of a watchpoint, even in a virtual machine, where it costs most.
 const TRAP_NS: u64 = 50_000;
-/// Largest delay of an allocation's event after the look: they use different clocks.
+/// Maximum delay of an allocation's event after the look. They use different clocks.
 const CLOCKS_NS: u64 = 50_000;
 /// The 97.5 % quantile of the normal distribution.
 const QUANTILE: f64 = 1.96;
-/// Widest 95 % interval of a known score.
+/// Maximum width of the 95 % interval of a score that counts as known.
 pub const WIDEST: f64 = 0.2;
 
 /// A watched block. Times are nanoseconds since the attach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// The block.
+    /// Address of the block.
     pub address: u64,
-    /// Time just before the program got it.
+    /// Time just before the program got the block.
     pub at_ns: u64,
     /// End of the watch.
     pub until_ns: u64,
-    /// True if more than one thread accessed it.
+    /// True if more than one thread accessed the block.
     pub by_several: bool,
-    /// True if bytes were watched, not words: they are evidence for usage only.
+    /// True if bytes were watched instead of words. Such looks are evidence for usage only.
     pub of_bytes: bool,
-    /// Its watched words, or bytes.
+    /// The watched words or bytes of the block.
     pub words: Vec<LookWord>,
 }
 
@@ -65,13 +69,13 @@ const OF_BYTES: u64 = 2;
 /// A watched word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LookWord {
-    /// Its offset in the block.
+    /// Offset of the word in the block.
     pub offset: u64,
-    /// Times of its observed accesses, each with the time from which it was watched again.
+    /// Times of the observed accesses, each with the time from which the word was watched again.
     pub touches: Vec<(u64, u64)>,
 }
 
-/// Writes looks as text: a line for each.
+/// Formats looks as text, one on each line.
 pub fn looks_text(looks: &[Look]) -> String {
     let mut text = String::new();
     for look in looks {
@@ -125,20 +129,20 @@ fn look_of(line: &str) -> Option<Look> {
     })
 }
 
-/// Bounds of a block's numbers from a look.
+/// Bounds on the scores of a block from a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) size: f64,
-    /// Used bytes.
+    /// Bounds on the used bytes.
     pub(super) used: (f64, f64),
-    /// Active life divided by lifetime.
+    /// Bounds on active life divided by lifetime.
     pub(super) active: (f64, f64),
     pub(super) is_untouched: bool,
     /// True if bytes were watched.
     pub(super) of_bytes: bool,
 }
 
-/// Returns how many bytes of a block one of this many watched words or bytes stands for.
+/// Returns how many bytes of a block one of `parts` watched words or bytes represents.
 fn part_of(size: u64, part: usize, parts: usize) -> u64 {
     let words = size.div_ceil(WORD_BYTES);
     let begin = |part: usize| (part as u64 * words / parts as u64).saturating_mul(WORD_BYTES);
@@ -188,7 +192,7 @@ pub(super) fn outcome(look: &Look, size: u64, (start_ns, end_ns): (u64, u64)) ->
         |at: usize| touched[at] || (touched[..at].contains(&true) && touched[at..].contains(&true));
     let bytes_of = |at: usize| part_of(size, at, look.words.len()) as f64;
     let used = (0..touched.len()).filter(|&at| inside(at)).map(bytes_of);
-    // sum() of nothing is -0.
+    // The sum of no numbers is -0.
     let used = used.fold(0.0, |sum, bytes| sum + bytes);
     let most = if is_given_up { size as f64 } else { used };
     Some(Outcome {
@@ -205,7 +209,8 @@ pub(super) fn outcome(look: &Look, size: u64, (start_ns, end_ns): (u64, u64)) ->
 pub struct SampledScore {
     /// Middle of the possible range.
     pub value: f64,
-    /// Half the width of the interval, divided by 1.96: the standard error, if everything else is known.
+    /// Half the width of the interval, divided by 1.96. If everything else is known, this is the
+    /// standard error.
     pub error: f64,
     /// Low end of the interval.
     pub low: f64,
@@ -214,18 +219,18 @@ pub struct SampledScore {
 }
 
 impl SampledScore {
-    /// Returns the value, if it is known well enough.
+    /// Returns the value, if it is known with sufficient certainty.
     pub fn known(&self) -> Option<f64> {
         (self.high - self.low <= WIDEST).then_some(self.value)
     }
 }
 
-/// Findings about a site from looks.
+/// Results for a site from looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampledAccesses {
     /// Number of watched blocks.
     pub looks: u64,
-    /// Blocks that were watched to the end and not touched.
+    /// Number of blocks that were watched to the end and not touched.
     pub untouched: u64,
     /// Usage score.
     pub usage: SampledScore,
@@ -252,11 +257,12 @@ pub(super) fn sampled(outcomes: &[Outcome]) -> Option<SampledAccesses> {
     })
 }
 
-/// Returns the range left by two kinds of looks, one of which shows too little, if anything, and the other too much.
+/// Returns the range given by two kinds of looks. One of them shows too little, if it errs, and the
+/// other too much.
 fn between(little: Bounds, much: Bounds) -> SampledScore {
     let least = little.least.min(much.most);
     let most = much.most.max(little.least);
-    // The errors of the other ends say nothing about these.
+    // The errors at the other ends do not matter for these ends.
     Bounds {
         least,
         most,
@@ -295,8 +301,9 @@ impl Bounds {
 
 /// Returns the sum of numbers with ranges, divided by the sum of their weights.
 ///
-/// The standard error is that of a ratio (Cochran, "Sampling Techniques", 2.11). A few equal looks do not prove that
-/// all others are equal, so one of each extreme is added (Agresti and Coull, 1998, for shares).
+/// The standard error is that of a ratio (Cochran, "Sampling Techniques", 2.11). A few equal looks
+/// do not prove that all others are equal, so one of each extreme is added (Agresti and Coull,
+/// 1998, for shares).
 fn ratio(numbers: impl Iterator<Item = (f64, f64, f64)>) -> Option<Bounds> {
     let mut all: Vec<(f64, f64, f64)> = numbers.collect();
     let sum =

@@ -3,11 +3,12 @@
 use super::looks::*;
 use proptest::prelude::*;
 
-/// Accesses of a program to a word: nanoseconds since the allocation.
+/// Accesses of a program by word, in nanoseconds since the allocation.
 type Program = Vec<Vec<u64>>;
 
-/// Returns the watcher's view of a word: a watchpoint fires, is silent for a time that grows with the age, and is set
-/// again. The allocator writes into the first two words at the release.
+/// Returns the accesses to a word that watchpoints see. A watchpoint fires, is silent for a time
+/// that grows with the age, and is set again. At the release, the allocator writes into the first
+/// two words.
 fn watched(accesses: &[u64], release: u64, frees_into: bool) -> Vec<(u64, u64)> {
     let mut touches = Vec::new();
     let mut armed = 0;
@@ -43,7 +44,8 @@ fn look(program: &Program, offsets: &[usize], release: u64, until: u64) -> Look 
     }
 }
 
-/// A look at blocks whose bytes from one to another are accessed once each: at words, or at a byte of each.
+/// Returns looks at blocks whose bytes in a range are accessed once each. The looks watch words, or
+/// one byte of each word.
 fn look_at_bytes(
     size: u64,
     used: std::ops::Range<u64>,
@@ -79,7 +81,8 @@ fn look_at_bytes(
     }
 }
 
-/// Bytes are used consecutively: the interval holds their share to the byte, and is narrow if words are full.
+/// If bytes are used consecutively, the interval contains their share to the byte, and it is narrow
+/// if words are full.
 #[test]
 fn usage_is_known_to_the_byte() {
     let mut chance = Chance(7);
@@ -109,7 +112,8 @@ fn usage_is_known_to_the_byte() {
     }
 }
 
-/// A program that uses little of its outermost words: bytes show less than the truth, words more.
+/// The program uses little of its outermost words, so bytes show less than the truth, and words
+/// more.
 #[test]
 fn holes_make_usage_unknown() {
     let mut chance = Chance(11);
@@ -125,8 +129,8 @@ fn holes_make_usage_unknown() {
     assert_eq!(found.known(), None);
 }
 
-/// Returns the truth by the formulas: the share of bytes from the lowest to the highest accessed word, and the time
-/// from the first access to the last, divided by the lifetime.
+/// Returns the truth by the formulas: the share of bytes from the lowest to the highest accessed
+/// word, and the time from the first access to the last, divided by the lifetime.
 fn truth(program: &Program, release: u64) -> (f64, f64) {
     let touched: Vec<usize> = (0..program.len())
         .filter(|&at| !program[at].is_empty())
@@ -152,7 +156,8 @@ fn programs(words: impl Strategy<Value = usize>) -> impl Strategy<Value = (Progr
 }
 
 proptest! {
-    /// The truth about a completely watched block is always within the bounds, even if the look is given up.
+    /// The truth about a completely watched block is always within the bounds, even if the look is
+    /// given up.
     #[test]
     fn bounds_hold_the_truth((program, release) in programs(1..5usize), until in 0..300_000_000u64) {
         let all: Vec<usize> = (0..program.len()).collect();
@@ -164,14 +169,15 @@ proptest! {
         prop_assert!(seen.used.0 <= usage + 1e-9 && usage <= seen.used.1 + 1e-9, "{:?} {}", seen, usage);
         prop_assert!(seen.active.0 <= useful + 1e-9 && useful <= seen.active.1 + 1e-9, "{:?} {}", seen, useful);
         if until >= release {
-            // To the end: only the silence of a watchpoint leaves anything open.
+            // The look lasted to the end, so only silent times of a watchpoint leave uncertainty.
             prop_assert_eq!(seen.used.0, seen.used.1);
             prop_assert!(seen.active.1 - seen.active.0 < 0.03, "{:?}", seen);
             prop_assert_eq!(seen.is_untouched, usage == 0.0);
         }
     }
 
-    /// The usage of a larger block is never estimated above the truth by more than the part for which a word stands.
+    /// The usage of a larger block is never estimated above the truth by more than the part that a
+    /// word represents.
     #[test]
     fn a_part_never_shows_more((program, release) in programs(5..40usize), seed in any::<u64>()) {
         let quarter = |n: u64| {
@@ -208,7 +214,7 @@ proptest! {
     }
 }
 
-/// Random numbers: a linear congruential generator (Knuth's MMIX).
+/// Random numbers from a linear congruential generator (Knuth's MMIX).
 struct Chance(u64);
 
 impl Chance {
@@ -221,12 +227,13 @@ impl Chance {
     }
 }
 
-/// Sites with different kinds of blocks: in at least 95 of 100 runs the interval holds the complete truth, and the mean
-/// of the estimates is near it.
+/// The sites have different kinds of blocks. In at least 95 of 100 runs, the interval contains the
+/// complete truth, and the mean of the estimates is near it.
 #[test]
 fn intervals_hold_the_complete_truth() {
     let mut chance = Chance(3);
-    // Half of the blocks are never touched; only the first of four words; only at the start; all of it.
+    // A block is never touched, or only in the first of four words, or only at the start, or
+    // everywhere.
     let kinds: [fn(&mut Chance) -> Program; 4] = [
         |chance| match chance.below(2) {
             0 => vec![vec![]; 4],
@@ -279,7 +286,7 @@ fn intervals_hold_the_complete_truth() {
     }
 }
 
-/// A block that lived for four traps: its used words are known, but not for how long.
+/// The block lived for four traps. Its used words are known, but not for how long it was used.
 #[test]
 fn traps_say_nothing_of_lives_that_are_shorter() {
     let program = vec![vec![2_000], vec![30_000], vec![60_000], vec![90_000]];
@@ -311,7 +318,7 @@ fn few_looks_are_unknown() {
     let both = |count: usize| [vec![one; count], vec![of_bytes; count]].concat();
     assert_eq!(sampled(&both(5)).unwrap().usage.known(), None);
     assert_eq!(sampled(&both(60)).unwrap().usage.known(), Some(1.0));
-    // Words alone do not show how much of them is used.
+    // Words alone do not show how many of their bytes are used.
     assert_eq!(sampled(&[one; 60]).unwrap().usage.known(), None);
     assert_eq!(
         sampled(&[of_bytes; 60]).unwrap().useful_lifetime.known(),

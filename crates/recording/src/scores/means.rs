@@ -1,6 +1,6 @@
-//! From the scores of sites to that of a run.
+//! Combines the scores of sites to that of a run.
 
-/// Returns the geometric mean of numbers from 0 up; `None` without numbers.
+/// Returns the geometric mean of non-negative numbers; `None` without numbers.
 pub fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut count, mut logarithms) = (0u64, 0.0);
     for number in numbers {
@@ -13,7 +13,7 @@ pub fn geometric_mean(numbers: impl Iterator<Item = f64>) -> Option<f64> {
 /// Returns the variance of numbers around their arithmetic mean; `None` without
 /// numbers.
 pub fn variance(numbers: impl Iterator<Item = f64>) -> Option<f64> {
-    // Welford's method, which does not subtract large sums from each other.
+    // This is Welford's method, which does not subtract large sums from each other.
     let (mut count, mut mean, mut squares) = (0u64, 0.0, 0.0);
     for number in numbers {
         count += 1;

@@ -1,14 +1,16 @@
-//! Use of the heap by allocation site: the lifetime score of Byma and Larus ("Detailed Heap Profiling", ISMM 2018,
-//! section 4.1), and further findings from the order of allocations and releases.
+//! Use of the heap by allocation site: the lifetime score of Byma and Larus ("Detailed Heap
+//! Profiling", ISMM 2018, section 4.1), and further findings from the order of allocations and
+//! releases.
 //!
-//! The blocks of one call stack are its *chunks*. Sorted by the time of their allocation, they fall into
-//! *groups*: a chunk belongs to the group of the one before it unless more than a threshold lies between
-//! the two allocations. The score of a group is the mean lifetime of its chunks over the lifetime of the
-//! group, which lasts from its first allocation to its last release. The lifetime score of a site is the
-//! mean of the scores of its groups. A chunk that is live at the end lives until the end.
+//! The blocks of one call stack are its *chunks*. Sorted by the time of their allocation, they form
+//! *groups*: a chunk belongs to the group of its predecessor unless more than a threshold lies
+//! between the two allocations. The score of a group is the mean lifetime of its chunks divided by
+//! the lifetime of the group, which lasts from its first allocation to its last release. The
+//! lifetime score of a site is the mean of the scores of its groups. A chunk that is live at the
+//! end is taken to live until the end.
 //!
-//! Scores that depend on reads and writes of the blocks (usage, useful lifetime) need a program that reports
-//! them: see [`AccessSums`].
+//! Scores that depend on reads and writes of the blocks (usage, useful lifetime) need a program
+//! that reports them; see [`AccessSums`].
 //!
 //! # Time
 //!
@@ -43,7 +45,7 @@ pub use runs::GrowingRuns;
 pub(crate) use scorer::Scorer;
 pub(crate) use site::StackKinds;
 
-/// Largest distance in time between two allocations of one group.
+/// Maximum distance in time between two allocations of one group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GroupLimit {
     /// A share of the run time.
@@ -55,14 +57,14 @@ pub enum GroupLimit {
 /// Options of scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreOptions {
-    /// Largest distance in time between two allocations of one group.
+    /// Maximum distance in time between two allocations of one group.
     pub group: GroupLimit,
-    /// Most chunks that are kept one by one, for all sites together; 0 keeps none.
+    /// Maximum number of chunks that are stored one by one, for all sites together; 0 stores none.
     pub max_chunks: usize,
 }
 
 impl Default for ScoreOptions {
-    /// The threshold of the paper, and no chunks.
+    /// Uses the threshold of the paper, and stores no chunks.
     fn default() -> Self {
         Self {
             group: GroupLimit::Part(0.001),
@@ -72,7 +74,7 @@ impl Default for ScoreOptions {
 }
 
 impl ScoreOptions {
-    /// Keeps as many chunks as a page can show.
+    /// Stores as many chunks as a page can show.
     pub fn of_pictures() -> Self {
         Self {
             max_chunks: 1_000_000,
@@ -81,12 +83,12 @@ impl ScoreOptions {
     }
 }
 
-/// Findings about all sites that allocated in a window.
+/// Results for all sites that allocated in a window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScoredRun {
-    /// Largest distance in time between two allocations of one group, in nanoseconds.
+    /// Maximum distance in time between two allocations of one group, in nanoseconds.
     pub group_ns: u64,
-    /// Sites with allocations, ordered by their stack id.
+    /// Sites with allocations, sorted by their stack id.
     pub sites: Vec<ScoredSite>,
 }
 
@@ -101,12 +103,13 @@ impl ScoredRun {
         geometric_mean(self.of_accesses(AccessSums::usage))
     }
 
-    /// Returns the useful lifetime score of the run, in the same way.
+    /// Returns the useful lifetime score of the run: the geometric mean over the sites for which it
+    /// is known.
     pub fn useful_lifetime(&self) -> Option<f64> {
         geometric_mean(self.of_accesses(AccessSums::useful_lifetime))
     }
 
-    /// Combines a score of the sites for which it is known.
+    /// Combines a score over the sites for which it is known.
     pub fn of_accesses(
         &self,
         score: fn(&AccessSums) -> Option<f64>,
@@ -121,7 +124,7 @@ impl ScoredRun {
     }
 }
 
-/// Findings about one site.
+/// Results for one site.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScoredSite {
     /// Stack id.
@@ -130,56 +133,57 @@ pub struct ScoredSite {
     pub lifetime: f64,
     /// Groups of chunks.
     pub groups: u64,
-    /// Chunks allocated.
+    /// Number of allocated chunks.
     pub chunks: u64,
-    /// Their bytes.
+    /// Bytes of the chunks.
     pub bytes: u64,
-    /// Sum of their lifetimes in nanoseconds.
+    /// Sum of the chunks' lifetimes in nanoseconds.
     pub lifetimes_ns: u128,
     /// Size of the smallest chunk.
     pub smallest: u64,
     /// Size of the largest chunk.
     pub largest: u64,
-    /// Most chunks that were live at a time.
+    /// Maximum number of chunks that were live at one time.
     pub most_live: u64,
-    /// Most bytes that were live at a time.
+    /// Maximum bytes that were live at one time.
     pub most_live_bytes: u64,
     /// Chunks that came and went in loops.
     pub loops: Loops,
-    /// Blocks that the next one outgrew.
+    /// Blocks that were replaced by larger ones.
     pub runs: GrowingRuns,
-    /// Reads and writes of its chunks; `None` if unknown, because the module that allocates them does not report
-    /// them.
+    /// Reads and writes of the site's chunks; `None` if unknown, because the allocating module does
+    /// not report them.
     pub accesses: Option<AccessSums>,
-    /// Findings from looks at some of its chunks, if there were any.
+    /// Results of looks at some of the site's chunks, if there were any.
     pub sampled: Option<SampledAccesses>,
     /// Single chunks, if they were requested.
     pub kept: KeptChunks,
 }
 
-/// Groups whose chunks come and go one after the other: at least [`Loops::LEAST_CHUNKS`] of them, a score of at most
-/// [`Loops::HIGHEST_SCORE`], and a mean lifetime of at most [`Loops::LONGEST`] of the run time. Chunks that
-/// `realloc` exchanges for larger ones are left out: something that grows needs each of them.
+/// Groups whose chunks come and go one after the other. They have at least [`Loops::LEAST_CHUNKS`]
+/// chunks, a score of at most [`Loops::HIGHEST_SCORE`], and a mean lifetime of at most
+/// [`Loops::LONGEST`] of the run time. Chunks that `realloc` replaces by larger ones are left out,
+/// because an object that grows needs each of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loops {
     /// Number of such groups.
     pub groups: u64,
-    /// Their chunks.
+    /// Number of chunks in these groups.
     pub chunks: u64,
-    /// Sum of their lifetimes in nanoseconds.
+    /// Sum of these chunks' lifetimes in nanoseconds.
     pub lifetimes_ns: u128,
-    /// Sum over the groups of the most chunks that were live at a time. With reuse, that many would have been
-    /// enough.
+    /// Sum over the groups of the maximum number of live chunks. With reuse, this many chunks would
+    /// have sufficed.
     pub most_live: u64,
     /// Sum of the lengths of the groups, in nanoseconds.
     pub lasted_ns: u128,
 }
 
 impl Loops {
-    /// Fewest chunks of a loop that is worth a change.
+    /// Minimum number of chunks of a loop that is worth a change.
     pub const LEAST_CHUNKS: u64 = 100;
-    /// Highest score of a loop: at most a tenth of the chunks is live at a time.
+    /// Maximum score of a loop. At most a tenth of the chunks is live at one time.
     pub const HIGHEST_SCORE: f64 = 0.1;
-    /// Longest lifetime of a short-lived block, as a share of the run time.
+    /// Maximum lifetime of a short-lived block, as a share of the run time.
     pub const LONGEST: f64 = 0.01;
 }

@@ -1,35 +1,37 @@
-//! Runs of growing blocks: each is larger than the one before it and replaces it, like the blocks of a vector without
-//! `reserve`, or those of a chain of `realloc`.
+//! Runs of growing blocks. Each block is larger than its predecessor and replaces it, like the
+//! blocks of a vector without `reserve`, or those of a chain of `realloc`.
 //!
-//! If a site does not call `realloc`, a run belongs to one site and thread, and a block replaces the one before it if
-//! that one is released after the new one was allocated and before the next but one is. `realloc` replaces the block
-//! that the thread released just before, whichever site allocated that: a chain is followed from block to block, and
-//! each site has its own steps of it. So blocks that merely happen to grow are not a run.
+//! If a site does not call `realloc`, a run belongs to one site and thread. A block then replaces
+//! its predecessor if the predecessor is released after the new block was allocated and before the
+//! next one is. `realloc` replaces the block that the thread released just before, whichever site
+//! allocated that block. So a chain is followed from block to block, and each site has its own
+//! steps of the chain. Blocks that merely happen to grow are not a run.
 
 /// The runs of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrowingRuns {
-    /// Runs of at least [`GrowingRuns::LEAST_STEPS`] steps.
+    /// Number of runs of at least [`GrowingRuns::LEAST_STEPS`] steps.
     pub runs: u64,
-    /// Number of steps in them: outgrown blocks.
+    /// Number of steps in these runs. Each step replaces a block.
     pub steps: u64,
-    /// Bytes of the outgrown blocks: an upper bound on copied bytes.
+    /// Bytes of the replaced blocks, which are an upper bound on copied bytes.
     pub outgrown_bytes: u64,
-    /// Bytes among those in runs that grow by less than [`GrowingRuns::FACTOR`] per step.
+    /// Part of these bytes in runs that grow by less than [`GrowingRuns::FACTOR`] per step.
     pub slow_bytes: u64,
     /// Steps of the longest run.
     pub longest: u64,
-    /// First and last size of the run that outgrew the most bytes.
+    /// First and last size of the run that replaced the most bytes.
     pub from_to: (u64, u64),
-    /// Bytes that this run outgrew.
+    /// Bytes that this run replaced.
     most_outgrown: u64,
 }
 
 impl GrowingRuns {
-    /// Fewest steps of a run; fewer may be chance.
+    /// Minimum number of steps of a run. Fewer steps may be chance.
     pub const LEAST_STEPS: u64 = 3;
-    /// Growth per step from which growing is fine: on average, such runs copy about as much as the last block has,
-    /// however long it gets. Buffers of libraries grow by a half or double; sizes are rounded.
+    /// Growth per step from which growing is fine. On average, such runs copy about as many bytes
+    /// as the last block has, however long they get. Buffers of libraries grow by a half or double,
+    /// and sizes are rounded.
     pub const FACTOR: f64 = 1.4;
 
     /// Adds a site's part of a run.
@@ -52,7 +54,7 @@ impl GrowingRuns {
     }
 }
 
-/// Steps, and the bytes of the blocks that they outgrew.
+/// Number of steps, and the bytes of the blocks that they replaced.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
     count: u64,
@@ -66,7 +68,7 @@ impl Steps {
     }
 }
 
-/// Most sites of a chain; further ones get none of its steps.
+/// Maximum number of sites of a chain. Further sites get none of its steps.
 const MOST_SITES: usize = 8;
 
 /// A current chain of `realloc`.
@@ -79,7 +81,7 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Creates a chain for a block that is about to be outgrown.
+    /// Creates a chain for a block that is about to be replaced.
     pub fn of(size: u64) -> Chain {
         Chain {
             first_size: size,
@@ -87,7 +89,7 @@ impl Chain {
         }
     }
 
-    /// Adds a step: a site exchanges a block of one size for one of another.
+    /// Adds a step: a site replaces a block of one size by a block of another.
     pub fn step(&mut self, site: u32, from: u64, to: u64) {
         self.reached = to;
         self.all.add(from);
@@ -120,16 +122,17 @@ pub(super) struct Run {
     address: u64,
     size: u64,
     is_live: bool,
-    /// The block before the last one, if its release is still needed for the last one to replace it.
+    /// The block before the last one, if its release is still needed for the last one to replace
+    /// it.
     outgrown: Option<(u64, u64)>,
     first_size: u64,
-    /// Last certain size.
+    /// Last size that is certainly part of the run.
     reached: u64,
     steps: Steps,
 }
 
 impl Run {
-    /// Takes the next block of the site and thread.
+    /// Processes the next allocation of the site and thread.
     pub fn allocated(&mut self, address: u64, size: u64, runs: &mut GrowingRuns) {
         let is_pending = self.outgrown.is_some();
         let is_larger = self.address != 0 && size > self.size;
@@ -145,7 +148,8 @@ impl Run {
                 ..Run::default()
             };
             if is_next {
-                // The block before is still there, so this run ends; the next may begin with the last block.
+                // The previous block is still live, so this run ends. The next may begin with the
+                // last block.
                 self.outgrown = Some(last);
                 self.first_size = last.1;
                 self.reached = last.1;
@@ -154,7 +158,7 @@ impl Run {
         (self.address, self.size, self.is_live) = (address, size, true);
     }
 
-    /// Takes a release of a block of the site and thread.
+    /// Processes a release of a block of the site and thread.
     pub fn released(&mut self, address: u64) {
         if let Some((outgrown, size)) = self.outgrown
             && outgrown == address
@@ -196,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Two vectors that grow to 256 bytes, one after the other.
+    /// Two vectors grow to 256 bytes, one after the other.
     #[test]
     fn vectors_without_reserve_are_runs() {
         let mut site = Site::default();
@@ -234,7 +238,7 @@ mod tests {
         }
     }
 
-    /// One or two exchanges are not a run, and only a few sites are kept separate.
+    /// One or two replacements are not a run, and only a few sites are counted separately.
     #[test]
     fn chains_have_bounds() {
         let mut short = Chain::of(10);
@@ -275,7 +279,7 @@ mod tests {
     #[test]
     fn a_run_may_begin_with_the_last_block_of_another() {
         let mut site = Site::default();
-        // 8 stays, 16 to 128 grow.
+        // The block of size 8 stays, and 16 to 128 grow.
         site.allocate(1, 8);
         site.allocate(2, 16);
         for (address, size) in [(3, 32), (4, 64), (5, 128)] {

@@ -1,4 +1,4 @@
-//! Watches a ledger and scores its sites.
+//! Observes a ledger and scores its sites.
 
 use super::accesses::{AccessSums, Known};
 use super::groups::{GroupId, Groups};
@@ -16,15 +16,15 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
-/// Number of passes by which an event may be late: the ledger holds nothing back for longer.
+/// Number of passes by which an event may be late. The ledger holds nothing back for longer.
 const LATE_PASSES: usize = 17;
-/// Delay of the target's clock: a tick or two.
+/// Maximum delay of the target's clock: one or two ticks.
 const LATE_CLOCK_NS: u64 = 2 * LONGEST_TICK_NS;
 
-/// Happenings that are prefetched together, before they are counted.
+/// Number of events that are prefetched together, before they are counted.
 const TOGETHER: usize = 16;
 
-/// Latest time; later ones are damage.
+/// Latest valid time. Later ones are damage.
 const LATEST_NS: u64 = u64::MAX >> 8;
 
 /// Scores under construction.
@@ -39,18 +39,18 @@ pub(crate) struct Scorer {
     sites: Vec<Site>,
     live: FxHashMap<u64, Live>,
     under_way: FxHashMap<(u32, u16), Run>,
-    /// Chains by the address of the last block.
+    /// Chains by the address of their last block.
     chains: FxHashMap<u64, Box<Chain>>,
     threads: Threads,
     kept: usize,
     tick: Tick,
-    /// Ends of the last passes.
+    /// Times at which the last passes ended.
     passes: VecDeque<u64>,
     horizon_ns: u64,
 }
 
 impl Scorer {
-    /// Creates an empty scorer. `run_ns`: length of the run; `stacks`: see there.
+    /// Creates an empty scorer. `run_ns` is the length of the run. For `stacks`, see there.
     pub fn new(options: &ScoreOptions, run_ns: u64, stacks: StackKinds) -> Self {
         let part = |of_run: f64| (run_ns as f64 * of_run) as u64;
         let group_ns = match options.group {
@@ -70,7 +70,7 @@ impl Scorer {
         Self { looks, ..self }
     }
 
-    /// Begins the window: chunks from before it do not count.
+    /// Begins the window. Chunks from before the window do not count.
     pub fn begin(&mut self) {
         self.groups = Groups::new(self.groups.group_ns, self.groups.longest_ns);
         self.sites.clear();
@@ -85,7 +85,7 @@ impl Scorer {
     /// Sets the time of the following events.
     #[inline]
     pub fn at(&mut self, time_ns: u64) {
-        // No run is so long; a damaged file may hold any number.
+        // No run is that long. A damaged file may contain any number.
         let time_ns = time_ns.min(LATEST_NS);
         if time_ns != self.tick.time_ns() {
             self.end_tick(time_ns);
@@ -103,17 +103,18 @@ impl Scorer {
         self.add(Happening::Released(*block, by));
     }
 
-    /// Takes the reads and writes of a block; its release will carry this number.
+    /// Stores the reads and writes of a block whose release will carry this number.
     pub fn accesses(&mut self, number: u32, accesses: &Accesses) {
         self.known.will_be_released(number, accesses);
     }
 
-    /// Takes the reads and writes of a block that is live at the end.
+    /// Stores the reads and writes of a block that is live at the end.
     pub fn live_accesses(&mut self, accesses: &Accesses) {
         self.known.is_live(accesses);
     }
 
-    /// Takes this many blocks, at least one, that were allocated and released again one after the other.
+    /// Counts this many blocks, at least one, that were allocated and released again one after the
+    /// other.
     pub fn pairs(&mut self, block: &BlockOf, stack: u32, count: u64) {
         self.add(Happening::Pairs(*block, stack, count));
     }
@@ -125,7 +126,7 @@ impl Scorer {
         }
     }
 
-    /// Counts the events of one time. `next_ns`: time of the next ones.
+    /// Counts the events of one time. `next_ns` is the time of the next ones.
     fn end_tick(&mut self, next_ns: u64) {
         let spread = self.tick.spread(next_ns);
         let (mut next_ns, step_ns) = (spread.first_ns, spread.step_ns);
@@ -148,8 +149,9 @@ impl Scorer {
         self.tick.reuse(spread);
     }
 
-    /// Prefetches the chunks of a few happenings, none of which depends on another, so that the processor loads them at
-    /// the same time. Counting needs them one after the other, and then finds them in the cache.
+    /// Prefetches the chunks of a few events, none of which depends on another, so that the
+    /// processor loads them in parallel. Counting processes them one after the other, and then
+    /// finds them in the cache.
     fn ask_for(&self, happenings: &[Happening]) {
         for happening in happenings {
             let (Happening::Allocated(block, _) | Happening::Released(block, _)) = happening else {
@@ -161,8 +163,8 @@ impl Scorer {
         }
     }
 
-    /// Takes a thread's next event. `reallocated`: size of the block that `realloc` has returned. Returns the chain of
-    /// the outgrown block, and its size.
+    /// Processes a thread's next event. `reallocated` is the size of the block that `realloc` has
+    /// returned. Returns the chain of the replaced block, and its size.
     fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> Option<(Box<Chain>, u64)> {
         let Settled {
             mut release,
@@ -218,7 +220,7 @@ impl Scorer {
             thread: block.thread,
         };
         if let Some(old) = self.live.insert(block.address, live) {
-            // Its release was not seen or reported.
+            // The release of the old block was not seen or reported.
             let mut release = self.end(old, start_ns, false, None);
             release.chain = self.chains.remove(&block.address);
             self.settle(release, false);
@@ -229,7 +231,7 @@ impl Scorer {
         }
     }
 
-    /// Counts chunks of a site; returns the number of the first of them, and their group.
+    /// Counts chunks of a site. Returns the number of the first of them, and their group.
     fn count(&mut self, block: &BlockOf, stack: u32, start_ns: u64, chunks: u64) -> (u64, GroupId) {
         let at = block.site as usize;
         if at >= self.sites.len() {
@@ -253,8 +255,8 @@ impl Scorer {
         self.next_event(thread, None);
         let live = match self.live.entry(block.address) {
             Entry::Occupied(known) if known.get().site == block.site => known.remove(),
-            // It was allocated before the window, or a failed realloc, which ended its lifetime as a chunk, has brought
-            // it back.
+            // The block was allocated before the window, or a failed realloc, which ended its
+            // lifetime as a chunk, has brought it back.
             _ => return,
         };
         if let Some(run) = self.under_way.get_mut(&(live.site, live.thread)) {
@@ -286,7 +288,7 @@ impl Scorer {
         ChunkAccesses::new(accesses, lived)
     }
 
-    /// Ends the chunk's life; the caller must settle the result.
+    /// Ends the chunk's life. The caller must pass the result to [`Groups::settle`].
     fn end(
         &mut self,
         live: Live,
@@ -413,7 +415,7 @@ impl Scorer {
         }
     }
 
-    /// Ends the window: live chunks live until then.
+    /// Ends the window. Live chunks are taken to live until then.
     pub fn finish(mut self, to_ns: u64) -> ScoredRun {
         self.end_tick(to_ns);
         let mut live: Vec<(u64, Live)> = self.live.drain().collect();
@@ -446,7 +448,8 @@ impl Scorer {
             }
             sites.push(site.scored());
         }
-        // No program uses none of its blocks: it was linked to the runtime, but not compiled with the callbacks.
+        // No program uses none of its blocks. This one was linked to the runtime, but not compiled
+        // with the callbacks.
         let accessed = |sums: &AccessSums| sums.reads > 0 || sums.writes > 0;
         let mut known = sites.iter().filter_map(|site| site.accesses.as_ref());
         if !known.any(accessed) {

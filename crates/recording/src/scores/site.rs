@@ -46,9 +46,9 @@ pub(super) struct Site {
     pub most_live: u64,
     pub most_live_bytes: u64,
     pub runs: GrowingRuns,
-    /// True if its module reports reads and writes.
+    /// True if the site's module reports reads and writes.
     pub tells: bool,
-    /// True if its allocator writes zeros.
+    /// True if the site's allocator writes zeros.
     pub is_zeroed: bool,
     pub accesses: AccessSums,
     /// Outcomes of the watched blocks.
@@ -57,7 +57,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Creates a site without allocations. `keeps`: chunks are kept one by one.
+    /// Creates a site without allocations. `keeps` is true if chunks are stored one by one.
     pub fn of(stack: u32, kinds: &StackKinds, keeps: bool) -> Site {
         Site {
             stack,
@@ -78,7 +78,7 @@ impl Site {
         self.largest = self.largest.max(size);
     }
 
-    /// Returns the results, once its groups are closed.
+    /// Returns the results, after the site's groups are closed.
     pub fn scored(mut self) -> ScoredSite {
         self.kept.sort();
         ScoredSite {

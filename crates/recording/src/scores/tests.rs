@@ -1,11 +1,12 @@
-//! The scorer against a slow reference, written from the formulas, on random programs whose events arrive out of
-//! order.
+//! The scorer compared with a slow reference implementation of the formulas, on random programs
+//! whose events arrive out of order.
 
 use super::*;
 use memhook_ledger::{BlockOf, ReleaseBy};
 use proptest::prelude::*;
 
-/// One block, with times in nanoseconds. If `end_ns` is beyond the end of the run, it is never released.
+/// One block, with times in nanoseconds. If `end_ns` is beyond the end of the run, the block is
+/// never released.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     site: u32,
@@ -15,13 +16,14 @@ struct Block {
     size: u64,
 }
 
-/// A pass of the attacher.
+/// Time of a pass of the attacher.
 const PASS_NS: u64 = 1_000_000;
 const PASSES: u64 = 50;
 const END_NS: u64 = PASSES * PASS_NS;
 
-/// Returns the lifetime score of a site by the formulas of the paper: sort its chunks by allocation; take the mean
-/// lifetime of each group divided by the lifetime of the group; take the mean of that over the groups.
+/// Returns the lifetime score of a site by the formulas of the paper: sort its chunks by
+/// allocation, divide the mean lifetime of each group by the lifetime of the group, and take the
+/// mean of that over the groups.
 fn reference(blocks: &[Block], site: u32, group_ns: u64) -> (f64, u64) {
     let mut chunks: Vec<(u64, u64)> = blocks
         .iter()
@@ -49,7 +51,8 @@ fn reference(blocks: &[Block], site: u32, group_ns: u64) -> (f64, u64) {
     )
 }
 
-/// Returns the scores for these blocks, reported pass by pass, and in each pass thread by thread, in either order.
+/// Returns the scores for these blocks, reported pass by pass, and in each pass thread by thread,
+/// in either order.
 fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
     let mut scorer = Scorer::new(options, END_NS, Default::default());
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
@@ -99,7 +102,8 @@ fn scored(blocks: &[Block], options: &ScoreOptions) -> ScoredRun {
 }
 
 fn blocks() -> impl Strategy<Value = Vec<Block>> {
-    // Bursts: the start of a block depends on few choices, so that many are close to each other.
+    // Bursts: the start of a block is drawn from few values, so that many blocks are close to each
+    // other.
     let block = (
         0..3u32,
         0..4u16,
@@ -120,7 +124,7 @@ fn blocks() -> impl Strategy<Value = Vec<Block>> {
         }
     });
     prop::collection::vec(block, 1..120).prop_map(|mut blocks| {
-        // Events of one time would be moved apart, so each has a time of its own.
+        // Simultaneous events would be moved apart, so each gets its own time.
         let mut taken = std::collections::HashSet::new();
         for block in &mut blocks {
             while !taken.insert(block.start_ns) {
@@ -198,19 +202,20 @@ fn folded_pairs_are_a_loop() {
     let (folded, single) = (folded.finish(END_NS), single.finish(END_NS));
     assert_eq!(folded, single);
     let site = &folded.sites[0];
-    // 1000 chunks of 1 ns in 1999 ns.
+    // There are 1000 chunks of 1 ns in 1999 ns.
     assert!((site.lifetime - 1.0 / 1999.0).abs() < 1e-12);
     assert_eq!((site.groups, site.chunks, site.most_live), (1, 1000, 1));
     assert_eq!((site.loops.chunks, site.loops.most_live), (1000, 1));
     assert_eq!((site.kept.step, site.kept.chunks.len()), (4, 250));
 }
 
-/// Reallocations of one thread, one after the other: site, size of the new chunk (0: the chunk is released).
+/// Scores reallocations of one thread, one after the other. A step is a site and the size of the
+/// new chunk; 0 releases the chunk.
 fn reallocated(steps: impl Iterator<Item = (u32, u64)>) -> ScoredRun {
     exchanged(steps, true)
 }
 
-/// Like the function above, with `free` and `realloc` of nothing in place of one `realloc`.
+/// Like the function above, with `free` and `realloc` of a null pointer in place of one `realloc`.
 fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> ScoredRun {
     let stacks = StackKinds {
         reallocs: [100, 101].into_iter().collect(),
@@ -247,7 +252,7 @@ fn exchanged(steps: impl Iterator<Item = (u32, u64)>, by_realloc: bool) -> Score
     scorer.finish(END_NS)
 }
 
-/// Two places extend a list in turn: each of its chunks is short-lived, but none can be reused.
+/// Two places extend a list in turn. Each of its chunks is short-lived, but none can be reused.
 #[test]
 fn chains_of_realloc_are_no_loops() {
     let run = reallocated((1..5000).map(|step| (step as u32 % 2, 16 * step)));
@@ -262,7 +267,8 @@ fn chains_of_realloc_are_no_loops() {
     }
 }
 
-/// `free(p); p = realloc(NULL, n)` copies nothing, and could do with one block: a loop, however `n` grows.
+/// `free(p); p = realloc(NULL, n)` copies nothing, and one block would suffice. So it is a loop,
+/// however `n` grows.
 #[test]
 fn what_free_has_released_is_not_exchanged() {
     let run = exchanged((1..5000).map(|step| (0, 16 * step)), false);
@@ -307,7 +313,7 @@ fn chains_do_not_mix() {
     }
 }
 
-/// A new chain in each turn of a loop: of three chunks, two are steps of it.
+/// Each turn of a loop has a new chain. Of its three chunks, two are steps of the chain.
 #[test]
 fn chains_in_a_loop_are_a_loop() {
     let sizes = [(0, 10), (0, 20), (1, 30), (1, 0)];
@@ -317,12 +323,12 @@ fn chains_in_a_loop_are_a_loop() {
     };
     assert_eq!((first.chunks, first.loops), (2000, Loops::default()));
     assert_eq!((last.chunks, last.loops.chunks), (1000, 1000));
-    // Blocks of one size could have been one.
+    // Blocks of one size could have been one block.
     let run = reallocated((0..1000).map(|_| (0, 10)));
     assert_eq!(run.sites[0].loops.chunks, 1000);
 }
 
-/// More sites than chunks may be kept, and one with very many.
+/// There are more sites than chunks may be stored, and one site with very many chunks.
 #[test]
 fn the_number_of_kept_chunks_has_a_bound() {
     let blocks: Vec<Block> = (0..3000u64)

@@ -1,5 +1,5 @@
-//! The events of each thread, and the facts about a release that only the next of them reveals: whether `realloc` has
-//! exchanged the chunk for a larger one.
+//! The events of each thread. Only the next event of a thread reveals if `realloc` has replaced a
+//! released chunk by a larger one.
 
 use super::groups::GroupId;
 use super::runs::Chain;
@@ -10,9 +10,10 @@ pub(super) struct Release {
     pub group: GroupId,
     pub size: u64,
     pub lifetime_ns: u64,
-    /// True if `realloc` released it. A chunk released by `free` is not part of a chain, whatever comes next.
+    /// True if `realloc` released the chunk. A chunk released by `free` is not part of a chain,
+    /// whatever comes next.
     pub by_realloc: bool,
-    /// The chain of `realloc` that led to it.
+    /// The chain of `realloc` calls that led to the chunk.
     pub chain: Option<Box<Chain>>,
 }
 
@@ -34,8 +35,8 @@ struct Events {
 pub(super) struct Threads(Vec<Events>);
 
 impl Threads {
-    /// Takes a thread's next event, which completes the release before it. `reallocated`: size of the block, if the
-    /// event is a return of `realloc`.
+    /// Processes a thread's next event, which completes the release before it. `reallocated` is the
+    /// size of the block, if the event is a return of `realloc`.
     pub fn next_event(&mut self, thread: u16, reallocated: Option<u64>) -> Option<Settled> {
         let thread = usize::from(thread);
         if thread >= self.0.len() {
@@ -48,7 +49,7 @@ impl Threads {
         })
     }
 
-    /// Notes that the last event of a thread released a chunk.
+    /// Records that the last event of a thread released a chunk.
     pub fn released(&mut self, thread: u16, release: Release) {
         self.0[usize::from(thread)].unsettled = Some(release);
     }

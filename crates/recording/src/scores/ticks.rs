@@ -1,11 +1,12 @@
-//! Handling of events between two steps of the target's clock, which have one time: they are spread evenly over the
-//! tick.
+//! Events between two ticks of the target's clock have the same time. This module spreads them
+//! evenly over the tick.
 
 use memhook_ledger::{BlockOf, ReleaseBy};
 
-/// Longest step of the clock: it advances about once a millisecond, unless its resolution is higher.
+/// Maximum length of a tick. The clock advances about once a millisecond, unless its resolution is
+/// higher.
 pub(super) const LONGEST_TICK_NS: u64 = 1_000_000;
-/// Limit of the collected events, at which they are counted.
+/// Number of collected events at which they are counted.
 const MOST: usize = 1 << 16;
 
 /// A report of the ledger about blocks.
@@ -29,7 +30,7 @@ impl Happening {
 #[derive(Default)]
 pub(super) struct Tick {
     time_ns: u64,
-    /// Time for the next events to be spread: after those of the same time.
+    /// Time at which the next events are placed, after those of the same time.
     next_ns: u64,
     happenings: Vec<Happening>,
 }
@@ -50,14 +51,14 @@ impl Tick {
         self.happenings.clear();
     }
 
-    /// Adds an event; returns true if they must be spread now.
+    /// Adds an event. Returns true if the events must be spread now.
     #[inline]
     pub fn add(&mut self, happening: Happening) -> bool {
         self.happenings.push(happening);
         self.happenings.len() >= MOST
     }
 
-    /// Takes the collected events. `next_ns`: the time of the next ones.
+    /// Takes the collected events. `next_ns` is the time of the next ones.
     pub fn spread(&mut self, next_ns: u64) -> Spread {
         let happenings = std::mem::take(&mut self.happenings);
         let events: u64 = happenings.iter().map(Happening::events).sum();
@@ -76,7 +77,7 @@ impl Tick {
         }
     }
 
-    /// Takes the memory of spread events back, for the next ones.
+    /// Takes back the memory of spread events, for reuse.
     pub fn reuse(&mut self, mut spread: Spread) {
         spread.happenings.clear();
         self.happenings = spread.happenings;

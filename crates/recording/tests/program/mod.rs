@@ -1,6 +1,6 @@
-//! A program with several threads, as the drain reports it: allocations, releases on other threads,
-//! reallocations that move, stay and fail, unknown and unseen releases, rings that are drained late,
-//! passes without events.
+//! A program with several threads, as the drain reports it: allocations, releases in other threads,
+//! reallocations that move, stay and fail, unknown and unseen releases, rings that are drained
+//! late, and passes without events.
 
 #![allow(dead_code)]
 
@@ -128,7 +128,7 @@ impl Program {
                 self.publish(ring, Op::Release, address, 0, 0);
             }
             1 => {
-                // Released by an unhooked call.
+                // An unhooked call releases the block.
                 if let Some((address, class)) = self.take() {
                     self.free[class].push(address);
                 }
@@ -172,7 +172,7 @@ impl Program {
             for _ in 0..self.random.below(2 * events as u64 + 1) {
                 self.step();
             }
-            // The heads are read one after the other: an event may be taken although one that
+            // The heads are read one after the other, so an event may be taken although one that
             // happened before it is left for the next pass.
             for ring in 0..self.rings.len() {
                 let late = self.random.below(8) == 0;
@@ -203,7 +203,7 @@ impl Program {
     }
 }
 
-/// The calls of a reader, with runs of empty passes split like in `calls`.
+/// Collects the calls of a reader, with runs of empty passes split as in `calls`.
 #[derive(Default)]
 pub struct Collect(pub Vec<Call>);
 
@@ -221,7 +221,8 @@ impl Visitor for Collect {
     }
 }
 
-/// Returns calls in a reader's form: consecutive passes without events all have the last one's time.
+/// Returns calls in a reader's form, in which consecutive passes without events all have the last
+/// one's time.
 pub fn normalized(calls: &[Call]) -> Vec<Call> {
     let mut calls = calls.to_vec();
     for at in (1..calls.len()).rev() {
@@ -244,8 +245,8 @@ pub fn feed_ledger(calls: &[Call], ledger: &mut Ledger) {
     }
 }
 
-/// Feeds both, with a checkpoint after every pass whose number is a multiple of `every` (0: only
-/// when the writer wants one). Returns the times of the checkpoints.
+/// Feeds both the writer and the ledger. A checkpoint follows every pass whose number is a multiple
+/// of `every`; with 0, only if the writer wants one. Returns the times of the checkpoints.
 pub fn record(calls: &[Call], writer: &mut Writer, ledger: &mut Ledger, every: usize) -> Vec<u64> {
     let mut passes = 0;
     let mut times = Vec::new();
