@@ -1,9 +1,9 @@
-//! Prefetching: with many live blocks nearly every event misses the cache at its block's place and at its
-//! site. So events are collected, all their places are loaded, and only then are they applied: the
-//! processor waits for many of them at once, instead of one after the other.
+//! Prefetching: with many live blocks nearly every event misses the cache at its block's place and at its site. So
+//! events are collected, all their places are prefetched, and only then are the events applied: the processor waits for
+//! many cache lines concurrently, instead of one after the other.
 //!
-//! While the table fits into the cache this would only cost time, so it is switched on by the number of
-//! live blocks.
+//! While the table fits into the cache, prefetching would only cost time, so it is switched on by the number of live
+//! blocks.
 
 use crate::{Ledger, Observer};
 use memhook_abi::{Event, Op};
@@ -13,8 +13,8 @@ const BATCH: usize = 32;
 /// Live blocks (24 bytes and more each) from which prefetching pays.
 const MANY_BLOCKS: usize = 100_000;
 
-/// An event that is not applied yet. Its parts are written one by one: copying the whole right after
-/// composing it would wait for those stores.
+/// Event that is not applied yet. Its parts are written one by one: copying the whole right after composing it would
+/// wait for those stores.
 struct Collected {
     address: u64,
     size: u64,
@@ -48,7 +48,7 @@ impl<O: Observer> Ledger<O> {
     #[inline(always)]
     fn collect(&mut self, event: Event, size: u64, time_ns: u64) {
         self.map.expect(event.address);
-        // Even for a release, which has no stack: a branch on the kind of the event is unpredictable.
+        // This is done even for a release, which has no stack: a branch on the kind of the event is unpredictable.
         self.sites.expect_stack(event.stack);
         self.batch.events.push(Collected {
             address: event.address,

@@ -1,17 +1,17 @@
-//! A bound on the memory of a ledger: when it is reached, a sample of the blocks is kept.
+//! Bound on the memory of a ledger: when it is reached, a sample of the blocks is kept.
 //!
-//! Counts that are made on arrival stay exact: allocations and their bytes, even for each site. A release has only
-//! an address, so it can be counted at a site only if its block is kept. So from then on, sums of live blocks, and
-//! with them those of released ones, are estimates.
+//! Counts that are made on arrival stay exact: allocations and their bytes, even for each site. A release has only an
+//! address, so it can be counted at a site only if its block is kept. So from then on, sums of live blocks and of
+//! released blocks are estimates.
 //!
-//! Sites have half of the memory. When they fill it, allocations of further stacks are counted together.
+//! Sites get half of the memory. When they fill it, allocations with new stacks are counted together.
 
 use crate::entry::Entry;
 use crate::live_map::Place;
 use crate::thinning::{Estimate, Thinning};
 use crate::{Bounded, Ledger, Observer};
 
-/// Least bound on a ledger's memory: less would leave too few blocks for a sample of them.
+/// Smallest bound on a ledger's memory: a smaller one would leave too few blocks for a sample.
 pub const LEAST_BYTES: usize = 4 << 20;
 /// Memory of a site in a report under construction, in addition to its sums: rows, names of rows, order.
 const REPORT_BYTES: usize = 192;
@@ -67,7 +67,7 @@ impl<O: Observer> Ledger<O> {
         self.sites.bytes() + self.sites.len() * REPORT_BYTES + self.release_sites.bytes()
     }
 
-    /// Drops the excess, between rings and passes.
+    /// Drops the excess; called between rings and passes.
     pub(crate) fn look_at_memory(&mut self) {
         let Some(max) = self.options.max_bytes else {
             return;
@@ -98,7 +98,7 @@ impl<O: Observer> Ledger<O> {
         self.bound_reached.get_or_insert(now);
     }
 
-    /// Drops blocks until the table takes about half of this.
+    /// Drops blocks until the table takes about half of this many bytes.
     #[cold]
     fn thin(&mut self, bytes: usize) {
         let room = (bytes / 2 / ENTRY_BYTES) as f64;
@@ -106,7 +106,7 @@ impl<O: Observer> Ledger<O> {
         self.thin_to(thinning);
     }
 
-    /// Applies this rule.
+    /// Applies a thinning rule.
     pub(crate) fn thin_to(&mut self, thinning: Thinning) {
         if thinning.is_on() {
             self.reach_bound();
@@ -125,8 +125,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Returns true if a new block is kept. If not, it still ends the life of the known block at its address, as
-    /// any allocation there does.
+    /// Returns true if a new block is kept. If not, it still ends the life of the known block at its address, like any
+    /// allocation there.
     #[inline(never)]
     pub(crate) fn admit(&mut self, address: u64, sequence: u32, size: u64) -> bool {
         let pass = self.pass as u16;

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use std::ops::AddAssign;
 
-/// Most separate call stacks: some megabytes in addition to the ledger's own bound.
+/// Limit of the separate call stacks, which take some megabytes in addition to the ledger's own bound.
 const MAX_STACKS: usize = 100_000;
 
 /// Sums over timed calls.
@@ -15,7 +15,7 @@ pub struct CallTime {
     pub weight: f64,
     /// Time in counts or nanoseconds, weighted.
     time: f64,
-    /// Weighted squares of that.
+    /// Weighted sum of the squared times.
     squares: f64,
 }
 
@@ -24,7 +24,7 @@ pub struct CallTime {
 pub struct TimeTaken {
     /// Total, in the unit of the time.
     pub time: f64,
-    /// Estimated variance of that.
+    /// Estimated variance of the total.
     pub variance: f64,
     /// Number of timed calls.
     pub calls: u64,
@@ -70,7 +70,7 @@ impl CallTime {
         }
         let (mean, calls) = (self.time / self.weight, self.calls as f64);
         let spread = (self.squares / self.weight - mean * mean).max(0.0);
-        // A few equal calls say little about how others differ; one says nothing.
+        // A few equal calls say little about how others differ; a single one says nothing.
         let error = ((spread + mean * mean / calls) / calls).sqrt();
         (mean, error)
     }
@@ -85,8 +85,8 @@ impl CallTime {
         }
     }
 
-    /// Returns the share of these calls in `allocations`, whose timed calls are `all`: for allocations of a kind whose
-    /// number is unknown.
+    /// Returns the share of these calls in `allocations`, whose timed calls are `all`. Use it for a kind of allocations
+    /// whose number is unknown.
     pub fn share_of(&self, all: &CallTime, allocations: f64) -> TimeTaken {
         if self.weight <= 0.0 || all.weight <= 0.0 {
             return TimeTaken::default();
@@ -109,7 +109,7 @@ impl CallTime {
         (self.calls, self.weight, self.time, self.squares)
     }
 
-    /// Reads these numbers; they need not make sense.
+    /// Reads these numbers, which may be invalid.
     pub fn of_numbers((calls, weight, time, squares): (u64, f64, f64, f64)) -> CallTime {
         let sane = |number: f64| {
             if number.is_finite() {
@@ -138,7 +138,7 @@ impl CallTimes {
     /// Adds a timed call from a stack, with the number of calls that it stands for.
     pub fn add(&mut self, stack: u32, weight: f64, time: f64) {
         self.all.add(weight, time);
-        // The target chooses the numbers of stacks.
+        // The target chooses the stack ids.
         if self.by_stack.len() < MAX_STACKS || self.by_stack.contains_key(&stack) {
             self.by_stack.entry(stack).or_default().add(weight, time);
         }

@@ -1,9 +1,9 @@
-//! Addresses with blocks and releases that do not pair up yet.
+//! Addresses with blocks and releases that do not match yet.
 
 use crate::Ledger;
 use rustc_hash::FxHashMap;
 
-/// Passes after which unpaired events stay unpaired.
+/// Number of passes after which unmatched events stay unmatched.
 const SETTLE_PASSES: u32 = 2;
 /// More than `SETTLE_PASSES`, and a power of two: pass numbers may wrap.
 const LISTS: usize = 4;
@@ -39,7 +39,7 @@ impl Contests {
         }
     }
 
-    /// Forgets everything, now and from now on.
+    /// Forgets everything, and records nothing from now on.
     pub fn close(&mut self) {
         *self = Self {
             is_closed: true,
@@ -61,12 +61,12 @@ impl Contests {
         self.by_address.get(&address).map_or(0, |c| c.balance)
     }
 
-    /// Adds a block that was released by an unknown release.
+    /// Adds a block whose release is unknown.
     pub fn add_block(&mut self, address: u64, pass: u32) {
         self.change(address, 1, pass);
     }
 
-    /// Adds a release without a block that is known at this moment.
+    /// Adds a release whose block is unknown at this moment.
     pub fn add_release(&mut self, address: u64, pass: u32) {
         self.change(address, -1, pass);
     }
@@ -88,7 +88,7 @@ impl Contests {
         }
     }
 
-    /// Passes them to the shards that `of` names for their addresses; 0 is this one.
+    /// Moves the balances to the shards that `of` returns for their addresses; 0 is this one.
     pub fn divide(&mut self, others: &mut [Ledger], of: impl Fn(u64) -> usize) {
         let all = std::mem::replace(self, Self::new());
         if all.is_closed {

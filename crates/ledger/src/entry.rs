@@ -1,4 +1,4 @@
-//! An entry of the table of blocks: knowledge of one address, in 24 bytes.
+//! Entry of the table of blocks: the state of one address, in 24 bytes.
 //!
 //! ```text
 //! word 0:  bits  0..45  block address >> 3; an empty place is all zero
@@ -23,7 +23,7 @@ const AGED: u64 = 1 << 47;
 const SITE_MASK: u64 = (1 << 26) - 1;
 const SEQUENCE_MASK: u64 = (1 << 22) - 1;
 const SIZE_MASK: u64 = u32::MAX as u64;
-/// Age from which entries are marked as aged: old enough for every event that the ledger holds back.
+/// Age from which entries are marked as aged: larger than the delay of any event that the ledger holds back.
 pub(crate) const AGED_PASSES: i16 = 16;
 
 /// One place of the table. Its words are not an array: the compiler would keep that in memory.
@@ -66,8 +66,8 @@ impl Entry {
         )
     }
 
-    /// Turns an entry into that of a block that is gone without a seen release: it continues to protect what it
-    /// protected.
+    /// Turns the entry into that of a block that is gone without a seen release: it continues to protect against the
+    /// same events.
     #[inline]
     pub fn dead(self) -> Self {
         Self(self.0 & (ADDRESS_MASK | AGED), self.1 & !SITE_MASK, 0)
@@ -79,14 +79,14 @@ impl Entry {
         self
     }
 
-    /// Returns it marked as aged.
+    /// Returns the entry, marked as aged.
     #[inline]
     pub fn aged(mut self) -> Self {
         self.0 |= AGED;
         self
     }
 
-    /// Returns it marked as aged if it is old enough.
+    /// Returns the entry, marked as aged if it is old enough.
     #[inline]
     pub fn aged_by(self, pass: u16) -> Self {
         if !self.is_empty() && self.age(pass) >= AGED_PASSES {
@@ -100,13 +100,13 @@ impl Entry {
         self.0 == 0
     }
 
-    /// Returns [`key_of`] its address; 0 if it is empty.
+    /// Returns [`key_of`] the entry's address; 0 if the entry is empty.
     #[inline]
     pub fn key(self) -> u64 {
         self.0 & ADDRESS_MASK
     }
 
-    /// Returns its size in bytes, or `None` if that does not fit into an entry.
+    /// Returns the size in bytes, or `None` if it does not fit into an entry.
     #[inline]
     pub fn small_size(self) -> Option<u64> {
         let size = self.2 & SIZE_MASK;
@@ -133,7 +133,7 @@ impl Entry {
         (self.0 >> 48) as u16
     }
 
-    /// Returns it in the form for observers. Its size may be kept elsewhere.
+    /// Returns the entry in the form for observers. The size may be stored elsewhere.
     #[inline]
     pub fn with_size(self, size: u64) -> BlockOf {
         BlockOf {
@@ -173,7 +173,7 @@ impl Entry {
         self.0 & AGED != 0 || self.age(pass) >= 2
     }
 
-    /// Returns true if its number is too old for a comparison with those of this pass.
+    /// Returns true if the entry's sequence number is too old for a comparison with numbers of this pass.
     #[inline]
     pub fn is_old(self, pass: u16) -> bool {
         self.0 & AGED != 0 || self.age(pass) > 4

@@ -36,7 +36,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Creates exact numbers.
+    /// Creates an exact amount.
     pub fn exact(blocks: u64, bytes: u64) -> Estimate {
         Estimate {
             blocks: blocks as f64,
@@ -148,10 +148,10 @@ pub const MOST_LEVELS: u8 = 24;
 pub struct SampledAllocations {
     /// Estimator for samples of level 1.
     pub estimator: Estimator,
-    /// True if every recorded allocation is a sample; otherwise, those that were announced as such are.
+    /// True if every recorded allocation is a sample; otherwise only announced ones are.
     pub always: bool,
     /// End of the time in which every allocation was recorded, in nanoseconds since the attach; `None` if that time has
-    /// not ended, or its end was not noted.
+    /// not ended, or if its end is unknown.
     pub exact_until_ns: Option<u64>,
     /// Highest level that was announced, or that a sample has.
     coarsest: u8,
@@ -172,15 +172,15 @@ impl SampledAllocations {
         }
     }
 
-    /// Returns the largest mean distance of samples in bytes, if it may make anything an estimate.
+    /// Returns the largest mean distance of samples in bytes, if any sum may be an estimate.
     pub fn sample_bytes(&self) -> Option<u64> {
         let is_sampled = self.always || self.coarsest > 0;
         let coarsest = self.at(self.coarsest.max(1));
         coarsest.sample_bytes.filter(|_| is_sampled)
     }
 
-    /// Announces that allocations are samples of this level from now on: missed ones are unknown, even if no sample
-    /// hits.
+    /// Announces that allocations are samples of this level from now on. Missed ones are then unknown, even if no
+    /// sample hits.
     pub fn announce(&mut self, level: u8) {
         self.coarsest = self.coarsest.max(level.min(MOST_LEVELS));
     }
@@ -209,7 +209,7 @@ impl SampledAllocations {
         self.samples
     }
 
-    /// Counts `count` samples of one size and level. Returns the amount that they stand for.
+    /// Counts `count` samples of one size and level. Returns the estimated amount.
     #[inline]
     pub fn count_samples(&mut self, level: u8, size: u64, count: u64) -> Estimate {
         self.samples += count;
@@ -257,7 +257,7 @@ impl SampledAllocations {
         ))
     }
 
-    /// Completes an amount that was counted before it was known how rare the samples become.
+    /// Adds the variance for unhit memory to an amount that was counted before the rarest distance was known.
     #[inline]
     pub fn with_unhit(&self, amount: Estimate) -> Estimate {
         Estimate {
@@ -266,13 +266,13 @@ impl SampledAllocations {
         }
     }
 
-    /// Returns how many blocks this one stands for by sampling.
+    /// Returns how many blocks this one represents in the sample.
     #[inline]
     pub fn weight(&self, block: &LiveBlock) -> f64 {
         self.weight_of(block.sampling, block.size)
     }
 
-    /// Returns how many blocks one of this level and size stands for.
+    /// Returns how many blocks a block of this level and size represents.
     pub fn weight_of(&self, level: u8, size: u64) -> f64 {
         match level {
             0 => 1.0,
@@ -285,7 +285,7 @@ impl SampledAllocations {
 mod tests {
     use super::*;
 
-    /// xorshift64*, seeded: the runs are the same everywhere.
+    /// Returns a random number by xorshift64*; seeded, so that the runs are the same everywhere.
     fn unit(state: &mut u64) -> f64 {
         *state ^= *state >> 12;
         *state ^= *state << 25;
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(estimator.block(40).error_bytes(), None);
     }
 
-    /// Exact counts stay exact beside samples.
+    /// Exact counts stay exact when samples are added.
     #[test]
     fn exact_counts_and_samples_add_up() {
         let mut counts = SampledAllocations::new(Some(1000), false);
@@ -430,7 +430,7 @@ mod tests {
         }
     }
 
-    /// Nothing is added if nothing was missed, nor to samples of one distance.
+    /// Nothing is added if nothing was missed, nor for samples with a single distance.
     #[test]
     fn what_was_not_hit_counts_where_distances_change() {
         let mut counts = SampledAllocations::new(Some(256), false);

@@ -1,12 +1,11 @@
 //! Live blocks, allocation sites and sums, from the events of many threads.
 //!
-//! Feed a [`Ledger`] with consumer passes: [`begin_ring`](Ledger::begin_ring) and
-//! [`event`](Ledger::event) for each ring that has events, then [`end_pass`](Ledger::end_pass).
-//! Rings may come in any order, and the events of one address may be spread over rings in any way:
-//! the live set and all sums are exact as soon as everything has arrived (`order` has the rules and
-//! the proof).
+//! Feed a [`Ledger`] with consumer passes: [`begin_ring`](Ledger::begin_ring) and [`event`](Ledger::event) for each
+//! ring that has events, then [`end_pass`](Ledger::end_pass). Rings may come in any order, and the events of one
+//! address may be spread over rings in any way: the live set and all sums are exact as soon as everything has arrived
+//! (`order` has the rules and the proof).
 //!
-//! Not here: reading rings, symbols, output. A ledger does no I/O and cannot fail.
+//! This crate does not read rings, symbols or files. A ledger does no I/O and cannot fail.
 //!
 //! ```
 //! use memhook_abi::{Op, RawEvent};

@@ -28,9 +28,9 @@ const LEAST_PLACES_ALONE: usize = 1024;
 /// Places of the table below which it has several for each entry (`ROOMY`): that takes little memory, and
 /// searches are shorter.
 const ROOMY_PLACES: usize = 1 << 16;
-/// Places for each entry of such a small table.
+/// Places per entry in such a small table.
 const ROOMY: usize = 4;
-/// Places per 100 entries of a segment of a larger table, when it has just been made as large as it needs to be.
+/// Places per 100 entries of a segment of a larger table, right after it was resized.
 const PERCENT: usize = 144;
 /// Range of the addition to that, which differs by segment.
 const PERCENT_MORE: usize = 32;
@@ -66,9 +66,9 @@ pub(crate) struct LiveMap {
     capacity: usize,
     /// Sizes that do not fit into an entry, by address.
     large: FxHashMap<u64, u64>,
-    /// Rule for the blocks that are kept. Segments that were not rebuilt since may still hold others.
+    /// Rule for the blocks that are kept. Segments that were not rebuilt since its last change may contain others.
     thinning: Thinning,
-    /// Number of segments, from the first on, that are still to be rebuilt for that.
+    /// Number of segments, from the first on, that must still be rebuilt for the rule.
     unshed: usize,
 }
 
@@ -156,7 +156,8 @@ impl LiveMap {
         self.unshed > 0
     }
 
-    /// Returns an entry as if all excess blocks had been dropped at once: a block's event still protects what it did.
+    /// Returns an entry as if all excess blocks had been dropped immediately; it still protects against the same
+    /// events.
     #[inline]
     fn as_kept(&self, entry: Entry) -> Entry {
         if !self.thinning.is_on() || entry.is_empty() {
@@ -268,8 +269,8 @@ impl LiveMap {
     /// `None` at the end, which is the only position that is not a `u32`.
     ///
     /// A walk follows the window hashes, read from their lowest bit on. Both halves of a split segment stay in its part
-    /// of that order, so a walk sees no entry twice. Nor does it if the table was divided meanwhile and its segments
-    /// are larger than they were: it leaves out what comes before the position.
+    /// of that order, so a walk sees no entry twice. If the table was divided meanwhile and its segments are larger,
+    /// entries before the position are skipped.
     pub fn live_from(&self, position: u64) -> Option<(usize, impl Iterator<Item = Entry>, u64)> {
         if position > u64::from(u32::MAX) {
             return None;
@@ -294,7 +295,7 @@ impl LiveMap {
         live.filter(|e| e.is_alive() && self.as_kept(*e).is_alive())
     }
 
-    /// Passes entries to the maps of the shards that `of` names for their addresses; 0 is this one.
+    /// Moves entries to the shards that `of` returns for their addresses; 0 is this one.
     pub fn divide(&mut self, others: &mut [Ledger], pass: u16, of: impl Fn(u64) -> usize) {
         let old = std::mem::replace(self, Self::new());
         let others = others.iter_mut().map(|other| &mut other.map);

@@ -1,25 +1,25 @@
 //! Mappings of the process, by the observed calls of `mmap` and its relatives.
 //!
-//! A mapping is a block in a ledger of its own. It differs from a block of malloc in that calls are about ranges
-//! of addresses: one may unmap the middle of a mapping, or several mappings at once. So the present pieces are
-//! kept by address, and a call cuts those that it meets. The rest of a piece keeps its call stack and its age.
+//! A mapping is a block in a ledger of its own. It differs from a block of malloc in that calls are about ranges of
+//! addresses: one may unmap the middle of a mapping, or several mappings at once. So the present pieces are kept by
+//! address, and a call cuts the pieces that it overlaps. The rest of a piece keeps its call stack and its age.
 //!
 //! # Order
 //!
-//! The hook numbers each call that unmaps or replaces something, before it calls the kernel, and each new
-//! mapping carries the number that was current when the kernel had answered (`mappings.hpp`). So a mapping with
-//! number *v* is younger than the calls numbered up to *v*, and older than all others. Events come in passes:
-//! whatever happened before an event of pass *k* has arrived by the end of pass *k + 1*. A new mapping is
-//! entered at once and takes the place of older ones. An unmapping waits for one pass, so that the mappings that
-//! it is about have arrived, and then cuts those that are older than it. It may come late, because it is
-//! published after the call: mappings made there since have a number that is not lower, and stay.
+//! The hook numbers each call that unmaps or replaces something, before it calls the kernel, and each new mapping
+//! carries the number that was current when the kernel had answered (`mappings.hpp`). So a mapping with number *v* is
+//! younger than the calls numbered up to *v*, and older than all others. Events come in passes: whatever happened
+//! before an event of pass *k* has arrived by the end of pass *k + 1*. A new mapping is entered at once and takes the
+//! place of older ones. An unmapping waits for one pass, so that the mappings that it is about have arrived, and then
+//! cuts those that are older than it. It may come late, because it is published after the call: mappings made there
+//! since have a number that is not lower, and stay.
 
 use crate::{Ledger, LedgerOptions, Totals};
 use memhook_abi::{Event, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Memory whose contents the program has given back to the system, and which stays mapped.
+/// Memory whose contents the program has discarded, and which stays mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
     /// Calls of madvise(2) with MADV_DONTNEED or MADV_FREE.
@@ -45,7 +45,7 @@ pub struct MappingChange {
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     end: u64,
-    /// Begin of the whole mapping.
+    /// Start of the whole mapping.
     origin: u64,
     stack: u32,
     number: u32,
@@ -55,7 +55,7 @@ struct Piece {
 
 struct Unmapping {
     start: u64,
-    /// Its length; 0 for everything attached at `start`.
+    /// Number of bytes; 0: everything that was attached at `start` (shmdt(2)).
     bytes: u64,
     number: u32,
     tid: u32,
@@ -70,7 +70,7 @@ pub struct MappingLedger {
     /// Counter of the ledger's events, which come in order.
     order: u32,
     tid: u32,
-    /// Thread that the ledger knows for the current events of this pass.
+    /// Thread that the ledger knows for the present events of this pass.
     told_tid: Option<u32>,
     sums: Totals,
     discarded: Discarded,
@@ -197,7 +197,7 @@ impl MappingLedger {
         let number = event.sequence;
         let older = |piece: &Piece| !is_before(number, piece.number);
         self.cut(&range, time_ns, &older);
-        // Remaining pieces there are younger: another thread's event has come first.
+        // Remaining pieces in the range are younger: another thread's event has come first.
         let mut at = range.start;
         let younger: Vec<Range<u64>> = self.overlapping(&range);
         for hole in younger

@@ -8,7 +8,7 @@ use crate::{BlockOf, CountedSite, Observer, ReleaseBy};
 use memhook_abi::Accesses;
 use std::collections::HashMap;
 
-/// Gets a call for each block that comes, goes or is reallocated, in the order in which the ledger learns of it.
+/// Receiver of a call for each block that comes, goes or is reallocated, in the order in which the ledger learns of it.
 pub trait Blocks {
     /// Sets the time of the following events, in nanoseconds since the attach.
     fn at(&mut self, _time_ns: u64) {}
@@ -33,7 +33,7 @@ pub struct Moves<B> {
     blocks: B,
     /// Returns true if a stack is one of `realloc`.
     is_realloc: Box<dyn FnMut(u32) -> bool + Send>,
-    /// Blocks that `realloc` has released, by thread, as long as that thread has allocated nothing since.
+    /// Blocks that `realloc` has released, by thread, until the thread's next allocation.
     open: HashMap<u16, (BlockOf, ReleaseBy)>,
     /// The stack of each site.
     stacks: Vec<u32>,
@@ -74,7 +74,7 @@ impl<B: Blocks> Moves<B> {
         }
     }
 
-    /// Turns a pending reallocation of this thread into a mere release.
+    /// Turns a pending reallocation of this thread into a plain release.
     fn close(&mut self, thread: u16) {
         if let Some((old, by)) = self.open.remove(&thread) {
             self.tell_released(&old, Some(by));
@@ -82,7 +82,7 @@ impl<B: Blocks> Moves<B> {
     }
 
     /// Handles a new block at an address that another thread's unfinished `realloc` has released. The old block is gone
-    /// in any case, and the allocation of that `realloc` is reported on its own.
+    /// in any case, and the allocation of that `realloc` is reported separately.
     fn close_at(&mut self, block: &BlockOf) {
         if self.open.is_empty() {
             return;

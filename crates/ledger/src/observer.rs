@@ -37,16 +37,17 @@ pub struct ReleaseBy {
     pub thread: u16,
     /// True if `realloc` released it, to return another block in its place.
     pub by_realloc: bool,
-    /// Number in place of a size in the release's event: the reader's number of the block's reads and writes; 0 if
-    /// unknown.
+    /// Number in place of a size in the release's event: identifies the reader's record of the block's reads and
+    /// writes; 0 if unknown.
     pub accesses: u32,
 }
 
-/// Gets a call for each block that comes and goes, in the order in which the ledger learns of it.
+/// Receiver of a call for each block that comes and goes, in the order in which the ledger learns of it.
 ///
 /// `()` observes nothing and costs nothing.
 pub trait Observer {
-    /// True if it observes nothing, so that the order in which the ledger learns of blocks does not matter.
+    /// True for an observer that observes nothing, so that the order in which the ledger learns of blocks does not
+    /// matter.
     const IS_NONE: bool = false;
     /// Sets the time of the following events to `time_ns`, nanoseconds since the attach.
     #[inline(always)]
@@ -83,15 +84,16 @@ pub trait Observer {
     /// More bytes are live now than before in this pass.
     #[inline(always)]
     fn maximum(&mut self) {}
-    /// Reports the reads and writes of a block; its release, which comes later, carries this number
+    /// Reports the reads and writes of a block. Its release, which comes later, has this number
     /// ([`ReleaseBy::accesses`]).
     #[inline(always)]
     fn accesses(&mut self, _number: u32, _accesses: &Accesses) {}
     /// Reports the reads and writes of a block that is live at the end.
     #[inline(always)]
     fn live_accesses(&mut self, _accesses: &Accesses) {}
-    /// A pass has ended. `most_bytes`: the most live bytes of the pass, counted as for
-    /// [`Totals::peak_live_bytes`](crate::Totals); `within`: they were live at the last [`Observer::maximum`], not now.
+    /// Ends a pass. `most_bytes`: highest number of live bytes in the pass, counted as for
+    /// [`Totals::peak_live_bytes`](crate::Totals). `within`: true if that was at the last [`Observer::maximum`], false
+    /// if it is now.
     #[inline(always)]
     fn end_pass(&mut self, _now_ns: u64, _most_bytes: u64, _within: bool) {}
 }

@@ -351,8 +351,8 @@ impl<O: Observer> Ledger<O> {
         }
     }
 
-    /// Applies blocks that were allocated and released before anything else happened to them. They leave nothing
-    /// behind, so their place in the order does not matter, but they show that the address was free.
+    /// Applies blocks that were allocated and released before anything else happened to them. They leave no state, so
+    /// their place in the order does not matter, but they show that the address was free.
     fn pairs(&mut self, event: Event, size: u64, time_ns: u64) {
         let (address, pass, count) = (event.address, self.pass as u16, u64::from(event.sequence));
         if count == 0 {

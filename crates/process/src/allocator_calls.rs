@@ -25,7 +25,7 @@ pub struct AllocatorCalls {
 /// An allocator built on another one, which it does not call for small blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// An exported function that identifies it.
+    /// Exported function that identifies it.
     mark: &'static str,
     /// Value of the environment variable that turns it off; with the suffix `_debug` it has additional checks.
     avoided_by: &'static str,
@@ -40,7 +40,7 @@ static POOLS: [Pool; 1] = [Pool {
 }];
 
 impl Pool {
-    /// Returns true if the process was started without it.
+    /// Returns true if the process was started without the pool.
     pub fn is_avoided(&self, pid: i32) -> bool {
         has_variable(pid, |variable| {
             let behind = variable.strip_prefix(self.avoided_by.as_bytes());
@@ -83,8 +83,8 @@ impl AllocatorCalls {
     }
 }
 
-/// Counts the calls in a file; the slots of `wanted` functions are hooked. A library that exports `malloc` is an
-/// allocator itself, and its internal calls do not matter.
+/// Counts the calls in a file; the slots of `wanted` functions are hooked. A library that exports `malloc` is itself an
+/// allocator, so its internal calls are not counted.
 pub fn allocator_calls(
     bytes: &[u8],
     is_main: bool,

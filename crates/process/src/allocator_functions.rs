@@ -1,6 +1,7 @@
 //! Functions of allocators that are part of a module, found by its symbols.
 //!
-//! Calls to them from inside the module go through no slot. So this tells where they are, but not how to trace them.
+//! Calls of them from inside the module go through no slot. This module finds the functions; it does not decide how to
+//! trace them.
 
 use crate::ModuleImage;
 use goblin::elf::section_header::SHT_SYMTAB;
@@ -22,8 +23,8 @@ pub struct AllocatorFunction {
     pub svma: u64,
     /// Size in bytes; 0 if the symbol does not state it.
     pub size: u64,
-    /// Id of the hooked function that it is an instance of, without its allocator's prefix. `None` for those of Rust's
-    /// compiler, which call another one.
+    /// Id of the hooked function that it implements, ignoring its allocator's prefix. `None` for the functions of
+    /// Rust's compiler, which call another one.
     pub hooked: Option<usize>,
 }
 
@@ -52,8 +53,8 @@ struct Named<'a> {
     size: u64,
 }
 
-/// Finds the functions in a file; of several names for one function, the plainest. Without a symbol table, only
-/// exported functions are found.
+/// Finds the functions in a file. If a function has several names, the plainest one is used. Without a symbol table,
+/// only exported functions are found.
 pub fn allocator_functions(bytes: &[u8]) -> Vec<AllocatorFunction> {
     let Ok(elf) = Elf::parse(bytes) else {
         return Vec::new();
@@ -76,8 +77,8 @@ pub fn allocator_functions(bytes: &[u8]) -> Vec<AllocatorFunction> {
     among(&named.collect::<Vec<_>>())
 }
 
-/// Returns the functions of a loaded module that may be called without a slot of another module: all in an executable,
-/// and those that a library does not export. Only the symbol table is read, and only if it contains any.
+/// Returns the functions of a loaded module that may be called without a slot of another module: all of an executable,
+/// and those that a library does not export. Reads only the symbol table, and only if that names such functions.
 pub fn own_allocator_functions(module: &ModuleImage) -> Vec<AllocatorFunction> {
     let table = SymbolTable::read(&|offset, most| module.bytes.at(offset, most));
     let mut found = table.map_or_else(Vec::new, |table| table.allocator_functions());
@@ -96,7 +97,7 @@ struct SymbolTable<'a> {
 /// Upper bound for the symbols of any program.
 const MOST_SYMBOL_BYTES: usize = 512 << 20;
 
-/// Returns true if a program contains the functions of an allocator, like a static one that has not been stripped.
+/// Returns true if a program contains the functions of an allocator, like a static program that has not been stripped.
 pub(crate) fn has_own_allocator(file: &File) -> bool {
     let size = file.metadata().map_or(0, |metadata| metadata.len());
     let read = |offset: usize, most: usize| {
@@ -144,7 +145,7 @@ impl<'a> SymbolTable<'a> {
     }
 
     fn allocator_functions(&self) -> Vec<AllocatorFunction> {
-        // Nearly all programs have none, which this shows at once.
+        // Nearly all programs have no allocator, which these names show immediately.
         let mut marks = [b"malloc\0".as_slice(), b"_Znwm\0", b"mallocx\0"].into_iter();
         if marks.any(|name| memchr::memmem::find(&self.names, name).is_some()) {
             among(&self.functions())
@@ -213,7 +214,7 @@ fn is_code(symbol: &sym::Sym) -> bool {
     matches!(symbol.st_type(), sym::STT_FUNC | sym::STT_GNU_IFUNC)
 }
 
-/// Returns the allocator that a function belongs to, if any, and the hooked function that it is an instance of.
+/// Returns the allocator that a function belongs to, if any, and the hooked function that it implements.
 fn owner(
     name: &str,
     of_plain: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! C library of a process: which one it is, where it is, and which parts of its code must not be interrupted.
+//! C library of a process: its kind, its address, and the parts of its code that must not be interrupted.
 //!
 //! It is recognized by the modules that the loader has loaded and by its exports, never by the name of a file, because
 //! a program may map any file, at any address, under any name.
@@ -28,7 +28,7 @@ const GLIBC_LOADER: &str = "ld-linux";
 /// Function with which a C library starts programs.
 const START: &str = "__libc_start_main";
 
-/// C library that a process runs on: that of the program's own namespace (dlmopen(3)).
+/// C library of a process: that of the program's own namespace (dlmopen(3)).
 pub struct CLibrary {
     /// Kind of the library.
     pub kind: CLibraryKind,
@@ -133,8 +133,8 @@ fn is_musl(module: &ModuleImage) -> bool {
     module.is_loader && module.is_libc
 }
 
-/// Returns true for a loader separate from the C library. The name matters if the loader of the process could
-/// temporarily not be read.
+/// Returns true for a loader separate from the C library. The name is used if the loader of the process could not be
+/// read at that moment.
 fn is_loader(module: &ModuleImage) -> bool {
     let is_named_so = |soname: &String| soname.starts_with(GLIBC_LOADER);
     let has_its_name = module.facts.soname.as_ref().is_some_and(is_named_so);
@@ -173,7 +173,7 @@ pub fn loader_ranges(modules: &[ModuleImage]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Meaning of a frame in a module for a thread that shall call the loader.
+/// Role of a frame's module for a thread that must call the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModulePart {
     /// Code of the program, or of a library that takes no part in loading and allocating.
@@ -182,8 +182,8 @@ pub enum ModulePart {
     Glibc,
     /// musl, which is its own loader and allocates while it holds its own lock.
     Musl,
-    /// The loader, the unwinder, and every library that replaces a function called during loading, or that calls the
-    /// loader: all of them may hold locks that loading needs.
+    /// The loader, the unwinder, and every library that replaces a function called during loading or that calls the
+    /// loader. All of them may hold locks that loading needs.
     Locking,
 }
 
@@ -191,7 +191,7 @@ pub enum ModulePart {
 const UNWINDER: &str = "libgcc_s.so.1";
 
 /// Functions that the loader calls by name (`__rtld_malloc_init_real` in glibc's elf/dl-minimal.c), or that call it. A
-/// library with one of them may hold a lock of its own during the call.
+/// library with one of them may hold its own lock during the call.
 const AROUND_LOADING: [&str; 9] = [
     "malloc",
     "calloc",
@@ -204,7 +204,7 @@ const AROUND_LOADING: [&str; 9] = [
     "dl_iterate_phdr",
 ];
 
-/// Returns the part that a module is.
+/// Returns the role of a module.
 pub fn module_part(module: &ModuleImage) -> ModulePart {
     let facts = &module.facts;
     if is_musl(module) {
@@ -226,9 +226,9 @@ fn stands_in(facts: &ModuleFacts) -> bool {
     names.any(|name| facts.exported(name).is_some())
 }
 
-/// System call wrappers of glibc in which a thread sleeps and holds no lock of the C library, on any path through them.
-/// Waits on a futex are those for conditions and semaphores: waits for a mutex, the end of another thread or the like
-/// may happen inside the C library.
+/// System call wrappers of glibc in which a thread sleeps and, on any path through them, holds no lock of the C
+/// library. Of the waits on a futex, only those for conditions and semaphores are listed: the C library itself waits
+/// for mutexes, for the end of other threads and similar events.
 pub const WAITING: &[&str] = &[
     "accept",
     "accept4",
@@ -307,7 +307,7 @@ pub const WAITING: &[&str] = &[
     "writev",
 ];
 
-/// Functions among them that end in a jump to a function without a name of its own.
+/// Functions of that list that end in a jump to a function without a symbol.
 pub const WAITING_ELSEWHERE: &[&str] = &["sem_clockwait", "sem_timedwait", "sem_wait"];
 
 /// Exported functions at the beginning of a thread's stack in glibc.

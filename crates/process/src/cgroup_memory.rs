@@ -13,17 +13,17 @@ pub struct MemoryLevel {
     pub path: PathBuf,
     /// Limit in bytes; for the machine, its whole memory.
     pub limit: u64,
-    /// Number of bytes still available, including page cache that can be dropped at once.
+    /// Bytes still available, including page cache that can be dropped immediately.
     pub free: u64,
 }
 
 impl MemoryLevel {
-    /// Returns the number of bytes in use that cannot be dropped at once.
+    /// Returns the bytes in use that cannot be dropped immediately.
     pub fn used(&self) -> u64 {
         self.limit.saturating_sub(self.free)
     }
 
-    /// Returns their share of the limit.
+    /// Returns the used share of the limit.
     pub fn share(&self) -> f64 {
         self.used() as f64 / self.limit.max(1) as f64
     }
@@ -34,7 +34,7 @@ impl MemoryLevel {
     }
 }
 
-/// Writes where the free memory is, as the continuation of an amount: "is left in the memory cgroup
+/// Writes the place of the free memory, as the continuation of an amount: "is left in the memory cgroup
 /// /sys/fs/cgroup/x".
 impl fmt::Display for MemoryLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +51,7 @@ impl fmt::Display for MemoryLevel {
 pub struct CgroupMemory {
     /// Groups with a limit, the process's own first.
     pub levels: Vec<MemoryLevel>,
-    /// Directory of its own group, if it has a visible one for memory.
+    /// Directory of the process's own group, if it has a visible one for memory.
     group: Option<PathBuf>,
 }
 
@@ -121,7 +121,7 @@ impl CgroupMemory {
             .min_by_key(|level| level.free)
     }
 
-    /// Returns the levels as they are now. If none of them has a limit, the machine is the only level.
+    /// Returns the present levels. If no group has a limit, the machine is the only level.
     pub fn now(&self) -> Vec<MemoryLevel> {
         let level = |directory: &Path| {
             let versions = [Version::One, Version::Two].into_iter();
@@ -147,7 +147,7 @@ impl CgroupMemory {
         levels.max_by(|a, b| a.share().total_cmp(&b.share()))
     }
 
-    /// Returns the number of processes of its own group that were killed because it was out of memory.
+    /// Returns the number of processes of its own group that the kernel killed for lack of memory.
     pub fn kills(&self) -> Option<u64> {
         let group = self.group.as_ref()?;
         ["memory.events", "memory.oom_control"]
@@ -242,7 +242,7 @@ impl Version {
         }
     }
 
-    /// Returns the limit of one group: the lowest of several.
+    /// Returns the limit of one group: the lowest of its limits.
     fn level(self, directory: &Path) -> Option<MemoryLevel> {
         let usage = number(&directory.join(self.usage()))?;
         let stat = directory.join("memory.stat");
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A directory with these files, removed at the end.
+    /// Directory with these files, removed at the end.
     struct Tree(PathBuf);
 
     impl Tree {

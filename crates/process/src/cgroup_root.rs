@@ -4,11 +4,10 @@ use nix::fcntl::OFlag;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Mount points of version 2; the second is used beside version 1.
+/// Mount points of version 2; the second one is used if version 1 is mounted too.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// Returns the directory of the root, for clone3(2); `None` if it would make no
-/// difference.
+/// Returns the directory of the root, for clone3(2); `None` if this process is already in it, or it cannot be used.
 pub fn cgroup_root() -> Option<File> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     // According to cgroups(7), version 2 has hierarchy 0 and no name.

@@ -1,15 +1,15 @@
-//! Remembers which process was meant by a process id.
+//! Remembers which process was chosen by a process id.
 //!
-//! An id may belong to another process when the first one has ended and the kernel reuses it, and there is time for
-//! that between the choice of a process and the stop of one of its threads. So a choice is the id together with the
-//! start time, and code that claims a process, stops a thread or opens memory for writing checks whether it is still
-//! the same one. That code knows only the id: choices are kept here for the whole program.
+//! If the chosen process ends, the kernel may reuse its id before one of its threads is stopped. So a choice is the id
+//! together with the start time. Code that claims a process, stops a thread or opens memory for writing checks that the
+//! id still belongs to the chosen process. Such code gets only the id, so the choices of the whole program are stored
+//! here.
 
 use crate::thread_start_time;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A process that was chosen.
+/// Process that was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// Process id.
@@ -28,14 +28,14 @@ pub struct Replaced {
     pub pid: i32,
 }
 
-/// For each id, the start time that is meant, and the number of [`Kept`] that refer to it.
+/// Start time of the chosen process for each id, and the number of [`Kept`] values that refer to it.
 static KEPT: Mutex<BTreeMap<i32, (u64, usize)>> = Mutex::new(BTreeMap::new());
 
 fn kept() -> MutexGuard<'static, BTreeMap<i32, (u64, usize)>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A choice in force: until this is dropped, nothing is done to another process with its id.
+/// Choice in force: until this is dropped, another process with the id is not touched.
 #[derive(Debug)]
 pub struct Kept(Option<(i32, u64)>);
 
@@ -51,7 +51,8 @@ impl Chosen {
     /// Puts the choice into force.
     ///
     /// # Errors
-    /// If the id belongs to another process now, or another one with this id was chosen before and is still in use.
+    /// The id belongs to another process now, or another process with this id was chosen before and that choice is
+    /// still in force.
     pub fn keep(self) -> Result<Kept, Replaced> {
         let Chosen { pid, started } = self;
         let Some(started) = started else {
@@ -65,7 +66,7 @@ impl Chosen {
             }
             *count += 1;
         }
-        // Dropped again if it is another process by now.
+        // The choice is dropped again if the id belongs to another process by now.
         let choice = Kept(Some((pid, started)));
         still_chosen(pid).map(|()| choice)
     }
@@ -93,11 +94,11 @@ impl Drop for Kept {
     }
 }
 
-/// Checks that a chosen id still belongs to the process that was meant. Anything opened or seized before this call
-/// then belongs to that process, too: an id never returns to a process that has ended.
+/// Checks that a chosen id still belongs to the chosen process. Anything opened or seized before this call then belongs
+/// to that process too: an id never returns to a process that has ended.
 ///
 /// # Errors
-/// If another process has the id. It is not an error if the process is gone and the id is free.
+/// Another process has the id. It is not an error if the process is gone and the id is free.
 pub fn still_chosen(pid: i32) -> Result<(), Replaced> {
     let meant = kept().get(&pid).map(|(started, _)| *started);
     let Some(meant) = meant else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! A control group as users name it, and whether a process is in it.
+//! Control group as users name it, and the test if a process is in it.
 
 use nix::sched::{CloneFlags, setns};
 
@@ -7,13 +7,13 @@ use nix::sched::{CloneFlags, setns};
 pub struct ControlGroup {
     /// Path as in /proc/PID/cgroup (cgroups(7)), without a trailing slash.
     path: String,
-    /// Controllers of its hierarchy: empty for version 2, `None` if the name does not tell.
+    /// Controllers of its hierarchy: empty for version 2, `None` if the name does not show them.
     controllers: Option<Vec<String>>,
 }
 
-/// Makes the calling thread, and those that it starts later, see control groups as process 1 does. In a container that
-/// shares the machine's process ids, but not its cgroup namespace, the groups of other processes are otherwise shown
-/// relative to our own (cgroup_namespaces(7)), without their common part. Returns whether anything has changed;
+/// Makes the calling thread, and threads that it starts later, see control groups as process 1 does. Otherwise, in a
+/// container that shares the machine's process ids but not its cgroup namespace, the groups of other processes are
+/// shown relative to our own, without their common part (cgroup_namespaces(7)). Returns true if anything has changed;
 /// without CAP_SYS_ADMIN nothing does.
 pub fn see_groups_as_init() -> bool {
     let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/cgroup")).ok();
@@ -25,8 +25,8 @@ pub fn see_groups_as_init() -> bool {
 }
 
 impl ControlGroup {
-    /// Creates a group from a directory where the hierarchy is mounted, a path as in /proc/PID/cgroup, or a whole line
-    /// of that file.
+    /// Creates a group from a directory where the hierarchy is mounted, from a path as in /proc/PID/cgroup, or from a
+    /// whole line of that file.
     pub fn named(text: &str) -> ControlGroup {
         let mounts = crate::proc_text("/proc/self/mountinfo").unwrap_or_default();
         ControlGroup::find(text, &mounts)
@@ -61,7 +61,7 @@ impl ControlGroup {
         }
     }
 
-    /// Returns true if a process is in the group or in one below it, by the text of its `/proc/PID/cgroup`.
+    /// Returns true if a process with this `/proc/PID/cgroup` text is in the group or in one below it.
     pub fn has(&self, groups: &str) -> bool {
         let is_below = |path: &str| {
             let rest = path.strip_prefix(&self.path);
@@ -96,7 +96,7 @@ fn line_of(line: &str) -> Option<(Vec<String>, &str)> {
     ))
 }
 
-/// A mounted hierarchy that a directory is in.
+/// Mounted hierarchy that contains a directory.
 struct Mount {
     point_length: usize,
     /// Path of the directory in the hierarchy.

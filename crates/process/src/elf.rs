@@ -8,8 +8,7 @@ use memhook_abi::{ACCESS_LISTENER, MARK_LISTENER};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Name of the notes that tell where a program has a pointer for us: see `hook-cxx/access_runtime.cc` and
-/// `memhook_mark.h`.
+/// Name of the notes that locate a program's pointers for us: see `hook-cxx/access_runtime.cc` and `memhook_mark.h`.
 const LISTENER_NOTE_NAME: &str = "memhook";
 const LISTENERS: [(u32, &str); 2] = [(1, ACCESS_LISTENER), (2, MARK_LISTENER)];
 
@@ -53,7 +52,7 @@ pub struct ElfView<'a> {
 }
 
 impl<'a> ElfView<'a> {
-    /// Parses a 64-bit x86-64 file; the error says what it is instead.
+    /// Parses a 64-bit x86-64 file; the error names the actual kind of file.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, String> {
         let elf = Elf::parse(bytes).map_err(|e| e.to_string())?;
         if !elf.is_64 {
@@ -100,8 +99,8 @@ impl<'a> ElfView<'a> {
             .map(|n| n.desc.to_vec())
     }
 
-    /// Returns the addresses of the pointers to listeners (svma), of the access runtime and of marks, if the module
-    /// has any: a note of each contains the distance from its own contents.
+    /// Returns the addresses (svma) of the pointers to listeners, which belong to the access runtime and to marks, if
+    /// the module has any. A note for each contains the distance from the note's own contents.
     pub fn listeners(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let found = |(kind, name)| self.listener(kind).map(|svma| (name, svma));
         LISTENERS.into_iter().filter_map(found)
@@ -126,8 +125,8 @@ impl<'a> ElfView<'a> {
         listener.is_multiple_of(8).then_some(listener)
     }
 
-    /// Returns the dynamic string table from an index on. It is read from the file, because goblin's table searches
-    /// for the string of each index, and there are thousands of symbols.
+    /// Returns the dynamic string table from an index on. It is read from the file, because goblin's table searches for
+    /// the string of each index, and there are thousands of symbols.
     fn text_at(&self, index: usize) -> &'a [u8] {
         let table = self.elf.dynamic.as_ref().map(|d| d.info.strtab);
         let at = table.and_then(|table| table.checked_add(index));
@@ -191,7 +190,7 @@ impl<'a> ElfView<'a> {
         })
     }
 
-    /// Returns a symbol, and whether only names with its version bind to it.
+    /// Returns a symbol, and true if only names with its version bind to it.
     fn as_exported(&self, index: usize, symbol: &sym::Sym) -> (Exported, bool) {
         let versions = self.elf.versym.as_ref();
         let version = versions.and_then(|versions| versions.get_at(index));
@@ -228,8 +227,8 @@ impl<'a> ElfView<'a> {
         found
     }
 
-    /// Returns words that the loader fills with the result of a resolver when it loads the module: the resolver and
-    /// the word (svma). Only those whose resolver `wanted` accepts.
+    /// Returns words that the loader fills with the result of a resolver when it loads the module, as resolver and word
+    /// (svma). Only resolvers that `wanted` accepts are included.
     pub fn resolved_words(&self, wanted: &dyn Fn(u64) -> bool) -> Vec<(u64, u64)> {
         let tables = [&self.elf.dynrelas, &self.elf.pltrelocs];
         let all = tables.iter().flat_map(|table| table.iter());
@@ -238,8 +237,9 @@ impl<'a> ElfView<'a> {
             .collect()
     }
 
-    /// Returns PLT entries (svma) that stand for functions of other modules wherever an address is taken. In a program
-    /// at fixed addresses, the linker gives the undefined symbol its PLT entry as value (psABI, "Function Addresses").
+    /// Returns PLT entries (svma) that serve as the addresses of functions of other modules. In a program at fixed
+    /// addresses, the linker gives the undefined symbol the address of its PLT entry as value (psABI, "Function
+    /// Addresses").
     pub fn canonical_plt(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<u64> {
         let is_canonical = |s: &sym::Sym| {
             let is_undefined = s.st_shndx == 0 && s.st_value != 0 && s.st_type() == sym::STT_FUNC;
@@ -299,8 +299,8 @@ impl<'a> ElfView<'a> {
     }
 }
 
-/// Returns the executable segments of an ELF file: addresses (svma), and the offset of the first one in the file.
-/// Nothing else in the file is examined; [`ElfView`] may even refuse it.
+/// Returns the executable segments of an ELF file: their addresses (svma), and the offset of the first one in the file.
+/// Nothing else in the file is examined; [`ElfView`] may even refuse the file.
 pub fn code_places(bytes: &[u8]) -> Vec<(Range<u64>, u64)> {
     let headers = || {
         let header = Elf::parse_header(bytes).ok()?;

@@ -8,7 +8,7 @@ pub enum Error {
     Proc {
         /// The file.
         path: String,
-        /// Error of the kernel. It is part of the text, so it is not a source as well.
+        /// Error of the kernel. It is part of the text, so it is not also a source.
         cause: std::io::Error,
     },
     /// The process is not the chosen one.

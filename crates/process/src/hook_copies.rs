@@ -1,6 +1,5 @@
-//! Copies of our hook that a process has mapped, of this version or another, and the functions behind their
-//! wrappers. A fork child inherits the slots of its traced parent, so an address inside any of these copies is never
-//! the original of a slot.
+//! Copies of our hook in a process, of this version or another, and the functions behind their wrappers. A forked child
+//! inherits the slots of its traced parent, so an address inside any of these copies is never the original of a slot.
 
 use crate::memory::Pages;
 use crate::{Mapping, RemoteAddress, read_memory, read_word};
@@ -12,13 +11,13 @@ use std::{collections::HashMap, mem::offset_of, ops::Range};
 const MAPPING_NAME: &str = "/memfd:memhook-hook";
 /// Prefix of the name of a file that contains the hook, for listeners that read only files.
 pub const HOOK_FILE_PREFIX: &str = "memhook-hook-";
-/// Suffix; see [`HOOK_FILE_PREFIX`].
+/// Suffix of such a name; see [`HOOK_FILE_PREFIX`].
 pub const HOOK_FILE_SUFFIX: &str = ".so";
 /// Number of bytes of a copy's writable data that are searched for its description.
 const MOST_DATA: u64 = 1 << 20;
 /// From this version on, a description includes emitting wrappers.
 const WITH_EMITTING: u32 = 2;
-/// Upper bounds in any version for functions, variants, and tables of wrappers.
+/// Upper bounds, for all versions, of functions, variants, and tables of wrappers.
 const LIMITS: (u32, u32, u32) = (1024, 64, 2);
 
 /// Meaning of a value in a slot.
@@ -28,7 +27,7 @@ pub enum Behind {
     Itself,
     /// A wrapper that calls this function (avma).
     Wrapped(u64),
-    /// An address in a hook, about which nothing else is known.
+    /// Address in a hook, about which nothing else is known.
     Unknown,
 }
 
@@ -37,9 +36,9 @@ pub enum Behind {
 pub struct HookCopy {
     /// First mapped byte (avma): the load bias.
     pub base: u64,
-    /// Past the last byte mapped from its file.
+    /// Address after the last byte mapped from its file.
     pub end: u64,
-    /// Its description of itself.
+    /// Description that the copy contains.
     description: Option<Description>,
 }
 
@@ -76,7 +75,7 @@ pub fn is_hook(mapping: &Mapping) -> bool {
             && name().ends_with(HOOK_FILE_SUFFIX))
 }
 
-/// Returns true for a mapping of ours: of the hook, or of memory that it shares with us.
+/// Returns true for a mapping of the hook, or of memory that it shares with us.
 pub fn is_ours(mapping: &Mapping) -> bool {
     mapping.path.starts_with("/memfd:memhook") || is_hook(mapping)
 }
@@ -99,8 +98,8 @@ fn first_parts(maps: &[Mapping]) -> impl Iterator<Item = &Mapping> {
     maps.iter().filter(is_first)
 }
 
-/// Returns the addresses of copies that an attacher was mapping without the loader when it was killed. No thread has
-/// ever been inside them.
+/// Returns the ranges of copies that an attacher was mapping without the loader when it was killed. No thread has ever
+/// executed them.
 pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
     let mut pages = Pages::of(pid).ok();
     first_parts(maps)
@@ -121,8 +120,8 @@ pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// Marks a copy that was mapped without the loader; in one that the loader has loaded, or is loading, the byte is 0.
-/// It is one of the bytes in `e_ident` that have no meaning yet (gABI, "ELF Identification").
+/// Mark of a copy that was mapped without the loader. In a copy from the loader, complete or not, the byte is 0. It is
+/// one of the bytes in `e_ident` that have no meaning yet (gABI, "ELF Identification").
 pub const MAPPED_MARK: (usize, u8) = (15, b'm');
 
 /// Size of a loaded module by its ELF header, and how it was loaded.
@@ -244,7 +243,7 @@ impl HookCopy {
         read_word(pid, RemoteAddress(self.gate()?))
     }
 
-    /// Returns the address of the last region that it (or its parent) was given (avma); 0 if there is none.
+    /// Returns the address of the last region that the hook (or its parent's copy) received (avma); 0 if there is none.
     pub fn region(&self, pid: i32) -> Option<u64> {
         read_word(pid, RemoteAddress(self.description.as_ref()?.region))
     }
@@ -312,7 +311,7 @@ impl Description {
 mod tests {
     use super::*;
 
-    /// Uses a made-up copy in this process's own memory.
+    /// This uses a synthetic copy in this process's own memory.
     #[test]
     fn a_description_is_read_and_believed_only_within_bounds() {
         let pid = std::process::id() as i32;

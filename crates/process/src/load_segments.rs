@@ -1,6 +1,6 @@
 //! Loadable segments of a module (PT_LOAD), and the mappings that belong to them.
 //!
-//! Offsets of mappings do not tell where a module begins and ends: linkers such as lld and mold map one page of the
+//! The offsets of mappings do not show where a module begins and ends: linkers such as lld and mold map one page of the
 //! file several times, even the first one, so that headers, code and data may all be at offset 0.
 
 use crate::Mapping;
@@ -40,7 +40,7 @@ enum Part {
     Anonymous,
 }
 
-/// Returns true for anonymous memory. Zeroed data may have a name of its own, or be merged with the mapping of the heap
+/// Returns true for anonymous memory. Zeroed data may have its own name, or be merged with the mapping of the heap
 /// behind it.
 fn is_anonymous(mapping: &Mapping) -> bool {
     let path = &mapping.path;
@@ -54,8 +54,8 @@ impl LoadSegments {
         self.0.iter().map(|s| page(s.svma)).min().unwrap_or(0)
     }
 
-    /// Returns the end of a module whose first mapping is `first`, one of `maps`; `None` if the file is not mapped in
-    /// accordance with its segments, with executable code, but for instance as data.
+    /// Returns the end of a module whose first mapping is `first`, one of `maps`; `None` if the file is not mapped as
+    /// its segments require, with executable code, but for example as data.
     pub(crate) fn end(&self, first: &Mapping, maps: &[Mapping]) -> Option<u64> {
         let bias = first.start.wrapping_sub(self.lowest());
         let (mut end, mut has_code, mut has_more) = (first.end, false, false);
@@ -91,7 +91,7 @@ impl LoadSegment {
     }
 }
 
-/// Returns how far the first of these mappings, with those that follow it without a gap, extends into `wanted`.
+/// Returns how far the first of these mappings, together with adjacent ones that follow it, extends into `wanted`.
 fn mapped_until(maps: &[Mapping], first: &Mapping, wanted: u64) -> u64 {
     let mut end = maps[0].end;
     for next in &maps[1..] {

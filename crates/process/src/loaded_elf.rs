@@ -1,5 +1,5 @@
-//! An ELF module as its loader has mapped it, which shows what the loader would find. The module's file is not needed;
-//! it may be large, deleted, replaced or out of reach.
+//! ELF module as its loader has mapped it, which shows what the loader would find. This does not need the module's
+//! file, which may be large, deleted, replaced or unreachable.
 
 use crate::memory::Pages;
 use goblin::elf::{dynamic, program_header, sym};
@@ -86,8 +86,8 @@ impl LoadedElf {
         self.soname.is_some_and(|at| pages.has_string(at, name))
     }
 
-    /// Returns a symbol that the module defines. Of several versions it is the default one, to which a program linked
-    /// today would bind.
+    /// Returns a symbol that the module defines. If there are several versions, it is the default one, to which a
+    /// program linked today would bind.
     pub(crate) fn symbol(&self, pages: &mut Pages, name: &str) -> Option<LoadedSymbol> {
         let mut found = None;
         for index in self.candidates(pages, name)? {

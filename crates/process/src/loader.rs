@@ -61,7 +61,7 @@ pub(crate) fn has_variable(pid: i32, is_it: impl Fn(&[u8]) -> bool) -> bool {
 /// Dynamic loader of a process.
 #[derive(Clone, Debug)]
 pub struct Loader {
-    /// Address of its ELF header (avma).
+    /// Address of the loader's ELF header (avma).
     pub start: u64,
     elf: LoadedElf,
     /// Address of `struct r_debug` of `<link.h>`, which describes the modules to debuggers.
@@ -85,9 +85,9 @@ const R_STATE: u64 = 24;
 const RT_CONSISTENT: u32 = 0;
 const L_LD: u64 = 16;
 const L_NEXT: u64 = 24;
-/// Longest wait for a list that is marked as changing. Constructors run after that.
+/// Longest wait while a list is marked as changing. Constructors run after the change.
 const CHANGE_PATIENCE: Duration = Duration::from_millis(50);
-/// A list that seems longer is a circle.
+/// Limit of the list; a longer one must be circular.
 const MOST_MODULES: usize = 1 << 16;
 
 impl Loader {
@@ -150,17 +150,17 @@ impl Loader {
         modules
     }
 
-    /// Returns true if the list has at least been started. The loaders of glibc and musl set `r_version` when the
-    /// modules of the program itself are loaded.
+    /// Returns true if the loader has begun the list. The loaders of glibc and musl set `r_version` when the modules of
+    /// the program itself are loaded.
     pub fn has_begun(&self, pid: i32) -> bool {
         let version = crate::read_word(pid, RemoteAddress(self.debug));
         version.is_some_and(|word| word as u32 != 0)
     }
 
-    /// Returns the dynamic sections of modules that musl will never unload. It unloads one only if the dlopen(3) that
-    /// loads it fails, and while that is running, the list is marked as changing. So a module that is listed while the
-    /// list is not marked stays. The two cannot be read at the same moment; several readings, each between two checks
-    /// of the mark, leave no room for a dlopen that begins and fails in each of them.
+    /// Returns the dynamic sections of modules that musl will never unload. musl unloads a module only if the dlopen(3)
+    /// that loads it fails, and the list is marked as changing during that dlopen. So a module that is listed while the
+    /// list is not marked stays. List and mark cannot be read at the same moment. Several readings, each between two
+    /// checks of the mark, leave no room for a dlopen that begins and fails in each of them.
     pub(crate) fn settled_modules(&self, pid: i32) -> Vec<u64> {
         const READINGS: u32 = 3;
         let begin = Instant::now();

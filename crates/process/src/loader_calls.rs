@@ -1,10 +1,10 @@
-//! Decides whether a dlopen(3) would run only glibc's own code.
+//! Decides if a dlopen(3) would run only glibc's own code.
 //!
-//! glibc's loader allocates with the functions that the program would call: when the program starts, it looks up malloc
-//! and related functions in the program's scope (`__rtld_malloc_init_real` in elf/dl-minimal.c; before 2.31 through
-//! slots of its own), and dlopen(3) itself calls them through slots of libc. It also calls auditors (rtld-audit(7)).
-//! Any of these may wait for a lock that a thread holds while it sleeps, far from the loader and from every allocator,
-//! so that the threads' frames would not reveal it.
+//! glibc's loader allocates with the functions that the program would call. At the program's start it looks up malloc
+//! and related functions in the program's scope (`__rtld_malloc_init_real` in elf/dl-minimal.c; before 2.31 through its
+//! own slots), and dlopen(3) itself calls them through slots of libc. It also calls auditors (rtld-audit(7)). Any of
+//! these may wait for a lock that a thread holds while it sleeps, far from the loader and from every allocator, so that
+//! the threads' frames would not reveal it.
 //!
 //! Everything that cannot be proved counts as foreign.
 
@@ -24,12 +24,12 @@ const ALLOCATING: [&str; 6] = [
     "memalign",
     "aligned_alloc",
 ];
-/// Function that makes a library an auditor: the loader unloads one without it at once (`load_audit_module` in
+/// Function that identifies an auditor: the loader immediately unloads a library without it (`load_audit_module` in
 /// elf/rtld.c).
 const AUDITS: &str = "la_version";
 
-/// Returns the first reason why a `dlopen` in the process might run code that is not glibc's. `None` if it is proved to
-/// run none.
+/// Returns the first reason why a `dlopen` in the process might run code that is not glibc's. `None` if it provably
+/// runs none.
 pub fn foreign_calls_of_loader(
     pid: i32,
     maps: &[Mapping],
@@ -114,9 +114,9 @@ impl Glibc<'_> {
         self.parts.iter().any(|m| m.contains(address))
     }
 
-    /// Returns a slot through which the loader reaches an allocator, and which leads out of glibc. If a program has
-    /// taken the address of such a function without position-independent code, the slot contains an entry of its PLT,
-    /// which leads on through a slot of the program.
+    /// Returns a slot through which the loader reaches an allocator outside glibc. If a program has taken the address
+    /// of such a function without position-independent code, the slot contains a PLT entry of the program, which
+    /// continues through one of the program's slots.
     fn foreign_slot(&self, modules: &[ModuleImage], pages: &mut Pages) -> Option<String> {
         let stands_for_others = modules.iter().filter(|m| !m.facts.canonical_plt.is_empty());
         let stubs: Vec<u64> = stands_for_others
@@ -132,7 +132,7 @@ impl Glibc<'_> {
                 let Some(value) = pages.word(at) else {
                     return Some(format!("the slot of {} cannot be read", name()));
                 };
-                // An unbound slot leads into its module's own PLT, and will be bound to the function that the loader
+                // An unbound slot points into its module's own PLT, and will be bound to the function that the loader
                 // finds.
                 let is_known = module.contains(value) || stubs.contains(&value);
                 if value != 0 && !self.contains(value) && !is_known {
@@ -161,7 +161,7 @@ impl Glibc<'_> {
         None
     }
 
-    /// Returns code that differs from glibc's files.
+    /// Returns a difference between code in memory and glibc's files.
     fn changed_code(&self, pid: i32, maps: &[Mapping]) -> Option<String> {
         let mut parts = self.parts.iter();
         let changed = parts.find(|module| has_changed_code(pid, maps, module))?;
@@ -169,7 +169,7 @@ impl Glibc<'_> {
     }
 }
 
-/// Returns a hook of glibc's allocator that is set to a foreign function, in words.
+/// Describes a hook of glibc's allocator that is set to a foreign function.
 pub fn set_malloc_hook(pid: i32, modules: &[ModuleImage]) -> Option<String> {
     let Ok(mut pages) = Pages::of(pid) else {
         return Some("its memory cannot be read".to_owned());
@@ -177,11 +177,12 @@ pub fn set_malloc_hook(pid: i32, modules: &[ModuleImage]) -> Option<String> {
     Glibc::among(modules).set_hook(modules, &mut pages)
 }
 
-/// Returns true if a module's code differs from its file, or may differ. A private mapping of a file has a page of its
-/// own only if something has been written to it: by a debugger, a uprobe, or a library that puts jumps into functions.
+/// Returns true if a module's code differs from its file, or may differ. A private mapping of a file has its own copy
+/// of a page only if something has written to it: a debugger, a uprobe, or a library that puts jumps into functions.
 pub fn has_changed_code(pid: i32, maps: &[Mapping], module: &ModuleImage) -> bool {
     const PAGE_BYTES: u64 = 4096;
-    /// The page is in memory or swapped out; it belongs to a file (Documentation/admin-guide/mm/pagemap.rst).
+    /// Flags of a page that is in memory or swapped out, and of one that belongs to a file
+    /// (Documentation/admin-guide/mm/pagemap.rst).
     const POPULATED: u64 = 0b11 << 62;
     const OF_FILE: u64 = 1 << 61;
     let Ok(pagemap) = open_pagemap(pid) else {

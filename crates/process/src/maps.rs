@@ -7,7 +7,7 @@ use crate::{Error, proc_text, threads::by_living_thread};
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// Past the last address.
+    /// Address after the last one.
     pub end: u64,
     /// Readable.
     pub read: bool,
@@ -15,13 +15,13 @@ pub struct Mapping {
     pub write: bool,
     /// Executable.
     pub exec: bool,
-    /// Shared rather than private.
+    /// True for a shared mapping.
     pub shared: bool,
     /// Offset in the file, in bytes.
     pub offset: u64,
     /// Device and inode of the file; an inode of 0 means that there is no file.
     pub file_id: (u32, u32, u64),
-    /// The path, `[stack]` and the like, or nothing; without the mark of a deleted file.
+    /// Path, `[stack]` or a similar name, or nothing; without the mark of a deleted file.
     pub path: String,
     /// True if the file has been deleted.
     pub deleted: bool,

@@ -6,17 +6,17 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
 
-/// Opens /proc/PID/mem for reading and writing. It stays bound to the current address space of the process: after an
-/// execve(2) nothing is read or written.
+/// Opens /proc/PID/mem for reading and writing. The file stays bound to the process's present address space: after an
+/// execve(2), reads and writes have no effect.
 pub fn open_memory(pid: i32) -> Result<File, Error> {
     let memory = open_both_ways(pid, "mem")?;
     crate::still_chosen(pid)?;
     Ok(memory)
 }
 
-/// Returns true if the process still executes the same program as when this was [opened](open_memory): while one of its
-/// threads is stopped, only the death of the process can change that. Reading from an address space that has ended
-/// returns nothing instead of an error, unlike reading unmapped memory (`mem_rw` of fs/proc/base.c).
+/// Returns true if the process still executes the same program as when this was [opened](open_memory). While one of its
+/// threads is stopped, only the death of the process can change that. A read from an address space that has ended
+/// returns nothing instead of an error, unlike a read of unmapped memory (`mem_rw` of fs/proc/base.c).
 pub fn is_executed_still(memory: &File) -> bool {
     !matches!(memory.read_at(&mut [0], 0), Ok(0))
 }
@@ -26,7 +26,7 @@ pub fn open_pagemap(pid: i32) -> Result<File, Error> {
     by_living_thread(pid, "pagemap", |path| File::open(path), |_| false)
 }
 
-/// Opens the file behind a descriptor of a process, for reading and writing.
+/// Opens the file of a process's descriptor, for reading and writing.
 pub fn open_descriptor(pid: i32, number: u64) -> Result<File, Error> {
     open_both_ways(pid, &format!("fd/{number}"))
 }
@@ -36,8 +36,7 @@ fn open_both_ways(pid: i32, file: &str) -> Result<File, Error> {
     by_living_thread(pid, file, open, |_| false)
 }
 
-/// Fills `into` from the memory of a process, completely or not at all: after an error the contents of `into` are
-/// unspecified.
+/// Fills `into` from the memory of a process, completely or not at all: after an error its contents are unspecified.
 ///
 /// process_vm_readv(2) comes first, because it needs no descriptor; /proc/PID/mem also reads pages that the process
 /// itself may not read.
@@ -63,7 +62,8 @@ pub fn read_word(pid: i32, address: RemoteAddress) -> Option<u64> {
     Some(u64::from_le_bytes(word))
 }
 
-/// Small pieces of a process's memory, read by whole pages: the next piece is often in the same one.
+/// Reader of small pieces of a process's memory that reads whole pages, because the next piece is often in the same
+/// page.
 pub(crate) struct Pages {
     memory: File,
     at: u64,
@@ -83,7 +83,7 @@ impl Pages {
         })
     }
 
-    /// Returns the rest of a page from an address (avma) on; `None` if nothing can be read.
+    /// Returns the rest of a page from an address (avma) on; `None` if it is unreadable.
     fn rest_of_page(&mut self, address: u64) -> Option<&[u8]> {
         let offset = (address % PAGE_BYTES as u64) as usize;
         let page = address - offset as u64;

@@ -18,7 +18,7 @@ pub struct ModuleImage {
     pub base: u64,
     /// First mapped address.
     pub start: u64,
-    /// Past the last mapped address.
+    /// Address after the last mapped one.
     pub end: u64,
     /// GNU build-id.
     pub build_id: Option<Vec<u8>>,
@@ -33,7 +33,7 @@ pub struct ModuleImage {
     pub is_permanent: bool,
     /// Bytes of the file.
     pub bytes: Arc<ModuleBytes>,
-    /// Facts found in them.
+    /// Facts found in these bytes.
     pub facts: Arc<ModuleFacts>,
 }
 
@@ -49,7 +49,7 @@ impl ModuleImage {
     }
 }
 
-/// Returns the vDSO, code that the kernel maps into every process. Its bytes come from the mapping. A signal may
+/// Returns the vDSO: code that the kernel maps into every process. Its bytes come from the mapping. A signal may
 /// interrupt a thread in it.
 pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
     let mapping = maps.iter().find(|m| m.path == "[vdso]")?;
@@ -77,7 +77,7 @@ pub fn vdso(pid: i32, maps: &[Mapping]) -> Option<ModuleImage> {
 /// `files`.
 ///
 /// # Errors
-/// If the mappings cannot be read. A module that is not an ELF file of this architecture is left out.
+/// The mappings cannot be read. A module that is not an ELF file of this architecture is omitted.
 pub fn modules(
     pid: i32,
     maps: &[Mapping],
@@ -135,8 +135,8 @@ pub fn modules(
     Ok(found)
 }
 
-/// Returns true if a mapping that begins with a file's first byte belongs to the last module found: several of its
-/// segments may begin with it.
+/// Returns true if a mapping that begins with a file's first byte belongs to the last module found: several of a
+/// module's segments may begin with that byte.
 fn is_part_of(last: Option<&ModuleImage>, first: &Mapping, maps: &[Mapping]) -> bool {
     last.is_some_and(|module| {
         let of_module = maps.iter().find(|m| m.start == module.start);
@@ -162,8 +162,8 @@ fn may_have_code(maps: &[Mapping]) -> bool {
     run(maps).iter().any(|m| m.exec)
 }
 
-/// Follows DT_NEEDED from the executable. A name shared by two modules, one of them in another namespace, is ambiguous
-/// and ignored.
+/// Marks the modules reached from the executable by DT_NEEDED. A name shared by two modules, one of them in another
+/// namespace, is ambiguous and ignored.
 pub(crate) fn mark_permanent(modules: &mut [ModuleImage]) {
     let facts: Vec<Arc<ModuleFacts>> = modules.iter().map(|m| m.facts.clone()).collect();
     let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();

@@ -1,9 +1,9 @@
-//! Bytes of a module's file: those that tracing needs are read at once, and the others on demand.
+//! Bytes of a module's file: the parts that tracing needs are read immediately, and the others on demand.
 //!
-//! The executable of a browser has 300 MB, of which an attach needs symbols, relocations and call frame information: a
-//! hundredth. Reading the rest would take up most of the time of an attach. Only the parts named by the section table
-//! are read, and only if the dynamic section, which the loader relies on, names nothing else; any other file is read
-//! whole.
+//! The executable of a browser has 300 MB, and an attach needs only symbols, relocations and call frame information,
+//! which are a hundredth of that. Reading the rest would take most of the time of an attach. Only the parts named by
+//! the section table are read, and only if the dynamic section, which the loader relies on, names no others; any other
+//! file is read completely.
 
 use goblin::container::Ctx;
 use goblin::elf::{
@@ -15,7 +15,7 @@ use std::{
     os::unix::fs::MetadataExt, sync::Arc,
 };
 
-/// Smaller files are read whole: many small reads would take longer.
+/// Size below which files are read completely: many small reads would take longer.
 const SMALL_BYTES: u64 = 256 << 10;
 /// Length of the start that contains the program headers in nearly all files.
 const START_BYTES: u64 = 4096;
@@ -37,17 +37,17 @@ impl Version {
     }
 }
 
-/// Bytes of one file. It dereferences to those that tracing needs, each at its offset; bytes that were not read are
-/// zero. Relocations without a symbol are left out.
+/// Bytes of one file. Dereferencing gives the parts that tracing needs, each at its offset; bytes that were not read
+/// are zero. Relocations without a symbol are omitted.
 #[derive(Debug)]
 pub struct ModuleBytes {
     bytes: Arc<Vec<u8>>,
-    /// The file from which the others can be read, as long as it is unchanged.
+    /// File from which the other parts can be read, as long as it is unchanged.
     rest: Option<(Arc<File>, Version)>,
 }
 
 impl ModuleBytes {
-    /// Reads the parts of a file that tracing needs; `None` if it has to be read whole.
+    /// Reads the parts of a file that tracing needs; `None` if the file must be read completely.
     pub(crate) fn parts(file: File, version: Version) -> Option<ModuleBytes> {
         if version.bytes <= SMALL_BYTES || !Extent::of(&file).ok()?.may_hold(version.bytes) {
             return None;
@@ -65,7 +65,7 @@ impl ModuleBytes {
         })
     }
 
-    /// Returns all bytes. Those that cannot be read any more are zero.
+    /// Returns all bytes. Bytes that have become unreadable are zero.
     pub fn whole(&self) -> Cow<'_, [u8]> {
         let read = |(file, version): &(Arc<File>, Version)| {
             let is_same = || Version::of(file) == Some(*version);
@@ -88,12 +88,12 @@ impl ModuleBytes {
         (Version::of(file) == Some(*version)).then_some(Cow::Owned(read))
     }
 
-    /// Returns all bytes, if they were read.
+    /// Returns all bytes if they were read.
     pub fn in_memory(&self) -> Option<&Arc<Vec<u8>>> {
         self.rest.is_none().then_some(&self.bytes)
     }
 
-    /// Returns the file, if only parts of it were read.
+    /// Returns the file if only parts of it were read.
     pub fn file(&self) -> Option<&Arc<File>> {
         self.rest.as_ref().map(|(file, _)| file)
     }
@@ -209,9 +209,9 @@ impl Parts<'_> {
         Dynamic::parse(&self.bytes, segments, Ctx::default()).ok()?
     }
 
-    /// Makes the table of relocations begin behind those without a symbol, whose number is DT_RELACOUNT: glibc's
-    /// loader relocates them without looking at their symbols (elf_dynamic_do_Rela in elf/do-rel.h). Returns their
-    /// position in the file.
+    /// Makes the table of relocations begin after those without a symbol, whose number is DT_RELACOUNT: glibc's loader
+    /// processes them without reading their symbols (elf_dynamic_do_Rela in elf/do-rel.h). Returns their position in
+    /// the file.
     fn leave_out_plain_relocations(&mut self, segments: &[ProgramHeader]) -> Option<Range<u64>> {
         let info = self.dynamic(segments)?.info;
         let skipped = (info.relacount as u64).checked_mul(24)?;
@@ -260,7 +260,7 @@ mod tests {
         ModuleBytes::parts(file, version)
     }
 
-    /// Reads the libraries of this machine, including the C library.
+    /// This reads the libraries of this machine, including the C library.
     #[test]
     fn parts_tell_the_same_as_whole_files() {
         let directory = std::fs::read_dir("/usr/lib/x86_64-linux-gnu").unwrap();
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Whatever the tables of a file say, bytes that were not read are never taken for its contents.
+    /// Even if a file's tables are wrong, unread bytes must not be mistaken for its contents.
     #[test]
     fn a_file_whose_tables_disagree_is_read_whole() {
         let path = std::env::temp_dir().join(format!("memhook-parts-{}", std::process::id()));
@@ -344,7 +344,7 @@ mod tests {
         without_sections[0x3c..0x3e].fill(0);
         assert!(!in_parts(&without_sections));
         assert!(!in_parts(&libc[..libc.len() - 100]));
-        // The file has changed since: the parts already read stay, and are not mixed with the rest.
+        // The file has changed since: the parts already read stay, and are not mixed with the new contents.
         std::fs::write(&path, &libc).unwrap();
         let parts = parts_of(&path.to_string_lossy()).unwrap();
         std::fs::write(&path, vec![0x55; libc.len() + 1]).unwrap();

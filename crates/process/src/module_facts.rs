@@ -34,13 +34,13 @@ pub struct ModuleFacts {
     /// Variables of a CPython interpreter, if the module is one.
     pub(crate) python: HashMap<&'static str, Exported>,
     /// Hooks of glibc's allocator (malloc_hook(3)) that the module defines (svma). A program that names one in code
-    /// that is not position-independent contains the variable itself, and glibc uses that one (R_X86_64_COPY).
+    /// that is not position-independent contains the variable itself, and glibc uses the program's (R_X86_64_COPY).
     pub(crate) malloc_hooks: Vec<u64>,
-    /// Name of an allocator built into it, after a search, which has to read all constants.
+    /// Name of an allocator built into it, after a search, which must read all constants.
     pub(crate) built_in_allocator: OnceLock<Option<&'static str>>,
 }
 
-/// Other functions that are searched for.
+/// Further functions to search for.
 const ALSO: [&str; 6] = [
     EVALUATION,
     "la_version",
@@ -70,7 +70,7 @@ fn slots(elf: &ElfView<'_>) -> Vec<Relocation> {
     let listeners = elf.listeners().map(|(name, svma)| Relocation {
         svma,
         symbol: name.to_owned(),
-        // It contains an address from the beginning, as such a slot does.
+        // It contains an address from the beginning, like a GLOB_DAT slot.
         kind: SlotKind::GlobDat,
     });
     slots.extend(listeners);

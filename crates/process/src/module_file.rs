@@ -1,7 +1,7 @@
-//! Files of modules, read once.
+//! Files of modules, each read once.
 //!
-//! A file may have any length, because a sparse file costs nothing. So files are read whole only while their total
-//! size is that of a real program. Of further files only the mapped part is read, which is all that tracing needs.
+//! A file may have any length, because a sparse file costs nothing. So files are read completely only while their total
+//! size is realistic for a program. After that only the mapped parts are read, which is all that tracing needs.
 
 use crate::module_bytes::{ModuleBytes, Version};
 use crate::{Mapping, ModuleFacts, ModuleImage, RemoteAddress, living_thread, read_memory};
@@ -18,15 +18,15 @@ const MOST_WHOLE_BYTES: u64 = 4 << 30;
 /// Limit on the total bytes of all files, including those that are read in part.
 const MOST_BYTES: u64 = 6 << 30;
 
-/// Number of files that stay open, so that their other parts can be read later; more would leave too few descriptors
-/// (RLIMIT_NOFILE is usually 1,024).
+/// Limit of the files that stay open for reading further parts; more would leave too few descriptors (RLIMIT_NOFILE is
+/// usually 1,024).
 const MOST_OPEN: usize = 256;
 
 /// A file that was read.
 #[derive(Clone)]
 pub(crate) struct ModuleFile {
     version: Version,
-    /// Time of the last change of its inode (`st_ctime`), which nobody can backdate.
+    /// Time of the last change of its inode (`st_ctime`), which cannot be backdated.
     inode_changed: Option<(i64, i64)>,
     pub bytes: Arc<ModuleBytes>,
     /// `None` if it is not a module.
@@ -38,7 +38,7 @@ pub(crate) struct ModuleFile {
 pub struct ModuleFiles {
     /// Files by device and inode.
     known: HashMap<FileId, ModuleFile>,
-    /// Files that were read for another process, and have not been compared with the file on disk since.
+    /// Files that were read for another process, and have not been compared with the disk since.
     inherited: HashSet<FileId>,
     is_in_parts: bool,
     /// Number of bytes that [`of_path`](ModuleFiles::of_path) has read.
@@ -48,8 +48,8 @@ pub struct ModuleFiles {
 /// Device and inode, as the kernel shows them for a mapping.
 type FileId = (u32, u32, u64);
 
-/// Returns the time of the last change of an inode. A replaced file, which is in use only where it was mapped
-/// before, changes in this way too.
+/// Returns the time of the last change of an inode. Replacing a file, which then is in use only through old mappings,
+/// changes that time too.
 fn inode_changed(file: &File) -> Option<(i64, i64)> {
     let metadata = file.metadata().ok()?;
     Some((metadata.ctime(), metadata.ctime_nsec()))
@@ -61,7 +61,7 @@ impl ModuleFiles {
         ModuleFiles::default()
     }
 
-    /// Returns an empty set; of large files, only the parts needed by tracing will be read.
+    /// Returns an empty set that reads only the needed parts of large files.
     pub fn in_parts() -> ModuleFiles {
         ModuleFiles {
             is_in_parts: true,
@@ -69,9 +69,8 @@ impl ModuleFiles {
         }
     }
 
-    /// Returns the files for use with another process. In that case the inode must be unchanged, too: while a
-    /// process maps a file, the file can only not be written to, and between two processes anything may have
-    /// happened to it.
+    /// Returns the files for use with another process. Then the inode must be unchanged too: a file cannot be written
+    /// while a process executes it, but between two processes anything may have happened to it.
     pub fn for_another_process(&self) -> ModuleFiles {
         ModuleFiles {
             inherited: self.known.keys().copied().collect(),
@@ -99,7 +98,7 @@ impl ModuleFiles {
         self.known.retain(|_, file| is_used(file));
     }
 
-    /// Returns the file that `first` maps, which is the mapping of its first byte.
+    /// Returns the file of `first`, which is the mapping of its first byte.
     pub(crate) fn of_mapping(
         &mut self,
         pid: i32,
@@ -113,7 +112,7 @@ impl ModuleFiles {
         let is_inherited = self.inherited.remove(&first.file_id);
         let known = self.known.get(&first.file_id);
         let known = known.filter(|known| !is_inherited || known.inode_changed == changed);
-        // A file that cannot be opened any more was deleted, and another one may have got its inode since then.
+        // A file that can no longer be opened was deleted, and another file may have got its inode since.
         let is_known = |known: &&ModuleFile| match version {
             Some(now) => now == known.version,
             None => begins_with(pid, first.start, &known.bytes),
@@ -166,15 +165,15 @@ impl ModuleFiles {
     }
 }
 
-/// Returns true if the first page of a file is at this address. It contains the program headers and, as linkers lay
-/// out modules, the build-id.
+/// Returns true if the first page of a file is at this address. It contains the program headers and, in the usual
+/// layout, the build-id.
 fn begins_with(pid: i32, address: u64, file: &[u8]) -> bool {
     let expected = &file[..file.len().min(4096)];
     let mut mapped = vec![0; expected.len()];
     read_memory(pid, RemoteAddress(address), &mut mapped).is_ok() && mapped == expected
 }
 
-/// Returns the bytes of the file that `first` maps; `read_bytes` have been read of other files.
+/// Returns the bytes of the file that `first` maps; `read_bytes`: bytes that were read from other files.
 fn bytes(file: &File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Option<Vec<u8>> {
     let extent = Extent::of(file).ok()?;
     if extent.may_hold(extent.bytes) && read_bytes + extent.bytes <= MOST_WHOLE_BYTES {
@@ -194,7 +193,7 @@ fn bytes(file: &File, maps: &[Mapping], first: &Mapping, read_bytes: u64) -> Opt
     Some(bytes)
 }
 
-/// Removes the section table from an ELF header (gABI, "ELF Header"), because it lies behind the mapped part.
+/// Removes the section table from an ELF header (gABI, "ELF Header"), because the table is not in the mapped part.
 fn without_sections(elf: &mut [u8]) -> Option<()> {
     const E_SHOFF: std::ops::Range<usize> = 0x28..0x30;
     /// e_shentsize, e_shnum, e_shstrndx.

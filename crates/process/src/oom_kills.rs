@@ -1,4 +1,4 @@
-//! Processes that the kernel killed because it was out of memory, according to its own messages.
+//! Processes that the kernel killed for lack of memory, according to its own messages.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -6,14 +6,14 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A process that the kernel killed because it was out of memory.
+/// Process that the kernel killed for lack of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomKill {
     /// Process id in the initial PID namespace.
     pub pid: i32,
     /// Name of the process (proc_pid_comm(5)).
     pub name: String,
-    /// Path of its memory cgroup below the root of the hierarchy; empty if the kernel does not tell.
+    /// Path of its memory cgroup below the root of the hierarchy; empty if the kernel does not report it.
     pub group: String,
 }
 
@@ -28,7 +28,7 @@ impl OomKill {
 
 /// Follows the kernel's messages from now on.
 pub struct OomKills {
-    /// `None` if they may not be read (CAP_SYSLOG, `kernel.dmesg_restrict`).
+    /// Log; `None` if it may not be read (CAP_SYSLOG, `kernel.dmesg_restrict`).
     log: Option<File>,
     /// Processes whose end has been read.
     pids: BTreeSet<i32>,
@@ -64,12 +64,12 @@ impl OomKills {
                 Ok(0) => break,
                 Ok(bytes) => {
                     let text = String::from_utf8_lossy(&message[..bytes]);
-                    // There is one line about each kill, and usually two.
+                    // Each kill has one line, and usually two.
                     let killed = killed_by(&text);
                     let is_new = |kill: &OomKill| self.pids.insert(kill.pid);
                     found.extend(killed.filter(is_new));
                 }
-                // Messages were overwritten before they were read; the next ones are there.
+                // Messages were overwritten before they were read; the next ones are available.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => break,
@@ -94,7 +94,7 @@ fn killed_by(message: &str) -> Option<OomKill> {
             group: String::new(),
         });
     };
-    // Backwards, because a name may contain anything.
+    // The search goes backwards, because a name may contain anything.
     let (text, pid) = text.rsplit_once(",uid=")?.0.rsplit_once(",pid=")?;
     let (group, name) = text.split_once(",task_memcg=")?.1.rsplit_once(",task=")?;
     Some(OomKill {
@@ -131,7 +131,7 @@ mod tests {
         ] {
             assert_eq!(killed_by(other), None, "{other}");
         }
-        // Whether or not this process may read them.
+        // This holds even if the process may not read them.
         assert!(OomKills::follow().take().iter().all(|kill| kill.pid > 0));
     }
 }

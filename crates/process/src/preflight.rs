@@ -1,7 +1,6 @@
-//! Checks whether a process can be attached to; if not, with reason and remedy.
+//! Checks if a process can be attached to, and explains refusals with reason and remedy.
 //!
-//! [`preflight`] reads a few small files: every attach begins with it. [`details`] reads the modules too, for
-//! `doctor`.
+//! [`preflight`] reads a few small files and begins every attach. [`details`] reads the modules too, for `doctor`.
 
 mod access;
 mod program;
@@ -17,7 +16,7 @@ pub use surroundings::{filter_may_kill, has_proc};
 pub struct Check {
     /// Subject of the check.
     pub name: &'static str,
-    /// True if this allows an attach.
+    /// True if this check allows an attach.
     pub ok: bool,
     /// Finding of the check.
     pub finding: String,
@@ -66,12 +65,12 @@ enum Purpose {
     Search,
 }
 
-/// Checks a process that is to be traced; stops at the first failure, because the later checks depend on it.
+/// Checks a process before tracing it; stops at the first failure, because the later checks depend on it.
 pub fn preflight(pid: i32) -> Vec<Check> {
     checked(pid, Purpose::Trace)
 }
 
-/// Like [`preflight`], for a process that is to be searched. That needs no symbols: heaps are recognized by their
+/// Like [`preflight`], for searching the process's memory. A search needs no symbols: heaps are recognized by their
 /// contents.
 pub fn preflight_of_search(pid: i32) -> Vec<Check> {
     checked(pid, Purpose::Search)
@@ -84,7 +83,7 @@ fn checked(pid: i32, purpose: Purpose) -> Vec<Check> {
     checks
 }
 
-/// A process that ends while it is examined seems to have no C library, or no memory.
+/// Reports a process that ended during the checks, because it then seems to have no C library, or no memory.
 fn ended_meanwhile(pid: i32) -> Option<Check> {
     let state = Status::of(pid).and_then(|status| access::state(pid, &status));
     state.err()
@@ -115,7 +114,7 @@ fn look(pid: i32, purpose: Purpose, checks: &mut Vec<Check>) -> Result<(), Check
     Ok(())
 }
 
-/// Returns checks that take longer: the version of the C library, additional allocators.
+/// Returns checks that take longer: the version of the C library, and further allocators.
 pub fn details(pid: i32) -> Vec<Check> {
     let Ok(maps) = mappings(pid) else {
         return Vec::new();

@@ -4,7 +4,7 @@ use crate::proc_text;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Error if the pressure is not measured.
+/// The pressure is not measured.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "pressure cannot be watched here: this kernel keeps no account of it ({}: {error}), as without CONFIG_PSI or with psi=0",
@@ -26,7 +26,7 @@ impl MemoryPressure {
     /// Returns the pressure of a group or, if it has none, of the machine.
     ///
     /// # Errors
-    /// If the kernel does not measure it.
+    /// The kernel does not measure it.
     pub fn of(group: Option<&Path>) -> Result<MemoryPressure, NoPressure> {
         let of_group = group.map(|group| group.join("memory.pressure"));
         let path = of_group
@@ -39,7 +39,7 @@ impl MemoryPressure {
         }
     }
 
-    /// Returns how long some of the processes have waited, and how long all of them at once.
+    /// Returns how long some of the processes have waited, and how long all of them at the same time.
     pub fn waited(&self) -> Option<[Duration; 2]> {
         totals(&proc_text(&self.path).ok()?)
     }

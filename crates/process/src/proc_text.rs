@@ -6,11 +6,11 @@ use std::{
     path::Path,
 };
 
-/// Enough for most of these files. The kernel does not report their size, and the standard library then
-/// begins with reads of a few bytes, each of which makes the kernel generate the text again.
+/// Initial buffer size, enough for most of these files. The kernel does not report their size, and the standard library
+/// then begins with reads of a few bytes, each of which makes the kernel generate the text again.
 const ROOM: usize = 4096;
 
-/// Returns the bytes of a file in /proc, or of another one that the kernel generates when it is read.
+/// Returns the bytes of a file in /proc, or of another file that the kernel generates when it is read.
 ///
 /// # Errors
 /// Errors of open(2) and read(2).

@@ -8,13 +8,13 @@ pub fn thread_name(pid: i32, tid: i32) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// Returns the name of a process as shown by `ps`, or an empty string. It may differ from that of the
-/// executable, for example if that is a symbolic link.
+/// Returns the name of a process as shown by `ps`, or an empty string. It may differ from the executable's name, for
+/// example if that is a symbolic link.
 pub fn process_name(pid: i32) -> String {
     thread_name(pid, pid).unwrap_or_default()
 }
 
-/// Returns the command line of a process, as the kernel has it.
+/// Returns the command line of a process.
 pub fn command_line(pid: i32) -> String {
     words(pid).trim_end_matches('\0').replace('\0', " ")
 }
@@ -25,7 +25,7 @@ pub fn arguments(pid: i32) -> Vec<String> {
     words.split_terminator('\0').map(str::to_owned).collect()
 }
 
-/// Returns the path of the file that a process executes, as the kernel has it; `None` if it has ended.
+/// Returns the path of the file that a process executes; `None` if it has ended.
 pub fn executable(pid: i32) -> Option<String> {
     let path = std::fs::read_link(proc_path(pid, "exe")).ok()?;
     let path = path.to_string_lossy();
@@ -33,7 +33,7 @@ pub fn executable(pid: i32) -> Option<String> {
 }
 
 fn words(pid: i32) -> String {
-    /// Longer ones are truncated.
+    /// Limit of the length; longer ones are truncated.
     const MOST_BYTES: u64 = 64 << 10;
     let path = proc_path(pid, "cmdline");
     let bytes = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();

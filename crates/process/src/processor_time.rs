@@ -42,8 +42,7 @@ mod tests {
         let all = || processor_time(std::process::id() as i32).expect("we are there");
         let (own, before) = (own_processor_time(), all());
         let mut sum = 0u64;
-        // The kernel may count the time of other threads only at their next tick, so the sum lags behind at
-        // times.
+        // The kernel may count the time of other threads only at their next tick, so the sum may lag behind.
         while all() < before + Duration::from_millis(2) {
             sum = std::hint::black_box(sum.wrapping_add(1));
             // Time taken by a hypervisor may count as this thread's.

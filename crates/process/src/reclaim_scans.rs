@@ -1,10 +1,10 @@
-//! Counter that shows whether the kernel has scanned anonymous memory for reclaim: `/proc/vmstat` (proc_vmstat(5)).
+//! Counter that shows if the kernel has scanned anonymous memory for reclaim: `/proc/vmstat` (proc_vmstat(5)).
 
 use crate::proc_text;
 
-/// Returns the number of pages that the kernel has scanned for reclaim since the machine was started. While it does
-/// not change, only writers to `/proc/PID/clear_refs` clear the marks of accesses in page tables. `None` on kernels
-/// without this counter.
+/// Returns the number of pages that the kernel has scanned for reclaim since the machine was started. While it does not
+/// change, only writers to `/proc/PID/clear_refs` clear the marks of accesses in page tables. `None` on kernels without
+/// this counter.
 pub fn reclaim_scans() -> Option<u64> {
     scans(&proc_text("/proc/vmstat").ok()?, has_swap())
 }
@@ -20,8 +20,8 @@ fn names_swap(meminfo: &str) -> bool {
     total.is_none_or(|rest| rest.split_whitespace().next() != Some("0"))
 }
 
-/// If nothing can be swapped out, the kernel leaves anonymous pages alone. If it can, the multi-generational LRU
-/// looks at them before it counts any of them (`should_run_aging` of mm/vmscan.c), so each pass counts.
+/// Sums the counters. Without swap, the kernel leaves anonymous pages alone. With swap, the multi-generational LRU
+/// examines them before it counts any of them (`should_run_aging` of mm/vmscan.c), so each pass counts.
 fn scans(vmstat: &str, has_swap: bool) -> Option<u64> {
     let mut sum = None;
     for line in vmstat.lines() {

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::ops::Add;
 
-/// An address (avma) in the memory of another process, as opposed to a length, a value read there,
-/// or an address of ours.
+/// Address (avma) in the memory of another process, as opposed to a length, a value read there, or an address of ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteAddress(pub u64);
 
-/// Wraps: the address, the number of bytes or both may come from the other process.
+/// The addition wraps: the address, the number of bytes or both may come from the other process.
 impl Add<u64> for RemoteAddress {
     type Output = RemoteAddress;
 

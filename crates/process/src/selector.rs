@@ -14,7 +14,7 @@ pub struct Candidate {
     pub pid: i32,
     /// Name shown by ps(1): at most 15 bytes (proc_pid_comm(5)).
     pub comm: String,
-    /// File that it executes; empty if that may not be read.
+    /// File that it executes; empty if it may not be read.
     pub executable: String,
     /// Arguments. Some programs write their current activity there.
     pub arguments: String,
@@ -47,8 +47,8 @@ impl Candidate {
         })
     }
 
-    /// Returns true if it has this name in `ps`, or its executable has it, or it was started by it. The name may be a
-    /// path.
+    /// Returns true if the process has this name in `ps`, if its executable has it, or if it was started by this name.
+    /// The name may be a path.
     fn is_named(&self, name: &str) -> bool {
         let executable = self.executable.trim_end_matches(" (deleted)");
         let started_as = self.arguments.split('\0').next().unwrap_or_default();
@@ -66,7 +66,7 @@ impl Candidate {
         }
     }
 
-    /// Returns text that distinguishes it from others with its name.
+    /// Returns text that distinguishes the process from others with the same name.
     fn shown(&self) -> String {
         /// Number of characters of a command line that are shown.
         const MOST_CHARACTERS: usize = 40;
@@ -99,7 +99,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Selects processes with this name (`target`) and in this group, as far as these are given.
+    /// Creates a selector from a name (`target`) and a group, as far as they are given.
     pub fn of(target: Option<&str>, group: Option<&str>) -> Result<Selector, SelectionError> {
         match target.map(|name| (name, name.parse())) {
             None if group.is_none() => return Err(SelectionError::Nothing),
@@ -124,8 +124,7 @@ impl Selector {
                 .is_none_or(|(_, group)| group.has(&candidate.groups))
     }
 
-    /// Returns all selected processes except this one. A control group does not select processes in it that attach to
-    /// others.
+    /// Returns all selected processes except this one. A control group selects no processes that attach to others.
     pub fn look(&self) -> Vec<Candidate> {
         let own = std::process::id() as i32;
         process_ids()
@@ -191,7 +190,7 @@ pub enum SelectionError {
     /// The name is empty.
     #[error("PID must be a number or the name of a process")]
     Empty,
-    /// With an id, there is nothing to choose.
+    /// A process id was given, so there is nothing to choose.
     #[error("PID {0} is one process")]
     Id(i32),
     /// Neither a number nor the name of a process.
@@ -199,7 +198,7 @@ pub enum SelectionError {
     NoName {
         /// The given name.
         name: String,
-        /// Hint at what may have been meant, in parentheses, or an empty string.
+        /// Hint at the intended name, in parentheses, or an empty string.
         hint: String,
     },
     /// No process matches.
@@ -220,7 +219,7 @@ pub enum SelectionError {
     },
 }
 
-/// Suggests what may have been meant by a name that no process has.
+/// Suggests names for one that no process has.
 fn meant(name: &str) -> String {
     let kernel_thread = process_ids().into_iter().find(|&pid| {
         thread_name(pid, pid).as_deref() == Some(name) && Candidate::of(pid).is_none()
@@ -239,8 +238,8 @@ fn meant(name: &str) -> String {
     }
 }
 
-/// Returns the process with this id or name (`target`), in this control group, if it is the only one.
-/// A number is an id, and is sufficient; whether such a process exists is not checked.
+/// Returns the process with this id or name (`target`) in this control group, if it is the only one. A number is an id
+/// and is accepted without a check that such a process exists.
 pub fn select(target: Option<&str>, group: Option<&str>) -> Result<Chosen, SelectionError> {
     match target.map(str::parse) {
         Some(Ok(pid)) if group.is_none() => Ok(Chosen::now(pid)),

@@ -20,14 +20,14 @@ pub struct Slot {
     pub module: usize,
     /// Current value.
     pub value: u64,
-    /// Function that a call through it reaches: `value`, or, if lazy binding has not resolved the slot yet, the
+    /// Function that a call through the slot reaches: `value`, or, if lazy binding has not resolved the slot yet, the
     /// function that it will be resolved to.
     pub target: u64,
     /// PROT_* bits of its page.
     pub protection: u32,
-    /// True if it can be exchanged only while all threads are stopped: its page is writable although the loader makes
-    /// it read-only after relocation, so the module may be under relocation right now; or its loader cannot be made to
-    /// keep the module in place.
+    /// True if the slot can be exchanged only while all threads are stopped. Either its page is writable although the
+    /// loader makes it read-only after relocation, so the module may be in relocation right now; or its loader cannot
+    /// be made to keep the module in place.
     pub is_unsettled: bool,
     /// True if its module is never unloaded.
     pub is_permanent: bool,
@@ -58,7 +58,7 @@ pub struct SlotScan {
     pub unhookable: Vec<Unhookable>,
 }
 
-/// Finds the slots in every module (except glibc's loader: its own allocations are not the program's) for those hooked
+/// Finds the slots in every module (except glibc's loader: its own allocations are not the program's) for the hooked
 /// functions that `wanted` accepts. `copies` are the hooks in the process.
 pub fn find_slots(
     pid: i32,
@@ -83,7 +83,7 @@ pub fn find_slots(
     let mut data_slots = Vec::new();
     let mut scan = SlotScan::default();
     let mut unresolved = Vec::new();
-    // The function to which each symbol was resolved, as shown by the slots of the program and of other modules.
+    // Function to which each symbol was resolved, as shown by the slots of the program and of other modules.
     let mut resolved: HashMap<(bool, String), u64> = HashMap::new();
     for (index, module) in modules.iter().enumerate() {
         // Allocations of glibc's loader are its own; musl's loader is also the C library.
@@ -103,8 +103,8 @@ pub fn find_slots(
             if value == 0 {
                 continue; // a weak symbol that nobody defines
             }
-            // It leads to the program's own slot, where the call is seen. As the original of that slot it would lead
-            // back to the slot.
+            // The slot leads to the program's own slot, where the call is seen. As the original of that slot it would
+            // lead back to the slot.
             if stubs.contains(&value) {
                 continue;
             }
@@ -141,7 +141,7 @@ pub fn find_slots(
                     continue;
                 }
             }
-            // The module is being relocated, so its slots do not contain addresses yet.
+            // The module is in relocation, so its slots do not contain addresses yet.
             if !is_code(value) {
                 continue;
             }
@@ -186,8 +186,8 @@ pub fn find_slots(
         }
     }
     for mut slot in unresolved {
-        // Another namespace has a C library of its own, and it is unknown here which one. The allocator of the wrong
-        // one would crash the program.
+        // Another namespace has its own C library, and which one is unknown here. The allocator of the wrong one would
+        // crash the program.
         if !is_of_program[slot.module] && touches(&slot.symbol) {
             continue;
         }
@@ -206,7 +206,7 @@ pub fn find_slots(
             Some(&other) => other,
             None => look_up(modules, &is_of_program, &slot.symbol, &mut pages).unwrap_or(0),
         };
-        // Calls missed here only make usage less exact; no blocks are missed.
+        // Missed calls of these functions only make usage less exact; no blocks are missed.
         if slot.target == 0 && touches(&slot.symbol) {
             continue;
         }
@@ -231,7 +231,7 @@ fn mapping_of(maps: &[Mapping], address: u64) -> Option<&Mapping> {
     maps.get(at).filter(|m| m.start <= address)
 }
 
-/// Returns which modules the loader lists for the program's own namespace, as opposed to those of other namespaces
+/// Returns which modules the loader lists for the program's own namespace, as opposed to modules of other namespaces
 /// (dlmopen(3)) and files that are only mapped. If there is no list, all of them count.
 fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut Pages) -> Vec<bool> {
     let listed = Loader::find(pid, maps, pages)
@@ -244,8 +244,8 @@ fn of_program(pid: i32, modules: &[ModuleImage], maps: &[Mapping], pages: &mut P
         .collect()
 }
 
-/// Returns which modules may be unmapped while the hook exchanges their slots: glibc's dl_iterate_phdr keeps the loader
-/// from that, but musl's holds no lock while its callback runs (ldso/dynlink.c).
+/// Returns which modules may be unmapped while the hook exchanges their slots. glibc's dl_iterate_phdr prevents that,
+/// but musl's holds no lock while its callback runs (ldso/dynlink.c).
 fn modules_that_may_go(
     pid: i32,
     modules: &[ModuleImage],
@@ -265,7 +265,7 @@ fn modules_that_may_go(
 }
 
 /// Returns the first definition in the program's namespace. Libc is searched last, because a preloaded or linked
-/// allocator library comes before it in the link order.
+/// allocator library precedes it in the link order.
 ///
 /// If a resolver chooses the function, it has already done so for the module's own calls, when the module was loaded.
 fn look_up(

@@ -26,7 +26,7 @@ pub struct MemoryUse {
     /// Bytes in hugetlbfs pages, which the kernel does not count as resident.
     pub hugetlb: u64,
     /// Bytes of pages that are marked as accessed. The marks stay until the kernel scans memory for reclaim, or until
-    /// they are cleared through /proc/PID/clear_refs.
+    /// /proc/PID/clear_refs clears them.
     pub referenced: u64,
 }
 
@@ -42,7 +42,7 @@ impl MemoryUse {
         self.referenced += other.referenced;
     }
 
-    /// Reads one line of the file, if it is about one of these.
+    /// Reads one line of the file, if it has one of these fields.
     fn read(&mut self, line: &str) {
         let Some((name, value)) = line.split_once(':') else {
             return;
@@ -87,8 +87,8 @@ pub struct SmapsHold {
     pub all: Duration,
 }
 
-/// Returns the mappings of a process with their memory, in address order, read mapping by mapping; and how long that
-/// took.
+/// Returns the mappings of a process with their memory, in address order, read mapping by mapping, and the time that
+/// this took.
 pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error> {
     // Less than the text of one mapping: the kernel stops after the mapping that fills it (`seq_read_iter` of
     // fs/seq_file.c).
@@ -115,7 +115,7 @@ pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error>
     Ok((parse_smaps(&String::from_utf8_lossy(&text)), hold))
 }
 
-/// Returns the memory of all mappings of a process together, which the kernel adds up in one pass.
+/// Returns the memory of all mappings of a process together, which the kernel sums in one pass.
 pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
     let text = read(proc_path(pid, "smaps_rollup"))?;
     let mut sum = MemoryUse::default();
@@ -123,7 +123,7 @@ pub fn memory_use(pid: i32) -> Result<MemoryUse, Error> {
     Ok(sum)
 }
 
-/// Resident memory of a process according to counters of the kernel (proc_pid_status(5)): no page is examined.
+/// Resident memory of a process according to counters of the kernel (proc_pid_status(5)); no page is examined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResidentCounters {
     /// Bytes of anonymous memory.
@@ -145,7 +145,7 @@ impl ResidentCounters {
     }
 }
 
-/// Returns these counters; `None` if the process has ended.
+/// Returns the counters; `None` if the process has ended.
 pub fn resident_counters(pid: i32) -> Option<ResidentCounters> {
     let text = proc_text(proc_path(pid, "status")).ok()?;
     let bytes = |name: &str| {

@@ -1,4 +1,4 @@
-//! File system that a process sees, and how it can be reached from here.
+//! File system that a process sees, and its paths in this process.
 
 use crate::{Mapping, proc_path};
 use goblin::elf::header::{ELFMAG, SELFMAG};
@@ -20,7 +20,8 @@ use std::{
 pub struct TargetRoot {
     pid: i32,
     is_ours: bool,
-    /// Another root, which a container removes when its process ends: names are looked up even afterwards.
+    /// Directory of a root other than ours. A container removes it when its process ends, and names are looked up even
+    /// afterwards.
     directory: Option<Arc<File>>,
 }
 
@@ -48,8 +49,7 @@ impl TargetRoot {
         }
     }
 
-    /// Returns the path by which it can be reached, as long as this or a clone of it exists. Our own root is
-    /// `/`.
+    /// Returns the path of the root, valid as long as this or a clone of it exists. Our own root is `/`.
     pub fn path(&self) -> PathBuf {
         match &self.directory {
             _ if self.is_ours => PathBuf::from("/"),
@@ -58,9 +58,8 @@ impl TargetRoot {
         }
     }
 
-    /// Returns where to search for separate debug files, in this order: in the process's own file system, then
-    /// in ours, where the debug files of a container may be installed. The build-id shows whether a file is the
-    /// right one.
+    /// Returns the roots to search for separate debug files: first the process's own file system, then ours, where the
+    /// debug files of a container may be installed. The build-id shows if a file is the right one.
     pub fn search_order(&self) -> Vec<PathBuf> {
         let ours = (!self.is_ours).then(|| PathBuf::from("/"));
         [self.path()].into_iter().chain(ours).collect()
@@ -69,7 +68,7 @@ impl TargetRoot {
     /// Opens a regular file as the process would; links stay within its root.
     ///
     /// # Errors
-    /// Errors of open(2), or if it is not a regular file.
+    /// Errors of open(2), or it is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         if self.is_ours {
             open_regular(path)
@@ -80,9 +79,9 @@ impl TargetRoot {
 
     /// Returns a path that leads to the file of a mapping, which has at least this many bytes.
     ///
-    /// The plain path comes first: it outlives the process, and it is right for a target behind a chroot too,
-    /// because the kernel shows paths as the reader sees them. In another mount namespace the file is reached
-    /// through the root; a deleted one only through its mapping.
+    /// The plain path comes first: it outlives the process, and it is right for a target behind a chroot too, because
+    /// the kernel shows paths as the reader sees them. In another mount namespace the file is reached through the root;
+    /// a deleted file only through its mapping.
     pub(crate) fn readable_path(&self, mapping: &Mapping, bytes: u64) -> PathBuf {
         let is_it =
             |metadata: Metadata| metadata.ino() == mapping.file_id.2 && metadata.len() >= bytes;
@@ -120,7 +119,7 @@ mod tests {
         assert!(root.open(Path::new("/etc/passwd")).is_ok());
     }
 
-    /// Checks that our root is not mistaken for that of a process that does not exist.
+    /// Our root is not mistaken for that of a process that does not exist.
     #[test]
     fn an_unknown_root_is_not_ours() {
         let root = TargetRoot::of(i32::MAX);

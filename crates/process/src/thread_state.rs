@@ -14,7 +14,7 @@ pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
 pub enum Activity {
     /// It is on a processor, or the file cannot be read.
     Running,
-    /// It is blocked in the system call of this number, or outside of one if that is -1.
+    /// Blocked in the system call with this number; -1: blocked outside a call.
     Blocked(i64),
 }
 
@@ -53,7 +53,7 @@ pub fn tracer(pid: i32, tid: i32) -> i32 {
     tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 
-/// Returns true if nobody traces a thread. Also `false` if that cannot be read because no descriptor is free.
+/// Returns true if a thread has no tracer; `false` also if that cannot be read because no descriptor is free.
 pub fn is_untraced(pid: i32, tid: i32) -> bool {
     tracing_thread(pid, tid) == Some(0)
 }
@@ -62,7 +62,7 @@ fn tracing_thread(pid: i32, tid: i32) -> Option<i32> {
     status_field(pid, tid, "TracerPid:")?.parse().ok()
 }
 
-/// Returns how often a thread has gone to sleep by itself.
+/// Returns the number of times that a thread has gone to sleep by itself.
 pub fn sleeps(pid: i32, tid: i32) -> Option<u64> {
     status_field(pid, tid, "voluntary_ctxt_switches:")?
         .parse()
@@ -70,7 +70,7 @@ pub fn sleeps(pid: i32, tid: i32) -> Option<u64> {
 }
 
 /// Returns when a thread last ran, by the clock of its processor (`se.exec_start`, proc_sched_show_task in
-/// kernel/sched/debug.c); `None` if the kernel does not tell.
+/// kernel/sched/debug.c); `None` if the kernel does not report it.
 pub fn last_ran(pid: i32, tid: i32) -> Option<Duration> {
     let text = proc_text(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
     let value = text.lines().find_map(|line| {
@@ -104,8 +104,8 @@ pub fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&field_of_process(pid, "SigCgt:")?, 16).ok()
 }
 
-/// Returns the signals that a thread currently blocks, as above. While it is in ppoll(2) or the like, this is the mask
-/// of that call.
+/// Returns the signals that a thread currently blocks, as above. While it is in ppoll(2) or a similar call, this is the
+/// mask of that call.
 pub fn blocked_by_thread(pid: i32, tid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, tid, "SigBlk:")?, 16).ok()
 }

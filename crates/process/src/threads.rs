@@ -20,7 +20,7 @@ pub fn has_seccomp_filter(pid: i32) -> bool {
     let Ok(tids) = thread_ids(pid) else {
         return true;
     };
-    // It would take too long to examine more threads.
+    // Examining more threads would take too long.
     tids.len() > 500 || tids.into_iter().any(|tid| is_filtered(pid, tid))
 }
 
@@ -29,8 +29,8 @@ pub fn is_filtered(pid: i32, tid: i32) -> bool {
     status_field(pid, tid, "Seccomp:").is_none_or(|mode| mode != "0")
 }
 
-/// Returns the number of seccomp filters of the main thread, or of a living one; `None` if the kernel does not tell
-/// (before Linux 5.9).
+/// Returns the number of seccomp filters of the main thread, or of a living one; `None` if the kernel does not report
+/// it (before Linux 5.9).
 pub fn seccomp_filters(pid: i32) -> Option<u32> {
     field_of_process(pid, "Seccomp_filters:")?.parse().ok()
 }
@@ -60,7 +60,7 @@ impl SeccompFilters {
             in_status(&start, "State:").is_none_or(|state| state.starts_with(['Z', 'X']));
         match in_status(&start, "Seccomp_filters:").filter(|_| !has_ended) {
             Some(count) => count.parse().ok(),
-            // It has ended before the others, or the list of its groups is long.
+            // The thread has ended before the others, or the list of its groups is long.
             None => seccomp_filters(self.pid),
         }
     }
@@ -163,8 +163,8 @@ pub fn process_age(pid: i32) -> Option<Duration> {
     ))
 }
 
-/// Returns true if a process has ended: it is gone, or a zombie that its parent has not waited for yet. If its initial
-/// thread has ended, it continues as long as it has others.
+/// Returns true if a process has ended: it is gone, or a zombie that its parent has not waited for yet. A process whose
+/// initial thread has ended continues as long as it has other threads.
 pub fn has_ended(pid: i32) -> bool {
     some_living_thread(pid).is_none()
 }

@@ -66,7 +66,7 @@ impl Drop for Running {
     }
 }
 
-/// Maps each given file, executable, below everything else; opens the C library in another namespace;
+/// Program that maps each given file as executable below everything else, opens the C library in another namespace, and
 /// prints the addresses of functions in its own C library.
 const PROGRAM: &str = r#"
     #define _GNU_SOURCE
@@ -89,7 +89,7 @@ const PROGRAM: &str = r#"
         pause();
     }"#;
 
-/// Claims to be the C library, and to contain all functions that are called in one.
+/// Library that claims to be the C library, and to contain all functions that are called in one.
 const CLAIM: &str = r#"
     char *gnu_get_libc_version(void) { return "2.99"; }
     int __libc_start_main(void) { return 1; }
@@ -158,7 +158,7 @@ fn a_file_that_only_has_its_name_is_not_the_c_library() {
     assert_eq!(first_failure(&preflight(pid)), None);
 }
 
-/// Loading calls any replacement of its functions, and that may hold a lock of its own.
+/// Loading calls any replacement of its functions, which may hold a lock of its own.
 #[test]
 fn whatever_stands_in_for_a_part_of_loading_may_keep_its_locks() {
     let scratch = Scratch::new("stand-ins");
@@ -255,7 +255,7 @@ fn the_c_libraries_of_other_releases() {
     }
 }
 
-/// This program is static.
+/// This test program is static.
 #[test]
 fn a_static_program_has_no_c_library() {
     let pid = std::process::id() as i32;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-/// Loads a library, and reports it.
+/// Program that loads a library and reports it.
 const PROGRAM: &str = r#"
     #include <dlfcn.h>
     #include <stdio.h>

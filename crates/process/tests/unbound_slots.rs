@@ -4,8 +4,8 @@ use memhook_process::{SlotKind, find_slots, mappings, modules};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Opens the C library in a separate namespace, where it is bound at once and lies below the program's. Prints the
-/// addresses of functions in the program's own C library that it has not called yet.
+/// Program that opens the C library in a separate namespace, where it is bound immediately and lies below the
+/// program's. It prints the addresses of functions in the program's own C library that it has not called yet.
 const PROGRAM: &str = r#"
     #define _GNU_SOURCE
     #include <dlfcn.h>

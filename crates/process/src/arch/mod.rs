@@ -1,4 +1,4 @@
-//! Parts that depend on the processor of the target: its ELF relocations and its call instructions.
+//! Code that depends on the target's processor: its ELF relocations and its call instructions.
 
 #[cfg(any(target_arch = "aarch64", test))]
 pub(crate) mod aarch64;

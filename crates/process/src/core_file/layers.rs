@@ -1,18 +1,18 @@
-//! Paths that a core dump has of files on overlay file systems.
+//! Paths in a core dump of files on overlay file systems.
 //!
-//! A mapping on an overlay has the file of a layer, and the kernel lists that file's path from where the layer begins
-//! (`fill_files_note` in fs/binfmt_elf.c); only /proc/PID/maps has the path in the overlay. The two are the same only
-//! where the overlay is the root, as it is in most containers.
+//! A mapping on an overlay refers to the file of a layer, and the core dump has the path of that file relative to the
+//! layer (`fill_files_note` in fs/binfmt_elf.c); only /proc/PID/maps has the path in the overlay. The two are the same
+//! only if the overlay is the root, as in most containers.
 
 use std::path::{Path, PathBuf};
 
-/// Paths that a file of a layer has in the overlays that are mounted here.
+/// Returns the paths of a layer's file in the overlays that are mounted here.
 pub(super) fn below_overlays(path: &str) -> Vec<PathBuf> {
     let mounts = crate::proc_text("/proc/self/mountinfo").unwrap_or_default();
     below(path, &mounts)
 }
 
-/// Takes the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+/// Like the function above; `mounts`: text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 fn below(path: &str, mounts: &str) -> Vec<PathBuf> {
     let below_overlay = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;

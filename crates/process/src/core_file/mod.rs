@@ -27,13 +27,13 @@ const PROGRAM_HEADER_BYTES: u64 = 56;
 /// e_type of a core (gABI, "ELF Header").
 const ET_CORE: u16 = 4;
 const EM_X86_64: u16 = 62;
-/// In this case the number of program headers is in the first section header (elf(5), `e_phnum`).
+/// Value that means that the number of program headers is in the first section header (elf(5), `e_phnum`).
 const PN_XNUM: u16 = 0xffff;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
-/// Far more mappings than vm.max_map_count allows by default.
+/// Upper bound of the segments, far more than vm.max_map_count allows by default.
 const MOST_SEGMENTS: u64 = 1 << 22;
-/// Size of the notes of 10,000 threads with all vector registers.
+/// Upper bound of the notes: the size for 10,000 threads with all vector registers.
 const MOST_NOTE_BYTES: u64 = 256 << 20;
 /// End of the addresses of user space (5-level paging); the page of vsyscall(2) is above.
 const END_OF_ADDRESSES: u64 = 1 << 56;
@@ -46,7 +46,7 @@ pub enum CoreError {
     Unreadable {
         /// Name of the file.
         file: String,
-        /// Error of the kernel. It is part of the text, so it is not a source as well.
+        /// Error of the kernel. It is part of the text, so it is not also a source.
         cause: io::Error,
     },
     /// The first bytes are those of LZ4, which begins both compressed core dumps and saved snapshots.
@@ -65,10 +65,10 @@ pub enum CoreError {
     },
 }
 
-/// A range of memory.
+/// Range of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreSegment {
-    /// The mapping, as far as the core describes it. Only its name tells whether it is shared.
+    /// Mapping, as far as the core describes it. Only its name shows if it is shared.
     pub mapping: Mapping,
     /// Offset of its contents in the file.
     offset: u64,
@@ -101,7 +101,7 @@ pub struct CoreFile {
     loader: Option<u64>,
 }
 
-/// Reads little-endian numbers; `None` past the end.
+/// Reads a little-endian number; `None` beyond the end.
 pub(crate) fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
@@ -179,7 +179,7 @@ impl CoreFile {
     /// Opens a core dump and reads everything except the memory.
     ///
     /// # Errors
-    /// If it is not a core dump of an x86-64 program, is damaged, or was truncated.
+    /// The file is not a core dump of an x86-64 program, or it is damaged or truncated.
     pub fn open(path: &Path) -> Result<CoreFile, CoreError> {
         let name = path.to_string_lossy().into_owned();
         let unreadable = |cause| CoreError::Unreadable {
@@ -280,8 +280,7 @@ impl CoreFile {
         &self.name
     }
 
-    /// Reads the part of the memory from this address on that is in the file; `false` if that is not all of
-    /// it.
+    /// Reads the memory from this address on, as far as the file contains it; returns `false` if that is not all of it.
     pub fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let after = self
             .segments
@@ -298,8 +297,8 @@ impl CoreFile {
                 .is_ok()
     }
 
-    /// Returns the parts of a segment that are stored, by address. The kernel leaves a hole where a page is
-    /// zero, or was never touched; a core written through a pipe has no holes.
+    /// Returns the stored parts of a segment, by address. The kernel leaves a hole for a page that is zero or was never
+    /// touched; a core written through a pipe has no holes.
     pub fn stored(&self, segment: &CoreSegment) -> Vec<Range<u64>> {
         let (start, end) = (segment.offset, segment.offset + segment.file_bytes);
         let address = |offset: u64| segment.mapping.start + (offset - start);
@@ -312,8 +311,8 @@ impl CoreFile {
         while at < end {
             let data = match seek(at, Whence::SeekData) {
                 Some(data) => (data as u64).max(at),
-                // ENXIO: there is only a hole up to the end of the file. Other errors: file systems do not
-                // report holes by failing, so the contents are read.
+                // ENXIO: only a hole is left up to the end of the file. Other errors come from file systems that do not
+                // report holes, so the contents are read.
                 None if nix::errno::Errno::last() == nix::errno::Errno::ENXIO => break,
                 None => at,
             };

@@ -16,7 +16,7 @@ const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// A module without its file, as its first page shows it.
+/// Module without its file, described by its first page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingModule {
     /// Path that the process had mapped.
@@ -25,7 +25,7 @@ pub struct MissingModule {
     pub base: u64,
     /// First address.
     pub start: u64,
-    /// Past the last address.
+    /// Address after the last one.
     pub end: u64,
     /// Writable segments of the module.
     pub data: Vec<Range<u64>>,
@@ -105,8 +105,8 @@ fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl CoreFile {
-    /// Returns the modules, the executable first, then in address order. A file is used only if it is the one that
-    /// ran, judged by its build-id if the core contains it.
+    /// Returns the modules, the executable first, then in address order. A file is used only if its build-id shows that
+    /// it is the file that ran, as far as the core contains the build-id.
     pub fn modules(&self) -> CoreModules {
         let maps: Vec<Mapping> = self.segments.iter().map(|s| s.mapping.clone()).collect();
         let mut files = ModuleFiles::new();
@@ -176,7 +176,7 @@ impl CoreFile {
         };
         let named = read(Path::new(&first.path));
         let (file, bytes, facts) = named.or_else(|reason| {
-            // At another place than the core names, only the build-id tells that it is this file.
+            // If the file has another path than in the core, only the build-id shows that it is the right one.
             let places = match expected {
                 Some(_) => below_overlays(&first.path),
                 None => Vec::new(),

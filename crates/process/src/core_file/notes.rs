@@ -31,7 +31,7 @@ const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const PF_R: u32 = 4;
 
-/// Far more threads than any process has, and few enough to examine each.
+/// Upper bound of the threads: far more than any process has, and few enough to examine each.
 const MOST_THREADS: usize = 1 << 16;
 
 /// A thread at the end of its process.
@@ -39,7 +39,7 @@ const MOST_THREADS: usize = 1 << 16;
 pub struct CoreThread {
     /// Thread id in its own PID namespace.
     pub tid: i32,
-    /// `struct user_regs_struct`, in its order.
+    /// Registers in the order of `struct user_regs_struct`.
     pub registers: [u64; 27],
     /// Vector registers, in the format of XSAVE or of FXSAVE.
     pub extended: Vec<u8>,
@@ -76,7 +76,7 @@ pub(super) struct Notes {
 }
 
 impl Notes {
-    /// Reads one note segment. The error says what is wrong with it.
+    /// Reads one note segment. The error describes its defect.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
         let mut at = 0;
         while let (Some(name), Some(contents), Some(kind)) = (
@@ -197,9 +197,9 @@ impl Notes {
         Some(self.stretch(start..end, (header.offset, file_bytes), protection))
     }
 
-    /// Adds mappings that are in the list of mapped files but not in `segments`, which are sorted. The kernel makes a
-    /// segment of every mapping; gdb's gcore omits private ones that cannot be written to and cannot differ from their
-    /// file: code and constants.
+    /// Adds mappings that are in the list of mapped files but not in the sorted `segments`. The kernel makes a segment
+    /// of every mapping; gdb's gcore omits private ones that cannot be written to and cannot differ from their file:
+    /// code and constants.
     pub fn add_unsaved(&self, segments: &mut Vec<CoreSegment>) {
         let protection = Protection {
             read: true,
@@ -271,7 +271,7 @@ impl Notes {
         }
     }
 
-    /// Names the memory of the kernel: the vDSO, and its data, which is mapped right below.
+    /// Sets the names of the kernel's memory: the vDSO, and its data, which is mapped right below.
     pub fn name_of_kernel(&self, segments: &mut [CoreSegment]) {
         let starts = |s: &CoreSegment| Some(s.mapping.start) == self.vdso;
         let Some(vdso) = segments.iter().position(starts) else {

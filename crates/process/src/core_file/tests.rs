@@ -100,8 +100,7 @@ fn a_small_core() {
     assert!(modules.images[0].is_main);
 }
 
-/// gdb's gcore makes no segments for code and constants that are the same as in their
-/// file.
+/// gdb's gcore makes no segments for code and constants that equal those in their file.
 #[test]
 fn what_is_not_saved_is_in_the_list_of_files() {
     let mut bytes = built().bytes;
@@ -170,7 +169,7 @@ fn what_is_no_core_is_said() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// A core is not trusted: whatever it contains, it is either read or refused.
+    /// A core is not trusted: any contents are either read or refused.
     #[test]
     fn damage_is_an_error(changes in prop::collection::vec((0usize..1200, any::<u8>()), 1..6), cut in 0usize..14_000) {
         let mut bytes = built().bytes;

@@ -12,7 +12,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Reads the status of a process; the error says why there is none.
+    /// Reads the status of a process; the error says why it cannot be read.
     pub fn of(pid: i32) -> Result<Status, Check> {
         let missing = |_| {
             Check::bad(
@@ -69,8 +69,8 @@ pub(super) fn state(pid: i32, status: &Status) -> Result<Check, Check> {
         ));
     }
     if status.field("VmSize:").is_empty() {
-        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c). An ending process has
-        // already given up its memory.
+        // Kernel threads are children of kthreadd, process 2 (kernel/kthread.c). An ending process has already given up
+        // its memory.
         if pid != 2 && status.field("PPid:") != "2" {
             return Err(Check::bad(
                 "state",
@@ -136,7 +136,7 @@ const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_SYS_PTRACE: u32 = 19;
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 
-/// Checks that we may trace it, by which right, and what Yama allows.
+/// Checks that we may trace the process, by which right, and Yama's setting.
 pub(super) fn permission(pid: i32, status: &Status) -> Result<Vec<Check>, Check> {
     // Opening mem asks the kernel the same question as PTRACE_ATTACH (ptrace(2), "Ptrace access
     // mode checking").
@@ -179,7 +179,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
     let me = uid("/proc/self");
     let scope = yama();
     let as_root = match me {
-        // There is no other user to run as.
+        // There is no more privileged user to switch to.
         Some(0) if have_capability(CAP_SYS_PTRACE) => BEYOND_ROOT,
         Some(0) => GRANT,
         _ => AS_ROOT,
@@ -221,7 +221,7 @@ fn refusal(pid: i32, error: &std::io::Error) -> (String, &'static str) {
         };
         return (format!("kernel.yama.ptrace_scope is {scope}"), remedy);
     }
-    // A sandbox may hide it, which does not tell where the process is.
+    // A sandbox may hide the namespace, which says nothing about the process's own.
     if let (Ok(its), Ok(ours)) = (
         fs::read_link(proc_path(pid, "ns/user")),
         fs::read_link("/proc/self/ns/user"),

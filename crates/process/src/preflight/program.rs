@@ -23,14 +23,14 @@ struct Head {
     is_attacher: bool,
 }
 
-/// Name, with its padding, of the note in every program that attaches to others with these crates (`memhook_inject`
+/// Name, including padding, of the note in every program that attaches to others with these crates (`memhook_inject`
 /// links it in).
 const ATTACHER_NOTE: &[u8] = b"memhook-rs\0\0";
 
-/// Upper bound for the notes of programs that are recognized by them.
+/// Upper bound of the size of notes that are searched for these names.
 const MOST_NOTE_BYTES: u64 = 4096;
 
-/// Only the headers of the executable are read, because it may be large.
+/// Reads only the headers of the executable, because it may be large.
 fn head(file: &File) -> Option<Head> {
     let mut start = [0; 64];
     file.read_exact_at(&mut start, 0).ok()?;
@@ -63,7 +63,7 @@ fn head(file: &File) -> Option<Head> {
             PT_NOTE => {
                 let mut notes = vec![0; field(32).ok()?.min(MOST_NOTE_BYTES) as usize];
                 let read = file.read_at(&mut notes, field(8).ok()?).unwrap_or(0);
-                // The owner's name, with its length in front of it (elf(5), "Notes").
+                // The owner's name, preceded by its length (elf(5), "Notes").
                 let has = |name: &[u8]| notes[..read].windows(name.len()).any(|n| n == name);
                 found.is_go |= has(b"Go\0\0");
                 found.is_attacher |= has(ATTACHER_NOTE);
@@ -111,7 +111,7 @@ pub(super) fn executable(
         )));
     }
     if head.is_attacher {
-        // It maps the regions of other processes. If it were traced itself, they would be taken for leftovers of a
+        // It maps the regions of other processes. If it were traced itself, they would be mistaken for remains of a
         // killed attacher.
         return Err(Check::bad(
             "executable",
@@ -226,10 +226,10 @@ pub(super) fn allocators(modules: &[ModuleImage]) -> Vec<Check> {
     found
 }
 
-/// Reports code mapped from files that are not modules, so that none of it can be hooked: one note per file, however
-/// many mappings it has.
+/// Reports code mapped from files that are not modules, so that it cannot be hooked: one note per file, however many
+/// mappings it has.
 pub(super) fn unreadable(pid: i32, maps: &[Mapping], modules: &[ModuleImage]) -> Vec<Check> {
-    // A program may map its own code once more, as V8 does with its built-in functions.
+    // A program may map its own code again, as V8 does with its built-in functions.
     let is_of = |m: &Mapping, module: &ModuleImage| {
         module.contains(m.start) || (!m.deleted && module.path == m.path)
     };

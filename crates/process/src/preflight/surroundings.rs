@@ -1,4 +1,4 @@
-//! Checks the surroundings of the process: namespaces, system call filters, and leftovers of an earlier attach.
+//! Checks the surroundings of the process: namespaces, system call filters, and remains of an earlier attach.
 
 use super::Check;
 use super::access::{CAP_SYS_ADMIN, Status, have_capability};
@@ -33,10 +33,10 @@ pub(super) fn namespaces(pid: i32) -> Vec<Check> {
     checks
 }
 
-/// Checks for seccomp. Mode 1 kills at any system call except four (seccomp(2)), so the first one of ours would end the
-/// target. A filter may kill too, and there is no way to find out. A tracer with CAP_SYS_ADMIN and without a filter can
-/// suspend it while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). And a filter that applies to us too, as
-/// usual in a container, allows the target the same calls as us.
+/// Checks seccomp. Mode 1 kills at any system call except four (seccomp(2)), so our first call would end the target. A
+/// filter may kill too, and its rules cannot be read. A tracer with CAP_SYS_ADMIN and without a filter can suspend it
+/// while a thread is stopped (ptrace(2), PTRACE_O_SUSPEND_SECCOMP). And if the filter applies to us too, as usual in a
+/// container, it allows the target the same calls as us.
 pub(super) fn seccomp(pid: i32, status: &Status) -> Result<Check, Check> {
     judge_seccomp(pid, status, &Rights::ours())
 }
@@ -49,7 +49,7 @@ pub fn filter_may_kill(pid: i32) -> bool {
 /// Privileges that decide whether a target with a filter can be traced.
 struct Rights {
     may_suspend: bool,
-    /// Number of filters that apply to us, if the kernel tells (since Linux 5.9).
+    /// Number of filters that apply to us, if the kernel reports it (since Linux 5.9).
     filters: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ fn judge_seccomp(pid: i32, status: &Status, rights: &Rights) -> Result<Check, Ch
     }
 }
 
-/// Returns true if a process finds /proc in its own file system, through which its loader opens the hook. A sandbox may
+/// Returns true if a process has /proc in its own file system, through which its loader opens the hook. A sandbox may
 /// prevent that: the root of Chromium's renderers is the directory of a process that has ended.
 pub fn has_proc(pid: i32) -> bool {
     match statfs(proc_path(pid, "root/proc").as_str()) {

@@ -1,21 +1,21 @@
 //! Layouts of CPython's structures by version, from its headers (`Include/internal`, with `Py_BUILD_CORE`): 64-bit,
 //! without `Py_TRACE_REFS`, with the global lock.
 //!
-//! 3.13 and 3.14 describe most of themselves in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. Offsets missing
-//! there are taken from here, and if the two disagree, the interpreter is unknown.
+//! 3.13 and 3.14 describe most of themselves in `_Py_DebugOffsets`, at the beginning of `_PyRuntime`. This table
+//! provides the offsets that are missing there. If both have an offset and disagree, the interpreter is unknown.
 
 use memhook_abi::{NO_OFFSET, python_entry, python_instruction, python_lines};
 
-/// Offsets in bytes in `_PyRuntime`, and in the structures that it leads to.
+/// Offsets in bytes in `_PyRuntime`, and in the structures that it points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offsets {
     /// `autoTSSkey` in `_PyRuntime`.
     pub key: u64,
     /// `interpreters.head` in `_PyRuntime`; `interpreters.main` is the next word.
     pub interpreters: u64,
-    /// The word in `_PyRuntime` with the thread state that holds the lock.
+    /// Word in `_PyRuntime` with the thread state that holds the lock.
     pub holder: u64,
-    /// The int in `_PyRuntime` that tells whether it is held; 0 if the word itself is 0 when the lock is free.
+    /// Integer in `_PyRuntime` that is nonzero while the lock is held; 0 if the word above is 0 while the lock is free.
     pub locked: u64,
     /// List of thread states in an interpreter.
     pub threads: u64,
@@ -43,7 +43,7 @@ pub(super) struct Offsets {
     pub code_version: u32,
 }
 
-/// Offsets of the oldest version, which are modified for the later ones.
+/// Offsets of the oldest version; later versions modify them.
 const PYTHON_3_8: Offsets = Offsets {
     key: 1392,
     interpreters: 32,
@@ -167,7 +167,8 @@ pub(super) fn offsets(minor: u32) -> Option<Offsets> {
 /// Returns the words at the beginning of `_PyRuntime`, from 3.13 on, with their required values.
 pub(super) fn described(minor: u32, offsets: &Offsets) -> [(usize, u64); 15] {
     let word = u64::from;
-    // In the order of `_Py_DebugOffsets`: in a thread state, in a frame, in a code object. 3.14 has more before each.
+    // In the order of `_Py_DebugOffsets`: in a thread state, in a frame, in a code object. 3.14 has more fields before
+    // each.
     let (in_state, in_frame, in_code) = match minor {
         13 => (21, 29, 35),
         _ => (24, 32, 40),

@@ -1,4 +1,4 @@
-//! CPython interpreter of a process, seen from outside: its version, and where it keeps its frames.
+//! CPython interpreter of a process, seen from outside: its version, and the location of its frames.
 
 mod layouts;
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Function that evaluates Python functions.
 pub(crate) const EVALUATION: &str = "_PyEval_EvalFrameDefault";
-/// Variables of the interpreter that lead to everything else.
+/// Variables of the interpreter from which everything else is reached.
 pub(crate) const VARIABLES: [&str; 5] = [
     "_PyRuntime",
     "PyCode_Type",
@@ -22,7 +22,7 @@ pub(crate) const VARIABLES: [&str; 5] = [
 /// (nptl/descr.h), whose offset has not changed on x86-64 since 2.3; each entry is a sequence number and the
 /// value.
 const KEY_VALUES: u32 = 0x318;
-/// Number of frames of a thread, and of threads, that are examined.
+/// Limit of the examined frames of a thread, and of the threads.
 const MOST: usize = 1024;
 
 /// Reason why no Python functions can be shown for a process with an interpreter.
@@ -163,8 +163,8 @@ impl Interpreter {
         })
     }
 
-    /// Checks whether the frames of the process match the layout. The process may run meanwhile, so a mismatch
-    /// may only be a change in progress; a later check will not see it.
+    /// Checks if the frames of the process match the layout. The process may run meanwhile, so a mismatch may only be a
+    /// change in progress; a later check will not see it.
     pub fn verify(&self, pid: i32) -> Verdict {
         let word = |address: u64| read_word(pid, RemoteAddress(address));
         let layout = &self.layout;
@@ -247,7 +247,7 @@ impl Interpreter {
             if is_between {
                 continue;
             }
-            // Since 3.14 the lowest bits of the word tell how the reference is counted.
+            // Since 3.14 the lowest bits of the word show how the reference is counted.
             let code = field(layout.frame_code) & !7;
             let is = |object: Option<u64>, kind: u64| {
                 object.is_some_and(|object| word(object.wrapping_add(8)) == Some(kind))
