@@ -19,10 +19,10 @@ pub struct Allocator {
     pub mark: &'static str,
     /// Prefix of its messages, which identifies it without symbols; may be empty.
     pub message: &'static str,
-    /// Maps the name of one of its functions, without the prefix, to the hooked function of its shape, if that is not
-    /// one of C's.
+    /// Maps the name of one of its functions, without the prefix, to the hooked function with the same shape, unless
+    /// the name is one of C's.
     shape: fn(&str) -> Option<&'static str>,
-    /// Names without the prefix for which `shape` may have an answer.
+    /// Names without the prefix for which `shape` may return a function.
     names: fn() -> Vec<String>,
 }
 
@@ -55,14 +55,14 @@ macro_rules! shaped {
 /// Allocators other than those of C libraries.
 pub static ALLOCATORS: &[Allocator] = &[
     a("jemalloc", "je_", "mallocx", "<jemalloc>: "),
-    // The name when Rust's tikv-jemallocator links it.
+    // The name that Rust's tikv-jemallocator links.
     a("jemalloc", "_rjem_", "_rjem_mallocx", "<jemalloc>: "),
     shaped!(
         a("tcmalloc", "tc_", "tc_malloc", "tcmalloc: large alloc"),
         GPERFTOOLS
     ),
-    // Google's own (github.com/google/tcmalloc), a different program from gperftools' tcmalloc, whose plain names are
-    // aliases of these (tcmalloc/libc_override_gcc_and_weak.h).
+    // Google's own allocator (github.com/google/tcmalloc), a different program from gperftools' tcmalloc, whose plain
+    // names are aliases of these (tcmalloc/libc_override_gcc_and_weak.h).
     shaped!(
         a(
             "google-tcmalloc",
@@ -84,7 +84,7 @@ pub static ALLOCATORS: &[Allocator] = &[
     shaped!(a("tbbmalloc", "scalable_", "scalable_malloc", ""), TBBS),
 ];
 
-/// A name without prefix, and the hooked function with its shape.
+/// Name without a prefix, and the hooked function with its shape.
 type Shapes = &'static [(&'static str, &'static str)];
 
 fn listed(shapes: Shapes, name: &str) -> Option<&'static str> {
@@ -160,7 +160,7 @@ const RPMALLOCS: Shapes = &[
     ("aligned_realloc", "rpaligned_realloc"),
 ];
 
-/// snmalloc/src/snmalloc/override/rust.cc, likewise.
+/// snmalloc/src/snmalloc/override/rust.cc: the alignment comes before the size.
 const SNMALLOCS: Shapes = &[
     ("rust_alloc", "mi_memalign"),
     ("rust_alloc_zeroed", "mi_memalign"),
@@ -178,7 +178,7 @@ const TBBS: Shapes = &[
 const HEAPS: [&str; 3] = ["heap_", "theap_", ""];
 /// Suffixes in mimalloc.h: an alignment and an offset, an alignment, the size of a small block, none of these.
 const ENDINGS: [&str; 4] = ["_aligned_at", "_aligned", "_small", ""];
-/// Functions that have such forms.
+/// Functions that exist in all these forms.
 const WITH_FORMS: [&str; 15] = [
     "malloc",
     "umalloc",
@@ -196,7 +196,7 @@ const WITH_FORMS: [&str; 15] = [
     "reallocarray",
     "expand",
 ];
-/// The other functions (mimalloc.h, "Extended functionality" and mimalloc-override.h).
+/// Functions without such forms (mimalloc.h, "Extended functionality" and mimalloc-override.h).
 const WITHOUT_FORMS: Shapes = &[
     ("free", "free"),
     ("cfree", "free"),
@@ -273,7 +273,7 @@ fn exact(name: &str) -> Option<usize> {
 }
 
 impl Allocator {
-    /// Returns the id of the hooked function for one of its functions, by its name without the prefix.
+    /// Returns the id of the hooked function for one of the allocator's functions, by its name without the prefix.
     fn function(&self, behind: &str) -> Option<usize> {
         let shape = (self.shape)(behind).and_then(exact);
         shape.or_else(|| plain(behind))
@@ -288,7 +288,7 @@ static KNOWN: LazyLock<HashMap<&'static str, usize>> = LazyLock::new(|| {
         for behind in of_c.chain((allocator.names)()) {
             if let Some(function) = allocator.function(&behind) {
                 let name = format!("{}{behind}", allocator.prefix);
-                // They live as long as the table: to the end of the program.
+                // The names live as long as the table, to the end of the program.
                 known.insert(name.leak(), function);
             }
         }
@@ -318,7 +318,7 @@ pub fn known_allocator(exports: impl Fn(&str) -> bool) -> Option<&'static str> {
     known.map(|allocator| allocator.name)
 }
 
-/// Prefix of an allocator's functions in a module, before their own names.
+/// Prefix of an allocator's functions in a module, before the allocator's own names.
 #[derive(Debug)]
 struct Bundled {
     prefix: String,
@@ -331,8 +331,8 @@ pub struct AllocatorNames {
     bundled: Vec<Bundled>,
 }
 
-/// Evidence for an allocator: two of its functions, whatever their prefix, since a single name may be a wrapper's. Then
-/// the part of these names that prefixes all of the allocator's functions, and the prefix by which it is known.
+/// Evidence for an allocator: two of its functions, with any common prefix, because a single name may be a wrapper's.
+/// The third text is the part of these names that begins all names of the allocator; the fourth is its known prefix.
 const EVIDENCE: [(&str, &str, &str, &str); 2] = [
     ("mallocx", "dallocx", "", "je_"),
     ("mi_malloc_aligned", "mi_free", "mi_", "mi_"),
@@ -459,7 +459,7 @@ mod tests {
         ] {
             assert_eq!(hooked(name), Some(function), "{name}");
         }
-        // No name belongs to a family by accident.
+        // No name belongs to the family by accident.
         for name in known_names().filter(|name| name.starts_with("je_")) {
             assert!(!name.contains("mi_") && !name.contains("tc_"), "{name}");
         }

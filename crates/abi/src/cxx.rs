@@ -1,4 +1,4 @@
-//! Prints the C++ twin of the layout.
+//! Printer of the C++ version of the layout.
 
 use crate::{event::Op, function_by_name, functions::HOOKED_FUNCTIONS, layout::*, unwind_rule};
 use std::fmt::Write;

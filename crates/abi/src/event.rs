@@ -38,36 +38,37 @@ pub const SEQUENCE_BITS: u32 = 22;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
-    /// A block was allocated; published after the allocator returned it, before the caller has it.
+    /// A block was allocated. The event is published after the allocator has returned the block, before the caller gets
+    /// it.
     Allocation = 1,
-    /// A block is about to be released; published before the allocator is called.
+    /// A block will be released. The event is published before the allocator is called.
     Release = 2,
-    /// `realloc` is about to take the old block; becomes final unless [`Op::ReallocFailed`] follows.
+    /// `realloc` will replace the old block. The event becomes final unless [`Op::ReallocFailed`] follows.
     ReallocRelease = 3,
-    /// The `realloc` announced before on this ring failed: the old block stays.
+    /// The `realloc` that was announced on this ring has failed: the old block stays.
     ReallocFailed = 4,
-    /// The clock: everything after it on this ring happened at or after this time.
+    /// Time stamp: everything after it on this ring happened at or after this time.
     Tick = 5,
     /// The size of the next allocation does not fit into 32 bits.
     SizeExtension = 6,
-    /// A block was allocated and released, this many times, with nothing of this thread between an allocation and
-    /// its release but other pairs. The releases have no numbers; the sequence is the count.
+    /// Blocks were allocated and released this many times. Between each allocation and its release, this thread did
+    /// nothing but other pairs. The releases have no numbers; the sequence is the count.
     Pair = 7,
     /// From here on this ring records samples of the allocations, or all of them again
-    /// ([`crate::flags::ADAPT_WHEN_FULL`]). Three bits hold no eighth op, so this is a tick with a bit that no tick
-    /// has.
+    /// ([`crate::flags::ADAPT_WHEN_FULL`]). The three bits of the op have no eighth value, so this is a tick with a bit
+    /// that ticks do not have.
     SamplingChange = 0b1101,
-    /// A range of addresses was mapped; published before the program gets the address. Like the change
-    /// of the sampling, this is a tick with a bit that no tick has.
+    /// A range of addresses was mapped. The event is published before the program gets the address. Like the change of
+    /// the sampling, it is a tick with an extra bit.
     Mapped = 0x15,
-    /// A range was unmapped; published after the call, with a number that was taken before it. A size of
-    /// 0 stands for all of a shared memory segment that was attached at the address.
+    /// A range was unmapped. The event is published after the call, with a number that was taken before it. A size of 0
+    /// means the whole shared memory segment that was attached at the address.
     Unmapped = 0x25,
-    /// The contents of a range were given back to the system (`madvise`); it stays mapped.
+    /// The contents of a range were discarded (`madvise`); the range stays mapped.
     Discarded = 0x45,
     /// A part of the reads and writes of the block that is released next on this ring ([`crate::flags::ACCESSES`]).
     Access = 0x85,
-    /// Time in the allocator for an allocation, whose own event follows or is lost ([`crate::flags::CALL_TIMES`]).
+    /// Time in the allocator for an allocation whose own event follows or is lost ([`crate::flags::CALL_TIMES`]).
     CallTime = 0x1d,
 }
 
@@ -75,7 +76,7 @@ pub enum Op {
 const fn code_of_tick(upper: u64) -> u64 {
     match upper {
         2 | 3 | 4 | 8 => Op::Tick as u64 | upper << 3,
-        // The bits above it are the number of the word.
+        // The bits above contain the number of the word.
         _ if upper & 0x1f == 0x10 => Op::Access as u64,
         _ => Op::Tick as u64,
     }
@@ -120,14 +121,14 @@ pub struct Event {
     pub op: Op,
     /// Block address (avma); 0 for ticks and extensions.
     pub address: u64,
-    /// The sequence word's value: for a release, that of the increment; for an allocation, the one that was read.
-    /// For a pair the number of pairs, 1..=65,535; for a call time the counts, `u32::MAX` for that many or more.
+    /// For a release, the sequence word's value after the increment; for an allocation, the value that was read. For a
+    /// pair, the number of pairs, 1..=65,535. For a call time, the ticks, `u32::MAX` for that many or more.
     pub sequence: u32,
     /// Requested size in bytes, `u32::MAX` if an extension carries it; unused for releases.
     pub size: u32,
     /// Stack id; 0 for none.
     pub stack: u32,
-    /// The whole second word: the value of a tick or an extension. For a call time, the requested size in bytes.
+    /// Second word as a whole: the value of a tick or an extension. For a call time, the requested size in bytes.
     pub value: u64,
 }
 
@@ -136,19 +137,19 @@ pub struct Event {
 pub struct Accesses {
     /// The block (avma).
     pub address: u64,
-    /// Time of the first access in nanoseconds since the attach; 0 without accesses, like all fields below.
+    /// Time of the first access in nanoseconds since the attach; like all fields below, 0 if there was none.
     pub first_ns: u64,
     /// Time of the last access.
     pub last_ns: u64,
     /// Offset of the lowest accessed byte.
     pub low: u64,
-    /// Offset past the highest accessed byte.
+    /// Offset after the highest accessed byte.
     pub high: u64,
     /// Number of reads.
     pub reads: u64,
     /// Number of writes.
     pub writes: u64,
-    /// True if more than one thread accessed it.
+    /// True if more than one thread accessed the block.
     pub by_several: bool,
     /// Number of times that a thread wrote to a cache line that another thread had written last, but to other bytes.
     pub false_shares: u64,
@@ -169,9 +170,9 @@ impl Event {
 }
 
 impl Event {
-    /// Returns the words of an event about a block ([`RawEvent::unpack_as`]), for functions that are not inlined.
-    /// They would otherwise get an event by its address. The compiler would then keep every event in memory and copy
-    /// it from there in wider words than it wrote: such a load waits until the stores have left the store buffer.
+    /// Returns the words of an event about a block ([`RawEvent::unpack_as`]), for functions that are not inlined. Such
+    /// a function would otherwise get a pointer to the event. The compiler would then keep every event in memory and
+    /// copy it from there in wider words than it wrote: such a load waits until the stores have left the store buffer.
     #[inline(always)]
     pub const fn words(&self) -> RawEvent {
         RawEvent::pack(self.op, self.address, self.sequence, self.size, self.stack)
@@ -192,7 +193,7 @@ impl RawEvent {
         }
     }
 
-    /// Packs an event about a mapping, which follows a size extension with its bytes.
+    /// Packs an event about a mapping. A size extension with the bytes must precede it.
     pub const fn pack_mapping(op: Op, address: u64, number: u32, stack: u32) -> RawEvent {
         let op = op as u64;
         RawEvent {
@@ -230,7 +231,7 @@ impl RawEvent {
     #[inline]
     pub const fn unpack(self) -> Option<Event> {
         let code = (self.word0 >> 45) & 7;
-        // Only here does the lowest bit of the sequence number belong to the op.
+        // In all other events, the lowest bit of the sequence number does not belong to the op.
         let is_change = self.word0 == (Op::SamplingChange as u64) << 45;
         let code = match code {
             _ if is_change => code | 8,
@@ -263,8 +264,8 @@ impl RawEvent {
         Some(self.unpack_as(op))
     }
 
-    /// Returns true if this is an event of that kind, which must have a code of its own: an allocation, a release or
-    /// a pair, for example, but not a tick or anything written as one.
+    /// Returns true if this is an event of that kind. The kind must have its own op code: an allocation, a release or a
+    /// pair, for example, but not a tick or a kind that is encoded as a tick.
     #[inline(always)]
     pub const fn is(self, op: Op) -> bool {
         (self.word0 >> 45) & 7 == op as u64

@@ -1,5 +1,4 @@
-//! The one list of hooked functions: it drives the wrappers, patching, restoring, `--set functions=`
-//! and the tests.
+//! List of hooked functions. The wrappers, patching, restoring, `--set functions=` and the tests are derived from it.
 
 /// Effect of a hooked function on blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,17 +13,17 @@ pub enum Role {
     Modules,
     /// Reports reads and writes: see [`ACCESS_LISTENER`].
     Accesses,
-    /// Changes the mappings of the process; only hooked where mappings are traced.
+    /// Changes the mappings of the process; hooked only if mappings are traced.
     Maps,
-    /// Reads or writes its arguments' bytes; only hooked where accesses are counted.
+    /// Reads or writes its arguments' bytes; hooked only if accesses are counted.
     Touches,
     /// Names a moment: see [`MARK_LISTENER`].
     Marks,
-    /// Makes a process that inherits the traced blocks.
+    /// Creates a process that inherits the traced blocks.
     Forks,
 }
 
-/// The shape of a hooked function's parameters; the C++ side has one wrapper template for each.
+/// Shape of a hooked function's parameters; the C++ side has one wrapper template for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are the parameter lists
 pub enum Signature {
@@ -106,18 +105,17 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
     }
 }
 
-/// A function whose slot is not a relocation: the listener of the access runtime, a pointer that a program compiled
-/// for access data calls with each read and write as long as there is a listener. A note of the module has its
-/// address.
+/// Function whose slot is not a relocation: the listener of the access runtime. A program that was compiled for access
+/// data calls this pointer for each read and write while it is set. A note in the module has the pointer's address.
 pub const ACCESS_LISTENER: &str = "memhook_access_listener";
 
-/// Likewise, the listener that `memhook_mark("…")` of the header `memhook_mark.h` calls as long as there is one.
+/// Like the name above, for the listener that `memhook_mark("…")` of the header `memhook_mark.h` calls while it is set.
 pub const MARK_LISTENER: &str = "memhook_mark_listener";
 
 use Role::{Accesses, Allocates, Forks, Maps, Marks, Modules, Reallocates, Releases, Touches};
 use Signature as S;
 
-/// Every hooked function. Mangled names are those of the Itanium C++ ABI on LP64.
+/// All hooked functions. Mangled names are those of the Itanium C++ ABI on LP64.
 pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("malloc", "malloc", S::Size, Allocates),
     f("free", "free", S::Free, Releases),
@@ -200,7 +198,7 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("dlopen", "dlopen", S::Dlopen, Modules),
     f("dlmopen", "dlmopen", S::Dlmopen, Modules),
     f("dlclose", "dlclose", S::Dlclose, Modules),
-    // Mappings. Offsets have 64 bits on LP64, so both forms of mmap are one.
+    // Mappings. Offsets have 64 bits on LP64, so both forms of mmap are the same.
     f("mmap", "mmap", S::Mmap, Maps),
     f("mmap64", "mmap", S::Mmap, Maps),
     f("mremap", "mremap", S::Mremap, Maps),
@@ -212,8 +210,8 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("shmdt", "shmdt", S::Shmdt, Maps),
     f(ACCESS_LISTENER, "access", S::Access, Accesses),
     f(MARK_LISTENER, "mark", S::Mark, Marks),
-    // Functions of the C library that access the program's bytes. _FORTIFY_SOURCE replaces them by those with _chk,
-    // which have one more parameter, the size of the destination.
+    // Functions of the C library that access the program's bytes. _FORTIFY_SOURCE replaces them by functions with the
+    // suffix _chk, which have one more parameter, the size of the destination.
     f("memcpy", "memcpy", S::CopyBytes, Touches),
     f("memmove", "memmove", S::CopyBytes, Touches),
     f("mempcpy", "mempcpy", S::CopyBytes, Touches),
@@ -238,15 +236,15 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     f("sendto", "sendto", S::WriteFrom, Touches),
     f("fread", "fread", S::ReadItems, Touches),
     f("fwrite", "fwrite", S::WriteItems, Touches),
-    // Always included: a child leaves the region of its parent.
+    // These are always included: a child unmaps the region of its parent.
     f("fork", "fork", S::Fork, Forks),
     f("__fork", "fork", S::Fork, Forks),
     f("_Fork", "fork", S::Fork, Forks),
     // C23, 7.24.3.
     f("free_sized", "free", S::FreeX, Releases),
     f("free_aligned_sized", "free", S::FreeXX, Releases),
-    // Shapes of allocators' functions, each under the name of one with that shape: see `allocators.rs`. They call each
-    // other.
+    // Shapes of allocators' functions, each under the name of one function with that shape: see `allocators.rs`. These
+    // functions call each other.
     f("mi_malloc", "malloc", S::SizeXX, Allocates),
     f("mi_malloc_aligned", "aligned_alloc", S::SizeXX, Allocates),
     f("mi_zalloc", "calloc", S::SizeXX, Allocates),
@@ -278,7 +276,7 @@ pub const HOOKED_FUNCTIONS: &[Function] = &[
     ),
 ];
 
-/// Returns the operators new that libstdc++ and libc++abi define as a mere call of malloc or of another of these
+/// Returns the operators new that libstdc++ and libc++abi define as a plain call of malloc or of another operator new
 /// (libsupc++/new_op.cc and its neighbours, libcxxabi/src/stdlib_new_delete.cpp): those without an alignment.
 pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
     let is_operator_new = |f: &&Function| f.name.starts_with("_Zn");
@@ -286,14 +284,14 @@ pub fn forwarding_operators() -> impl Iterator<Item = &'static Function> {
     functions.filter(|f| !f.name.contains("align_val_t"))
 }
 
-/// Returns true if a hooked function may throw: the replaceable operators new without a nothrow argument (C++
-/// standard, new.delete), and those of tcmalloc by their other names.
+/// Returns true if a hooked function may throw: the replaceable operators new without a nothrow argument (C++ standard,
+/// new.delete), and tcmalloc's other names for them.
 pub fn may_throw(function: &Function) -> bool {
     let is_operator = function.name.starts_with("_Zn") && !function.name.contains("nothrow");
     is_operator || matches!(function.name, "tc_new" | "tc_newarray")
 }
 
-/// Returns true for the name of a function that is hooked only where accesses are counted.
+/// Returns true for the name of a function that is hooked only if accesses are counted.
 pub fn touches(name: &str) -> bool {
     crate::function_by_name(name).is_some_and(|id| HOOKED_FUNCTIONS[id].role == Touches)
 }

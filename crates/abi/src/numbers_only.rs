@@ -1,5 +1,5 @@
-//! Checks that the report consists of numbers. If a word in it led somewhere, any process that shares the report, above
-//! all a child with fewer rights, could choose what the attached process calls, reads or writes.
+//! Checks that the report consists of numbers. If the hook followed a word of it, any process that shares the report
+//! could choose what the attached process calls, reads or writes; above all a child with fewer rights could.
 
 use crate::layout::*;
 
@@ -98,7 +98,7 @@ fn the_report_leads_nowhere() {
     );
 }
 
-/// An [`Address`] in the report does not compile; this shows that the type is used.
+/// An [`Address`] in the report does not compile; this test shows that the type is used.
 #[test]
 fn addresses_are_in_the_guide() {
     let has_addresses = |fields: &[Field]| fields.iter().any(|f| f.rust_type == "Address");

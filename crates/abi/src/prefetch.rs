@@ -1,4 +1,4 @@
-//! Loads without a wait.
+//! Prefetching without a wait.
 
 /// Prefetches the cache line at the beginning of `place`; returns at once.
 #[inline(always)]

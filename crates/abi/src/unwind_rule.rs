@@ -21,10 +21,10 @@ pub const PLT: u64 = 4;
 pub const SIGNAL: u64 = 5;
 /// The return address is undefined: the thread starts here.
 pub const END: u64 = 6;
-/// Code that was made at run time and keeps frame pointers, as long as they are plausible.
+/// Code that was generated at run time and keeps frame pointers, as long as they are plausible.
 pub const MADE: u64 = 7;
 
-/// rbp is the caller's.
+/// rbp has the caller's value.
 pub const RBP_SAME: u64 = 0;
 /// The caller's rbp is at CFA + offset.
 pub const RBP_AT_CFA: u64 = 1;

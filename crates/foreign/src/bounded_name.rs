@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Longest name, mangled or not; longer ones are shown mangled, and cut. The longest of honest programs have a few
-/// thousand bytes.
+/// Limit of names, mangled or not; longer names are shown mangled, and cut. The longest names of honest programs have a
+/// few thousand bytes.
 pub const MOST_NAME_BYTES: usize = 16 << 10;
 
-/// A writer that fails beyond its limit, which ends the demangling. Too many parts that write nothing end it, too:
-/// each visit of a demangler costs time.
+/// Writer that fails beyond its limit, which ends the demangling. Too many parts that write nothing end it too, because
+/// each visit of a part costs time.
 #[derive(Default)]
 pub(crate) struct Bounded {
     pub text: String,
@@ -15,7 +15,7 @@ pub(crate) struct Bounded {
     is_full: bool,
 }
 
-/// Most parts that a name of full length may have.
+/// Limit of the parts of a name of full length.
 pub(crate) const MOST_VISITS: usize = MOST_NAME_BYTES * 64;
 
 impl Bounded {

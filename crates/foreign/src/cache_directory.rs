@@ -1,7 +1,7 @@
-//! The directory that holds our caches, and its owner.
+//! Directory of our caches, and the check of its owner.
 //!
 //! The next run trusts its contents, and files in it are removed. So it must be the user's own: not the end of a link,
-//! nor the directory of another user, which HOME names after `sudo -E`.
+//! and not the directory of another user, which HOME names after `sudo -E`.
 
 use crate::own_directory::{is_of, is_ours};
 use std::{
@@ -15,7 +15,7 @@ use std::{
 
 /// Returns the directory of our caches: `memhook-rs` in the user's cache directory (XDG Base Directory Specification):
 /// `$XDG_CACHE_HOME`, or `.cache` in `$HOME`. If the HOME of root belongs to another user, it is in root's own home.
-/// `None` if the user has none.
+/// `None` if the user has no home.
 pub fn user_caches() -> Option<PathBuf> {
     let user = nix::unistd::geteuid().as_raw();
     let directory = directory_of(user, &|name| std::env::var_os(name), home_of_root)?;
@@ -33,7 +33,7 @@ fn directory_of(
         path.is_absolute().then_some(path)
     };
     if let Some(directory) = absolute("XDG_CACHE_HOME") {
-        // The user asked for this one: if it is unusable, no other replaces it.
+        // The user asked for this directory, so if it is unusable, no other one replaces it.
         let is_own = directory.ancestors().find_map(|path| path.metadata().ok());
         return is_own.filter(|found| is_of(found, user)).map(|_| directory);
     }
@@ -55,11 +55,11 @@ fn home_of_root() -> Option<PathBuf> {
     home.map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
-/// A directory of temporary files, below the one of all our caches.
+/// Directory of replaceable files, below that of all our caches.
 pub struct CacheDirectory<'a> {
     /// Directory of all our caches.
     pub caches: &'a Path,
-    /// Name of this one in it.
+    /// Name of this directory in it.
     pub name: &'a str,
 }
 
@@ -70,13 +70,13 @@ impl CacheDirectory<'_> {
         (is_ours(self.caches) && is_ours(&directory)).then(|| directory.join(name))
     }
 
-    /// Creates it, and the one of all our caches, unless they exist.
+    /// Creates the directory, and that of all our caches, unless they exist.
     ///
     /// # Errors
-    /// When they are not ours, or cannot be created.
+    /// They are not ours, or cannot be created.
     pub fn make(&self) -> std::io::Result<PathBuf> {
         let directory = self.caches.join(self.name);
-        // The specification requires them to be accessible only to the user.
+        // The specification requires access for the user only.
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -88,16 +88,16 @@ impl CacheDirectory<'_> {
         }
     }
 
-    /// Notes that a file was used: the least recently used ones are removed first.
+    /// Records the use of a file: the least recently used files are removed first.
     pub fn note_use(path: &Path) {
         let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
     }
 
-    /// Writes a file under a name of its own, and renames it when it is complete, so that others see only
-    /// complete files.
+    /// Writes a file under a temporary name, and renames it when it is complete, so that readers see only complete
+    /// files.
     ///
     /// # Errors
-    /// When the directory is not ours, or cannot be written to.
+    /// The directory is not ours, or is not writable.
     pub fn write_whole<E: From<std::io::Error>>(
         &self,
         name: &str,
@@ -108,7 +108,7 @@ impl CacheDirectory<'_> {
         let directory = self.make()?;
         let own = directory.join(format!("{name}.{}.{number}", std::process::id()));
         let path = directory.join(name);
-        // A process with our number may have died here.
+        // A process with our pid may have died here.
         let _ = std::fs::remove_file(&own);
         let written = File::create_new(&own)
             .map_err(E::from)
@@ -120,7 +120,7 @@ impl CacheDirectory<'_> {
         written.map(|()| path)
     }
 
-    /// Removes the least recently used files until all together have at most `max_bytes`; `keep` stays. Files left by
+    /// Removes the least recently used files until the total size is at most `max_bytes`; `keep` stays. Files left by
     /// dead writers are removed in the same way.
     pub fn prune(&self, keep: &str, max_bytes: u64) {
         let directory = self.caches.join(self.name);
@@ -177,7 +177,7 @@ mod tests {
         };
         let cache = |home: &Path| Some(home.join(".cache"));
         assert_eq!(chosen(user, &[("HOME", &own)]), cache(&own));
-        // Another user's, as after `sudo -E`: root has a home of its own, and no other user may use that.
+        // The directory is another user's, as after `sudo -E`: root has its own home, and no other user may use that.
         let is_root = user == 0;
         let instead = is_root.then(|| root.join(".cache"));
         for foreign in [&open, Path::new("relative"), &base.join("missing")] {
@@ -186,7 +186,7 @@ mod tests {
         let other = user + 1;
         assert_eq!(chosen(other, &[("HOME", &own)]), None);
         assert_eq!(chosen(other, &[]), None);
-        // If requested, it is used or nothing is; a new one belongs to the owner of the place.
+        // A requested directory is the only choice; a new one belongs to the owner of its parent.
         let new = own.join("new/cache");
         assert_eq!(chosen(user, &[("XDG_CACHE_HOME", &new)]), Some(new.clone()));
         let both = [("XDG_CACHE_HOME", &*new), ("HOME", &*own)];

@@ -1,16 +1,16 @@
-//! C++ and Rust names, within bounds.
+//! Demangling of C++ and Rust names, within bounds.
 //!
-//! A mangled name refers back to its own parts, so each ten bytes of it may double the length of the demangled
-//! one: the output of a demangler must be limited, not its input.
+//! A mangled name refers back to its own parts, so each ten bytes of it may double the length of the demangled name. So
+//! the output of a demangler must be limited, not its input.
 
 use crate::bounded_name::{Bounded, MOST_NAME_BYTES};
 use crate::itanium::{self, Style};
 use std::fmt;
 
-/// Returns the name as in its source, without return types, types of literals and hashes; any other name
+/// Returns the name as in its source, without return types, types of literals and hashes. Returns any other name
 /// unchanged.
 pub fn demangle(name: &str) -> String {
-    // Symbol tables of shared objects may carry versions: `f@@VERSION`.
+    // Symbol tables of shared objects may contain versions: `f@@VERSION`.
     let plain = name.split_once('@').map_or(name, |(plain, _)| plain);
     demangled(plain, Style { in_full: false })
 }
@@ -32,7 +32,7 @@ pub fn class_name(mangled: &str) -> String {
 }
 
 fn demangled(name: &str, style: Style) -> String {
-    // Rust first: its old scheme uses the Itanium prefix, and would be demangled with a hash.
+    // Rust comes first: its old scheme uses the Itanium prefix, and would be demangled with a hash.
     let readable = rust(name).or_else(|| cpp(name, style));
     readable.unwrap_or_else(|| cut(name))
 }
@@ -47,7 +47,7 @@ fn rust(name: &str) -> Option<String> {
     out.finished()
 }
 
-/// Returns true for a namespace named like a hash at the end: the mark of the old scheme, which is otherwise
+/// Returns true for a namespace at the end that looks like a hash: the mark of Rust's old scheme, which is otherwise
 /// that of C++.
 fn has_rust_hash(name: &str) -> bool {
     let hash = name.rfind("17h").and_then(|at| name.get(at + 3..at + 20));
@@ -64,7 +64,7 @@ fn cpp(name: &str, style: Style) -> Option<String> {
 
 /// Returns the visible part of a name.
 fn cut(name: &str) -> String {
-    /// Most bytes of a mangled name that are shown: more would help nobody.
+    /// Number of bytes of a mangled name that are shown; a longer text would not help.
     const SHOWN_BYTES: usize = 1024;
     if name.len() <= MOST_NAME_BYTES && !name.starts_with("_Z") || name.len() <= SHOWN_BYTES {
         return name.to_owned();
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(class_name("not mangled"), "not mangled");
     }
 
-    /// A type whose n-th argument is a pair of the one before it, twice.
+    /// Returns a type whose last argument is a pair of the previous argument, repeated this many times.
     fn doubling(times: usize) -> String {
         // `1PI i i E` is substitution S_ for `1P`, S0_ for P<int, int>; each next P<X, X> is the following one.
         let mut inner = "1PIiiE".to_owned();
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Each step doubles the name; the whole symbol has some hundred bytes.
+    /// Each step doubles the name; the whole symbol has a few hundred bytes.
     #[test]
     fn a_name_that_doubles_itself_is_shown_as_it_is() {
         let symbol = format!("_Z1f{}", doubling(24));
@@ -184,7 +184,7 @@ mod tests {
                 assert_eq!(demangle(&name), cut(&name));
             }
         }
-        // Each type is a pointer to the one before it, and is read without depth.
+        // Each type is a pointer to the previous one, and is parsed without recursion.
         let types: Vec<String> = (0..2000).map(|n| format!("PS{}_", base36(n))).collect();
         let name = format!("_Z1fPi{}", types.concat());
         let shown = demangle(&name);
@@ -212,7 +212,7 @@ mod tests {
         assert!(demangle(&"\u{e9}".repeat(100_000)).len() < 2000);
     }
 
-    /// Tuples of twice the tuple before (Rust RFC 2603: references back are by position).
+    /// Each tuple contains the previous tuple twice (Rust RFC 2603: references back are by position).
     #[test]
     fn a_rust_name_that_doubles_itself_is_shown_as_it_is() {
         let of = |times| {
@@ -244,7 +244,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
-        /// For any name, the answer is bounded and arrives. The time limit is far above the need of the slowest
+        /// For any name, the result is bounded and arrives in time. The time limit is far above the need of the slowest
         /// machine, and far below the time of one unbounded name.
         #[test]
         fn any_name_has_an_end(

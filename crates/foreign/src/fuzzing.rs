@@ -5,11 +5,11 @@ use crate::http_server::parsed_request;
 /// Result of a request, or of the beginning of one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// More has to follow.
+    /// The request is incomplete.
     Incomplete,
-    /// It is answered with this status.
+    /// The request is refused with this status.
     Refused(&'static str),
-    /// It is for this path, with a flag for a request to us.
+    /// Path of the request, and true if it is meant for us.
     For(String, bool),
 }
 

@@ -1,5 +1,4 @@
-//! Patterns for names: the only meaning of `*` and `?` in options, rules, suppressions and
-//! selectors.
+//! Patterns for names: the definition of `*` and `?` in options, rules, suppressions and selectors.
 
 /// Returns true if the pattern matches the whole text: `*` stands for anything, `?` for one byte.
 pub fn glob(pattern: &str, text: &str) -> bool {
@@ -11,7 +10,7 @@ pub fn star_glob(pattern: &str, text: &str) -> bool {
     matches(pattern.as_bytes(), text.as_bytes(), false)
 }
 
-/// Greedy with one place to return to: linear in most cases, never exponential.
+/// Matches greedily with one place to return to: linear in most cases, never exponential.
 fn matches(pattern: &[u8], text: &[u8], has_question_mark: bool) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut back: Option<(usize, usize)> = None;
@@ -46,12 +45,12 @@ mod tests {
         assert!(star_glob("*", "") && star_glob("/opt/*/bin/*", "/opt/a/b/bin/c"));
         assert!(star_glob("a?", "a?") && !star_glob("a?", "ab"));
         assert!(star_glob("*.so", "x.so.so") && !star_glob("*.so", "x.so.1"));
-        // In C++ names these are letters like others.
+        // In C++ names these characters have no special meaning.
         assert!(glob("operator[]*", "operator[](int)") && !glob("a[bc]", "ab"));
         assert!(glob("f()::{lambda()#1}*", "f()::{lambda()#1}::operator()"));
     }
 
-    /// The definition, which is exponential.
+    /// Reference implementation, which is exponential.
     fn slow(pattern: &[u8], text: &[u8]) -> bool {
         match pattern.first() {
             None => text.is_empty(),

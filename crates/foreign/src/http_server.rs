@@ -2,10 +2,10 @@
 //!
 //! One request per connection, without keep-alive, uploads or TLS. One thread waits for all requests and reads them as
 //! they come, so that a slow client costs only a descriptor; it also gives the answers that need no work. A few further
-//! threads make and write the other answers. A client gets a bounded time, in all and not for each byte, and a bounded
-//! number of bytes; an address gets a bounded number of connections. When there are too many, the oldest connection of
-//! the address with the most is closed, so that a client that only holds connections keeps no other out. A browser that
-//! was led here by another's name gets no answer.
+//! threads make and write the other answers. A client gets a bounded total time and a bounded number of bytes; an
+//! address gets a bounded number of connections. If there are too many connections, the oldest one of the address with
+//! the most is closed, so that a client that only holds connections does not lock out others. A browser that came by a
+//! foreign host name gets no answer.
 
 mod places;
 mod request;
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Time limit from the connection to the end of the request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most connections with an incomplete request, in all and for one address.
+/// Limits of the connections with an incomplete request, in total and for one address.
 const MOST_SILENT: usize = 64;
 const MOST_SILENT_OF_ONE: usize = 16;
-/// Pause after a connection could not be accepted, because no descriptor is free.
+/// Pause after a connection could not be accepted because no descriptor was free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// An answer.
@@ -84,31 +84,31 @@ impl Answer {
     }
 }
 
-/// A function of a request.
+/// Function of a request.
 type Respond<T> = Box<dyn Fn(&Request) -> T + Send + Sync>;
 
 /// Server, with its handler and its names.
 pub struct HttpServer {
-    /// Names by which this machine may be asked, in addition to its addresses and `localhost`.
+    /// Names that clients may use for this machine, in addition to its addresses and `localhost`.
     pub names: Vec<String>,
-    /// Most answers that are made or written at the same time.
+    /// Limit of the answers that are made or written at the same time.
     pub most_clients: usize,
-    /// Limit for one address.
+    /// The same limit for one address.
     pub most_of_one: usize,
     /// Time limit from the end of a request to the end of its answer.
     pub answer_within: Duration,
-    /// Answers a request to us, if it can do that at once: the thread that waits for requests calls it, so it must not
-    /// block.
+    /// Answers a request to us if that is possible immediately. The thread that waits for requests calls it, so it must
+    /// not block.
     pub answer_at_once: Respond<Option<Answer>>,
     /// Answers any other request to us.
     pub answer: Respond<Answer>,
 }
 
 impl HttpServer {
-    /// Answers on threads of its own, until the process ends.
+    /// Answers on separate threads, until the process ends.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// No thread can be started.
     pub fn start(self, listener: TcpListener) -> Result<()> {
         listener.set_nonblocking(true)?;
         let thread = std::thread::Builder::new().name("http".into());
@@ -124,7 +124,7 @@ impl HttpServer {
             let now = Instant::now();
             no_room_until = no_room_until.filter(|until| *until > now);
             let ready = await_any(listener, &silent, no_room_until);
-            // From the last to the first, since served ones leave the list.
+            // The loop goes backwards, because served clients leave the list.
             for at in (0..silent.len()).rev().filter(|at| ready.clients[*at]) {
                 match silent[at].client.read() {
                     Ok(None) => {}
@@ -132,10 +132,10 @@ impl HttpServer {
                     Err(_) => drop(silent.remove(at)),
                 }
             }
-            // The time before the wait counts, and this comes after reading: a client that asked in time is answered,
-            // even if this thread was stopped.
+            // The time before the wait counts, and this check comes after reading: a client that asked in time is
+            // answered, even if this thread was stopped.
             silent.retain(|client| client.until > now);
-            // A few at a time: present ones have their turn, too.
+            // Only a few are accepted in a row, so that the present ones have their turn too.
             for _ in 0..if ready.has_new { MOST_SILENT } else { 0 } {
                 match listener.accept() {
                     Ok((stream, address)) => {
@@ -144,7 +144,7 @@ impl HttpServer {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                     Err(_) => {
-                        // Makes room for a client that asks.
+                        // This makes room for a client that asks.
                         silent.drain(..silent.len().min(1));
                         no_room_until = Some(Instant::now() + PAUSE);
                         break;
@@ -154,7 +154,7 @@ impl HttpServer {
         }
     }
 
-    /// Accepts a connection. A client that has already asked needs no place among those that have not.
+    /// Accepts a connection. A client that has already asked does not count among the silent ones.
     fn enter(
         self: &Arc<Self>,
         stream: TcpStream,
@@ -177,7 +177,7 @@ impl HttpServer {
         }
     }
 
-    /// Answers a request: at once, or on a thread of its own.
+    /// Answers a request: immediately, or on a separate thread.
     fn take(self: &Arc<Self>, client: Client, request: Parsed, answered: &Arc<Places>) {
         let at_once = match &request {
             Err(status) => Some(Answer::text(status, status)),
@@ -249,7 +249,7 @@ fn await_any(listener: &TcpListener, silent: &[Silent], no_room_until: Option<In
         .min();
     let timeout = soonest.map_or(PollTimeout::NONE, |until| {
         let left = until.saturating_duration_since(Instant::now());
-        // Not earlier, or it would be polled again and again within the last millisecond.
+        // It must not be earlier, or the loop would poll repeatedly within the last millisecond.
         PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
     // An interruption counts as the end of the time.
@@ -267,12 +267,12 @@ fn await_any(listener: &TcpListener, silent: &[Silent], no_room_until: Option<In
 struct Client {
     stream: TcpStream,
     address: IpAddr,
-    /// The beginning of its request.
+    /// Beginning of its request.
     bytes: Vec<u8>,
 }
 
 impl Client {
-    /// Answers with the part that fits into the kernel's room for a connection on which nothing was written yet.
+    /// Sends the part of an answer that fits into the kernel's buffer of a connection on which nothing was written yet.
     fn answer(&self, answer: &Answer, without_body: bool) {
         let _ = (&self.stream).write_all(&answer.bytes(without_body));
     }
@@ -294,7 +294,7 @@ impl Client {
     }
 }
 
-/// A request, or the status of its refusal.
+/// Request, or the status of its refusal.
 type Parsed = std::result::Result<Request, &'static str>;
 
 fn write_all(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> Result<()> {
@@ -411,7 +411,7 @@ mod tests {
             };
             assert_eq!(status, expected, "{hosts}");
         }
-        // Silent clients, however many they are, keep nobody out.
+        // Silent clients, however many, lock no other client out.
         let connect = |_| TcpStream::connect(address).expect("connected");
         let _silent: Vec<TcpStream> = (0..3 * MOST_SILENT).map(connect).collect();
         for path in ["/healthz", "/at-once"] {
@@ -420,7 +420,7 @@ mod tests {
                 assert_eq!(status(&request), "HTTP/1.1 200 OK");
             }
         }
-        // Nor do those whose answer takes forever, and those that do not read theirs.
+        // Neither do those whose answer takes forever, and those that do not read their answer.
         for path in ["/large", "/endless"] {
             let ask = |number| {
                 let mut client = connect(number);
@@ -441,7 +441,7 @@ mod tests {
             };
             while other() != expected {
                 assert!(Instant::now() < until, "{path}");
-                // Of those that came at the same moment, some may have made room for others before they were read.
+                // If several came at the same moment, some may have made room for others before they were read.
                 deaf.extend((path == "/endless").then(|| ask(0)));
             }
             drop(deaf);

@@ -11,14 +11,14 @@ pub enum Compression {
     Zstd,
 }
 
-/// Largest factor of expansion. Debug information becomes 3 to 10 times larger; more is made to fill our
-/// memory.
+/// Largest factor of expansion. Debug information becomes 3 to 10 times larger; a larger factor is an attempt to fill
+/// our memory.
 const MOST_TIMES: u64 = 64;
-/// Size that is accepted whatever the factor.
+/// Size that is accepted with any factor.
 const ALWAYS_BYTES: u64 = 1 << 20;
 const MOST_BYTES: u64 = 2 << 30;
 
-/// Returns true if a section that is stored in this many bytes may expand to that many.
+/// Returns true if a section of `stored_bytes` may plausibly expand to `bytes`.
 pub fn is_believable(stored_bytes: u64, bytes: u64) -> bool {
     bytes <= MOST_BYTES && bytes <= stored_bytes.saturating_mul(MOST_TIMES).max(ALWAYS_BYTES)
 }
@@ -32,7 +32,7 @@ pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Ve
         Compression::Zlib => all(flate2::read::ZlibDecoder::new(stored), bytes),
         Compression::Zstd => {
             let mut decoder = zstd::Decoder::with_buffer(stored).ok()?;
-            // The window is our memory, too: no more than the section can need (zstd(1), --memory).
+            // The window uses our memory too, so it is limited to the need of the section (zstd(1), --memory).
             let window = bytes.max(1 << 20).ilog2() + 1;
             decoder.window_log_max(window.clamp(20, 31)).ok()?;
             all(decoder, bytes)
@@ -44,7 +44,7 @@ pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Ve
 
 fn all(from: impl Read, bytes: u64) -> Result<Option<Vec<u8>>> {
     let mut out = Vec::new();
-    // One more byte shows that it is longer.
+    // One more byte shows if it is longer.
     from.take(bytes + 1).read_to_end(&mut out)?;
     Ok((out.len() as u64 == bytes).then_some(out))
 }
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// A megabyte that becomes a gigabyte, whatever its header claims.
+    /// A megabyte that expands to a gigabyte, whatever its header claims.
     #[test]
     fn a_bomb_is_refused() {
         let zeros = vec![0; 64 << 20];

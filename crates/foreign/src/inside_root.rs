@@ -13,8 +13,8 @@ use std::{
     path::{Component, Path},
 };
 
-/// Opens a regular file below a root like a process with that root: absolute links and `..` stay in it. For
-/// reading; see [`open_regular`](crate::open_regular).
+/// Opens a regular file below a root for reading, like a process with that root: absolute links and `..` stay in the
+/// root. See [`open_regular`](crate::open_regular).
 ///
 /// # Errors
 /// Errors of openat2(2).
@@ -26,7 +26,7 @@ pub fn open_below(root: &Path, path: &Path) -> Result<File> {
 /// (`O_PATH`). Links stay within the root.
 ///
 /// # Errors
-/// Errors of open(2), and if it is not a directory.
+/// Errors of open(2), and a path that is not a directory.
 pub fn open_folder_below(root: &Path, path: &Path) -> Result<OwnedFd> {
     let found = find_below(root, path)?;
     if fstat(&found)?.st_mode & libc::S_IFMT != libc::S_IFDIR {
@@ -64,10 +64,10 @@ fn by_kernel(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
 
 /// Number of links that the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
-/// Most parts of a path; deeper ones are made to keep us busy.
+/// Limit of the parts of a path; deeper ones are an attempt to keep us busy.
 const MOST_PARTS: usize = 4096;
 
-/// Looks up a path without openat2(2): one name at a time, each opened without following it. `..` returns to a
+/// Looks up a path without openat2(2): one name at a time, each opened without following it. `..` returns to the
 /// directory that was passed, so moving a directory meanwhile leads nowhere else.
 fn by_steps(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
     let mut passed: Vec<OwnedFd> = Vec::new();
@@ -161,8 +161,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Both ways find the file of the root, never the one outside to which a link with the same text leads from
-    /// ours.
+    /// Both ways find the file in the root, never the file outside that a link with the same text leads to from our
+    /// root.
     #[test]
     fn links_stay_in_their_root() {
         let scratch = Scratch::new("root");
@@ -195,7 +195,7 @@ pub(crate) mod tests {
                 assert!(read(path).is_err(), "{path}");
             }
         }
-        // Seen from our root, the link leads outside: that must not happen.
+        // From our root, the link leads outside, which must not happen.
         assert_eq!(
             std::fs::read_to_string(root.join("absolute/x")).unwrap(),
             "outside"

@@ -1,4 +1,4 @@
-//! The files that a process has mapped.
+//! Opening of files that a process has mapped.
 
 use crate::regular_file::open_regular;
 use std::{
@@ -9,11 +9,11 @@ use std::{
     path::PathBuf,
 };
 
-/// Opens the file of a mapping: the very one, even if it was replaced or deleted since; without the privilege for that,
-/// the file at its path in the root of the process, if it has this inode number.
+/// Opens the file of a mapping, even if it was replaced or deleted since. Without the privilege for that, opens the
+/// file at its path in the root of the process, if it has this inode number.
 ///
 /// # Errors
-/// When there is no such file, or it is not a regular one.
+/// There is no such file, or it is not a regular one.
 pub fn open_mapped(pid: i32, at: &Range<u64>, path: &str, inode: u64) -> Result<File> {
     let by_mapping = format!("/proc/{pid}/map_files/{:x}-{:x}", at.start, at.end);
     if let Ok(file) = open_regular(by_mapping.as_ref()) {

@@ -8,20 +8,19 @@ use std::{
 /// Reason why an output cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// A file exists, and may not be replaced.
+    /// The file exists and may not be replaced.
     #[error("{} exists already", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// It is a symbolic link, perhaps by someone who wants us to write
-    /// elsewhere.
+    /// The path is a symbolic link, perhaps by another user who wants us to write elsewhere.
     #[error("{} is a symbolic link, which is not followed: name the file itself", path.display())]
     Link {
         /// The link.
         path: PathBuf,
     },
-    /// It is not writable, or another user's.
+    /// The path is not writable, or belongs to another user.
     #[error("{} is {what}: choose another name", path.display())]
     NotOurs {
         /// The file.
@@ -29,19 +28,19 @@ pub enum OutputError {
         /// Kind of the existing thing.
         what: &'static str,
     },
-    /// It is also an input, and would be lost.
+    /// The file is also an input, and would be lost.
     #[error("{} is what is read: choose another name for the output", path.display())]
     IsInput {
         /// The file.
         path: PathBuf,
     },
-    /// It is executable.
+    /// The file is executable.
     #[error("{} is a program: name another file, and put -- in front of a program to run", path.display())]
     Program {
         /// The file.
         path: PathBuf,
     },
-    /// The operating system refused it.
+    /// The operating system refused to create it.
     #[error("cannot write {}", path.display())]
     Io {
         /// The file.

@@ -1,7 +1,7 @@
 //! Files that we create.
 //!
-//! They hold a process's memory, or names from it, so they are for the user alone. The directory may be writable by
-//! others (/tmp), who may have put a link, a pipe or a file of theirs at the name.
+//! They contain a process's memory, or names from it, so only the user may read them. Other users may be able to write
+//! to the directory (/tmp), and may have put a link, a pipe or their own file at the name.
 
 use crate::output_error::{OutputError, exists_already, failed, link, not_ours};
 use crate::output_stream::{own_descriptor, stream};
@@ -19,8 +19,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Refuses, before the work, an output that is one of the inputs, which might be overwritten, and one that exists,
-/// unless it may be replaced (`replace`).
+/// Refuses an output, before any work, if it is one of the inputs, which might be overwritten, or if it exists and must
+/// not be replaced (`replace`).
 ///
 /// # Errors
 /// [`OutputError::IsInput`], [`OutputError::Exists`]
@@ -44,7 +44,7 @@ pub fn check_output<P: AsRef<Path>>(
     Ok(())
 }
 
-/// Returns true for a regular file that someone may execute.
+/// Returns true for a regular file that is executable for any user.
 pub fn is_program(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
 }
@@ -57,8 +57,8 @@ pub fn unnamed_file() -> Result<File> {
     unnamed_file_in(&std::env::temp_dir())
 }
 
-/// Like [`unnamed_file`], in another directory. On file systems without such files, it removes the name of a new one
-/// at once.
+/// Like [`unnamed_file`], in another directory. On file systems without such files, creates a file and removes its name
+/// immediately.
 ///
 /// # Errors
 /// Errors of open(2), with the directory.
@@ -74,19 +74,19 @@ pub fn unnamed_file_in(directory: &Path) -> Result<File> {
     })
 }
 
-/// Creates one that can get a name later.
+/// Creates an unnamed file that can get a name later.
 fn without_name(directory: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).mode(0o600);
     options.custom_flags(libc::O_TMPFILE).open(directory)
 }
 
-/// Returns the name by which this process can open a file of its own again.
+/// Returns the path by which this process can open its own file again.
 pub fn own_name(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// An output, open for writing. [Keep](OutputFile::keep) it with its first contents; until then, an existing file is
+/// Output, open for writing. [Keep](OutputFile::keep) it with its first contents; until then, an existing file is
 /// untouched.
 #[derive(Debug)]
 pub struct OutputFile {
@@ -97,9 +97,9 @@ pub struct OutputFile {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
-    /// Without a name, which it gets when it is kept: nothing is left of it if we are killed before.
+    /// Without a name until it is kept: if we are killed before, nothing is left of it.
     Unnamed,
-    /// Ours, at its path; it is new.
+    /// New, at its path, and ours.
     New,
     /// Next to its path, under this name.
     Beside(PathBuf),
@@ -108,8 +108,8 @@ enum Standing {
 }
 
 impl OutputFile {
-    /// Creates a file for its owner alone. Refuses an existing one unless `replace`: then keeping the new file
-    /// replaces the old one. Terminals, pipes and other streams of the user's are opened as they are.
+    /// Creates a file for its owner only. Refuses an existing one unless `replace`: then keeping the new file replaces
+    /// the old one. Terminals, pipes and other streams of the user are opened directly.
     ///
     /// # Errors
     /// [`OutputError`]
@@ -134,9 +134,9 @@ impl OutputFile {
         stream(path, &found).map(|file| OutputFile::there(path, file))
     }
 
-    /// Opens a file that is written repeatedly, such as the reports of a build: an existing one stays the same file,
-    /// with its owner and permissions, and is written at its end. In a directory that others can write it must be the
-    /// user's own, and no link is followed.
+    /// Opens a file that is written repeatedly, such as the reports of a build. An existing one stays the same file,
+    /// with its owner and permissions, and is written at its end. In a directory that others can write to it must be
+    /// the user's own, and no link is followed.
     ///
     /// # Errors
     /// [`OutputError`]
@@ -205,11 +205,11 @@ impl OutputFile {
     /// Puts the file in its place, and returns it for writing.
     ///
     /// # Errors
-    /// When an existing file cannot be replaced.
+    /// An existing file cannot be replaced.
     pub fn keep(mut self) -> Result<File> {
         match &self.standing {
             Standing::Beside(beside) => std::fs::rename(beside, &self.path)?,
-            // The way in open(2) for O_TMPFILE. It does not overwrite a file that has appeared meanwhile.
+            // open(2) recommends this for O_TMPFILE. It does not overwrite a file that has appeared meanwhile.
             Standing::Unnamed => linkat(
                 AT_FDCWD,
                 &own_name(&self.file),
@@ -267,7 +267,7 @@ fn new_file(path: &Path) -> Result<File> {
         .open(path)
 }
 
-/// Creates a file in the same directory, which a rename puts in the place of the old one.
+/// Creates a file in the same directory, by which a rename replaces the old one.
 fn beside(path: &Path) -> Result<(File, PathBuf)> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let mut last = Error::from(ErrorKind::AlreadyExists);
@@ -290,7 +290,7 @@ fn own_user() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Returns true if everybody may write into the directory of a path.
+/// Returns true if every user may write to the directory of a path.
 fn is_in_public_directory(path: &Path) -> bool {
     let metadata = std::fs::metadata(directory_of(path));
     metadata.is_ok_and(|metadata| metadata.mode() & 0o002 != 0)
@@ -327,7 +327,8 @@ mod tests {
         let error = put(&path, false, "second").unwrap_err();
         assert!(matches!(error, OutputError::Exists { .. }), "{error}");
         assert_eq!(read_to_string(&path).unwrap(), "first");
-        // Replaced by another file: a process that has the old one open, or a name of it, does not see the new one.
+        // The file is replaced by another one: a process that has the old one open, or another name of it, does not see
+        // the new one.
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         let other = scratch.0.join("other");
         std::fs::hard_link(&path, &other).unwrap();
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(names(&scratch.0), 1);
     }
 
-    /// It has no name until it is kept, so that nothing is left of it if we are killed.
+    /// The file has no name until it is kept, so that nothing is left of it if we are killed.
     #[test]
     fn a_new_output_gets_its_name_at_the_end() {
         let scratch = Scratch::new("unnamed");
@@ -362,7 +363,7 @@ mod tests {
         assert!(output.is_new());
         assert_eq!(names(&scratch.0), 0);
         output.file().write_all(b"early, ").unwrap();
-        // Someone else is faster.
+        // Another process creates the file first.
         write(&path, "theirs").unwrap();
         let error = output.keep().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
@@ -396,7 +397,7 @@ mod tests {
                 assert!(error.to_string().contains("symbolic link"), "{error}");
             }
         }
-        // In a public directory, the outputs of builds follow no link either.
+        // In a public directory, the outputs of builds do not follow links either.
         std::fs::set_permissions(&scratch.0, PermissionsExt::from_mode(0o1777)).unwrap();
         for path in [&link, &dangling] {
             let error = OutputFile::reopen(path).unwrap_err();

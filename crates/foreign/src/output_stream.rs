@@ -8,8 +8,8 @@ use std::{
     path::Path,
 };
 
-/// Opens an inherited descriptor, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened its file, so
-/// it is the one that the user means.
+/// Opens an inherited descriptor, by one of its names (`/dev/stdout`, `/dev/fd/63`). The shell has opened it, so it is
+/// the one that the user means.
 pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     let number = match path.to_str() {
         Some("/dev/stdout") => "1",
@@ -36,8 +36,8 @@ pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     opened.map(Some).map_err(failed(path))
 }
 
-/// Opens a terminal, a pipe, /dev/null: writing to it loses nothing. A pipe must be ours: its creator reads what we
-/// write.
+/// Opens a terminal, a pipe, or /dev/null, which lose nothing by being written to. A pipe must be ours, because its
+/// creator reads our output.
 pub(crate) fn stream(path: &Path, found: &Metadata) -> Result<File, OutputError> {
     let kind = found.file_type();
     if kind.is_symlink() {

@@ -1,4 +1,4 @@
-//! Directories in which nobody else can put anything: no link, no file of theirs, no other directory in their place.
+//! Directories in which no other user can put anything: no link, no foreign file, no other directory in their place.
 
 use crate::output_file::own_name;
 use crate::regular_file::not_regular;
@@ -9,12 +9,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Returns true if it is a directory of this user that is not writable by everybody.
+/// Returns true if it is a directory of this user that other users cannot write to.
 pub(crate) fn is_of(found: &Metadata, user: u32) -> bool {
     found.is_dir() && found.uid() == user && found.mode() & 0o002 == 0
 }
 
-/// Returns true if it is a directory of ours that nobody else can write to.
+/// Returns true if it is a directory of ours that no other user can write to.
 fn is_own(found: &Metadata) -> bool {
     is_of(found, nix::unistd::geteuid().as_raw()) && found.mode() & 0o020 == 0
 }
@@ -24,8 +24,8 @@ pub(crate) fn is_ours(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory).is_ok_and(|found| is_own(&found))
 }
 
-/// A directory of ours, held open: actions stay in the one that was checked, wherever its path leads later. Its
-/// files are for the user alone.
+/// Directory of ours, held open: all operations use the checked directory, wherever its path leads later. Its files are
+/// for the user only.
 #[derive(Debug)]
 pub struct OwnDirectory {
     folder: File,
@@ -33,10 +33,10 @@ pub struct OwnDirectory {
 }
 
 impl OwnDirectory {
-    /// Opens it, creating it if it is missing.
+    /// Opens the directory, creating it if it is missing.
     ///
     /// # Errors
-    /// When it cannot be created, is the end of a link, or belongs to others or can be written by them.
+    /// It cannot be created, is the end of a link, belongs to another user, or is writable by others.
     pub fn make(path: &Path) -> Result<OwnDirectory> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         OwnDirectory::open(path, path.to_owned())
@@ -54,7 +54,7 @@ impl OwnDirectory {
         }
     }
 
-    /// Opens an existing one. `called`: its path for people.
+    /// Opens an existing directory. `called`: its path in messages.
     fn open(path: &Path, called: PathBuf) -> Result<OwnDirectory> {
         let mut options = OpenOptions::new();
         let options = options
@@ -83,12 +83,12 @@ impl OwnDirectory {
         })
     }
 
-    /// Returns the path at which it was opened, for people to read.
+    /// Returns the path at which it was opened, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns a name in it, by which this process opens it and nothing else.
+    /// Returns a path by which this process opens this entry and nothing else.
     pub fn name(&self, name: &str) -> PathBuf {
         own_name(&self.folder).join(name)
     }
@@ -104,7 +104,7 @@ impl OwnDirectory {
     /// Opens an existing file for reading.
     ///
     /// # Errors
-    /// Errors of open(2), and if it is a link or not a regular file.
+    /// Errors of open(2), a link, or a file that is not regular.
     pub fn read(&self, name: &str) -> Result<File> {
         let mut options = OpenOptions::new();
         let options = options
@@ -113,10 +113,10 @@ impl OwnDirectory {
         only_regular(options.open(self.name(name))?)
     }
 
-    /// Opens a lasting file, to lock it. Creates it if it is missing.
+    /// Opens a lasting file for locking it, and creates it if it is missing.
     ///
     /// # Errors
-    /// Errors of open(2), and if it is a link or not a regular file.
+    /// Errors of open(2), a link, or a file that is not regular.
     pub fn lasting_file(&self, name: &str) -> Result<File> {
         let mut options = OpenOptions::new();
         let options = options.create(true).truncate(false).write(true).mode(0o600);
@@ -130,7 +130,7 @@ impl OwnDirectory {
     /// Errors of open(2), write(2) and rename(2).
     pub fn write_whole(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let part = self.name(&part_of(name));
-        // Left by a killed one: nobody else can create files here.
+        // A killed process left it: no other user can create files here.
         let _ = std::fs::remove_file(&part);
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(0o600);
@@ -144,12 +144,12 @@ impl OwnDirectory {
         written
     }
 
-    /// Returns true if a file has this name while it is incomplete.
+    /// Returns true for the name of an incomplete file.
     pub fn is_part(name: &str) -> bool {
         name.ends_with(PART)
     }
 
-    /// Removes a file. A link in its place is removed, and not its destination.
+    /// Removes a file. If it is a link, removes the link and not its destination.
     ///
     /// # Errors
     /// Errors of unlink(2).
@@ -208,7 +208,7 @@ mod tests {
         let mut file = own.read("file").expect("there");
         std::io::Read::read_to_string(&mut file, &mut text).expect("text");
         assert_eq!(text, "newer");
-        // A pipe blocks nobody.
+        // A pipe does not block us.
         nix::unistd::mkfifo(&path.join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("made");
         assert!(own.read("pipe").is_err());
         own.below("c").and_then(|own| own.below("d")).expect("made");
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// The directory stays the same when its path later leads to another one.
+    /// The directory stays the same if its path later leads to another one.
     #[test]
     fn it_stays_the_one_that_was_looked_at() {
         let scratch = Scratch::new("moved");

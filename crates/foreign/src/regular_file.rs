@@ -20,12 +20,12 @@ use std::{
 /// into our own (path_resolution(7)).
 ///
 /// # Errors
-/// Errors of open(2); [`is_regular`] recognizes those for a file of another kind.
+/// Errors of open(2), and an error for a file of another kind, which [`is_regular`] recognizes.
 pub fn open_regular(path: &Path) -> Result<File> {
     if let Some((root, inside)) = root_of_process(path) {
         return inside_root::open_below(&root, &inside);
     }
-    // O_PATH does nothing to the file (open(2)).
+    // O_PATH has no effect on the file (open(2)).
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
     open_found(openat(AT_FDCWD, path, flags, Mode::empty())?)
 }
@@ -42,13 +42,13 @@ fn root_of_process(path: &Path) -> Option<(PathBuf, PathBuf)> {
     (is_root && !inside.as_os_str().is_empty()).then(|| (root, inside.to_owned()))
 }
 
-/// Opens the file that O_PATH has found, if it is a regular one. It is still the same file then.
+/// Opens the file that O_PATH has found, if it is a regular file. It is certainly the same file.
 pub(crate) fn open_found(found: OwnedFd) -> Result<File> {
     let found = File::from(found);
     if !found.metadata()?.is_file() {
         return Err(not_regular());
     }
-    // O_NONBLOCK: the holder of a lease on the file could otherwise make an open wait (fcntl(2), "Leases").
+    // O_NONBLOCK is needed because the holder of a lease on the file could make open wait (fcntl(2), "Leases").
     File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -65,14 +65,14 @@ pub fn is_regular(error: &Error) -> bool {
     error.kind() != ErrorKind::InvalidInput
 }
 
-/// Most bytes of a file that are read at once.
+/// Limit of the bytes of a file that are read into memory.
 const MOST_BYTES: u64 = 4 << 30;
-/// Factor by which a file may exceed its room on disk: holes, and file systems that compress.
+/// Factor by which a file may exceed its size on disk: it may have holes, and file systems may compress.
 const MOST_TIMES_THE_DISK: u64 = 16;
 /// Size that is accepted in any case: some file systems count the blocks of a new file later.
 const ALWAYS_BYTES: u64 = 64 << 20;
 
-/// Length of a file, and its room on disk.
+/// Length of a file, and its size on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Its length.
@@ -90,13 +90,13 @@ impl Extent {
         Ok(Extent::from(&file.metadata()?))
     }
 
-    /// Returns true if this many bytes of it may be read into memory. A file with holes can have any length at no cost
-    /// to its creator, and would cost us all of it.
+    /// Returns true if this many bytes of the file may be read into memory. A file with holes can have any length at no
+    /// cost to its creator, and reading it would cost us all of that.
     pub fn may_hold(&self, bytes: u64) -> bool {
         bytes <= self.believable_bytes()
     }
 
-    /// Returns how much of it may be read into memory.
+    /// Returns how many bytes of the file may be read into memory.
     pub fn believable_bytes(&self) -> u64 {
         let on_disk = self.disk_bytes.saturating_mul(MOST_TIMES_THE_DISK);
         let believable = on_disk.saturating_add(ALWAYS_BYTES);
@@ -116,7 +116,7 @@ impl From<&Metadata> for Extent {
 /// Reads the first `bytes` of a file.
 ///
 /// # Errors
-/// When the file is shorter, or its length is implausible.
+/// The file is shorter, or its length is implausible.
 pub fn read_exactly(file: &File, bytes: u64) -> Result<Vec<u8>> {
     if !Extent::of(file)?.may_hold(bytes) {
         let why = "larger than what the disk holds of it, or than 4 GiB";
@@ -128,8 +128,8 @@ pub fn read_exactly(file: &File, bytes: u64) -> Result<Vec<u8>> {
     Ok(read)
 }
 
-/// Reads the start of a file, at most `most` bytes. For texts of the kernel about a process, some of which are its own
-/// memory: it chooses the place and length of its command line (prctl(2), `PR_SET_MM`).
+/// Reads the start of a file, at most `most` bytes. For texts of the kernel about a process that come from the
+/// process's own memory: the process chooses address and length of its command line (prctl(2), `PR_SET_MM`).
 ///
 /// # Errors
 /// Errors of open(2) and read(2).

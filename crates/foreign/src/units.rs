@@ -51,7 +51,7 @@ pub fn size(text: &str) -> Result<u64, UnitError> {
 
 /// Parses a time above 0: `500ms`, `30s`, `10m`, `1.5h`, `1d`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, UnitError> {
-    /// Longest time, in decades; no sum of such times overflows.
+    /// Upper limit of times, several decades; no sum of such times overflows.
     const LONGEST_S: f64 = 1e9;
     let read = || {
         let (digits, unit) = split(text)?;
@@ -92,7 +92,7 @@ pub fn size_text(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // 1024.0 of a unit would be printed as 1.0 of the next one.
+    // 1024.0 of a unit is printed as 1.0 of the next one.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;

@@ -73,7 +73,7 @@ fn all_names_of_the_cxx_library_are_those_of_cxxfilt() {
     are_those_of_cxxfilt(&names);
 }
 
-/// Compilers have the most difficult names. Further large libraries are tested if they are installed.
+/// Compilers have the most difficult names. Other large libraries are tested if they are installed.
 #[test]
 fn names_of_large_libraries_are_those_of_cxxfilt() {
     /// Size below which a file has few names or none.
@@ -83,7 +83,7 @@ fn names_of_large_libraries_are_those_of_cxxfilt() {
     let own = output(Command::new("cc").arg("-print-file-name=libstdc++.so.6"));
     let beside = std::fs::read_dir("/usr/lib/x86_64-linux-gnu");
     let files = beside.into_iter().flatten().flatten();
-    // Compilers have theirs elsewhere, and a link here.
+    // Compilers have their libraries elsewhere, with a link here.
     let files = files.filter_map(|file| std::fs::canonicalize(file.path()).ok());
     let is_large = |path: &PathBuf| {
         let file = std::fs::metadata(path);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::time::Duration;
 
-/// A profiler that needs only the data that the library keeps.
+/// Profiler that needs only the data that the library keeps.
 pub struct Census;
 
 impl Profiler for Census {
@@ -41,7 +41,7 @@ pub fn count(attached: &Attached<Census>, out: &mut impl Write) -> Result<(), Er
     let mut rows: Vec<(String, Living)> = by_kind.into_iter().collect();
     rows.sort_by_key(|(_, living)| std::cmp::Reverse(living.bytes));
     for (kind, Living { objects, bytes }) in rows {
-        // A reader that has gone away is no reason to fail.
+        // A reader that has gone away is not an error.
         let _ = writeln!(out, "{objects} objects, {bytes} bytes: {kind}");
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! Finds threads that write to different blocks in the same cache line, and therefore take it away from each other:
+//! Finds threads that write to different blocks in the same cache line, so that the line moves between processors:
 //! `false_sharing PID SECONDS`.
 //!
-//! Repeatedly watches lines with two blocks, one after the other. Two words of each block in such a line are watched
-//! for writes.
+//! Repeatedly watches lines with two blocks, one line after the other. Two words of each block in such a line are
+//! watched for writes.
 
 use memhook::{Access, Attached, Block, Error, Next, Options, Profiler, Touch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 const LINE_BYTES: u64 = 64;
-/// Number of words of a block that are watched: a thread has four watchpoints.
+/// Number of watched words per block: a thread has four watchpoints.
 const WORDS: u64 = 2;
 
-/// Keeps with each block the threads that write to it, with a call stack of each.
+/// Profiler that keeps with each block the threads that write to it, with a call stack for each thread.
 pub struct FalseSharing;
 
 impl Profiler for FalseSharing {
@@ -26,7 +26,7 @@ impl Profiler for FalseSharing {
                 .entry(access.tid)
                 .or_insert_with(|| access.frames.clone());
         }
-        // Other threads may write to it as well.
+        // Other threads may write to it too.
         Next::OtherThreads
     }
 }
@@ -46,7 +46,7 @@ fn pairs(attached: &Attached<FalseSharing>) -> Vec<(u64, Block, Block)> {
     neighbours.collect()
 }
 
-/// Returns the words of a block in a line that are watched.
+/// Returns the words of a block in a line to watch.
 fn words(line: u64, block: &Block) -> Range<u64> {
     let start = block.address.max(line);
     let end = block.range().end.min(line + LINE_BYTES);
@@ -91,7 +91,7 @@ fn report(attached: &Attached<FalseSharing>, out: &mut impl Write) -> Result<(),
             continue;
         }
         count += 1;
-        // A reader that has gone away is no reason to fail.
+        // A reader that has gone away is not an error.
         let _ = writeln!(out, "line {line:#x} is shared:");
         for (block, writers) in [(one, of_one), (other, of_other)] {
             for (tid, frames) in writers {

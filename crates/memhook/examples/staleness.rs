@@ -1,6 +1,6 @@
-//! Finds memory that nobody touches: `staleness PID SECONDS IDLE`.
+//! Finds memory that is never accessed: `staleness PID SECONDS IDLE`.
 //!
-//! Lets the process allocate for some seconds, and then watches a word of each block. A block is stale if nobody
+//! Lets the process allocate for some seconds, and then watches a word of each block. A block is stale if no thread
 //! accesses that word for `IDLE` seconds. The result is the share of stale bytes, and the call stacks that allocated
 //! them.
 
@@ -21,7 +21,7 @@ pub enum Use {
     Stale,
 }
 
-/// Records for each block whether it was accessed.
+/// Profiler that records for each block if it was accessed.
 pub struct Staleness;
 
 impl Profiler for Staleness {
@@ -54,7 +54,7 @@ pub fn look(
     let mut looks: Vec<Look> = Vec::new();
     while !(waiting.is_empty() && looks.is_empty()) && attached.ending().is_none() {
         while let Some(block) = waiting.pop() {
-            // One word of each block, so that four blocks are watched at a time.
+            // One word per block, so that four blocks are watched at a time.
             let word = block.address..block.address + block.size.clamp(1, 8);
             match attached.watch(word, Touch::Any) {
                 Ok(watch) => looks.push(Look {
@@ -96,7 +96,7 @@ fn is_over(attached: &Attached<Staleness>, look: &Look) -> bool {
     true
 }
 
-/// Writes the share of stale bytes, and where they were allocated.
+/// Writes the share of stale bytes, and their call stacks.
 fn report(attached: &Attached<Staleness>, out: &mut impl Write) -> Result<(), Error> {
     let (mut known, mut stale) = (0, 0);
     let mut by_stack: BTreeMap<BacktraceId, (u64, u64)> = BTreeMap::new();
@@ -111,7 +111,7 @@ fn report(attached: &Attached<Staleness>, out: &mut impl Write) -> Result<(), Er
         }
     });
     let share = 100.0 * stale as f64 / f64::max(known as f64, 1.0);
-    // A reader that has gone away is no reason to fail.
+    // A reader that has gone away is not an error.
     let _ = writeln!(out, "{stale} of {known} bytes are stale: {share:.0} %");
     for (id, (blocks, bytes)) in by_stack {
         let frames = attached.backtrace(id)?.frames.into_iter();

@@ -18,20 +18,21 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time within which past events arrive.
+/// Time limit for past events to arrive.
 const ARRIVAL: Duration = Duration::from_secs(2);
 
 /// End of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
-    /// We have left the process, which runs on as before.
+    /// The library has detached from the process, which runs on as before.
     Detached,
     /// The process has ended or executed another program.
     Gone,
-    /// A callback panicked, and we have left the process.
+    /// A callback panicked, and the library has detached from the process.
     Panicked(String),
-    /// We have left the process, but some of its functions may still lead to the hook, which passes calls through.
+    /// The library has detached, but some functions of the process may still lead to the hook, which passes calls
+    /// through.
     NotRestored {
         /// Reason of the failure.
         why: String,
@@ -46,7 +47,7 @@ pub struct Summary {
     pub allocations: u64,
     /// Number of requested bytes.
     pub allocated_bytes: u64,
-    /// Number of releases, including those of blocks from before the attach.
+    /// Number of releases, including releases of blocks from before the attach.
     pub frees: u64,
     /// Number of live blocks.
     pub live_blocks: u64,
@@ -56,7 +57,7 @@ pub struct Summary {
     pub lost: u64,
     /// Number of times that the process ran untraced.
     pub gaps: u64,
-    /// True if there was a callback for each event: nothing was lost, and the memory limit was not reached.
+    /// True if each event had a callback: nothing was lost, and the memory limit was not reached.
     pub is_complete: bool,
     /// Notices for the user of a profiler, in whole sentences.
     pub notices: Vec<String>,
@@ -78,7 +79,7 @@ pub struct Thread {
 pub struct Search {
     /// Number of blocks for which [`Profiler::on_unreachable`] was called.
     pub blocks: u64,
-    /// Parts that the search did not see.
+    /// Reasons why parts of the memory were not searched.
     pub gaps: Vec<String>,
 }
 
@@ -92,7 +93,7 @@ pub struct Attached<P: Profiler> {
     names: Mutex<Names>,
 }
 
-/// Reports the end if nothing else has: a waiting caller would wait forever if the follower panicked.
+/// Reports the end if nothing else has, for example because the follower panicked: a waiting caller would wait forever.
 struct EndAtLast(Arc<Course>);
 
 impl Drop for EndAtLast {
@@ -104,7 +105,7 @@ impl Drop for EndAtLast {
 /// Attaches a profiler to a running process. After this returns, every allocation is reported.
 ///
 /// # Errors
-/// If the process cannot be traced; it is left unchanged.
+/// The process cannot be traced, and is unchanged.
 pub fn attach<P: Profiler>(pid: i32, options: &Options, profiler: P) -> Result<Attached<P>, Error> {
     let config = options.config().clone();
     let of_attach = |error: &memhook_attach::Error| Error::of_attach(pid, error);
@@ -160,7 +161,7 @@ impl<P: Profiler> Attached<P> {
     }
 
     /// Gives access to the profiler and the live blocks. Meanwhile no events are processed, and threads of the process
-    /// with full buffers wait: keep it short, and do not call other methods of this type in it.
+    /// with full buffers wait. So `look` must be short, and must not call other methods of this type.
     pub fn with<T>(&self, look: impl FnOnce(&mut Heap<P>) -> T) -> T {
         let mut state = self.consumer.lock();
         look(state.ledger.observer_mut().blocks_mut())
@@ -171,7 +172,7 @@ impl<P: Profiler> Attached<P> {
         self.course.ending()
     }
 
-    /// Waits until the trace has ended, but no longer than `most`.
+    /// Waits until the trace has ended, for at most `most`.
     pub fn wait(&self, most: Duration) -> Option<Ending> {
         self.course.wait(most)
     }
@@ -189,7 +190,7 @@ impl<P: Profiler> Attached<P> {
         }
     }
 
-    /// Asks the follower to do something with the trace.
+    /// Makes the follower run a closure on the trace.
     fn ask<T: Send + 'static>(
         &self,
         what: impl FnOnce(&Trace<Told<P>>, &mut Watches) -> T + Send + 'static,
@@ -207,10 +208,10 @@ impl<P: Profiler> Attached<P> {
     /// Calls [`Profiler::on_access`] at the next access to a block. The watch ends with the block.
     ///
     /// A processor has four watchpoints of eight bytes each, so [`Watch::range`] may be only the beginning of the
-    /// block. Accesses by the allocator are reported as well: `free` writes into the block that it releases.
+    /// block. Accesses by the allocator are reported as well: `free` writes to the block that it releases.
     ///
     /// # Errors
-    /// If there are no watchpoints, or none is free, or the trace is over.
+    /// There are no watchpoints, or none is free, or the trace is over.
     pub fn watch_block(&self, block: &Block, touch: Touch) -> Result<Watch, Error> {
         self.watch_of(block.range(), touch, Some(*block))
     }
@@ -236,7 +237,7 @@ impl<P: Profiler> Attached<P> {
         self.ask(move |_, watches| watches.add(pid, range, touch, block))?
     }
 
-    /// Ends a watch. Returns whether it was still active, so nothing has been accessed yet.
+    /// Ends a watch. Returns true if it was still active, which means that there was no access.
     pub fn unwatch(&self, watch: WatchId) -> bool {
         self.ask(move |trace, watches| {
             // Past accesses are reported first.
@@ -250,7 +251,7 @@ impl<P: Profiler> Attached<P> {
     /// time.
     ///
     /// # Errors
-    /// If the follower has ended.
+    /// The follower has ended.
     pub fn backtrace(&self, id: BacktraceId) -> Result<Backtrace, Error> {
         let found = self.ask(move |trace, _| {
             let session = trace.session();
@@ -264,11 +265,11 @@ impl<P: Profiler> Attached<P> {
         Ok(names.backtrace(function, &addresses, is_cut, modules))
     }
 
-    /// Returns the names of return addresses, such as [`Access::frames`](crate::Access::frames): there are more frames
+    /// Returns the names of return addresses, such as [`Access::frames`](crate::Access::frames). There are more frames
     /// than addresses if functions were inlined.
     ///
     /// # Errors
-    /// If the follower has ended.
+    /// The follower has ended.
     pub fn names(&self, addresses: &[u64]) -> Result<Vec<Frame>, Error> {
         let modules = self.ask(|trace, _| trace.session().module_files())?;
         let mut names = self.names.lock().unwrap_or_else(|e| e.into_inner());
@@ -309,7 +310,7 @@ impl<P: Profiler> Attached<P> {
     /// leads to. The process is stopped for at most 50 ms.
     ///
     /// # Errors
-    /// If its memory cannot be copied within these limits, or the trace is over.
+    /// Its memory cannot be copied within these limits, or the trace is over.
     pub fn search_unreachable(&self) -> Result<Search, Error> {
         let pid = self.pid;
         if self.course.ending().is_some() {
@@ -344,16 +345,16 @@ impl<P: Profiler> Attached<P> {
         })
     }
 
-    /// Leaves the process, and waits until that is done. The results remain available.
+    /// Detaches from the process, and waits until that is done. The results remain available.
     pub fn leave(&self) -> Ending {
         self.course.leave();
-        // This wakes the follower.
+        // An empty request wakes the follower.
         let _ = self.ask(|_, _| ());
         let ending = self.course.wait(Duration::MAX);
         ending.unwrap_or(Ending::Gone)
     }
 
-    /// Leaves the process, and returns the profiler.
+    /// Detaches from the process, and returns the profiler.
     ///
     /// # Errors
     /// [`Error::Panicked`] if a callback panicked, and [`Error::Detach`] if functions of the process may still lead to
@@ -374,7 +375,7 @@ impl<P: Profiler> Attached<P> {
         }
     }
 
-    /// Leaves the process, and waits for the follower. Returns the message if the follower panicked.
+    /// Detaches from the process, and waits for the follower. Returns the message if the follower panicked.
     fn end(&mut self) -> Option<String> {
         self.course.leave();
         self.asks = None;

@@ -4,11 +4,12 @@ use memhook_ledger::{BlockOf, ReleaseBy};
 use std::ops::Range;
 use std::time::Duration;
 
-/// A call stack; [`Attached::backtrace`](crate::Attached::backtrace) knows its frames. Equal stacks have equal ids.
+/// Id of a call stack; [`Attached::backtrace`](crate::Attached::backtrace) returns its frames. Equal stacks have equal
+/// ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BacktraceId(pub(crate) u32);
 
-/// A thread of the process; [`Attached::thread`](crate::Attached::thread) knows its id and name.
+/// Id of a thread of the process; [`Attached::thread`](crate::Attached::thread) returns its kernel id and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub(crate) u16);
 

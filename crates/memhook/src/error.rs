@@ -9,7 +9,7 @@ pub enum Error {
     Attach {
         /// The process.
         pid: i32,
-        /// Mistake, and its remedy.
+        /// Cause and remedy.
         why: String,
     },
     /// The options contradict each other, or are out of range.
@@ -18,7 +18,7 @@ pub enum Error {
     /// A thread of this process could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
-    /// The trace is over: the process has ended or executed another program, or we have left it.
+    /// The trace is over: the process has ended or executed another program, or the library has detached.
     #[error("the trace of process {pid} is over")]
     Over {
         /// The process.
@@ -46,11 +46,11 @@ pub enum Error {
         /// Reason.
         why: String,
     },
-    /// A callback of the profiler panicked. No callback was called afterwards, and the process was left properly.
+    /// A callback of the profiler panicked. No callback was called afterwards, and the library detached properly.
     #[error("a callback of the profiler panicked: {0}")]
     Panicked(String),
-    /// The process could not be left properly. Some of its functions may still lead to the hook, which passes calls
-    /// through; attaching and detaching once more repairs that.
+    /// The detach has failed. Some functions of the process may still lead to the hook, which passes calls through;
+    /// attaching and detaching again repairs that.
     #[error("process {pid} could not be left in order: {why}")]
     Detach {
         /// The process.

@@ -18,7 +18,7 @@ const PACE: Duration = Duration::from_millis(10);
 /// Request to the follower, executed on its thread.
 pub(crate) type Ask<P> = Box<dyn FnOnce(&Trace<Told<P>>, &mut Watches) + Send>;
 
-/// Progress of the trace: whether and how it has ended, with a message.
+/// Progress of the trace: if and how it has ended, with a message.
 #[derive(Default)]
 pub(crate) struct Course {
     ending: Mutex<Option<Ending>>,
@@ -57,7 +57,7 @@ impl Course {
         self.has_ended.notify_all();
     }
 
-    /// Asks the follower to leave the process.
+    /// Tells the follower to detach.
     pub fn leave(&self) {
         self.leaves.store(true, Relaxed);
     }
@@ -89,8 +89,7 @@ impl<P: Profiler> Follower<P> {
         }
     }
 
-    /// Follows until the process ends or no more requests can arrive, leaves it, and answers the remaining
-    /// requests.
+    /// Follows until the process ends or no more requests can arrive, detaches, and answers the remaining requests.
     pub fn follow(mut self, trace: &mut Trace<Told<P>>) {
         let end = trace.run(None, &mut self);
         self.watches.clear();
@@ -132,7 +131,7 @@ impl<P: Profiler> Job<Told<P>> for Follower<P> {
         }
     }
 
-    /// Signals are handled by the program that uses this library.
+    /// The program that uses this library handles signals.
     fn ends_by_signal(&self) -> bool {
         false
     }

@@ -14,7 +14,7 @@ pub(crate) type Told<P> = Moves<Heap<P>>;
 pub struct Heap<P: Profiler> {
     profiler: P,
     live: FxHashMap<u64, (Block, P::Data)>,
-    /// A block whose address belongs to another one by now, before its release was reported.
+    /// Block whose address belongs to another block by now, before its release was reported.
     displaced: Option<(Block, P::Data)>,
     samples: SampledAllocations,
     /// Message of the panic of a callback. No callback is called afterwards.
@@ -52,13 +52,14 @@ impl<P: Profiler> Heap<P> {
         self.live.get(&address).map(|(block, data)| (block, data))
     }
 
-    /// Returns the number of blocks that this one stands for: 1, unless the options ask for a sample.
+    /// Returns the number of blocks that this one represents: 1, unless the options ask for a sample.
     pub fn weight(&self, block: &Block) -> f64 {
         let level = u8::from(self.samples.always);
         self.samples.weight_of(level, block.size)
     }
 
-    /// Returns the address of the live block that contains an address. Searches all blocks: for rare events.
+    /// Returns the address of the live block that contains an address. Searches all blocks, so use it only for rare
+    /// events.
     pub(crate) fn block_with(&self, address: u64) -> Option<u64> {
         let is_in = |(block, _): &&(Block, P::Data)| block.range().contains(&address);
         self.live
@@ -75,9 +76,9 @@ impl<P: Profiler> Heap<P> {
         self.panic.as_deref()
     }
 
-    /// Calls the profiler, unless an earlier call panicked: then the arguments are dropped, which also runs the user's
-    /// code. A panic in the user's code must not end the thread that takes the events, because the process would wait
-    /// for it.
+    /// Calls the profiler, unless an earlier call panicked. In that case the arguments are dropped, which also runs the
+    /// user's code. A panic in the user's code must not end the thread that takes the events, because the process would
+    /// wait for it.
     fn call<T>(&mut self, call: impl FnOnce(&mut P) -> T) -> Option<T> {
         let (profiler, is_over) = (&mut self.profiler, self.panic.is_some());
         let guarded = AssertUnwindSafe(|| {
@@ -133,8 +134,8 @@ impl<P: Profiler> Heap<P> {
         next.unwrap_or_default()
     }
 
-    /// Reports that nothing points to the block at an address, if it was allocated before `moment_ns`. Returns whether
-    /// it was.
+    /// Reports that no pointer leads to the block at an address, if it was allocated before `moment_ns`. Returns true
+    /// if it was.
     pub(crate) fn unreachable(&mut self, address: u64, moment_ns: u64) -> bool {
         let Some((address, mut entry)) = self.live.remove_entry(&address) else {
             return false;
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!(heap.panic(), None);
         heap.released(&block(16, 0), 7, None);
         assert_eq!(heap.panic(), Some("dropped"));
-        // These are not reported any more, but their data have to be dropped.
+        // These are no longer reported, but their data must be dropped.
         heap.released(&block(32, 0), 7, None);
         heap.allocated(&block(64, 0), 7);
         let counts = (heap.profiler.allocations, heap.profiler.frees);
@@ -277,7 +278,7 @@ mod tests {
         heap.allocated(&block(16, 5), 7);
         heap.released(&block(16, 0), 7, None);
         assert_eq!(heap.profiler.1, [1]);
-        // A block that is already gone when its allocation is reported; the other one stays.
+        // A block that is already gone when its allocation is reported; the other block stays.
         heap.allocated(&block(16, 2), 7);
         heap.released(&block(16, 2), 7, None);
         assert_eq!(heap.profiler.1, [1, 4]);

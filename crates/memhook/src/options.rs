@@ -38,13 +38,13 @@ impl Options {
     }
 
     /// Reports a sample of the allocations, with this mean distance in bytes. [`Heap::weight`](crate::Heap::weight)
-    /// returns the number of blocks that each one stands for.
+    /// returns the number of blocks that each one represents.
     pub fn sample_bytes(mut self, mean: u64) -> Options {
         self.config.sample_bytes = Some(mean);
         self
     }
 
-    /// Hooks only these functions, by name or kind (`malloc`, `new`); all known ones if none is given.
+    /// Hooks only these functions, by name or kind (`malloc`, `new`); hooks all known ones if none is given.
     pub fn functions<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Options {
         self.config.functions = names.into_iter().map(Into::into).collect();
         self

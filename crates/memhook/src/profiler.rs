@@ -2,20 +2,20 @@
 
 use crate::block::{Access, Block, Free};
 
-/// Tells how a watch continues after an access.
+/// Decision how a watch continues after an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Next {
     /// The watch ends.
     #[default]
     Done,
-    /// The watch goes on, and reports this thread's next access, too.
+    /// The watch continues, and also reports this thread's next access.
     Again,
-    /// The watch goes on for the other threads.
+    /// The watch continues for the other threads.
     OtherThreads,
 }
 
-/// A heap profiler. Every method has a default body, so you only implement those that you need.
+/// A heap profiler. Every method has a default body, so implement only the ones that you need.
 ///
 /// Calls for one address come in the order of the events. All calls are made under one lock, on threads of the library.
 /// Threads of the process with full buffers wait for that lock, so a callback should take well below a microsecond,
@@ -56,8 +56,8 @@ pub trait Profiler: Send + 'static {
         }
     }
 
-    /// Called when memory was accessed that [`Attached::watch`](crate::Attached::watch) watches. `block` is the live
-    /// block there, with its data.
+    /// Called when watched memory was accessed ([`Attached::watch`](crate::Attached::watch)). `block` is the live block
+    /// there, with its data.
     fn on_access(&mut self, access: &Access, block: Option<(&Block, &mut Self::Data)>) -> Next {
         let _ = (access, block);
         Next::Done

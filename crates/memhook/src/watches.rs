@@ -33,14 +33,13 @@ pub enum Touch {
 pub struct Watch {
     /// Id of the watch.
     pub id: WatchId,
-    /// Watched part of the range: as many words of eight bytes, from its beginning, as there were free
-    /// watchpoints.
+    /// Watched part of the range: as many words of eight bytes, from its beginning, as there were free watchpoints.
     pub range: Range<u64>,
 }
 
 struct Watched {
     words: Vec<u64>,
-    /// The block at the beginning of the watch, if it was set for a block. The watch ends with it.
+    /// Block at the beginning of the watch, if the watch was set for a block. The watch ends with the block.
     block: Option<Block>,
 }
 
@@ -89,7 +88,7 @@ impl Watches {
         Ok(Watch { id, range })
     }
 
-    /// Ends a watch. Returns whether it was still active.
+    /// Ends a watch. Returns true if it was still active.
     pub fn remove(&mut self, id: WatchId) -> bool {
         let Some(watched) = self.watched.remove(&id) else {
             return false;

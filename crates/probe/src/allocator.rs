@@ -1,7 +1,6 @@
-//! Allocators described by the user: one function at a time on the command line, or several allocators in a
-//! file.
+//! Allocators described by the user: one function at a time on the command line, or several allocators in a file.
 //!
-//! A description names the function, the meaning of its arguments and the place where the block is returned:
+//! A description has the name of the function, the meaning of its arguments and the place where the block is returned:
 //! `pool_alloc(size=arg2) -> ptr`, `pool_free(ptr=arg1)`, `get(count=arg1, size=arg2, ptr=*arg3) -> 0`.
 
 use crate::{FunctionSelector, Wanted};
@@ -17,7 +16,7 @@ use toml::Spanned;
 const MOST_ARGUMENTS: u8 = 6;
 /// Longest name of a heap.
 const MOST_LETTERS: usize = 64;
-/// Heap of the functions of the C library and similar ones.
+/// Heap of the C library's allocator and similar ones.
 pub const MAIN_HEAP: &str = "malloc";
 
 /// One function of an allocator.
@@ -56,7 +55,7 @@ fn form(role: DescribedRole) -> &'static str {
 struct Parts {
     size: Option<Size>,
     count: Option<Argument>,
-    /// Number of the argument, and whether it points to the pointer.
+    /// Number of the argument, and true if it points to the pointer.
     ptr: Option<(u8, bool)>,
 }
 
@@ -316,7 +315,7 @@ impl Allocator {
     }
 }
 
-/// Checks that there is room for all of them, and that they can be told apart.
+/// Checks that the limits allow all of them, and that they are distinguishable.
 pub fn check_allocators(all: &[Allocator]) -> Result<(), String> {
     for (number, allocator) in all.iter().enumerate() {
         let name = &allocator.name;

@@ -1,8 +1,7 @@
 //! Layout of the memory that holds pads: a header, a journal of the replaced bytes, and the pads.
 //!
-//! It is complete before anything leads to it, and never changes again. The journal is in the memory of the process
-//! itself, so that anyone who comes later (after an attacher was killed, or in a forked process) can restore every
-//! byte.
+//! The memory is complete before any jump leads to it, and never changes again. The journal is in the memory of the
+//! process itself, so that a later attacher can restore every byte after this one was killed, or in a forked process.
 
 use crate::pad::{Shared, Task};
 use crate::thread_block::find_block;
@@ -18,17 +17,17 @@ const ENTRY_BYTES: u64 = 24;
 const PAGE_BYTES: u64 = 4096;
 /// Room for the routine shared by all pads.
 const SHARED_CODE_BYTES: u64 = 512;
-/// A header with more entries is not ours.
+/// Limit of the entries; a header with more is not ours.
 const MOST_ENTRIES: u32 = 1 << 20;
 
-/// A replacement.
+/// Replaced code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
     /// Address of the bytes (avma).
     pub at: u64,
-    /// Bytes that were there.
+    /// Original bytes.
     pub original: [u8; LONGEST_PATCH],
-    /// Bytes that were written.
+    /// New bytes.
     pub jump: [u8; LONGEST_PATCH],
 }
 
@@ -52,7 +51,7 @@ pub struct AreaHeader {
 }
 
 impl AreaHeader {
-    /// Number of bytes that have to be read for the header of an area.
+    /// Number of bytes to read for the header of an area.
     pub const BYTES: usize = HEADER_BYTES as usize;
 
     fn write(&self) -> [u8; Self::BYTES] {
@@ -121,7 +120,7 @@ impl JournalEntry {
     }
 }
 
-/// A place in a function where a jump leads to a pad.
+/// Place in a function at which a jump leads to a pad.
 #[derive(Clone, Copy, Debug)]
 pub struct AreaFunction<'p> {
     /// Displaced instructions.
@@ -134,7 +133,7 @@ pub struct AreaFunction<'p> {
     pub role: Role,
 }
 
-/// An area in the making: functions are added one by one.
+/// Area under construction: functions are added one by one.
 pub struct AreaPlan<'p> {
     functions: Vec<AreaFunction<'p>>,
     conditions: &'p [Condition],
@@ -190,7 +189,7 @@ impl<'p> AreaPlan<'p> {
         counts: &CountsLayout,
     ) -> Result<Area, Refusal> {
         let mut bytes = vec![0xcc; self.bytes() as usize];
-        // Behind the journal, whose length covers all functions.
+        // The position follows the journal, whose length covers all functions.
         let pointer_offset = self.code_offset() - 16;
         let code_offset = self.code_offset();
         let shared = Shared {

@@ -1,10 +1,10 @@
-//! Machine code in the making.
+//! Assembler for the machine code of pads.
 
 use crate::Refusal;
 use crate::displaced::{is_same, relocated};
 use iced_x86::Instruction;
 
-/// Machine code in the making.
+/// Machine code under construction.
 pub(crate) struct Assembler {
     at: u64,
     pub(crate) code: Vec<u8>,
@@ -48,8 +48,8 @@ impl Assembler {
         self.code.len()
     }
 
-    /// Appends instructions so that they do the same as at their original place, and decodes them again to be
-    /// sure.
+    /// Appends instructions so that they have the same effect as at their original place, and verifies that by decoding
+    /// them again.
     pub(crate) fn put_relocated(&mut self, instructions: &[Instruction]) -> Result<(), Refusal> {
         let code = relocated(instructions, self.here())?;
         if !is_same(instructions, &code, self.here()) {

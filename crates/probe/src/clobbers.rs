@@ -1,20 +1,20 @@
-//! Decides whether callers can know which registers a function preserves.
+//! Decides if callers can know which registers a function preserves.
 //!
 //! GCC's -fipa-ra keeps values across a call in registers that the psABI lets the callee clobber, if it has seen all
 //! code that the call can reach: a function of the same file that calls only functions of the same file. A call of
 //! unknown code may change everything that the psABI allows. So a function that reaches an indirect call, or one
-//! through the PLT, can be redirected to code of ours that follows the psABI.
+//! through the PLT, can be redirected to our code, which follows the psABI.
 
 use crate::Code;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Number of functions that are examined; beyond that, some calls were not followed.
+/// Limit of the examined functions; beyond it, some calls were not followed.
 const MOST_FUNCTIONS: usize = 4096;
 
 /// Returns true if a function, or one that it calls or jumps to directly, calls code that was unknown when it was
-/// compiled. `functions` are those of the module, sorted by address.
+/// compiled. `functions`: all functions of the module, sorted by address.
 pub fn calls_unknown_code(
     code: &Code<'_>,
     function: &Range<u64>,

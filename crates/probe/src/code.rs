@@ -3,10 +3,10 @@
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
 
-/// Number of entries of a jump table that are examined.
+/// Limit of the examined entries of a jump table.
 const MOST_CASES: usize = 4096;
 
-/// A branch: its address and its target.
+/// Branch with its address and its target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Branch {
     to: u64,
@@ -18,7 +18,7 @@ struct Branch {
 enum Kind {
     Jump,
     Call,
-    /// An address in data.
+    /// Address in data.
     Pointer,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Code<'a> {
     ///
     /// A jump table is found by the instruction that takes its address, which every function that uses one contains:
     /// its entries are offsets from the table (or absolute addresses, in a program that is not position-independent).
-    /// Constants that only look like one add targets, which can only lead to a refusal.
+    /// Constants that only look like a table add targets, and additional targets can only lead to a refusal.
     pub fn new(
         text: &'a [(u64, &'a [u8])],
         constants: &[(u64, &[u8])],
@@ -90,7 +90,7 @@ impl<'a> Code<'a> {
         code
     }
 
-    /// Adds the targets of the table at the beginning of a range, if they are code; returns whether its entries are
+    /// Adds the targets of the table at the beginning of a range, if they are code. Returns true if its entries are
     /// offsets.
     fn add_cases(&mut self, constants: &[(u64, &[u8])], range: Range<u64>) -> bool {
         let table = range.start;
@@ -123,7 +123,7 @@ impl<'a> Code<'a> {
         }));
     }
 
-    /// Returns addresses in a range that data, including jump tables, points to.
+    /// Returns addresses in a range to which data points, including jump tables.
     pub(crate) fn pointers_into(&self, range: &Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let from = self.branches.partition_point(|b| b.to < range.start);
         let behind = self.branches.partition_point(|b| b.to < range.end);
@@ -137,7 +137,7 @@ impl<'a> Code<'a> {
         part_at(self.text, range.start)?.get(..bytes)
     }
 
-    /// Returns the address of a branch, or a possible one, that leads into this range.
+    /// Returns the address of an actual or possible branch into this range.
     pub(crate) fn branch_into(&self, range: Range<u64>) -> Option<u64> {
         let first = self.branches.partition_point(|b| b.to < range.start);
         let found = self.branches.get(first)?;

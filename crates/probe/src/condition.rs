@@ -20,7 +20,7 @@ pub struct Condition {
     value: i64,
 }
 
-/// Sorted by length, so that `<=` is not taken for `<`.
+/// Comparison operators, sorted by length so that `<=` is not mistaken for `<`.
 const SIGNS: [(&str, Comparison); 6] = [
     ("==", Comparison::Equal),
     ("!=", Comparison::NotEqual),

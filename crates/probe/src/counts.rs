@@ -1,9 +1,8 @@
 //! Memory in which the pads count.
 //!
-//! Each thread counts in a block of its own, so that no cache line is shared and no increment needs a lock prefix. A
-//! thread finds its block by its thread pointer, in a table of private memory that a fork wipes (`MADV_WIPEONFORK`):
-//! a forked process finds no block, and counts nothing. The blocks are in shared memory, so that they outlive the
-//! process.
+//! Each thread counts in its own block, so that no cache line is shared and no increment needs a lock prefix. A thread
+//! finds its block by its thread pointer, in a table of private memory that a fork wipes (`MADV_WIPEONFORK`): a forked
+//! process finds no block, and counts nothing. The blocks are in shared memory, so that they outlive the process.
 //!
 //! ```text
 //! table (private, wiped by a fork)          blocks (shared)
@@ -29,7 +28,7 @@ pub struct CountsLayout {
     pub has_stacks: bool,
 }
 
-/// Number of functions whose arguments or callers can be examined at once.
+/// Limit of the functions whose arguments or callers can be examined at the same time.
 pub const MOST_EVENTS: usize = 256;
 
 /// Number of entries in the table.
@@ -42,7 +41,7 @@ const PAGE_BYTES: u64 = 4096;
 impl CountsLayout {
     /// Size of the entries in bytes; the words below follow them.
     pub const TABLE_ENTRY_BYTES: u64 = ENTRIES * ENTRY_BYTES;
-    /// Offset in the table: whether blocks may be used.
+    /// Offset in the table: 1 if blocks may be used.
     pub const IS_LIVE: u64 = Self::TABLE_ENTRY_BYTES;
     /// Offset in the table: address of the blocks.
     pub const BLOCKS_AT: u64 = Self::TABLE_ENTRY_BYTES + 8;
@@ -58,10 +57,10 @@ impl CountsLayout {
     pub(crate) const WAITING_ENTRY: u8 = 32;
     /// Size of all entries that can wait in a block, in bytes.
     pub(crate) const WAITING_BYTES: u64 = 128 * Self::WAITING_ENTRY as u64;
-    /// Block numbers are below this.
+    /// Upper bound of the block numbers.
     pub const MOST_BLOCKS: u64 = BLOCKS;
 
-    /// Returns the distance of two blocks in bytes: whole pages, so that threads do not share them.
+    /// Returns the distance of two blocks in bytes: whole pages, so that threads do not share pages.
     pub fn block_bytes(&self) -> u64 {
         self.used_bytes().next_multiple_of(PAGE_BYTES)
     }
@@ -71,12 +70,12 @@ impl CountsLayout {
         self.arguments > 0 || self.has_stacks
     }
 
-    /// Returns the offset in a block of the size of the waiting entries, in bytes.
+    /// Returns the offset in a block of the total size of the waiting entries, which is in bytes.
     pub(crate) fn depth(&self) -> u64 {
         8 + 8 * self.probes as u64
     }
 
-    /// Returns the offset of these entries in a block.
+    /// Returns the offset of the waiting entries in a block.
     pub(crate) fn waiting(&self) -> u64 {
         self.depth() + 8
     }
@@ -125,7 +124,7 @@ impl CountsLayout {
         }
     }
 
-    /// Returns the number of bytes in a block that an ordinary thread touches: some of the slots for call stacks, and
+    /// Returns the number of bytes in a block that an ordinary thread touches: some of the places for call stacks, and
     /// one table of values in eight.
     pub fn likely_bytes(&self) -> u64 {
         let values = if self.has_events() {
@@ -145,7 +144,7 @@ impl CountsLayout {
         words.map(|word| u64::from_le_bytes(*word)).collect()
     }
 
-    /// Returns the size of the shared memory in bytes. Pages that nobody touches take no memory.
+    /// Returns the size of the shared memory in bytes. Untouched pages occupy no memory.
     pub fn shared_bytes(&self) -> u64 {
         Self::FIRST_BLOCK + BLOCKS * self.block_bytes()
     }

@@ -19,7 +19,7 @@ pub fn assembly(instruction: &Instruction) -> String {
     text
 }
 
-/// Checks that an instruction does the same at any address, after its operands are adapted.
+/// Checks that an instruction has the same effect at any address, after its operands are adapted.
 pub(crate) fn check_movable(instruction: &Instruction) -> Result<(), Refusal> {
     let immovable = || Refusal::Immovable {
         instruction: assembly(instruction),
@@ -34,8 +34,8 @@ pub(crate) fn check_movable(instruction: &Instruction) -> Result<(), Refusal> {
         FlowControl::IndirectCall => {
             instruction.is_call_near_indirect() && !refers_to_stack_pointer(instruction)
         }
-        // A transaction would abort to code elsewhere; interrupts and system calls keep the thread in the pad for as
-        // long as they take.
+        // A transaction would abort to code elsewhere; interrupts and system calls would keep the thread in the pad for
+        // their duration.
         FlowControl::XbeginXabortXend | FlowControl::Interrupt | FlowControl::Exception => false,
     };
     is_movable.then_some(()).ok_or_else(immovable)
@@ -50,7 +50,7 @@ fn is_bound_to_its_place(instruction: &Instruction) -> bool {
     instruction.is_privileged()
         || matches!(
             instruction.mnemonic(),
-            // Behind the entry, indirect branches may arrive here.
+            // After the entry, this may be the target of an indirect branch.
             Mnemonic::Endbr64
                 | Mnemonic::Endbr32
                 | Mnemonic::Syscall
@@ -61,7 +61,7 @@ fn is_bound_to_its_place(instruction: &Instruction) -> bool {
         )
 }
 
-/// A relocated call pushes its return address first, which moves rsp.
+/// Returns true if an instruction uses rsp: a relocated call first pushes its return address, which changes rsp.
 fn refers_to_stack_pointer(instruction: &Instruction) -> bool {
     let of_memory = [instruction.memory_base(), instruction.memory_index()];
     of_memory.contains(&Register::RSP)
@@ -86,8 +86,8 @@ pub(crate) fn is_call(instruction: &Instruction) -> bool {
 }
 
 /// Returns the machine code of displaced instructions at `address`. A call, which can only be the last one, becomes a
-/// push of the return address that it would have pushed at its original place, and a jump: its callee returns to the
-/// function, and a backtrace through it looks like the original one.
+/// push of its original return address and a jump. So its callee returns to the function, and a backtrace through it
+/// looks like the original one.
 pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Vec<u8>, Refusal> {
     let (plain, call) = match instructions.split_last() {
         Some((last, before)) if is_call(last) => (before, Some(last)),
@@ -105,8 +105,8 @@ pub(crate) fn relocated(instructions: &[Instruction], address: u64) -> Result<Ve
     Ok(code)
 }
 
-/// Returns true if code at `address` is what `relocated` should have made of these instructions: it is decoded again,
-/// and each instruction must have the same operands, address the same memory, and branch to the same place.
+/// Returns true if code at `address` is the correct result of `relocated` for these instructions. It is decoded again,
+/// and each instruction must have the same operands, address the same memory, and branch to the same target.
 pub(crate) fn is_same(instructions: &[Instruction], code: &[u8], address: u64) -> bool {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     for original in instructions {
@@ -140,8 +140,8 @@ fn is_alike(original: &Instruction, copy: &Instruction) -> bool {
             && original.mnemonic() == copy.mnemonic()
             && original.near_branch_target() == copy.near_branch_target();
     }
-    // The distance to the target of a relative operand differs, but its address does not. The equality of
-    // instructions covers immediates and lengths of prefixes, but not the position.
+    // The displacement of a relative operand differs, but its target address does not. The equality of instructions
+    // covers immediates and lengths of prefixes, but not the position.
     original.code() == copy.code()
         && original.op_count() == copy.op_count()
         && (0..original.op_count()).all(|n| {

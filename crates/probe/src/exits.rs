@@ -1,8 +1,8 @@
 //! Exits of a function, and the instructions that a jump displaces there.
 //!
-//! Return addresses stay as they are: a function with a measured latency has a pad at each of its exits. So nothing
-//! that reads the stack (exceptions, longjmp, backtraces, shadow stacks) can be surprised; a call that ends in one of
-//! those ways is just not measured.
+//! Return addresses stay unchanged: a function with a measured latency has a pad at each of its exits. So code that
+//! reads the stack (exceptions, longjmp, backtraces, shadow stacks) notices nothing. A call that ends by an exception
+//! or longjmp is not measured.
 
 use crate::displaced::{self, check_movable, ends_here, is_call};
 use crate::plan::{PAGE_BYTES, has_endbr64};
@@ -10,7 +10,7 @@ use crate::{Code, JUMP_BYTES, Plan, Refusal};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::ops::Range;
 
-/// Prefix of an indirect jump that may arrive anywhere: that of a switch.
+/// Prefix of an indirect jump whose target needs no mark, as in a switch.
 const NOTRACK: u8 = 0x3e;
 
 /// Plans the jumps at the exits of a function whose entry is planned.
@@ -60,8 +60,8 @@ fn is_exit(
     })
 }
 
-/// Plans the jump at an exit, which is the last of these instructions. As many as needed in front of it are
-/// displaced; if that is not possible, the padding behind it, which is never executed.
+/// Plans the jump at an exit, which is the last of these instructions. Displaces as many of the instructions before it
+/// as necessary. If that is not possible, the jump also uses the padding after it, which is never executed.
 fn plan_exit(code: &Code<'_>, until: &[Instruction], entry_end: u64) -> Result<Plan, Refusal> {
     let no_room = |exit: &Instruction| Refusal::NoRoomAtExit { at: exit.ip() };
     let Some((exit, before)) = until.split_last() else {
@@ -109,7 +109,7 @@ fn plan_exit(code: &Code<'_>, until: &[Instruction], entry_end: u64) -> Result<P
 
 /// Returns true if the bytes are padding: nothing but instructions without effect.
 fn is_padding(code: &Code<'_>, range: Range<u64>) -> bool {
-    // The last one may reach further.
+    // The last one may extend further.
     let longer = (0..16)
         .rev()
         .find_map(|more| code.bytes(&(range.start..range.end + more)));

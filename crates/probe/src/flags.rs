@@ -1,4 +1,4 @@
-//! Decides whether a pad has to preserve the arithmetic flags.
+//! Decides if a pad has to preserve the arithmetic flags.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register, RflagsBits};
 
@@ -10,12 +10,12 @@ const ARITHMETIC: u32 = RflagsBits::OF
     | RflagsBits::CF
     | RflagsBits::PF;
 
-/// Number of instructions that are examined.
+/// Limit of the examined instructions.
 const MOST_INSTRUCTIONS: usize = 32;
 
 /// Returns true if the code at `address` overwrites all arithmetic flags before anything can read them. The ABI does
-/// not preserve flags across calls, but code that is not bound by it (assembly; calls between functions of one file,
-/// whose registers GCC's -fipa-ra tracks) might.
+/// not preserve flags across calls, but code that is not bound by the ABI might rely on them: assembly, and calls
+/// between functions of one file, whose registers GCC's -fipa-ra tracks.
 pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
     let mut live = ARITHMETIC;
     let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
@@ -37,16 +37,17 @@ pub(crate) fn are_dead(code: &[u8], address: u64) -> bool {
 }
 
 /// Returns the flags that an instruction overwrites. Flags that it leaves undefined do not count, because most
-/// processors leave them unchanged: after `bt`, SF is what it was before. Nobody should rely on that, but nobody
-/// should be able to detect a pad by it either. AF is the exception, as it is undefined after every logical operation,
-/// and only LAHF and PUSHF can read it.
+/// processors leave them unchanged: after `bt`, SF is what it was before. Code should not rely on that, but it should
+/// not be able to detect a pad by it either. AF is the exception, because it is undefined after every logical
+/// operation, and only LAHF and PUSHF can read it.
 fn overwritten(instruction: &Instruction) -> u32 {
     let defined =
         instruction.rflags_written() | instruction.rflags_cleared() | instruction.rflags_set();
     defined | instruction.rflags_undefined() & RflagsBits::AF
 }
 
-/// Shifts by zero and repeated comparisons with a count of zero leave the flags unchanged.
+/// Returns false for instructions that may leave the flags unchanged: shifts by zero, and repeated comparisons with a
+/// count of zero.
 fn always_writes_flags(instruction: &Instruction) -> bool {
     use Mnemonic::{Rcl, Rcr, Rol, Ror, Sar, Shl, Shld, Shr, Shrd};
     let is_shift = matches!(

@@ -1,7 +1,7 @@
 //! Histograms of durations: eight classes for each power of two, so that the width of a class is at most an
 //! eighth of its values.
 
-/// Number of functions whose latency can be measured at once.
+/// Limit of the functions whose latency can be measured at the same time.
 pub const MOST_LATENCIES: usize = 256;
 /// Number of classes of a histogram.
 pub(crate) const CLASSES: usize = 512;
@@ -55,7 +55,7 @@ impl Histogram {
         self.longest
     }
 
-    /// Returns a bound that this many of a thousand calls do not exceed; it is at most an eighth too large.
+    /// Returns an upper bound of this quantile (of a thousand), at most an eighth too large.
     pub fn quantile(&self, of_thousand: u64) -> u64 {
         let wanted = (self.calls() * of_thousand).div_ceil(1000).max(1);
         let mut seen = 0;

@@ -1,12 +1,12 @@
-//! Jump pads at the entries of functions: whether a function can have one, and which bytes have to be written.
+//! Jump pads at the entries of functions: decides if a function can have one, and computes the bytes to write.
 //!
-//! Bytes in, bytes out. A pad counts a call, executes the instructions that the jump at the function's entry has
-//! displaced, and jumps back behind them. Nothing ever returns into a pad, so no frame of a pad is on any stack:
-//! backtraces, exceptions, longjmp and shadow stacks see the same as without it.
+//! This crate converts bytes to bytes. A pad counts a call, executes the instructions that the jump at the function's
+//! entry has displaced, and jumps to the instruction after them. Nothing ever returns into a pad, so no frame of a pad
+//! is on any stack: backtraces, exceptions, longjmp and shadow stacks are unaffected.
 //!
-//! [`Code`] knows the branch targets of a module's code, [`plan`] decides about one function, [`Pad`] is its
-//! machine code at an address, and [`Area`] is the memory that holds the pads, with the journal by which anyone
-//! can remove them. Everything that cannot be proved safe is a [`Refusal`].
+//! [`Code`] has the branch targets of a module's code, [`plan`] decides about one function, [`Pad`] is its machine code
+//! at an address, and [`Area`] is the memory that holds the pads, with the journal for their removal. Everything that
+//! cannot be proved safe is a [`Refusal`].
 
 mod allocator;
 mod area;

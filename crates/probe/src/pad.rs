@@ -44,9 +44,9 @@ pub(crate) struct Shared {
 pub enum Role {
     /// At the entry: counts calls.
     Counts,
-    /// At the entry: counts calls and notes the time.
+    /// At the entry: counts calls and stores the time.
     Begins,
-    /// At an exit: notes the duration of the call.
+    /// At an exit: records the duration of the call.
     Ends,
 }
 
@@ -77,10 +77,10 @@ const CONDITION_BYTES: u64 = 19;
 pub const MOST_CONDITIONS: usize = 6;
 
 impl Assembler {
-    /// Notes the stack pointer and the time of an entry. In: rax, the block. Changes rax, rcx and the flags.
+    /// Stores the stack pointer and the time of an entry. In: rax, the block. Changes rax, rcx and the flags.
     ///
-    /// Entries at this stack pointer or below it have ended without being noticed (by an exception or longjmp). A
-    /// signal handler that interrupts this routine leaves as many entries as it found, and its stack is below.
+    /// Entries at or below this stack pointer have ended unnoticed (by an exception or longjmp). A signal handler that
+    /// interrupts this routine leaves as many entries as it found, and its stack is below.
     fn note_begin(&mut self, layout: &CountsLayout, probe: usize, pushed: u32) {
         let word = |value: u64| (value as u32).to_le_bytes();
         let waiting = layout.waiting();
@@ -120,7 +120,7 @@ impl Assembler {
     /// Calls the code that examines arguments and stacks. In: rax, the block. Changes the flags and rcx, but not rax.
     ///
     /// The code consists of general-purpose instructions only, and preserves the callee-saved registers of the psABI;
-    /// the others are saved here. The first six arguments are placed side by side for it.
+    /// the others are saved here. The first six arguments are stored side by side for it.
     fn call_hit(&mut self, probe: usize, pushed: u32, shared: Shared) -> Result<(), Refusal> {
         self.put(b"\x41\x53\x41\x52\x50"); // push r11; push r10; push rax
         self.put(b"\x41\x51\x41\x50"); // push r9; push r8
@@ -213,7 +213,7 @@ impl Pad {
             pad.call_hit(probe, pushed, shared)?;
         }
         if role == Role::Begins {
-            // rdx and rsi are above, too.
+            // rdx and rsi are above too.
             pad.note_begin(layout, probe, pushed + 16);
         }
         let counted = pad.here();
@@ -244,7 +244,7 @@ impl Pad {
         let mut next = counted;
         if layout.has_events() {
             if role == Role::Begins {
-                // Otherwise, a thread without its own block would note the time of a call in a shared block.
+                // Otherwise, a thread without its own block would store the time of a call in a shared block.
                 pad.call_hit(probe, pushed, shared)?;
             } else {
                 next = call_hit;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// `jmp rel32`.
 pub const JUMP_BYTES: usize = 5;
-/// `endbr64`, where indirect calls have to arrive. It stays.
+/// `endbr64`, the target of indirect calls, which stays in place.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
@@ -16,7 +16,7 @@ pub(crate) fn has_endbr64(function: &[u8]) -> bool {
     function.starts_with(&ENDBR64)
 }
 
-/// Code of a function that a jump displaces. Addresses are those of the code that it was made from.
+/// Code of a function that a jump displaces. Addresses are of the same kind as those of the [`Code`].
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Address of the jump.
@@ -27,7 +27,7 @@ pub struct Plan {
     pub(crate) displaced: Vec<Instruction>,
     /// Number of bytes of the displaced instructions, or of the padding.
     pub displaced_bytes: usize,
-    /// True if the pad jumps back behind them. A relocated call returns there by itself.
+    /// True if the pad jumps to the instruction after them. A relocated call returns there by itself.
     pub(crate) goes_on: bool,
     /// True if nothing reads the arithmetic flags at the entry.
     pub(crate) flags_are_dead: bool,
@@ -62,7 +62,8 @@ pub fn plan(code: &Code<'_>, function: &Range<u64>) -> Result<Plan, Refusal> {
             instruction: displaced::assembly(call),
         });
     }
-    // A write within one page is one copy in the kernel that nothing interrupts; see access_remote_vm in mm/memory.c.
+    // A write within one page is one copy in the kernel, which is never interrupted; see access_remote_vm in
+    // mm/memory.c.
     if at / PAGE_BYTES != (at + JUMP_BYTES as u64 - 1) / PAGE_BYTES {
         return Err(Refusal::CrossesPage);
     }

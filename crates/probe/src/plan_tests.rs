@@ -29,7 +29,7 @@ fn counting(plan: &Plan, bias: u64, probe: usize) -> AreaFunction<'_> {
     }
 }
 
-/// Creates the pad at a distance of `distance` from the code.
+/// Creates the pad at this distance from the code.
 fn pad_at(plan: &Plan, distance: i64) -> Result<Pad, Refusal> {
     let area = AreaPlan::new(vec![counting(plan, 0, 3)], &[]);
     let at = TEXT.wrapping_add_signed(distance);
@@ -150,8 +150,7 @@ fn tables_and_pointers_are_targets() {
     }
 }
 
-/// The offsets in a table that lies behind another one are relative to its own
-/// beginning.
+/// The offsets in a table that lies behind another one are relative to its own beginning.
 #[test]
 fn a_table_ends_where_the_next_one_begins() {
     // xor eax, eax; inc eax; lea rdx, [rip + 0x100]; lea rsi, [rip + 0xfd]; ret
@@ -224,8 +223,7 @@ fn journals_are_read_back() {
 }
 
 proptest::proptest! {
-    /// Any bytes are either planned or refused, and every plan leads to a pad or a
-    /// refusal.
+    /// Any bytes are either planned or refused, and every plan leads to a pad or a refusal.
     #[test]
     fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..40)) {
         if let Ok(plan) = planned(&bytes) {

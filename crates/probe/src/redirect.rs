@@ -1,13 +1,13 @@
 //! Functions redirected to a replacement that can still call the original.
 //!
 //! A jump at the function's entry leads to a pad, and the pad jumps to the address in its *cell*. At first that is the
-//! function's *trampoline*: the displaced instructions, and a jump behind them. So a call still does the same as
-//! before, and the cell is to the function what a GOT slot is to an imported one: writing the address of a wrapper into
-//! it redirects the calls, and the wrapper calls the trampoline.
+//! function's *trampoline*: the displaced instructions, and a jump to the code after them. So a call still has the same
+//! effect as before. The cell serves the function as a GOT slot serves an imported one: writing the address of a
+//! wrapper into it redirects the calls, and the wrapper calls the trampoline.
 //!
-//! No calls are made here, so nothing ever returns into this memory, and no frame on any stack belongs to it. The bytes
-//! are complete before anything leads to them. A journal of the replaced code comes first, so that anyone who comes
-//! later (after an attacher was killed, or in a forked process) can restore every byte.
+//! This memory contains no calls, so nothing ever returns into it, and no frame on any stack belongs to it. The bytes
+//! are complete before any jump leads to them. A journal of the replaced code comes first, so that a later attacher can
+//! restore every byte after this one was killed, or in a forked process.
 
 use crate::assembler::{Assembler, distance, moved_by};
 use crate::{JUMP_BYTES, Plan, Refusal};
@@ -20,7 +20,7 @@ const ENTRY_BYTES: u64 = 48;
 const PAGE_BYTES: u64 = 4096;
 /// Upper bound for the size of a pad and a trampoline.
 const CODE_BYTES: u64 = 192;
-/// Memory that names more functions is not ours.
+/// Limit of the functions; memory that names more is not ours.
 const MOST_ENTRIES: u64 = 1 << 16;
 
 /// A function to redirect.
@@ -30,9 +30,9 @@ pub struct Redirected<'p> {
     pub plan: &'p Plan,
     /// Load bias of its module.
     pub bias: u64,
-    /// Code of the module (svma) whose calls do not go to the cell: a part of the allocator itself, which uses its own
-    /// functions for blocks that the program has never seen. The pad may use r11, as a call through a module's PLT
-    /// does.
+    /// Code of the module (svma) whose calls do not go through the cell: a part of the allocator itself, which uses its
+    /// own functions for blocks that the program has never seen. The pad may use r11, like a call through a module's
+    /// PLT.
     pub inner: Option<&'p Range<u64>>,
 }
 
@@ -61,7 +61,7 @@ pub struct Redirects {
     pub entries: Vec<Result<RedirectEntry, Refusal>>,
 }
 
-/// Number of bytes to read to find out the size of a journal.
+/// Number of bytes to read for the size of a journal.
 pub const REDIRECT_HEADER_BYTES: usize = HEADER_BYTES as usize;
 
 /// Returns the size of the pads of this many functions: whole pages.
@@ -177,7 +177,7 @@ impl RedirectEntry {
         }
     }
 
-    /// Returns true if the jump leads into this memory; otherwise, the process's own information is not believed.
+    /// Returns true if the jump leads into this memory; otherwise, the process's entry is not credible.
     pub fn leads_into(&self, memory: &Range<u64>) -> bool {
         let [0xe9, distance @ ..] = self.jump else {
             return false;

@@ -9,7 +9,7 @@ pub enum Refusal {
         /// Number of bytes that can be displaced.
         bytes: usize,
     },
-    /// The jump would overlap the code behind an instruction that ends the flow.
+    /// The jump would overlap the code after an instruction that ends the flow.
     #[error("it leaves after {bytes} bytes, and a jump takes 5")]
     LeavesTooEarly {
         /// Number of bytes up to and including that instruction.
@@ -18,7 +18,7 @@ pub enum Refusal {
     /// The jump would have to be written in two pieces.
     #[error("the jump would cross the end of a page, and could not be written in one piece")]
     CrossesPage,
-    /// An instruction would not do the same elsewhere.
+    /// An instruction would have another effect elsewhere.
     #[error("'{instruction}' at its entry cannot be moved")]
     Immovable {
         /// The instruction.

@@ -116,7 +116,7 @@ impl FunctionSelector {
     }
 
     /// Returns true if a function is selected by its name without scopes, as reports omit `(anonymous namespace)::`:
-    /// `f` is also `ns::f`. To be used if no function has the whole name.
+    /// `f` is also `ns::f`. Use it if no function has the whole name.
     pub fn is_unscoped_name(&self, symbol: &str, demangle: &dyn Fn(&str) -> String) -> bool {
         let Wanted::Name(wanted) = &self.wanted else {
             return false;
@@ -134,8 +134,8 @@ impl FunctionSelector {
     }
 }
 
-/// Returns the symbol of the original of a copy that a compiler calls instead: gcc makes copies for some arguments
-/// (`-fipa-sra`, `-fipa-cp`), clang to make a name unique (`-flto=thin`).
+/// Returns the symbol of the original of a compiler-made copy: gcc makes copies for some arguments (`-fipa-sra`,
+/// `-fipa-cp`), clang to make a name unique (`-flto=thin`).
 pub fn original_of(symbol: &str) -> &str {
     let mut original = symbol;
     while let Some((rest, number)) = original.rsplit_once('.')
@@ -186,8 +186,8 @@ pub fn nearest<'n>(
     found.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
-/// Returns the number of letters that have to be changed, removed or inserted, or neighbours swapped (optimal string
-/// alignment).
+/// Returns the number of letters to change, remove or insert, or of neighbours to swap, to turn one word into the other
+/// (optimal string alignment).
 fn edits(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];

@@ -1,15 +1,15 @@
-//! Decides whether a function reads arguments that its caller has left on the stack.
+//! Decides if a function reads arguments that its caller has left on the stack.
 //!
 //! Code that calls such a function from another place would have to know their number. The stack pointer is followed
-//! through the function, and the frame pointer where it is one; an access at or above the position of the first
-//! argument (psABI 3.2.3: 8 bytes above the stack pointer at the entry) means that there are such arguments.
+//! through the function, and rbp where it is a frame pointer. An access at or above the position of the first argument
+//! (psABI 3.2.3: 8 bytes above the stack pointer at the entry) means that there are such arguments.
 
 use crate::Code;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Number of instructions that are examined; there is no verdict on longer functions.
+/// Limit of the examined instructions; longer functions are not decided.
 const MOST_INSTRUCTIONS: usize = 100_000;
 const LONGEST_INSTRUCTION: u64 = 15;
 

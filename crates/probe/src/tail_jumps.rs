@@ -1,21 +1,21 @@
-//! Functions that a call may end up in without a frame of the called function on the stack, because it has jumped
+//! Functions that a call may end up in although the called function has no frame on the stack, because it has jumped
 //! there.
 //!
-//! A function called normally by another one needs no mention, because the caller's frame is above its own.
+//! Functions that are called normally by another one are not included, because the caller's frame is above their own.
 
 use crate::clobbers::containing;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Number of functions that are examined; beyond that, there is no result.
+/// Limit of the examined functions; beyond it, there is no result.
 const MOST_FUNCTIONS: usize = 512;
-/// Number of instructions that may lie between the computation of a jump table's entry and the jump.
+/// Limit of the instructions between the computation of a jump table's entry and the jump.
 const NEAR: usize = 4;
 
-/// Code of a module that is examined. All addresses are of one kind, usually svma.
+/// Code of a module to examine. All addresses are of one kind, usually svma.
 pub struct JumpingCode<'a> {
-    /// Pieces of code, sorted by address: functions, and parts of them that were moved out of the way.
+    /// Pieces of code, sorted by address: functions, and cold parts that the compiler has moved away.
     pub functions: &'a [Range<u64>],
     /// Code that leads to other modules (the PLT).
     pub leading_away: &'a [Range<u64>],

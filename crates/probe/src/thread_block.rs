@@ -4,17 +4,17 @@ use crate::Refusal;
 use crate::assembler::Assembler;
 use crate::counts::CountsLayout;
 
-/// Number of entries that a thread examines to find its own.
+/// Limit of the entries that a thread examines to find its own.
 const MOST_TRIES: u32 = 64;
-/// Marks an entry of the table as reserved; no thread has this thread pointer.
+/// Thread pointer that marks an entry of the table as reserved; no thread has it.
 const RESERVED: u8 = 1;
 
 /// Emits the routine by which a thread finds its block. In: rcx, the thread pointer; rax, the first entry to examine.
 /// Out: rax, the block, or 0 in a forked process. Changes no other register except the flags.
 ///
-/// A signal handler may interrupt it and run it too: an entry is reserved first, and gets the thread pointer only
-/// when it is complete, so that the handler takes an entry of its own. The caller increments with a lock prefix,
-/// because several threads use block 0.
+/// A signal handler may interrupt it and run it too. An entry is reserved first, and gets the thread pointer only when
+/// it is complete, so that the handler takes its own entry. The caller increments with a lock prefix, because several
+/// threads use block 0.
 pub(crate) fn find_block(
     at: u64,
     table_pointer: u64,

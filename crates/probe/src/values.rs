@@ -3,7 +3,7 @@
 use memhook_abi::{STACK_PLACES, VALUE_BOUNDS, VALUE_CLASSES, VALUE_PLACES, VALUE_TABLE_BYTES};
 use std::collections::BTreeMap;
 
-/// A range of values, and how often they were seen.
+/// Range of values, and the number of calls with such a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueClass {
     /// Lowest value.
@@ -27,7 +27,8 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     word.map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// The hook keeps bounds in the order of unsigned numbers, with the lowest one inverted, so that both only rise.
+/// Decodes a bound. The hook stores bounds in the order of unsigned numbers, with the lowest one inverted, so that both
+/// only increase.
 fn of_rank(rank: u64) -> i64 {
     (rank ^ (1 << 63)) as i64
 }
@@ -75,8 +76,8 @@ impl Values {
         self.bounds
     }
 
-    /// Returns the most frequent values with their counts, and the number of calls with other values. A thread
-    /// counts 256 values; only if it saw more, some of these counts may be too low.
+    /// Returns the most frequent values with their counts, and the number of calls with other values. A thread counts
+    /// 256 distinct values; only if it saw more, some of these counts may be too low.
     pub fn top(&self, most: usize) -> (Vec<(i64, u64)>, u64) {
         let mut all: Vec<(i64, u64)> = self.counts.iter().map(|(v, n)| (*v, *n)).collect();
         all.sort_by_key(|&(value, calls)| (std::cmp::Reverse(calls), value));
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(values.top(9), (vec![(5, 12), (-3, 2)], 2));
         let class = |from, to, calls| ValueClass { from, to, calls };
         assert_eq!(values.histogram(), [class(-4, -3, 2), class(4, 7, 14)]);
-        // Bytes written by a target are treated as numbers only.
+        // Bytes written by a target are treated only as numbers.
         values.add(&vec![0xff; Values::TABLE_BYTES]);
         values.add(&[1, 2, 3]);
         values.histogram();

@@ -1,8 +1,7 @@
-//! Functions of random instructions compute the same with a probe as without it: registers, flags, memory, red
-//! zone.
+//! Functions of random instructions compute the same with a probe as without it: registers, flags, memory, red zone.
 //!
-//! They are executed here, in a separate process, which a wrong pad may crash. Pads call code that changes every
-//! register that it may.
+//! They are executed in a separate process, which a wrong pad may crash. The pads call code that changes every register
+//! that it may change.
 //!
 //! A longer run: `cargo test -p memhook-probe --test executed -- --ignored`
 
@@ -12,7 +11,7 @@ use memhook_probe::{
 use std::ops::Range;
 use std::process::Command;
 
-/// Tells the process that executes the functions how many to execute.
+/// Variable with the number of functions for the executing process.
 const SEQUENCES: &str = "MEMHOOK_PROBE_SEQUENCES";
 
 /// Input and output of a function: rax, rcx, rdx, rbx, rbp, rsi, rdi, r8 to r15, flags.
@@ -140,9 +139,9 @@ const AREA: u64 = TABLE + CountsLayout::TABLE_BYTES;
 const AREA_BYTES: u64 = 64 << 10;
 const COUNTS: u64 = AREA + AREA_BYTES;
 const COUNTS_BYTES: u64 = 1 << 20;
-/// Offset of a function that others call, behind the code under test.
+/// Offset of a function that other code calls, behind the code under test.
 const HELPER: u64 = 2048;
-/// Offset in the data of its address.
+/// Offset in the data of that function's address.
 const HELPER_POINTER: u64 = 2048;
 /// Number of the probe: not the first one.
 const PROBE: usize = 2;
@@ -174,8 +173,8 @@ impl Memory {
     fn part(&self, offset: u64, bytes: usize) -> &mut [u8] {
         assert!(offset as usize + bytes <= (COUNTS + COUNTS_BYTES) as usize);
         let start = std::ptr::with_exposed_provenance_mut::<u8>((self.at + offset) as usize);
-        // SAFETY: inside of the mapping, which nothing else refers to while the slice is in use: tests are
-        // sequential, and no slice is kept.
+        // SAFETY: inside the mapping, which nothing else refers to while the slice is in use: tests are sequential, and
+        // no slice is kept.
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 
@@ -193,7 +192,7 @@ impl Memory {
         self.write(CODE_BYTES, data);
         let mut state = *state;
         // SAFETY: the code is made of instructions that touch registers, the data, and the stack below the return
-        // address; if it goes wrong all the same, this process is there for nothing else.
+        // address; if it goes wrong nevertheless, this process has no other purpose.
         unsafe { memhook_test_run(&raw mut state, self.at) };
         state[FLAGS] &= COMPARED_FLAGS;
         (state, self.part(CODE_BYTES, data.len()).to_vec())
@@ -224,10 +223,11 @@ impl Random {
     }
 }
 
-/// With more, the red zone would begin below that of the entry, which a pad may overwrite.
+/// Limit of the pushed registers. With more, the red zone would begin below the entry's red zone, which a pad may
+/// overwrite.
 const MOST_PUSHED: usize = 8;
 
-/// A function in the making.
+/// Function under construction.
 struct Function {
     at: u64,
     code: Vec<u8>,
@@ -286,7 +286,7 @@ impl Function {
             9 => self.put_on(random, b"\x0f\xaf", byte & 1 == 0, &[]),
             10 => self.put_on(random, &[0x0f, 0x40 | byte & 15], byte & 16 == 0, &[]),
             11 => self.put_on(random, b"\x0f\xa3", false, &[]),
-            // setcc of a byte register: REX makes all of them low ones.
+            // setcc of a byte register: with REX, all of them are low bytes.
             12 => {
                 let register = random.register();
                 self.put(&[
@@ -358,7 +358,7 @@ impl Function {
             let (first, open, pushed) =
                 (function.code.len(), function.jumps.len(), function.pushed);
             function.put_one(random);
-            // A pair must not be skipped by halves.
+            // A push must not be skipped without its pop.
             if open > 0 && function.pushed > pushed {
                 function.code.truncate(first);
                 function.pushed = pushed;
@@ -411,7 +411,7 @@ fn execute(sequences: u64, seed: u64) -> u64 {
         let expected = memory.run(&state, &data);
         let kind = random.below(4);
         let (hits, calls) = probe(&memory, &code, &range, &entry, kind);
-        // A first call takes another path than the next one.
+        // The first call takes another path than the next one.
         for call in 1..=2 {
             let found = memory.run(&state, &data);
             let context = || {
@@ -424,7 +424,7 @@ fn execute(sequences: u64, seed: u64) -> u64 {
             assert!(found.1 == expected.1, "data differ: {}", context());
             assert_eq!(memory.word(calls), call, "{}", context());
             if hits {
-                // SAFETY: nobody else uses it.
+                // SAFETY: no other code uses it.
                 let seen = unsafe { (&raw const SEEN).read() };
                 let register = |n: usize| state[n];
                 let arguments = [6, 5, 2, 1, 7, 8].map(register);
@@ -437,7 +437,7 @@ fn execute(sequences: u64, seed: u64) -> u64 {
     probed
 }
 
-/// Places the probe. Returns whether its pad calls code, and where it counts.
+/// Places the probe. Returns true if its pad calls code, and the address of its counter.
 fn probe(
     memory: &Memory,
     code: &Code<'_>,
@@ -489,7 +489,7 @@ fn probe(
     assert!(used <= COUNTS_BYTES);
     memory.part(COUNTS, used as usize).fill(0);
     memory.write(COUNTS, &CountsLayout::shared_words());
-    // SAFETY: nobody else uses it.
+    // SAFETY: no other code uses it.
     unsafe { (&raw mut SEEN).write([0; 10]) };
     for entry in &area.journal {
         memory.write(entry.at - memory.at, &entry.jump);

@@ -1,5 +1,5 @@
-//! Reads and writes of blocks, as counted by the hook: in ring words before a release, and in the records of live
-//! blocks.
+//! Reads and writes of blocks, counted by the hook: for released blocks in ring words before the release, for live
+//! blocks in records.
 
 use crate::memory::tally;
 use crate::{Region, TickTime};
@@ -7,13 +7,13 @@ use memhook_abi::{ACCESS_OFFSET, ACCESS_RECORDS, AccessRecord, Accesses, Control
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Records that are ready when a program begins, and are kept ready for it.
+/// Number of records that are ready when a program begins, and are kept ready ahead of use.
 const RECORDS_AHEAD: u64 = 32 << 10;
 const RECORDS_OF_A_PAGE: u64 = 4096 / size_of::<AccessRecord>() as u64;
-/// A flag beside the number of false shares.
+/// Flag next to the number of false shares.
 const SEVERAL: u64 = 1 << 44;
 
-/// Words about one block, as they arrive.
+/// Words about one block, in the order of arrival.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AccessWords {
     words: [(u64, u64); 4],
@@ -21,7 +21,7 @@ pub(crate) struct AccessWords {
 }
 
 impl AccessWords {
-    /// Takes a word; returns the result with the last one. Words without a begin are skipped.
+    /// Takes a word; returns the result with the last one. Words without a beginning are skipped.
     pub fn take(&mut self, event: &Event, time: TickTime) -> Option<Accesses> {
         let index = event.access_word();
         if index != 0 && index != self.next {
@@ -65,8 +65,8 @@ impl Region {
         self.counted(tally!(access_missed))
     }
 
-    /// Touches records ahead of those in use, as far as the allowance lasts. A program that gets none goes on, and
-    /// its block is not counted.
+    /// Touches records ahead of use, as far as the allowance lasts. If a program gets none, it continues, and its block
+    /// is not counted.
     pub(crate) fn grant_accesses(&self) {
         if !self.counts_accesses() {
             return;
@@ -78,7 +78,7 @@ impl Region {
         if limit - limit.min(used) >= RECORDS_AHEAD.max(used / 2) && limit > 0 {
             return;
         }
-        // Whole pages; and fewer, if there is no room.
+        // The number is rounded to whole pages, and limited by the remaining room.
         let mut more = (used + RECORDS_AHEAD.max(used) * 2).min(records);
         more = more.saturating_sub(limit) / RECORDS_OF_A_PAGE * RECORDS_OF_A_PAGE;
         while more > 0 {
@@ -94,7 +94,7 @@ impl Region {
         }
     }
 
-    /// Returns the counts of the live blocks. `time`: meaning of the times in them.
+    /// Returns the counts of the live blocks. `time`: conversion of their times.
     pub fn live_accesses(&self, time: TickTime) -> Vec<Accesses> {
         if !self.counts_accesses() {
             return Vec::new();
@@ -156,11 +156,11 @@ mod tests {
             RawEvent::pack_access(2, accesses.low, accesses.reads),
             RawEvent::pack_access(3, accesses.high, accesses.writes),
         ];
-        // The start of another one, whose rest was lost.
+        // The beginning of another block's words, whose rest was lost.
         assert_eq!(take(all[0]), None);
         assert_eq!(take(all[1]), None);
         assert_eq!(all.map(&mut take), [None, None, None, Some(accesses)]);
-        // Without a begin.
+        // Words without a beginning.
         assert_eq!(take(all[2]), None);
         assert_eq!(take(all[3]), None);
         assert_eq!(all.map(&mut take), [None, None, None, Some(accesses)]);

@@ -1,4 +1,4 @@
-//! Regions that wait for a fork child of a traced process: see the hook's `birth.hpp`.
+//! Regions that wait for a forked child of a traced process: see the hook's `birth.hpp`.
 
 use crate::memory::tally;
 use crate::{Config, Error, Region, SlotSpec};
@@ -8,27 +8,27 @@ use std::sync::atomic::{
     AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// State of a region that was made for a fork child.
+/// State of a region for a forked child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Birth {
-    /// It is not for a child.
+    /// The region is not for a child.
     None,
-    /// It waits for one.
+    /// The region waits for a child.
     Offered,
     /// A child is setting itself up in it.
     Taken,
-    /// The process with this number (in its own pid namespace; 0: unknown) records into it.
+    /// The process with this id (in its own pid namespace; 0: unknown) records to it.
     Claimed(u32),
-    /// It no longer waits.
+    /// The region no longer waits.
     Closed,
 }
 
 impl Region {
-    /// Discards all contents and prepares the region for a child of the process of `parent`: the same journal of
-    /// slots, as they are patched in the child, and the same facts. The caller then publishes the unwind tables
-    /// and offers the region. No process may be using it.
+    /// Discards all contents and prepares the region for a child of `parent`'s process: the same journal of slots, as
+    /// they are patched in the child, and the same facts. The caller then publishes the unwind tables and offers the
+    /// region. No process may be using it.
     pub fn conceive(&self, config: &Config, parent: &Region) -> Result<(), Error> {
-        // No thread is inside a wrapper here any more, whatever marks the last process left.
+        // No thread here is inside a wrapper, despite any marks that the last process left.
         self.memory.tell64(offset_of!(Control, magic), 0, Relaxed);
         self.initialize(config)?;
         self.birth_word().store(birth::CLOSED, Relaxed);
@@ -49,8 +49,7 @@ impl Region {
         self.copy_slots(parent)
     }
 
-    /// Copies the slots, without those that are not patched in the parent: they are not patched in the child
-    /// either.
+    /// Copies the slots that are patched in the parent. The others are not patched in the child either.
     fn copy_slots(&self, parent: &Region) -> Result<(), Error> {
         let slots = parent.slots().into_iter();
         for slot in slots.filter(|slot| slot.state == slot_state::PATCHED) {
@@ -74,20 +73,20 @@ impl Region {
         self.memory.u32(tally!(birth))
     }
 
-    /// Offers it to the first child that comes.
+    /// Offers the region to the first child that comes.
     pub fn offer(&self) {
         // Release: a child that takes it finds it complete.
         self.birth_word().store(birth::OFFERED, Release);
     }
 
-    /// Withdraws the offer; returns false if there is none, because a child was faster.
+    /// Withdraws the offer; returns false if there is none because a child has taken it.
     pub fn withdraw(&self) -> bool {
         self.birth_word()
             .compare_exchange(birth::OFFERED, birth::CLOSED, AcqRel, Acquire)
             .is_ok()
     }
 
-    /// Returns its state.
+    /// Returns the state of the region.
     pub fn birth(&self) -> Birth {
         match self.birth_word().load(Acquire) {
             birth::OFFERED => Birth::Offered,
@@ -103,7 +102,7 @@ impl Region {
         self.counted(tally!(births_missed))
     }
 
-    /// Notes that a search for rings of ended threads was made.
+    /// Records that a search for rings of ended threads was made.
     pub fn note_ring_sweep(&self) {
         // Release: a thread that sees the number finds the rings that were freed before.
         let offset = offset_of!(Control, ring_sweeps);
@@ -186,7 +185,7 @@ mod tests {
         assert_eq!(child.birth(), Birth::Offered);
         assert!(child.withdraw());
         assert!(!child.withdraw());
-        // The child's counts and patches are gone when the region waits for another one.
+        // The child's counts and patches are gone when the region waits for another child.
         child.set_slot_state(0, slot_state::RESTORED);
         child.conceive(&config(3), &parent).expect("conceived");
         assert_eq!((child.owner(), child.epoch()), (3, 3));

@@ -1,33 +1,34 @@
-//! Orders of the attacher to a hook that keeps to a budget, and the hook's measurements.
+//! The attacher's orders to a hook that keeps to a budget, and the hook's measurements.
 
 use crate::Region;
 use crate::memory::tally;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Sums of the hook's timings since the attach; counts are those of the time stamp counter. All are foreign.
+/// Sums of the hook's timings since the attach, in ticks of the time stamp counter. All come from the target and are
+/// not trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimedCalls {
-    /// Recordings of allocations.
+    /// Timed recordings of allocations.
     pub allocations: u64,
-    /// Counts for them.
+    /// Ticks for the recordings of allocations.
     pub allocation_counts: u64,
-    /// Recordings of releases.
+    /// Timed recordings of releases.
     pub releases: u64,
-    /// Counts for them.
+    /// Ticks for the recordings of releases.
     pub release_counts: u64,
-    /// Counts for the time stamps, one for each recording.
+    /// Ticks for the time stamps, one per recording.
     pub stamp_counts: u64,
-    /// Calls that were not recorded.
+    /// Timed calls that were not recorded.
     pub passes: u64,
-    /// Counts for them.
+    /// Ticks for the calls that were not recorded.
     pub pass_counts: u64,
-    /// Nanoseconds for which all threads together waited for room in rings.
+    /// Nanoseconds that all threads together waited for room in rings.
     pub waited_ns: u64,
 }
 
 impl Region {
-    /// Orders samples at this mean distance in bytes, a power of two; 0 orders all allocations to be recorded.
-    /// Threads follow after a few hundred events, or tens of kilobytes.
+    /// Orders sampling at this mean distance in bytes, a power of two; 0 orders the recording of all allocations.
+    /// Threads follow the order after a few hundred events, or tens of kilobytes.
     pub fn order_sampling(&self, mean_bytes: u64) {
         let offset = tally!(sampling_order);
         self.memory.u64(offset).store(mean_bytes, Relaxed);

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// Settings of one attach for the hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Attach number, 1..=4095; differs from that of the last attach.
+    /// Attach number, 1..=4095; differs from the previous attach's.
     pub epoch: u32,
     /// Bytes of one ring's events; must match the region.
     pub ring_bytes: u64,
@@ -29,7 +29,7 @@ pub struct Config {
     pub min_size: u64,
     /// Largest recorded size in bytes.
     pub max_size: u64,
-    /// The only recorded sizes in bytes, unless empty; at most 16.
+    /// Exact sizes in bytes to record, at most 16; empty: all sizes.
     pub exact_sizes: Vec<u64>,
     /// Address of the vDSO's `clock_gettime` in the target (avma), or 0.
     pub vdso_clock: u64,
@@ -42,11 +42,11 @@ pub struct Config {
     pub owner: u64,
     /// Address of the C library's `dl_iterate_phdr` in the target (avma).
     pub iterate_modules: u64,
-    /// Bounds on the stack of the target's initial thread (avma).
+    /// Bounds of the stack of the target's initial thread (avma).
     pub main_stack: Range<u64>,
     /// True if memory is charged when it is mapped ([`Control::charges_mappings`]).
     pub charges_mappings: bool,
-    /// Plan for its memory.
+    /// Plan for the attach's memory.
     pub plan: Plan,
     /// The process's CPython interpreter, if its frames can be found.
     pub python: Option<PythonConfig>,
@@ -62,7 +62,7 @@ impl Config {
 }
 
 impl Region {
-    /// Discards all contents and writes the control block of a new attach, the magic number last.
+    /// Discards all contents and writes the control block of a new attach, with the magic number last.
     ///
     /// No thread of the target may be recording: the gate is closed, or the hook does not have the region yet. Threads
     /// that are still inside an earlier call keep their rings.
@@ -127,7 +127,7 @@ impl Region {
         }
         self.begin_grants(&config.plan);
         if config.flags & flags::LIVE_FILTER != 0 {
-            // Each release reads it, which creates the page.
+            // Each release reads the filter, which creates its pages.
             m.touch(memhook_abi::FILTER_OFFSET, memhook_abi::FILTER_PAGES);
             self.note_spent(memhook_abi::FILTER_PAGES as u64);
         }
@@ -139,7 +139,8 @@ impl Region {
             || config.flags & (flags::ADAPT_WHEN_FULL | flags::LIVE_FILTER)
                 == flags::ADAPT_WHEN_FULL
         {
-            // Touched here, like the rings: the hook may need all of it at once, and its memory limit may be low.
+            // These pages are touched here, like the rings: the hook may need all of them suddenly, and its memory
+            // limit may be low.
             m.touch(memhook_abi::FILTER_TABLE_OFFSET, entries as usize * 8);
             self.note_spent(entries * 8);
         }
@@ -227,14 +228,14 @@ impl Region {
         self.control32(offset_of!(Control, attacher_pid))
     }
 
-    /// Clears the attacher's pid: it is done with the process, though it may keep running.
+    /// Clears the attacher's pid: the attacher is done with the process, although it may keep running.
     pub fn forget_attacher(&self) {
         self.memory
             .tell32(offset_of!(Control, attacher_pid), 0, Relaxed);
     }
 
-    /// Returns how many modules the target's loader had loaded and unloaded when the hook last checked. Call this
-    /// before reading the target's mappings, and pass the result to [`Region::set_loader_count_seen`] afterwards.
+    /// Returns the numbers of modules that the target's loader had loaded and unloaded when the hook last checked. Call
+    /// this before reading the target's mappings, and pass the result to [`Region::set_loader_count_seen`] afterwards.
     pub fn loader_count_now(&self) -> u64 {
         let offset = tally!(loader_count_now);
         self.memory.u64(offset).load(Acquire)
@@ -258,14 +259,14 @@ impl Region {
         self.control32(offset_of!(Control, clock_mode))
     }
 
-    /// Advances the clock word: nanoseconds since the attach. Call about every millisecond; a target that waits for
-    /// ring space takes a stopped clock for a dead attacher.
+    /// Advances the clock word: nanoseconds since the attach. Call it about every millisecond; a target that waits for
+    /// room in a ring considers the attacher dead if the clock stops.
     pub fn set_clock_ns(&self, now_ns: u64) {
         self.memory.u64(tally!(clock_ns)).store(now_ns, Relaxed);
     }
 
-    /// Advances the clock word if it is still `from`: for a caller other than the drain thread, whose later time must
-    /// stand.
+    /// Advances the clock word if it is still `from`. For callers other than the drain thread, which must not overwrite
+    /// its later time.
     pub fn advance_clock_ns(&self, from: u64, now_ns: u64) {
         let word = self.memory.u64(tally!(clock_ns));
         let _ = word.compare_exchange(from, now_ns, Relaxed, Relaxed);
@@ -276,7 +277,7 @@ impl Region {
         self.reported64(tally!(clock_ns))
     }
 
-    /// Returns how often the target has loaded or unloaded modules.
+    /// Returns the number of times that the target has loaded or unloaded modules.
     pub fn module_requests(&self) -> u32 {
         self.memory.u32(tally!(module_requests)).load(Acquire)
     }
@@ -295,15 +296,15 @@ impl Region {
         self.memory.wake_all(offset);
     }
 
-    /// Returns the clock word that stopped, if the hook switched tracing off because it took this attacher for dead:
-    /// everything recorded is from that time or earlier.
+    /// Returns the value of the stopped clock word, if the hook switched tracing off because it considered this
+    /// attacher dead. Everything recorded is from that time or earlier.
     pub fn abandoned_at_ns(&self) -> Option<u64> {
         // Acquire: the time was stored before.
         let abandoned = self.memory.u32(tally!(abandoned));
         (abandoned.load(Acquire) != 0).then(|| self.reported64(tally!(abandoned_ns)))
     }
 
-    /// Tells the hook that this attacher is back: it records the next hooked call of the target.
+    /// Tells the hook that this attacher is back, so that it records the next hooked call of the target.
     pub fn resume(&self) {
         let abandoned = self.memory.u32(tally!(abandoned));
         // Release: a thread that finds it cleared finds the current modules and unwind tables.

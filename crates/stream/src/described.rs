@@ -1,12 +1,12 @@
-//! Blocks of described heaps: from the keys in their events back to addresses.
+//! Blocks of described heaps: conversion of the keys in their events to addresses.
 
 use crate::Region;
 use memhook_abi::{HEAP_WINDOWS, WINDOWS_OFFSET, address_of_key, heap_of};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Region {
-    /// Returns the address of a described heap's block by its key, if the target has assigned an address to the
-    /// key's window.
+    /// Returns the address of a described heap's block by its key, if the target has assigned addresses to the key's
+    /// window.
     pub fn address_of_described(&self, key: u64) -> Option<u64> {
         let heap = heap_of(key).checked_sub(1)?;
         address_of_key(key, |window| {

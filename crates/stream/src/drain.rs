@@ -18,29 +18,29 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Time from the claim of an event until it is taken: longer than any store takes to become visible. See the hook's
+/// Minimum time from the claim of an event to the taking: longer than any store needs to become visible. See the hook's
 /// `folding.hpp`.
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
-/// Number of rings by which the prefetching of heads is ahead: they are so far apart that each is in a page of its own,
-/// and so regular that most of them share a few sets of the caches.
+/// Number of rings by which heads are prefetched ahead. Each head is in a separate page, at such regular distances that
+/// most of them share a few sets of the caches.
 const RINGS_AHEAD: usize = 8;
 
-/// Takes the events of one pass.
+/// Receiver of the events of one pass.
 pub trait Sink {
     /// Begins the events of this ring, published by the thread `tid` (target's pid namespace).
     fn begin_ring(&mut self, ring: usize, tid: u32);
     /// Sets the mean number of bytes between the recorded allocations of this ring from here on; 0: all are recorded
-    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of each ring all
-    /// are. The number comes from the target.
+    /// ([`memhook_abi::flags::ADAPT_WHEN_FULL`], [`memhook_abi::flags::BUDGET`]). At the beginning of each ring all are
+    /// recorded. The number comes from the target.
     fn set_sampling(&mut self, _mean_bytes: u64) {}
-    /// Takes the reads and writes of the block whose release follows at once on this ring.
+    /// Takes the reads and writes of the block whose release is the next event of this ring.
     fn access(&mut self, _accesses: Accesses) {}
-    /// Takes the time in the allocator for an allocation of `size` bytes, whose own event follows or is lost: counts of
-    /// the time stamp counter, `u32::MAX` for that many or more. The numbers come from the target.
+    /// Takes the time in the allocator for an allocation of `size` bytes, whose own event follows or is lost. `counts`:
+    /// ticks of the time stamp counter, `u32::MAX` for that many or more. The numbers come from the target.
     fn call_time(&mut self, _stack: u32, _size: u64, _counts: u32) {}
-    /// Takes one event, never a tick, a size extension, a change of the sampling or one about a mapping. `size` is the
-    /// requested size in bytes with any extension resolved; `time_ns` is the time of the ring's last tick.
+    /// Takes one event. Ticks, size extensions, changes of the sampling and events about mappings do not come here.
+    /// `size` is the requested size in bytes, including any extension; `time_ns` is the time of the ring's last tick.
     fn event(&mut self, event: Event, size: u64, time_ns: u64);
     /// Takes one event about a mapping. `bytes` is 0 for everything attached at the address, whatever its size.
     fn mapping(&mut self, _event: Event, _bytes: u64, _time_ns: u64) {}
@@ -55,16 +55,16 @@ pub struct PassStats {
     pub events: u64,
     /// Rings that had events.
     pub rings: usize,
-    /// Damaged ring entries, and those skipped because the ring's counters were damaged.
+    /// Damaged ring entries, and entries skipped because the ring's counters were damaged.
     pub damaged: u64,
     /// Level of the fullest ring, in thousandths.
     pub fullest: u32,
-    /// Least number of events that are left for the next pass.
+    /// Lower bound of the events that are left for the next pass.
     pub left: u64,
 }
 
 impl PassStats {
-    /// Adds the result for other rings.
+    /// Adds the result of other rings.
     pub fn and(self, other: PassStats) -> PassStats {
         PassStats {
             events: self.events + other.events,
@@ -76,7 +76,7 @@ impl PassStats {
     }
 }
 
-/// Meaning of the value of a tick.
+/// Conversion of tick values to times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TickTime {
     /// Nanoseconds since the attach (the coarse clock).
@@ -104,15 +104,15 @@ impl TickTime {
     }
 }
 
-/// The consumer of all rings.
+/// Consumer of all rings.
 pub struct Drain {
     tick_time: TickTime,
     states: Vec<RingState>,
     /// Head of each ring when it was last found or made empty. The ring has no events as long as its head stays the
     /// same.
     emptied: Vec<Option<u64>>,
-    /// Number of freed rings when `emptied` was noted: in a ring that was freed since, the same head belongs to other
-    /// events. `None` if one was being freed.
+    /// Number of freed rings when `emptied` was recorded. In a ring that was freed since, the same head belongs to
+    /// other events. `None` if a ring was being freed.
     freed: Option<u64>,
     /// Spans of the rings that had events in this pass.
     spans: Vec<Span>,
@@ -139,13 +139,13 @@ impl Drain {
         }
     }
 
-    /// Sets the meaning of ticks from the next pass on.
+    /// Sets the conversion of ticks from the next pass on.
     pub fn set_tick_time(&mut self, tick_time: TickTime) {
         self.tick_time = tick_time;
     }
 
-    /// Takes everything that was published when the pass began (or, if the hook folds pairs, when the pass before
-    /// began), and moves the tails past it.
+    /// Takes everything that was published before the pass began, and moves the tails past it. If the hook folds pairs,
+    /// takes what was published before the previous pass began.
     pub fn pass(&mut self, region: &Region, sink: &mut impl Sink) -> PassStats {
         let left = self.look(region);
         self.take(region, sink, left)
@@ -168,9 +168,9 @@ impl Drain {
         self.spans.iter().map(Span::to_take).sum()
     }
 
-    /// Begins a pass whose parts several threads take: finds the events ([`Drain::pass`]). It reads all heads here, so
-    /// a part holds nothing that was published after a head of another part was read. Returns the events that are left
-    /// for the next pass.
+    /// Begins a pass that several threads share: finds the events ([`Drain::pass`]). It reads all heads here, so that
+    /// no part contains an event that was published after another part's heads were read. Returns the number of events
+    /// that are left for the next pass.
     pub fn look(&mut self, region: &Region) -> u64 {
         let folds = region.flags() & flags::FOLD_PAIRS != 0;
         if let Some(rest) = self
@@ -187,8 +187,8 @@ impl Drain {
         self.look_at_heads(region, false)
     }
 
-    /// Divides the events into at most this many parts of about the same size: each but the last has more than its
-    /// share of all.
+    /// Divides the events into at most this many parts of about the same size: each but the last has at least its
+    /// share.
     pub fn parts(&mut self, count: usize) -> impl Iterator<Item = Part<'_>> {
         let each = self.to_take() / count.max(1) as u64 + 1;
         let tick_time = self.tick_time;
@@ -232,7 +232,7 @@ impl Drain {
         stats
     }
 
-    /// Returns the least number of events that are left for the next pass.
+    /// Returns a lower bound of the events that are left for the next pass.
     fn look_at_heads(&mut self, region: &Region, claims: bool) -> u64 {
         let used = region.rings_used();
         self.states
@@ -259,7 +259,7 @@ impl Drain {
             let mut end = head;
             if claims && head != tail {
                 end = claimed_end(region, ring, tail, head);
-                // Events beyond the ring's size are damage, which is counted when it is taken.
+                // Events beyond the ring's size are damage, which is counted when they are taken.
                 left = left.saturating_add(head.wrapping_sub(end));
             }
             self.emptied[ring] = (end == head).then_some(head);
@@ -283,16 +283,16 @@ impl Drain {
 
 /// Returns the tail and head of a ring, both of the same owner: a ring without events may be freed at any time.
 fn ends(region: &Region, ring: usize) -> (u64, u64) {
-    /// Most attempts: a ring is not freed that often. A target that changes the tail itself only harms its own events:
-    /// any beyond the ring's size are damage.
+    /// Limit of the attempts, because a ring is not freed that often. A target that changes the tail itself harms only
+    /// its own events: events beyond the ring's size are damage.
     const LOOKS: u32 = 100;
     let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
     let head_word = region.ring64(ring, offset_of!(RingHeader, head));
     let mut ends = (0, 0);
     for _ in 0..LOOKS {
         ends = (tail_word.load(Acquire), head_word.load(Acquire));
-        // Only we move the tail, except for freeing, which needs a ring without events, and sets the head to 0 before
-        // the tail.
+        // Only this process moves the tail. The exception is freeing, which needs a ring without events, and sets the
+        // head to 0 before the tail.
         if tail_word.load(Relaxed) == ends.0 {
             break;
         }
@@ -300,9 +300,9 @@ fn ends(region: &Region, ring: usize) -> (u64, u64) {
     ends
 }
 
-/// Returns the end of the events to take from a ring with events from `tail` to `head`; claims all of them.
+/// Claims all events of a ring with events from `tail` to `head`, and returns the end of the events to take.
 fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
-    // Before the claim: events claimed now may still change.
+    // This comes before the claim: events claimed now may still change.
     let claimed_word = region.ring64(ring, offset_of!(RingHeader, claimed));
     let claimed = claimed_word.load(Relaxed);
     let folding = region
@@ -315,10 +315,10 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
     if claimed.wrapping_sub(tail) as i64 <= 0 {
         taken = 0;
     }
-    // An owner that has gone on since then has abandoned that fold: by longjmp out of a signal handler.
+    // An owner that has continued since then has abandoned the fold: by longjmp out of a signal handler.
     let under_way = folding != 0 && head.wrapping_add(2).wrapping_sub(folding) <= 1;
     if under_way {
-        // The allocation is the event before folding - 1; the event before it only changes if it is a pair.
+        // The allocation is the event before folding - 1; the event before the allocation changes only if it is a pair.
         let allocation = folding.wrapping_sub(2);
         let before = allocation.wrapping_sub(1);
         let first = match region.event_op(ring, before) {
@@ -326,7 +326,7 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
             _ => allocation,
         };
         let untouched = first.wrapping_sub(tail);
-        // Not below the tail: events that were taken had been claimed.
+        // The end must not be below the tail: events that were taken had been claimed.
         taken = taken.min(if (untouched as i64) < 0 { 0 } else { untouched });
     }
     tail.wrapping_add(taken)
@@ -336,7 +336,7 @@ fn claimed_end(region: &Region, ring: usize, tail: u64, head: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Each ring is in a part, and there are no more parts than threads, whatever heads a target has written.
+    /// Each ring is in exactly one part, and there are no more parts than threads, whatever heads a target has written.
     #[test]
     fn every_ring_is_in_a_part() {
         for ends in [[3, 0, 3, 0], [0; 4], [u64::MAX, u64::MAX / 2, 1 << 63, 5]] {

@@ -25,7 +25,7 @@ pub enum Error {
         /// Size of the file in bytes.
         bytes: u64,
     },
-    /// The configuration has another ring size than the region.
+    /// The configuration and the region have different ring sizes.
     #[error("the region has rings of {region_bytes} bytes, {config_bytes} were asked for")]
     RingSize {
         /// Bytes of a ring in the region.
@@ -66,7 +66,7 @@ pub enum Error {
         what: &'static str,
         /// Its value.
         found: u64,
-        /// Value that it must have (an upper bound for counts).
+        /// Required value (an upper bound for counts).
         expected: u64,
     },
     /// The old contents could not be discarded.

@@ -1,17 +1,18 @@
-//! Times in which nothing was seen of the target.
+//! Times in which the target was not observed.
 
-/// A time in which the target went on untraced, from a long wait for room in a ring until the attacher was back.
-/// Nanoseconds since the attach.
+/// Time in which the target ran untraced, from a long wait for room in a ring until the attacher was back. In
+/// nanoseconds since the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// Latest recorded time before it.
+    /// Latest recorded time before the gap.
     pub from_ns: u64,
-    /// Earliest recorded time after it. A whole number of milliseconds, the resolution of the times of live blocks.
+    /// Earliest recorded time after the gap. A whole number of milliseconds, the resolution of the times of live
+    /// blocks.
     pub to_ns: u64,
 }
 
 impl Gap {
-    /// Returns the parts of gaps that lie in a window.
+    /// Returns the parts of gaps within a window.
     pub fn within(gaps: &[Gap], from_ns: u64, to_ns: u64) -> impl Iterator<Item = Gap> + '_ {
         let clipped = gaps.iter().map(move |gap| Gap {
             from_ns: gap.from_ns.max(from_ns),
@@ -20,8 +21,8 @@ impl Gap {
         clipped.filter(|gap| gap.from_ns < gap.to_ns)
     }
 
-    /// Returns the time before which the allocation of a block must lie for it to have been released in a gap, although
-    /// it seems live at `at_ns`. `None` if there was no gap by then.
+    /// Returns an upper bound of the allocation times of blocks that may have been released in a gap although they seem
+    /// live at `at_ns`. `None` if there was no gap before.
     pub fn unseen_before(gaps: &[Gap], at_ns: u64) -> Option<u64> {
         let last = gaps.iter().rfind(|gap| gap.from_ns < at_ns);
         last.map(|gap| gap.to_ns)

@@ -1,9 +1,9 @@
-//! Granting memory of the region, and giving it back.
+//! Granting and freeing the region's memory.
 //!
 //! A page of a memory file belongs to the control group of the process that touches it first (`mem_cgroup_charge` in
-//! mm/memcontrol.c, called by `shmem_alloc_and_add_folio` for the faulting process). So memory for the hook is touched
-//! from here before it is granted: then it is our memory, not the target's, and the sum stays below an allowance. Rings
-//! begin small; busy ones get more, and the ring of an ended thread is emptied.
+//! mm/memcontrol.c, called by `shmem_alloc_and_add_folio` for the faulting process). So this process touches memory for
+//! the hook before it grants the memory. Then our control group is charged and not the target's, and the sum stays
+//! below an allowance. Rings begin small; busy ones get more, and the ring of an ended thread is emptied.
 
 use crate::Region;
 use crate::memory::tally;
@@ -19,59 +19,59 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// A ring's pages that are in use from the beginning, apart from events: the header with the frames being collected,
+/// Bytes of a ring that are in use from the beginning, apart from events: the header with the frames being collected,
 /// the guides with the PC cache, remembered backtraces.
 const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
-/// Rings that are kept ready for new threads.
+/// Number of rings that are kept ready for new threads.
 const SPARE_RINGS: usize = 4;
-/// Rings that are made ready before the target begins.
+/// Limit of the rings that are made ready before the target begins.
 const MOST_AT_ONCE: usize = 256;
-/// Begin of the caches whose pages a ring does not have from the beginning.
+/// Offset of the caches whose pages a ring does not have from the beginning.
 const FIRST_CACHES: usize = MEMO_GUIDES_OFFSET + PAGE;
-/// Places that a ring is granted before it has shown that it needs them.
+/// Limit of the places that a ring gets before it has shown that it needs them.
 const MOST_AT_FIRST: u64 = 16 << 10;
 /// Bytes of the stack arena that are touched ahead of use.
 const ARENA_AHEAD: usize = 64 << 10;
-/// Unwound backtraces after which a thread gets room to remember more of them.
+/// Number of unwound backtraces after which a thread gets room to remember more.
 const MANY_UNWINDINGS: u64 = 128;
-/// Level, in thousandths, from which a ring gets more room: above the aim of the passes' pace, so that more room is
-/// what helps.
+/// Level, in thousandths, from which a ring gets more room. It is above the target level of the passes' pace, so that
+/// more room is what helps.
 const FULL: u64 = 300;
 
 /// Plan for the memory of an attach, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// All memory together.
+    /// Limit of all memory together.
     pub allowance: u64,
     /// Initial size of a ring's events, a power of two and at least [`LEAST_RING_BYTES`].
     pub first_ring: u64,
     /// Largest size of a ring's events, at most the room in the region.
     pub most_ring: u64,
-    /// Backtraces, with their index.
+    /// Backtraces with their index.
     pub stacks: u64,
     /// Number of present threads.
     pub threads: usize,
-    /// Memory that the target itself may be charged if its accesses are counted: for the index of its blocks.
+    /// Memory that may be charged to the target itself if its accesses are counted: for the index of its blocks.
     pub access_index: u64,
 }
 
 impl Plan {
-    /// Returns the initial size of a ring with `first_ring` bytes of events. It includes a page more than we touch: the
-    /// kernel's page table for the ring.
+    /// Returns the initial size of a ring with `first_ring` bytes of events. It includes a page that we do not touch:
+    /// the kernel's page table for the ring.
     pub const fn small_ring(first_ring: u64) -> u64 {
         SMALL_PREFIX_BYTES as u64 + first_ring + PAGE as u64
     }
 
-    /// Memory of any attach apart from rings: control block, sequence words, a first piece of the stack table, and the
-    /// kernel's page tables for all of it.
+    /// Memory of any attach apart from rings: control block, sequence words, the first piece of the stack table, and
+    /// the kernel's page tables for all of it.
     pub const FIXED: u64 =
         (16 * PAGE + SEQUENCE_WORDS * 4 + INDEX_FIRST_ENTRIES * 8 + ARENA_AHEAD) as u64;
 
     /// Returns the best plan for this many threads within an allowance (bytes), with rings of at most `ring_bytes`.
     /// `None` if not even the smallest rings fit.
     pub fn within(allowance: u64, threads: usize, ring_bytes: u64) -> Option<Plan> {
-        // A burst of three million events a second fits into the time between two passes over a target that was quiet;
-        // and with a quarter of it, between two passes over one that was not.
+        // A burst of three million events a second fits into the pause between two passes over a quiet target; with a
+        // quarter of the room, into the pause between two passes over an active one.
         const BEST: u64 = 256 << 10;
         const GOOD: u64 = 64 << 10;
         const FAIR: u64 = 16 << 10;
@@ -79,14 +79,14 @@ impl Plan {
         let least = LEAST_RING_BYTES as u64;
         let with = |first: u64| Plan::FIXED + threads * Plan::small_ring(first);
         let first_ring = match allowance {
-            // Most of it is left for demand that shows later.
+            // Most of the allowance is left for later demand.
             b if b / 64 >= with(BEST) => BEST.min(ring_bytes),
             b if b / 8 >= with(GOOD) => GOOD.min(ring_bytes),
             b if b / 2 >= with(FAIR) => FAIR.min(ring_bytes),
             b if b >= with(least) => least,
             _ => return None,
         };
-        // A quarter for backtraces, or all of the table if that is much.
+        // Backtraces get a quarter of the allowance, and at least a quarter of the fixed part.
         let stacks = (allowance / 4).max(Plan::FIXED / 4);
         Some(Plan {
             allowance,
@@ -113,17 +113,17 @@ impl Default for Plan {
     }
 }
 
-/// Granted memory.
+/// Accounts of granted memory.
 pub(crate) struct Accounts {
     /// Bytes that may be granted.
     allowance: u64,
-    /// Bytes of everything granted.
+    /// Bytes granted in total.
     spent: u64,
     first_ring: u64,
     most_ring: u64,
     /// Bytes granted, by ring.
     rings: Vec<u64>,
-    /// Most places that a ring has got.
+    /// Largest number of places that any ring has been granted.
     typical: u64,
     /// Touched bytes of the arena.
     arena: usize,
@@ -157,7 +157,7 @@ impl Accounts {
         fits
     }
 
-    /// Spends memory beyond the minimum. Keeps a quarter for new threads.
+    /// Charges memory beyond the minimum. Keeps a quarter of the allowance for new threads.
     fn spend_on_growth(&mut self, bytes: u64) -> bool {
         bytes <= self.left().saturating_sub(self.allowance / 4) && self.spend(bytes)
     }
@@ -173,7 +173,7 @@ impl Region {
         accounts.most_ring = plan.most_ring.min(self.ring_bytes() as u64);
         accounts.first_ring = plan.first_ring.min(accounts.most_ring);
         let share = usize::try_from(plan.stacks).unwrap_or(usize::MAX);
-        // An entry of the index for each 96 bytes of backtraces (10 frames), half of them in use.
+        // One entry of the index per 96 bytes of backtraces (10 frames), with half of the entries in use.
         let mut index = INDEX_FIRST_ENTRIES;
         while index * GROWTH <= INDEX_ENTRIES && index * GROWTH * 8 <= share / 4 {
             index *= GROWTH;
@@ -202,7 +202,7 @@ impl Region {
         self.limit_rings(&accounts);
     }
 
-    /// Allows as many claimed rings as the allowance has room for.
+    /// Limits the rings that may be claimed to the room in the allowance.
     fn limit_rings(&self, accounts: &Accounts) {
         let prepared = accounts.rings.iter().filter(|bytes| **bytes > 0).count() as u64;
         let more = accounts.left() / Plan::small_ring(accounts.first_ring);
@@ -213,7 +213,7 @@ impl Region {
         }
     }
 
-    /// Sets another allowance (bytes) from now on. Granted memory stays granted.
+    /// Changes the allowance (bytes). Granted memory stays granted.
     pub fn set_allowance(&self, allowance: u64) {
         self.accounts().allowance = allowance;
     }
@@ -244,7 +244,7 @@ impl Region {
         self.grant_accesses();
     }
 
-    /// Touches a small ring, if the allowance has room for it.
+    /// Touches a small ring if the allowance has room for it.
     fn prepare_ring(&self, accounts: &mut Accounts, ring: usize) {
         let small = Plan::small_ring(accounts.first_ring);
         if !accounts.spend(small) {
@@ -260,7 +260,7 @@ impl Region {
         accounts.rings[ring] = small;
         let places = (events / size_of::<RawEvent>()) as u64;
         self.places[ring].store(places, Relaxed);
-        // If earlier threads were busy and needed more, new ones will, too: they find it granted when they have filled
+        // If earlier threads were busy and needed more, new ones will too. They find more granted when they have filled
         // their first places, and never wait.
         let typical = accounts.typical.min(MOST_AT_FIRST);
         if typical > places {
@@ -324,10 +324,10 @@ impl Region {
         let wanted = next
             .saturating_mul(GRANULE_BYTES)
             .saturating_add(ARENA_AHEAD);
-        // The hook's number may be anything.
+        // The hook's number is not trusted.
         let wanted = wanted.min(ARENA_BYTES).next_multiple_of(PAGE);
         let wanted = wanted.min(limit);
-        // The first piece has been counted.
+        // The first piece is already charged.
         if wanted > accounts.arena
             && (accounts.arena == 0 || accounts.spend((wanted - accounts.arena) as u64))
         {
@@ -346,7 +346,8 @@ impl Region {
         }
     }
 
-    /// Gives back the memory of a ring without owner and events: then it is free, since everything in it reads as zero.
+    /// Frees the memory of a ring without owner and events. The ring is then free, because everything in it reads as
+    /// zero.
     pub(crate) fn empty_ring(&self, ring: usize) -> bool {
         let mut accounts = self.accounts();
         let start = self.ring_offset(ring);
@@ -360,9 +361,9 @@ impl Region {
         true
     }
 
-    /// Gives back the memory of all rings and everything that only the hook reads, after the detach and the last pass.
-    /// A thread that is still inside a wrapper keeps the page with that mark. Anything else that it, or a thread about
-    /// to leave one, writes goes into pages that the next attach clears.
+    /// Frees the memory of all rings and everything that only the hook reads, after the detach and the last pass. A
+    /// thread that is still inside a wrapper keeps the page with its mark. Other writes by such a thread, or by one
+    /// that is about to leave a wrapper, go to pages that the next attach clears.
     pub fn give_rings_back(&self) {
         let mut accounts = self.accounts();
         self.retire_losses();
@@ -391,7 +392,7 @@ impl Region {
         accounts.spent = 0;
     }
 
-    /// Gives back the memory of the report, except the tally, when no more backtraces will be read.
+    /// Frees the memory of the report, except the tally, when no more backtraces will be read.
     pub fn give_all_back(&self) {
         self.give_rings_back();
         let _ = self
@@ -404,7 +405,7 @@ impl Region {
         self.accounts().spend_on_growth(bytes)
     }
 
-    /// Charges memory (bytes) that was written from here because the target needs it.
+    /// Charges memory (bytes) that this process wrote because the target needs it.
     pub(crate) fn note_spent(&self, bytes: u64) {
         self.accounts().spent += bytes;
     }

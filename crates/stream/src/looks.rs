@@ -1,5 +1,5 @@
-//! Blocks that are watched from before the program has them: the hook names one when the attacher asks for it, and its
-//! thread waits for the attacher's answer, though never for long.
+//! Blocks that are watched before the program gets them. The hook names a block when the attacher requests one, and its
+//! thread waits for the attacher's answer for a limited time.
 
 use crate::Region;
 use crate::memory::tally;
@@ -8,12 +8,12 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// A block whose thread waits. All of it is foreign.
+/// Block whose thread waits. All fields come from the target and are not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewBlock {
-    /// Its address (avma).
+    /// Address of the block (avma).
     pub address: u64,
-    /// Its size in bytes.
+    /// Size of the block in bytes.
     pub size: u64,
     /// Thread, by the number in its ring.
     pub tid: u32,
@@ -34,14 +34,14 @@ impl Region {
         state.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
-    /// Asks for the next drawn block: on average, one event of a ring in this many.
+    /// Requests the next drawn block. The hook draws, on average, one event of a ring in this many.
     pub fn ask_for_block(&self, distance: u32) {
         self.draw_blocks_at(distance);
         self.change_look(look::CLOSED, look::OPEN);
     }
 
-    /// Sets the mean distance of drawn blocks. Each draw makes the owner of a ring check how far it is read, even
-    /// while no block is asked for.
+    /// Sets the mean distance of drawn blocks. Each draw makes the owner of a ring check how far the ring is read, even
+    /// while no block is requested.
     pub fn draw_blocks_at(&self, distance: u32) {
         let offset = offset_of!(Control, look_distance);
         self.memory.tell64(offset, distance.into(), Relaxed);
@@ -63,13 +63,13 @@ impl Region {
         self.change_look(look::ASKED, look::CLOSED)
     }
 
-    /// Returns true if no block is asked for, or if the asked thread has given up.
+    /// Returns true if no block is requested, or if the thread of the requested one has given up.
     pub fn is_no_block_asked(&self) -> bool {
         self.look_state().load(Relaxed) == look::CLOSED
     }
 
-    /// Stops asking. Afterwards no thread waits, except one that is about to name its block, and that one does not
-    /// wait for long.
+    /// Ends the requests. Afterwards no thread waits, except one that is about to name its block, and that one waits
+    /// only for a short time.
     pub fn stop_asking_for_blocks(&self) {
         for state in [look::OPEN, look::ASKED, look::NAMED] {
             self.change_look(state, look::CLOSED);

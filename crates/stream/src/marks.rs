@@ -1,4 +1,4 @@
-//! Marks: names for moments of a trace, set by other processes while it is under way.
+//! Marks: names for moments of a trace, set by other processes during the trace.
 
 use crate::Region;
 use crate::memory::tally;
@@ -53,11 +53,11 @@ impl Region {
             .memory
             .u64(entry(number) + offset_of!(MarkEntry, time_ns))
             .load(Acquire);
-        // If later marks have reused the place, the time is that of another one.
+        // If later marks have reused the entry, the time is that of another mark.
         (time != 0 && time & MARK_BY_PROGRAM == 0).then_some(time)
     }
 
-    /// Takes the marks set since the `next`th, which has this time now. Returns them, and how many were
+    /// Takes the marks set since the `next`th, which get the time `now_ns`. Returns the marks, and how many were
     /// overwritten by later ones.
     pub fn take_marks(&self, next: &mut u64, now_ns: u64) -> (Vec<NamedMoment>, u64) {
         let all = self.counted(tally!(marks));
@@ -68,8 +68,8 @@ impl Region {
             let at = entry(*next);
             let number = self.memory.u64(at + offset_of!(MarkEntry, number));
             if number.load(Acquire) != next.wrapping_add(1) {
-                // It is still being written, unless its writer is gone: a thread that a signal handler has taken
-                // elsewhere, or an earlier session's.
+                // It is still being written, unless its writer is gone: a thread that a signal handler has diverted, or
+                // a thread of an earlier session.
                 if all - *next <= MARKS as u64 / 2 {
                     break;
                 }

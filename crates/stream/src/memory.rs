@@ -1,4 +1,4 @@
-//! The mapping, and the only places that touch it.
+//! The mapping, and all code that accesses it.
 
 use crate::Error;
 use memhook_abi::GUIDE_BYTES;
@@ -14,14 +14,14 @@ const PAGE: usize = 4096;
 /// (memfd_create(2), fcntl(2)). Punching holes remains possible.
 pub const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// Makes a memory file of this size with those seals, like the target makes one for an attach.
+/// Makes a memory file of this size with those seals, as in the target for an attach.
 pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     // SAFETY: the name is a C string; the result is a new descriptor, or -1.
     let raw = unsafe { libc::memfd_create(c"memhook-region".as_ptr(), libc::MFD_ALLOW_SEALING) };
     if raw < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: it is open, and nobody else's.
+    // SAFETY: it is open, and no other code owns it.
     let file = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: an open descriptor and integers.
     let made = unsafe {
@@ -35,17 +35,17 @@ pub fn sealed_file(bytes: u64) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// The guide of a region: this process's messages to the hook, which no other process can write.
+/// Guide of a region: this process's messages to the hook, which no other process can write.
 pub enum Guide {
     /// Mapped by this process; no other process can ever map it for writing.
     Mapped(MmapRaw),
     /// The target's private memory, written through its /proc/PID/mem, with its address (avma).
     Private(File, u64),
-    /// Copy of the beginning of a region that was found. Nothing more is written.
+    /// Copy of the first part of a found region's guide. Nothing more is written.
     Copied(Vec<u8>),
 }
 
-/// A word of the tally, as its offset in the region.
+/// Offset in the region of a word of the tally.
 macro_rules! tally {
     ($field:ident) => {
         memhook_abi::TALLY_OFFSET + std::mem::offset_of!(memhook_abi::Tally, $field)
@@ -56,13 +56,13 @@ pub(crate) use tally;
 /// A shared mapping whose words are only ever accessed as atomics.
 pub(crate) struct Memory {
     map: MmapRaw,
-    /// Target's guide, which is written, too, if the mapping is a copy.
+    /// Target's guide, which is written too if the mapping is a copy.
     private: Option<(File, AtomicU64)>,
 }
 
 impl Memory {
-    /// Maps the whole file, after checking it: a process that could make the file shorter could kill this one,
-    /// because missing pages raise SIGBUS (mmap(2)).
+    /// Maps the whole file after checking its seals. A process that could shorten the file could kill this one, because
+    /// missing pages raise SIGBUS (mmap(2)).
     pub(crate) fn map(fd: impl AsFd) -> Result<Self, Error> {
         let raw = fd.as_fd().as_raw_fd();
         // SAFETY: fcntl with an open descriptor touches no memory.
@@ -71,9 +71,8 @@ impl Memory {
             return Err(Error::NotSealed);
         }
         let map = MmapRaw::map_raw(raw).map_err(Error::Map)?;
-        // A page that is touched must not become two megabytes, where huge pages are on for shared
-        // memory. Kernels without them refuse.
-        // SAFETY: address and length are those of the mapping, whose contents stay as they are.
+        // A touched page must not become two megabytes if huge pages are enabled for shared memory. Kernels without
+        // them refuse. SAFETY: address and length are those of the mapping, whose contents stay unchanged.
         unsafe { libc::madvise(map.as_mut_ptr().cast(), map.len(), libc::MADV_NOHUGEPAGE) };
         Ok(Self { map, private: None })
     }
@@ -272,12 +271,12 @@ impl Memory {
             .is_some_and(|end| end <= self.len())
     }
 
-    /// Gives back the pages of the report: then all of it reads as zero, in every process.
+    /// Frees the pages of the report: then all of it reads as zero, in every process.
     pub(crate) fn clear(&self) -> Result<(), Error> {
         self.discard(GUIDE_BYTES, self.map.len() - GUIDE_BYTES)
     }
 
-    /// Discards whole pages of it. If no other process can write a guide, the kernel gives none of it back.
+    /// Discards whole pages of the region. If no other process can write a guide, the kernel does not free its pages.
     pub(crate) fn discard(&self, offset: usize, bytes: usize) -> Result<(), Error> {
         assert!(offset >= GUIDE_BYTES);
         assert!(offset.is_multiple_of(PAGE) && self.holds(offset, bytes, 1));

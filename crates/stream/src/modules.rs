@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 pub struct ModuleSpec {
     /// First mapped byte (avma).
     pub start: u64,
-    /// Past the last mapped byte (avma).
+    /// Address after the last mapped byte (avma).
     pub end: u64,
     /// Address (avma) of a `ret` instruction inside it, or 0.
     pub ret_gadget: u64,
@@ -30,15 +30,15 @@ pub struct ModuleSpec {
 }
 
 impl Region {
-    /// Writes unwind rule `number` (see [`memhook_abi::unwind_rule`]). Rules are only ever added: a
-    /// thread may be unwinding with the present ones.
+    /// Writes unwind rule `number` (see [`memhook_abi::unwind_rule`]). Rules are only added: a thread may be unwinding
+    /// with the present ones.
     pub fn write_rule(&self, number: u16, rule: u64) {
         let offset = RULES_OFFSET + usize::from(number) * 8;
         self.memory.tell64(offset, rule, Relaxed);
     }
 
-    /// Writes unwind rows from place `first` on, which no published module may use: code offsets
-    /// (bytes from the module's base, ascending) and the number of each one's rule.
+    /// Writes unwind rows from index `first` on, which no published module may use: code offsets (bytes from the
+    /// module's base, ascending) and the rule number of each.
     pub fn write_rows(&self, first: usize, offsets: &[u32], rules: &[u16]) -> Result<(), Error> {
         let fits = first
             .checked_add(offsets.len())
@@ -56,11 +56,10 @@ impl Region {
         Ok(())
     }
 
-    /// Makes `modules` the module list, which voids everything that threads remember of the old
-    /// one.
+    /// Makes `modules` the module list, which invalidates all backtraces that threads remember.
     ///
     /// # Errors
-    /// When there are more than the list can hold; the old list stays.
+    /// There are more modules than the list can hold; the old list stays.
     pub fn publish_modules(&self, modules: &[ModuleSpec]) -> Result<(), Error> {
         if modules.len() > MAX_MODULES {
             return Err(Error::ModulesFull {
@@ -72,7 +71,7 @@ impl Region {
         sorted.sort_by_key(|m| m.start);
         let word = offset_of!(Control, module_list);
         let version = (self.control64(word) >> 32).wrapping_add(1) & 0xffff_ffff;
-        // The other list: threads may be reading the published one. A thread that still reads this
+        // This writes the other list, because threads may be reading the published one. A thread that still reads this
         // list, from before the last version, finds the version changed and starts again.
         let list = MODULES_OFFSET + (version as usize & 1) * MAX_MODULES * size_of::<ModuleEntry>();
         for (i, module) in sorted.iter().enumerate() {

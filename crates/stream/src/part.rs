@@ -8,12 +8,12 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Events taken before the tail moves: a producer that waits for room can go on early, and the consumer's line is not
-/// written for every event.
+/// Events taken before the tail moves: a producer that waits for room can continue early, and the consumer's line is
+/// not written for every event.
 const BATCH_EVENTS: usize = 4096;
 
-/// Distance in events by which lines of the ring are prefetched: they come from the core of the thread that wrote
-/// them, and the processor's own prefetchers do not run so far ahead.
+/// Distance in events by which lines of the ring are prefetched: they come from the core of the thread that wrote them,
+/// and the processor's own prefetchers do not run so far ahead.
 const EVENTS_AHEAD: usize = 64;
 const EVENTS_OF_A_LINE: usize = 64 / size_of::<RawEvent>();
 
@@ -23,14 +23,14 @@ pub(crate) struct Span {
     pub tail: u64,
     pub end: u64,
     pub head: u64,
-    /// Position up to which its events have been taken.
+    /// Position up to which the ring's events have been taken.
     pub at: u64,
     pub state: RingState,
 }
 
 impl Span {
-    /// Returns the events that the pass takes from it. The heads are the target's: distances are limited to the size
-    /// of any ring, so that sums over all rings cannot overflow.
+    /// Returns the number of events that the pass takes from the ring. The heads are the target's: distances are
+    /// limited to the size of any ring, so that sums over all rings cannot overflow.
     pub fn to_take(&self) -> u64 {
         self.end.wrapping_sub(self.tail).min(u64::from(u32::MAX))
     }
@@ -39,14 +39,14 @@ impl Span {
 /// Some rings of a pass, for one thread.
 pub struct Part<'a> {
     pub(crate) spans: &'a mut [Span],
-    /// First ring that is not taken.
+    /// First ring that is not in the part.
     pub(crate) next: usize,
     pub(crate) tick_time: TickTime,
 }
 
 impl Part<'_> {
-    /// Passes events to `sink`, without ending the pass, and moves the tails: about `most` events, or all that are
-    /// left. Adds to `stats`.
+    /// Passes about `most` events, or all that are left, to `sink`, and moves the tails. Does not end the pass. Adds to
+    /// `stats`.
     pub fn take(
         &mut self,
         region: &Region,
@@ -105,12 +105,12 @@ fn drain_ring(
     stats: &mut PassStats,
 ) {
     let &mut Span { ring, at, end, .. } = span;
-    // After the load of the head.
+    // This comes after the load of the head.
     let capacity = region.ring_mask(ring) as usize + 1;
     let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
     if end.wrapping_sub(at) > capacity as u64 {
         // Only a damaged ring, or a thread that was still writing when the region was cleared, leads here. New and old
-        // events in the ring look alike, so all of them are skipped.
+        // events in the ring are indistinguishable, so all of them are skipped.
         stats.damaged += 1;
         span.at = end;
         tail_word.store(end, Release);
@@ -120,7 +120,7 @@ fn drain_ring(
         // A new owner: no state of the last one applies.
         span.state = RingState::default();
     }
-    // The owner wrote its tid before its first head, so it is there.
+    // The owner wrote its tid before its first head, so it is valid.
     sink.begin_ring(
         ring,
         region
@@ -175,8 +175,8 @@ fn take_batch(
             word0: word0.load(Relaxed),
             word1: word1.load(Relaxed),
         };
-        // Nearly all events are of these two kinds. Each has a call of its own, where the compiler knows its kind: so
-        // it decides once, and an event stays in registers.
+        // Nearly all events are of these two kinds. Each has a separate call, in which the compiler knows the kind: so
+        // the kind is tested once, and an event stays in registers.
         if raw.is(Op::Release) {
             let event = raw.unpack_as(Op::Release);
             sink.event(event, u64::from(event.size), time_ns);

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 pub struct PythonConfig {
     /// Facts for the hook.
     pub layout: PythonLayout,
-    /// Code of the function that evaluates Python functions: their frames replace its own.
+    /// Code of the function that evaluates Python functions, whose frames replace the frames of this function.
     pub evaluation: Range<u64>,
 }
 
@@ -34,13 +34,13 @@ pub struct PythonLocation {
 /// Low bits of the address of a Python frame: locations are granules apart.
 const GRANULE_BITS: u32 = GRANULE_BYTES.trailing_zeros();
 
-/// Returns the stand-in for a location in [`Stack::frames`](crate::Stack::frames): no address of a process has this
+/// Returns the placeholder for a location in [`Stack::frames`](crate::Stack::frames): no address of a process has this
 /// form.
 fn address_of(location: u32) -> u64 {
     PYTHON_FRAME | u64::from(location) << GRANULE_BITS
 }
 
-/// Returns true if it is the address of a Python function's location, not one of code.
+/// Returns true for the placeholder of a Python function's location, as opposed to an address of code.
 pub fn is_python(address: u64) -> bool {
     address & PYTHON_FRAME != 0
 }
@@ -204,9 +204,9 @@ pub(crate) fn native_of(words: &[u64]) -> Option<u32> {
     (first & PYTHON_NATIVE == PYTHON_NATIVE).then_some(*first as u32)
 }
 
-/// Replaces the native frames of the evaluation function by Python functions: each call of it evaluates a run of
-/// them. If their call is missing on the native backtrace, because that was cut short, they follow it: they are
-/// callers of everything on it.
+/// Replaces the native frames of the evaluation function by Python functions: each call of it evaluates a run of them.
+/// If such a call is missing because the native backtrace was cut short, its functions follow at the end: they are
+/// callers of everything before.
 pub(crate) fn merge(native: &[u64], python: &[u64], evaluation: &Range<u64>) -> Vec<u64> {
     let mut merged = Vec::with_capacity(native.len() + python.len());
     let mut left = python.iter();
@@ -283,7 +283,7 @@ mod tests {
             all
         });
         assert_eq!(merge(&[5], &[last(a), b], &evaluation), [5, x, y]);
-        // More calls than functions: the evaluation is not shown as such.
+        // With more calls than functions, the evaluation function is not shown.
         assert_eq!(merge(&[150, 6, 150], &[last(a)], &evaluation), [x, 6]);
     }
 

@@ -1,5 +1,5 @@
-//! Renewing the marks of pages with recorded blocks: the blocks are entered into the live filter, and the pages lose
-//! their marks. See the hook's `recorded_blocks.hpp`.
+//! Renews the marks of pages with recorded blocks: enters the blocks into the live filter, and clears the marks of the
+//! pages. See the hook's `recorded_blocks.hpp`.
 
 use crate::Region;
 use crate::memory::tally;
@@ -14,10 +14,11 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// Time after which every thread that began to record before the phase changed is seen to record: a processor's
+/// Time after which every thread that began to record before the change of phase is seen to record: a processor's
 /// stores are visible within milliseconds.
 const STORES_ARRIVE: Duration = Duration::from_millis(10);
-/// Passes after the one that took the last event: apparent contradictions are held back for one.
+/// Number of passes after the one that took the last event, because the ledger holds back apparent contradictions for
+/// one pass.
 const PASSES_BEHIND: u32 = 3;
 
 /// Stage of a renewal.
@@ -25,7 +26,7 @@ const PASSES_BEHIND: u32 = 3;
 enum Stage {
     #[default]
     AtRest,
-    /// Other marks are set. Lists the rings seen without a recording since then.
+    /// The other marks are set. Lists the rings that have been seen without a recording since then.
     Announced {
         at: Option<Instant>,
         ended: Vec<bool>,
@@ -36,7 +37,7 @@ enum Stage {
     Entering,
 }
 
-/// Renews the marks of a region.
+/// Renewal of a region's marks.
 #[derive(Clone, Debug, Default)]
 pub struct MarkRenewal {
     phase: u64,
@@ -67,7 +68,7 @@ impl MarkRenewal {
                 if at.get_or_insert_with(Instant::now).elapsed() < STORES_ARRIVE {
                     return false;
                 }
-                // Including a ring claimed during the change of phase: its owner may have read the previous one.
+                // This includes a ring claimed during the change of phase: its owner may have read the previous one.
                 ended.resize(region.rings_used().max(ended.len()), false);
                 for (ring, ended) in ended.iter_mut().enumerate() {
                     *ended |= word(ring, offset_of!(RingHeader, outer)) & 1 == 0;
@@ -81,7 +82,7 @@ impl MarkRenewal {
                 let is_taken = |(ring, &until): (usize, &u64)| {
                     let tail = word(ring, offset_of!(RingHeader, tail));
                     let head = head(ring);
-                    // A ring with a new owner begins anew; two events that become one free one place.
+                    // A ring with a new owner begins anew; folding two events into one frees one place.
                     tail >= until || tail == head || head.saturating_add(2) < until
                 };
                 if *passes > 0 || heads.iter().enumerate().all(is_taken) {
@@ -110,7 +111,7 @@ impl MarkRenewal {
         }
     }
 
-    /// Ends it when all live blocks are entered: clears the other marks.
+    /// Ends the renewal when all live blocks are entered: clears the other marks.
     pub fn finish(&mut self, region: &Region) {
         self.phase += 1;
         region.mark_phase().store(self.phase, Release);
@@ -126,14 +127,14 @@ impl MarkRenewal {
     }
 }
 
-/// Returns the marks that are set in a phase, among those with these first marks.
+/// Returns the marks that are set in a phase, given the first mark of their kind.
 fn marks_set_in(phase: u64, first: u8) -> u64 {
     u64::from(first) << (phase.div_ceil(2) & 1)
 }
 
 /// A word with the lowest bit of each of its eight pages.
 const EACH_PAGE: u64 = 0x0101_0101_0101_0101;
-/// Most attempts on a word that changes at the same time. A hostile process could change it forever.
+/// Limit of the attempts on a word that changes concurrently. A hostile process could change it forever.
 const MOST_TRIES: u32 = 64;
 /// Bits of a table word other than those of its blocks.
 const TAG: u64 = !0 << 32;
@@ -148,7 +149,7 @@ impl Region {
         self.memory.words(FILTER_OFFSET, FILTER_PAGES / 8)
     }
 
-    /// Like the hook's function. Returns true if there was room for the block.
+    /// Enters a block like the hook's function. Returns true if there was room.
     fn enter_table(&self, address: u64) -> bool {
         if address >> 48 != 0 {
             return false;
@@ -181,7 +182,7 @@ impl Region {
         (mask & (FILTER_WORDS - 1) | (LEAST_FILTER_WORDS - 1)) + 1
     }
 
-    /// Starts in the first phase: until marks are renewed, nothing is known about any page.
+    /// Marks all pages as unsure for the first phase: until marks are renewed, nothing is known about any page.
     pub(crate) fn leave_all_unsure(&self) {
         for word in self.page_marks() {
             word.store(EACH_PAGE * marks_set_in(0, FIRST_UNSURE_MARK), Relaxed);

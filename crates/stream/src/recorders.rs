@@ -1,5 +1,4 @@
-//! The step from one recording thread to many, which the attacher makes safe: see the hook's
-//! `sequence.hpp`.
+//! Transition from one recording thread to several, which the attacher makes safe: see the hook's `sequence.hpp`.
 
 use crate::Region;
 use crate::memory::tally;
@@ -20,11 +19,11 @@ const RECORDING: Duration = Duration::from_micros(50);
 /// Way for a thread of the target to find its id without a system call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThreadNumbers {
-    /// Place in its C library's thread structure, in bytes from the thread pointer.
+    /// Offset of the id in its C library's thread structure, in bytes from the thread pointer.
     pub offset: u32,
-    /// Id stored there for another thread, or 0: see `Control::stale_number`.
+    /// Wrong id stored there, which belongs to another thread, or 0: see `Control::stale_number`.
     pub stale: u32,
-    /// That thread's id.
+    /// Actual id of that thread.
     pub instead: u32,
 }
 
@@ -39,15 +38,15 @@ pub fn barrier() -> bool {
     membarrier(GLOBAL_EXPEDITED) == 0
 }
 
-/// Lets further threads record when one asks.
+/// Admission of further recording threads on request.
 #[derive(Default)]
 pub struct Admission {
-    /// A question, and the rings' heads after the barrier made for it.
+    /// Number of the request, and the rings' heads after the barrier for it.
     heads: Mutex<(u32, Vec<u64>)>,
 }
 
 impl Admission {
-    /// Answers; called with every pass, by any thread.
+    /// Answers requests. Any thread calls it with every pass.
     pub fn answer(&self, region: &Region) {
         let word = |offset| region.memory.u32(offset);
         let asked = word(tally!(recorders_asked)).load(SeqCst);
@@ -66,8 +65,8 @@ impl Admission {
             let heads = (0..region.rings_used()).map(|ring| head(ring).load(Acquire));
             *state = (asked, heads.collect());
         }
-        // The increment of a recording comes before its head: a later head means that the recording
-        // under way at the barrier has ended, though the next may have begun.
+        // The increment of a recording comes before its head. A changed head means that the recording in progress at
+        // the barrier has ended, although the next one may have begun.
         let has_ended = |ring: usize| {
             let outer = region.ring64(ring, offset_of!(RingHeader, outer));
             outer.load(Acquire) & 1 == 0 || head(ring).load(Acquire) != state.1[ring]
@@ -76,7 +75,7 @@ impl Admission {
         for ring in 0..state.1.len() {
             while !has_ended(ring) {
                 if start.elapsed() > RECORDING {
-                    // Not running at the moment, or waiting for room: try at the next pass.
+                    // The thread is not running, or waits for room: the next pass tries again.
                     return;
                 }
                 std::hint::spin_loop();
@@ -87,13 +86,13 @@ impl Admission {
 }
 
 impl Region {
-    /// Tells the hook whether a seccomp filter might punish system calls of its own.
+    /// Tells the hook if a seccomp filter might punish the hook's own system calls.
     pub fn set_syscalls_filtered(&self, filtered: bool) {
         let offset = offset_of!(Control, syscalls_filtered);
         self.memory.tell32(offset, filtered.into(), Relaxed);
     }
 
-    /// Tells the hook how threads find their numbers.
+    /// Tells the hook how threads find their ids.
     pub fn set_thread_numbers(&self, numbers: ThreadNumbers) {
         for (offset, value) in [
             (offset_of!(Control, tid_offset), numbers.offset),

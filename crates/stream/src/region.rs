@@ -28,24 +28,24 @@ pub struct Region {
     /// Granted places for events, by ring; 0 for the initial ones. The target can change the ring's own number.
     pub(crate) places: Vec<AtomicU64>,
     accounts: Mutex<Accounts>,
-    /// Number of rings that were, or are being, given to a next owner, and the number of those for which this is done.
+    /// Number of rings whose reuse by a next owner has begun, and the number for which it has ended.
     freeing: [AtomicU64; 2],
-    /// Threads inside a wrapper that have a ring of the region that this one is to replace.
+    /// Threads inside a wrapper that have a ring in the region that this one will replace.
     inside_before: Mutex<Vec<Mark>>,
-    /// Values that are not read from the region, because the target and its forks can write there.
+    /// Trusted copies of values in the region, because the target and its forks can change the region.
     own: Own,
 }
 
-/// Values that this process has written into the region, of which it trusts only its own copy.
+/// Values that this process has written to the region, of which it trusts only its own copy.
 struct Own {
-    /// The journal of slots, except for the parts that the hook changes.
+    /// Journal of slots, except for the parts that the hook changes.
     journal: Mutex<Vec<SlotSpec>>,
-    /// The owner in the initial control block.
+    /// Owner in the initial control block.
     owner: AtomicU64,
     flags: AtomicU32,
     /// Code that evaluates Python functions.
     evaluation: Mutex<Range<u64>>,
-    /// Upper bound on the rings whose owners' stacks were set.
+    /// Upper bound of the rings whose owners' stacks were set.
     stacks_told: AtomicUsize,
 }
 
@@ -54,7 +54,7 @@ fn locked<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Region {
-    /// Maps the report and the guide in front of it: together they are as long as the file of the report, whose
+    /// Maps the report and the guide in front of it. Together they are as long as the file of the report, whose
     /// beginning is empty. Otherwise like [`Region::map`].
     pub fn map_parts(report: impl AsFd, guide: Guide) -> Result<Self, Error> {
         let mut memory = Memory::map(report)?;
@@ -98,7 +98,7 @@ impl Region {
         self.memory.guide_is_at(address);
     }
 
-    /// Prepares this region for the place of an earlier one of the process, so that threads that return to that one
+    /// Prepares this region to replace an earlier one of the process, so that threads that return to the earlier one
     /// find their rings. Call it before [`Region::initialize`].
     pub fn replace(&self, earlier: &Region) {
         *locked(&self.inside_before) = if earlier.is_blank() {
@@ -128,7 +128,7 @@ impl Region {
         locked(&self.own.journal)
     }
 
-    /// Returns the process of the region ([`Control::owner`]); 0 if it was never initialized.
+    /// Returns the number of the process that uses the region ([`Control::owner`]); 0 if it was never initialized.
     pub fn owner(&self) -> u64 {
         self.own.owner.load(Relaxed)
     }
@@ -149,7 +149,7 @@ impl Region {
             .tell32(offset_of!(Control, flags), flags, Relaxed);
     }
 
-    /// Resets those copies, for the control block of a new attach.
+    /// Resets the trusted copies for the control block of a new attach.
     pub(crate) fn begin_own(&self, owner: u64, flags: u32) {
         self.journal().clear();
         self.own.owner.store(owner, Relaxed);
@@ -157,8 +157,8 @@ impl Region {
         self.set_evaluation(0..0);
     }
 
-    /// Writes the owner into the region, right before a hook gets it: a region without an owner was never used, and a
-    /// process that finds it after we were killed unmaps it.
+    /// Writes the owner to the region, right before a hook gets it. A region without an owner was never used, and if we
+    /// are killed, a process that finds it unmaps it.
     pub fn tell_owner(&self) {
         self.memory
             .tell64(offset_of!(Control, owner), self.owner(), Release);
@@ -171,7 +171,7 @@ impl Region {
     /// Returns the number of freed rings; `None` while one is being freed.
     pub(crate) fn rings_freed(&self) -> Option<u64> {
         let [begun, done] = &self.freeing;
-        // In this order: equal numbers then mean that none was under way at the second load.
+        // The order matters: equal numbers then mean that no ring was being freed at the second load.
         let done = done.load(Acquire);
         (begun.load(Acquire) == done).then_some(done)
     }
@@ -200,7 +200,7 @@ impl Region {
         self.ring_bytes
     }
 
-    /// Returns true if it has no control block: never initialized, or incompletely.
+    /// Returns true if the region has no control block: it was never initialized, or only partly.
     pub fn is_blank(&self) -> bool {
         self.control64(offset_of!(Control, magic)) == 0
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const EVENT_BYTES: u64 = size_of::<RawEvent>() as u64;
 
-/// Losses of events, and the ways in which backtraces were made. All counts only grow during an attach.
+/// Losses of events, and statistics of backtraces. All counts only grow during an attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Events dropped because a ring was full.
@@ -22,11 +22,11 @@ pub struct Losses {
     pub truncated: u64,
     /// Events of threads that found no free ring.
     pub ringless: u64,
-    /// Backtraces that were unwound because no remembered one matched. Not a loss.
+    /// Backtraces that were unwound because no remembered one matched. This is not a loss.
     pub unwound: u64,
-    /// Remembered backtraces that were unwound again to check them.
+    /// Remembered backtraces that were verified by unwinding again.
     pub memo_checked: u64,
-    /// Number of those that were wrong.
+    /// Number of these that were wrong.
     pub memo_wrong: u64,
     /// Backtraces that did not fit into the stack table.
     pub stacks_dropped: u64,
@@ -45,7 +45,7 @@ pub struct RingView {
     pub waiting: u64,
 }
 
-/// A thread inside a wrapper, as marked in its ring.
+/// Mark of a thread inside a wrapper, from its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Number of the ring.
@@ -54,12 +54,12 @@ pub struct Mark {
     pub tid: u32,
     /// The wrapper's frame (avma).
     pub frame: u64,
-    /// True if it runs the hook's own code there; false if it runs the called function.
+    /// True if the thread runs the hook's own code there; false if it runs the called function.
     pub records: bool,
 }
 
 impl Region {
-    /// Returns the number of rings that were ever claimed: 0..this.
+    /// Returns the number of rings that were ever claimed; all their indices are below it.
     pub fn rings_used(&self) -> usize {
         let used = self.memory.u32(tally!(rings_used)).load(Acquire);
         (used as usize).min(MAX_RINGS)
@@ -71,12 +71,12 @@ impl Region {
         for ring in 0..self.rings_used() {
             let word = |field| self.ring64(ring, field);
             let tail = word(offset_of!(RingHeader, tail)).load(Relaxed);
-            // A ring that is freed meanwhile has 0 in both, the head first: then this check is too early.
+            // If the ring is freed meanwhile, both are 0, the head first: this check is then too early.
             if word(offset_of!(RingHeader, head)).load(Acquire) != tail {
                 return None;
             }
             let tid = self.ring32(ring, offset_of!(RingHeader, tid));
-            // FNV-1a, a word at a time: the order counts.
+            // FNV-1a, word by word: the order matters.
             owners = (owners ^ u64::from(tid.load(Acquire)) ^ 1 << 32)
                 .wrapping_mul(0x0000_0100_0000_01b3);
         }
@@ -113,7 +113,7 @@ impl Region {
 
     /// Like [`Self::set_stack_bounds`], for a thread whose id the hook compares with its own.
     pub fn set_stack_of(&self, ring: usize, low: u64, high: u64, tid: u64) {
-        // The hook reads without the kernel's help if low <= sp < high, so the pair must never look wider than it is:
+        // The hook reads without the kernel's help if low <= sp < high, so the range must never look wider than it is:
         // close the range, move one end, open it with the other.
         let at = bounds_offset(self.ring_offset(ring));
         let tell = |field: usize, value| self.memory.tell64(at + field, value, Release);
@@ -132,8 +132,8 @@ impl Region {
         self.stacks_told().store(0, Relaxed);
     }
 
-    /// Returns the number of places for events, less 1, that the ring's owner uses at this moment. Read it after the
-    /// head: the hook's `ring.hpp` explains why any later one will do. Never more than was granted.
+    /// Returns the number of places for events, less 1, that the ring's owner uses at this moment; never more than was
+    /// granted. Read it after the head: the hook's `ring.hpp` explains why any later value is valid.
     #[inline]
     pub(crate) fn ring_mask(&self, ring: usize) -> u64 {
         let first = self.control64(offset_of!(Control, first_ring_bytes)) / EVENT_BYTES;
@@ -162,12 +162,12 @@ impl Region {
         Op::from_code(word0 >> 45 & 7)
     }
 
-    /// Returns true if a thread is inside a wrapper, as far as that is visible.
+    /// Returns true if a thread is known to be inside a wrapper.
     pub fn awaits_threads(&self) -> bool {
         !self.marked_inside().is_empty()
     }
 
-    /// Returns rings whose owner is inside a wrapper, or left it in a way that the hook does not see.
+    /// Returns marks of threads that are inside a wrapper, or have left it in a way that the hook does not see.
     pub fn marked_inside(&self) -> Vec<Mark> {
         let outer = |ring: &RingView| self.ring64(ring.index, offset_of!(RingHeader, outer));
         let mark = |ring: RingView| {
@@ -184,8 +184,8 @@ impl Region {
     }
 
     /// Keeps a ring, in a region that was just cleared, for a thread that may still be inside the allocator's function.
-    /// No other thread gets it, and the thread itself finds no room in it, nor waits for any, since this attach is not
-    /// that of its ring.
+    /// No other thread gets the ring. The thread itself finds no room in it and does not wait for any, because its ring
+    /// belongs to another attach.
     pub(crate) fn retain(&self, mark: &Mark) {
         let state = self.ring32(mark.ring, offset_of!(RingHeader, state));
         state.store(ring_state::CLAIMED, Relaxed);
@@ -198,7 +198,7 @@ impl Region {
             .fetch_max(mark.ring as u32 + 1, Release);
     }
 
-    /// Clears such a mark: its owner is known not to be inside.
+    /// Clears such a mark, because the owner is known not to be inside.
     pub fn clear_mark(&self, ring: usize) {
         self.ring64(ring, offset_of!(RingHeader, outer))
             .store(0, Release);
@@ -216,17 +216,17 @@ impl Region {
             .load(Acquire)
     }
 
-    /// Returns the end of the stack that the hook was told for this ring (avma); 0 if none.
+    /// Returns the end of the stack that the hook received for this ring (avma); 0 if none.
     pub fn stack_high(&self, ring: usize) -> u64 {
         let at = bounds_offset(self.ring_offset(ring));
         self.memory.told64(at + offset_of!(StackBounds, high))
     }
 
-    /// Makes a ring claimable again, after its owner is gone. Returns false, and does nothing, if the ring is already
-    /// free or still has events: drain first.
+    /// Makes a ring claimable again after its owner has ended. Returns false, and does nothing, if the ring is already
+    /// free or still has events: drain it first.
     ///
-    /// Gives its memory back. Adds its loss counters to a total of this `Region`, so that [`Region::losses`] never
-    /// falls.
+    /// Frees its memory. Adds its loss counters to a total of this `Region`, so that [`Region::losses`] never
+    /// decreases.
     pub fn free_ring(&self, ring: usize) -> bool {
         let word = |field| self.ring64(ring, field);
         let state = self.ring32(ring, offset_of!(RingHeader, state));

@@ -3,8 +3,8 @@
 use crate::Region;
 use memhook_abi::{FILTER_WORDS, LEAST_FILTER_WORDS, SAMPLE_OFFSET, SAMPLE_QUANTILES};
 
-/// Returns the entries of the table of recorded, or of passed, blocks: a small part of the attach's
-/// allowance (bytes).
+/// Returns the number of entries in the table of recorded, or of passed, blocks: a small part of the attach's allowance
+/// (bytes).
 pub(crate) fn table_entries(allowance: u64) -> u64 {
     let affordable = (allowance / 16 / 8).clamp(LEAST_FILTER_WORDS as u64, FILTER_WORDS as u64);
     1 << affordable.ilog2()
@@ -19,8 +19,8 @@ impl Region {
     }
 }
 
-/// Returns quantiles of the exponential distribution of mean 1, for linear interpolation between neighbours.
-/// The last one, which should be infinite, makes the mean exact.
+/// Returns quantiles of the exponential distribution of mean 1, for linear interpolation between neighbours. The last
+/// one, which should be infinite, is chosen to make the mean exact.
 fn exponential_quantiles() -> Vec<f64> {
     let n = SAMPLE_QUANTILES;
     let mut quantiles: Vec<f64> = (0..n).map(|i| -(1.0 - i as f64 / n as f64).ln()).collect();
@@ -40,7 +40,7 @@ mod tests {
         assert!(quantiles.windows(2).all(|w| w[0] < w[1]));
         let sum: f64 = quantiles.windows(2).map(|w| (w[0] + w[1]) / 2.0).sum();
         assert!((sum / SAMPLE_QUANTILES as f64 - 1.0).abs() < 1e-9);
-        // The distribution between them: P(interval <= s) is 1 - exp(-s).
+        // The distribution in between: P(interval <= s) is 1 - exp(-s).
         for s in [0.01f64, 0.5, 1.0, 3.0] {
             let below = quantiles.partition_point(|&q| q <= s) as f64 / SAMPLE_QUANTILES as f64;
             assert!((below - (1.0 - (-s).exp())).abs() < 3e-4, "{s}");

@@ -1,5 +1,5 @@
-//! The journal of GOT slots. The copy in the region is for the hook. This process reads nothing from it except which
-//! slots are patched, because otherwise any writer of the region could choose what is written into the target's memory.
+//! Journal of GOT slots. The copy in the region is for the hook. This process reads only the states of slots from it.
+//! Otherwise any writer of the region could choose what is written into the target's memory.
 
 use crate::{Error, Region};
 use memhook_abi::{
@@ -27,7 +27,7 @@ pub struct SlotSpec {
     pub variant: u32,
     /// `PROT_*` bits of the slot's page.
     pub protection: u32,
-    /// True if the hook leaves it alone, because it is exchanged with all threads held.
+    /// True if the hook must not patch it, because it is exchanged with all threads held.
     pub by_force: bool,
     /// True if its module is never unloaded.
     pub is_permanent: bool,
@@ -69,7 +69,7 @@ impl Region {
         self.journal().len()
     }
 
-    /// Writes a pending slot (a refused one, if it is to be exchanged by force) into the journal and returns its index.
+    /// Writes a pending slot (a refused one, if it must be exchanged by force) into the journal and returns its index.
     /// Reuses `UNUSED` entries when the journal is full. Only one thread may call it at a time.
     pub fn push_slot(&self, spec: SlotSpec) -> Result<usize, Error> {
         let (function, variant) = (spec.function, spec.variant);
@@ -94,7 +94,7 @@ impl Region {
             None => journal.push(spec),
         }
         drop(journal);
-        // Meanwhile the rewritten entry is not wanted.
+        // While the entry is rewritten, the hook must not patch it.
         self.want_slot(index, false);
         let at = slot_offset(index);
         let m = &self.memory;
@@ -137,7 +137,7 @@ impl Region {
             .collect()
     }
 
-    /// Returns one entry of the journal; `None` past its end or if the entry is not in use.
+    /// Returns one entry of the journal; `None` beyond its end or if the entry is not in use.
     pub fn slot(&self, index: usize) -> Option<SlotView> {
         let spec = *self.journal().get(index)?;
         let state = self.slot_state(index);
@@ -158,8 +158,7 @@ impl Region {
         })
     }
 
-    /// Tells the hook which operators new, by function and variant, only call an allocation function that is hooked,
-    /// too.
+    /// Tells the hook which operators new, by function and variant, only call another hooked allocation function.
     pub fn set_forwarding_operators(&self, operators: impl Iterator<Item = (u32, u32)>) {
         let first = function_by_name("_Znwm").unwrap_or_default() as u32;
         let bits = operators
@@ -181,8 +180,8 @@ impl Region {
         self.slot_state_word(index).load(Acquire)
     }
 
-    /// Sets a slot's state; panics past the end of the journal, like indexing. The hook patches it only if it is also
-    /// wanted in the guide, which other processes cannot write: they may have written the state.
+    /// Sets a slot's state; panics beyond the end of the journal, like indexing. The hook patches the slot only if the
+    /// guide says so too. Other processes can write the state, but not the guide.
     pub fn set_slot_state(&self, index: usize, state: u32) {
         self.want_slot(index, state == slot_state::PENDING);
         self.slot_state_word(index).store(state, Release);

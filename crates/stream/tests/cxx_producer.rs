@@ -1,4 +1,4 @@
-//! The hook's ring code, compiled unchanged, with this crate's drain: another process, several threads, rings so
+//! The hook's ring code, compiled unchanged, with this crate's drain: another process, several threads, and rings so
 //! small that they are full most of the time and change hands often.
 
 mod hook_program;
@@ -24,10 +24,10 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| compile("producer.cc", "memhook-producer", &[patience]))
 }
 
-/// Offset of the thread's number in glibc's `struct pthread`.
+/// Offset of the thread id in glibc's `struct pthread`.
 const TID_OFFSET: u32 = 720;
 
-/// A region for one attach with these flags, and its file. Rings begin with a page of events.
+/// Returns a region for one attach with these flags, and its file. Rings begin with a page of events.
 fn new_region(flags: u32, ring_bytes: usize) -> (OwnedFd, Region) {
     let file = region_file(ring_bytes);
     let region = Region::map(&file).unwrap();
@@ -69,7 +69,7 @@ fn expected(t: u64, i: u64) -> (u32, u64, u32) {
 #[derive(Default)]
 struct Check {
     here: (usize, u32),
-    /// By thread: the ring and owner under which it was seen, events, time of the last one.
+    /// For each thread: the ring and owner under which it was seen, its events, the time of the last one.
     threads: BTreeMap<u64, ((usize, u32), u64, u64)>,
     now: u64,
 }
@@ -105,7 +105,7 @@ fn free_ended(region: &Region, child: &Child) -> usize {
         .count()
 }
 
-/// Live blocks by the events of [`run_folding`], and the number of reports of them.
+/// Live blocks according to the events of [`run_folding`], and the number of reports of them.
 #[derive(Default)]
 struct Blocks {
     live: BTreeMap<u64, u64>,
@@ -147,7 +147,7 @@ impl Sink for Blocks {
     fn end_pass(&mut self) {}
 }
 
-/// Threads that allocate and release, with passes in quick succession: nearly every fold meets a claim.
+/// Runs threads that allocate and release, with passes in quick succession: nearly every fold meets a claim.
 fn run_folding(threads: u64, events: u64, ring_bytes: usize) -> Blocks {
     let (file, region) = new_region(memhook_abi::flags::FOLD_PAIRS, ring_bytes);
     let mut child = Command::new(program())
@@ -163,7 +163,7 @@ fn run_folding(threads: u64, events: u64, ring_bytes: usize) -> Blocks {
     let mut passes = 0;
     loop {
         let ended = child.try_wait().unwrap();
-        // Not with each pass: an event after a tick is not folded.
+        // The clock does not advance with each pass, because an event after a tick is not folded.
         region.set_clock_ns(start.elapsed().as_millis() as u64 + 1);
         admission.answer(&region);
         assert_eq!(drain.pass(&region, &mut blocks).damaged, 0);
@@ -213,7 +213,7 @@ fn check_folding(threads: u64, events: u64, ring_bytes: usize) {
     assert!(pairs * 2 < folded, "{pairs} pairs for {folded}");
 }
 
-/// Records of threads that take samples while their rings are nearly full.
+/// Records of threads that sample while their rings are nearly full.
 #[derive(Default)]
 struct Adapted {
     mean_bytes: u64,
@@ -221,7 +221,7 @@ struct Adapted {
     live: BTreeMap<u64, u64>,
     exact: u64,
     samples: u64,
-    /// Estimated bytes of all allocations, and the variance of that.
+    /// Estimated bytes of all allocations, and the variance of the estimate.
     bytes: f64,
     variance: f64,
 }
@@ -254,7 +254,7 @@ impl Sink for Adapted {
                     self.bytes += bytes;
                 }
             }
-            // An unknown block was not recorded.
+            // A release of an unknown block, which was not recorded.
             Op::Release => drop(self.live.remove(&event.address)),
             op => panic!("{op:?}"),
         }
@@ -263,7 +263,7 @@ impl Sink for Adapted {
     fn end_pass(&mut self) {}
 }
 
-/// Runs three threads that take samples. `each_pass` is called with the number of the pass.
+/// Runs three threads that sample. `each_pass` is called with the number of the pass.
 fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     let (threads, events) = (3, 400_000);
     let (file, region) = new_region(flags, RING_BYTES);
@@ -279,12 +279,12 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     let start = Instant::now();
     for pass in 0.. {
         let ended = child.try_wait().unwrap();
-        // A thousand times too fast, to cause many changes.
+        // The clock runs a thousand times too fast, to cause many changes.
         region.set_clock_ns(start.elapsed().as_micros() as u64 * 1_000_000);
         admission.answer(&region);
         each_pass(&region, pass);
         assert_eq!(drain.pass(&region, &mut found).damaged, 0);
-        // All the time, and so that pages lose their marks.
+        // This runs all the time, so that pages lose their marks.
         if has_pages && pages.is_at_rest() {
             pages.begin(&region);
         }
@@ -313,14 +313,14 @@ fn adapted(flags: u32, each_pass: impl Fn(&Region, u64)) -> Adapted {
     found
 }
 
-/// Each change of the sampling is at its place in the ring, every recorded block's release comes, and the sum of
-/// all sizes is estimated without bias.
+/// Each change of the sampling is at its place in the ring, every recorded block's release comes, and the sum of all
+/// sizes is estimated without bias.
 #[test]
 fn rings_that_are_nearly_full_take_samples() {
     adapted(memhook_abi::flags::ADAPT_WHEN_FULL, |_, _| {});
 }
 
-/// Likewise where the attacher orders the samples, at distances that change all the time.
+/// The same holds if the attacher orders the samples, at distances that change all the time.
 #[test]
 fn samples_are_taken_as_ordered() {
     adapted(
@@ -336,7 +336,7 @@ fn samples_are_taken_as_ordered() {
     );
 }
 
-/// Short waits do not lead to samples, and neither do those of long ago.
+/// Short waits do not lead to sampling, and neither do earlier ones.
 #[test]
 fn a_thread_waits_for_a_while_before_it_takes_samples() {
     let (file, _region) = new_region(memhook_abi::flags::ADAPT_WHEN_FULL, RING_BYTES);
@@ -366,7 +366,7 @@ struct Run {
     check: Check,
     /// Number of times that a ring was seen nearly full.
     full: usize,
-    /// Number of rings that changed hands.
+    /// Largest number of events that were seen in a ring.
     freed: usize,
     /// Most events that were seen in a ring.
     most: u64,
@@ -425,19 +425,18 @@ fn nothing_is_lost_and_nothing_is_torn() {
     assert!(freed > 10, "only {freed} rings changed hands");
 }
 
-/// New threads get the memory of ended ones, and with it their thread pointers, while the rings of those are still
-/// drained: each has a ring of its own all the same, and keeps it.
+/// New threads get the memory of ended ones, and with it their thread pointers, while the rings of the ended ones are
+/// still drained. Each thread nevertheless has its own ring and keeps it.
 #[test]
 fn threads_never_take_another_ones_ring() {
     let Run { full, freed, .. } = run(40, 3, 20_000, RING_BYTES);
     assert!(full > 100, "the rings were full only {full} times");
     assert!(freed > 10, "only {freed} rings changed hands");
-    // So short that most end before they are seen, and as many as there are rings.
+    // The threads are so short that most end before they are seen, and there are as many as rings.
     run(120, 8, 20, RING_BYTES);
 }
 
-/// Rings that begin with 256 places and are full all the time use their grants, while events are written and
-/// taken.
+/// Rings that begin with 256 places and are always full use their grants while events are written and taken.
 #[test]
 fn rings_grow_and_lose_nothing() {
     let Run { freed, most, .. } = run(8, 3, 200_000, 256 * RING_BYTES);

@@ -12,14 +12,14 @@ use loom::sync::atomic::AtomicUsize;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
 
-/// Explores with at most this many forced thread switches: finds every bug that needs no more.
+/// Explores with at most this many forced thread switches, which finds every bug that needs no more.
 fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
     builder.check(model);
 }
 
-/// A ring that grows from two places to four: all four exist from the beginning, like those in shared memory.
+/// Ring that grows from two places to four: all four exist from the beginning, like those in shared memory.
 struct Growing {
     head: AtomicUsize,
     tail: AtomicUsize,
@@ -29,7 +29,7 @@ struct Growing {
 }
 
 impl Growing {
-    /// Returns true if there is room for one event; uses a grant if that leaves everything in its place.
+    /// Returns true if there is room for one event; uses a grant if that leaves every event in its place.
     fn look(&self) -> bool {
         let head = self.head.load(Relaxed);
         let capacity = self.mask.load(Relaxed) + 1;
@@ -66,7 +66,7 @@ impl Growing {
     }
 }
 
-/// Whenever the grant comes, and whichever mask the consumer sees: nothing lost, nothing torn, in order.
+/// Whenever the grant comes, and whichever mask the consumer sees, no event is lost or torn, and all are in order.
 #[test]
 fn a_ring_grows_in_use() {
     for granted_after in [0, 2] {

@@ -123,14 +123,14 @@ impl Ring {
     }
 }
 
-/// Explores with at most this many forced thread switches: finds every bug that needs no more.
+/// Explores with at most this many forced thread switches, which finds every bug that needs no more.
 fn explore(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
     builder.check(model);
 }
 
-/// A ring of two places, four events: nothing lost, nothing torn, in order.
+/// With a ring of two places and four events, no event is lost or torn, and all are in order.
 #[test]
 fn a_full_ring_loses_nothing() {
     explore(3, || {
@@ -156,13 +156,13 @@ fn a_full_ring_loses_nothing() {
     });
 }
 
-/// The owner ends, the consumer frees the ring, another thread claims it.
+/// The owner ends, the consumer frees the ring, and another thread claims it.
 #[test]
 fn a_ring_changes_hands() {
     explore(3, || {
         let ring = Arc::new(Ring::new(2));
         assert!(ring.claim(1));
-        // /proc/PID/task/TID is gone: the kernel has ended the thread, all its stores are visible.
+        // /proc/PID/task/TID is gone: the kernel has ended the thread, so all its stores are visible.
         let gone = Arc::new(AtomicBool::new(false));
         let first = {
             let (ring, gone) = (ring.clone(), gone.clone());
@@ -204,14 +204,14 @@ fn a_ring_changes_hands() {
     });
 }
 
-/// A ring, and the number of times that it was freed.
+/// Ring, and the number of times that it was freed.
 struct Freed {
     ring: Ring,
     begun: AtomicUsize,
     done: AtomicUsize,
 }
 
-/// Memory of the consumer from one pass to the next.
+/// State of the consumer between passes.
 struct Remembered {
     emptied: Option<usize>,
     freed: Option<usize>,
@@ -246,8 +246,8 @@ impl Freed {
     }
 }
 
-/// The next owner of a ring publishes as many events as the last one did: whatever passes saw meanwhile, the first one
-/// that begins afterwards takes them.
+/// The next owner of a ring publishes as many events as the last one did. Whatever passes saw meanwhile, the first pass
+/// that begins afterwards takes the new events.
 #[test]
 fn events_of_the_next_owner_are_not_passed_by() {
     explore(2, || {
@@ -287,7 +287,7 @@ fn events_of_the_next_owner_are_not_passed_by() {
     });
 }
 
-/// Numbers of one address across threads, and the guarantee of the two passes.
+/// Sequence numbers of one address across threads, and the guarantee of the two passes.
 #[test]
 fn the_next_owner_reads_the_number_of_the_release() {
     explore(3, || {
@@ -319,7 +319,7 @@ fn the_next_owner_reads_the_number_of_the_release() {
         };
         let mut passes = Vec::new();
         for _ in 0..2 {
-            // All heads first; the later owner's last, the worst case.
+            // All heads are read first; the later owner's is read last, which is the worst case.
             let heads = [rings[0].head.load(Acquire), rings[1].head.load(Acquire)];
             let mut pass: Vec<u32> = Vec::new();
             for (ring, head) in rings.iter().zip(heads) {
@@ -350,7 +350,7 @@ fn the_next_owner_reads_the_number_of_the_release() {
 }
 
 /// Two attaches, one after the other. A call that begins when the gate is open for the second sees the settings of the
-/// second, and claims a new ring, whatever its thread's word is.
+/// second, and claims a new ring, whatever its thread's word contains.
 #[test]
 fn a_thread_of_the_last_attach_claims_anew() {
     struct Gate {
@@ -403,7 +403,7 @@ const ALLOCATION: u32 = 1;
 const RELEASE: u32 = 2;
 const PAIR: u32 = 3;
 
-/// A ring in which pairs are folded. The two fences stand for the time between a claim and the taking, within which a
+/// Ring in which pairs are folded. The two fences stand for the time between a claim and the taking. Within that time a
 /// store becomes visible, or its thread is interrupted, which also makes it visible.
 struct Folding {
     ring: Ring,
@@ -420,7 +420,7 @@ impl Folding {
         let folds = head > self.claimed.load(Acquire);
         if folds {
             let last = &self.ring.events[head - 1];
-            // SAFETY: nobody takes an event that is not claimed; loom checks it.
+            // SAFETY: no event is taken before it is claimed; loom checks it.
             last.with_mut(|last| unsafe { *last = PAIR });
         }
         self.folding.store(0, Release);

@@ -1,5 +1,4 @@
-//! Prints the compiled call frame information of files, and how long the compilation
-//! takes.
+//! Prints the compiled call frame information of files, and the time of the compilation.
 
 fn main() {
     for path in std::env::args().skip(1) {

@@ -14,8 +14,7 @@ pub struct CodeRange {
     pub is_signal_frame: bool,
 }
 
-/// Returns the code that `.eh_frame` describes, in address order. Parts that cannot be
-/// parsed are left out.
+/// Returns the code that `.eh_frame` describes, in address order. Skips parts that cannot be parsed.
 pub fn code_ranges(sections: &Sections<'_>) -> Vec<CodeRange> {
     let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
     frames.set_address_size(8);

@@ -18,7 +18,7 @@ pub struct UnwindTable {
     pub row_rules: Vec<u16>,
     /// Distinct rules, as in [`memhook_abi::unwind_rule`]. Number 0 is the stop.
     pub rules: Vec<u64>,
-    /// Number of rows that rules cannot express and that are therefore stops.
+    /// Number of rows that no rule can express and that are therefore stops.
     pub inexpressible: usize,
 }
 
@@ -40,9 +40,9 @@ impl UnwindTable {
             .map(|((&start, _), end)| u64::from(start)..end)
     }
 
-    /// Returns the rule for a frame that returns to `offset`, which is that of the call before it. If there is no
-    /// code before it, but a function begins there, no call was made: makecontext(3) starts a stack like this
-    /// (glibc's `__start_context`, whose own CFI leads on into its arguments).
+    /// Returns the rule for a frame that returns to `offset`, which is the rule of the call before it. If there is no
+    /// code before it, but a function begins there, there was no call: makecontext(3) starts a stack like this (glibc's
+    /// `__start_context`, whose own CFI leads on into its arguments).
     pub fn rule_at_return(&self, offset: u64) -> u64 {
         let call = self.rule_at(offset.wrapping_sub(1));
         let begins = || self.offsets.binary_search(&(offset as u32)).is_ok();
@@ -66,7 +66,7 @@ const LONGEST_CIE: usize = 1024;
 /// Compiles the call frame information of an ELF file.
 ///
 /// # Errors
-/// If the file has none, or its outermost structure is damaged. A damaged FDE becomes a gap.
+/// The file has none, or its outermost structure is damaged. A damaged FDE becomes a gap.
 pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
     let sections = Sections::of(elf)?;
     let (spans, inexpressible) = if sections.eh_frame.is_empty() {
@@ -84,7 +84,7 @@ pub fn compile(elf: &[u8]) -> Result<UnwindTable, Error> {
     })
 }
 
-/// Returns the rows of all FDEs, and the number of those that no rule can express.
+/// Returns the rows of all FDEs, and the number of rows that no rule can express.
 fn collect<'a, S, R>(frames: &S, sections: &Sections, most_rows: usize) -> (Vec<Span>, usize)
 where
     R: Reader<Offset = usize> + 'a,
@@ -270,7 +270,7 @@ fn pack(mut spans: Vec<Span>) -> UnwindTable {
             None => 0,
         };
         if table.offsets.last() == Some(&(at as u32)) {
-            // There are two FDEs for one address. The later one counts, as in the linker's binary search table.
+            // Two FDEs describe one address. The later one counts, as in the linker's binary search table.
             *table.row_rules.last_mut().expect("as many as offsets") = number;
         } else {
             table.offsets.push(at as u32);
@@ -336,7 +336,7 @@ mod tests {
             body.extend((0x1000 + fde * (rows + 1)).to_le_bytes());
             body.extend((rows + 1).to_le_bytes());
             body.push(0);
-            // DW_CFA_advance_loc 1, and now and then another offset.
+            // DW_CFA_advance_loc 1, and another offset from time to time.
             for row in 0..rows {
                 body.push(0x41);
                 body.extend([0x0e, 8 + (row % 2) as u8 * 8]);

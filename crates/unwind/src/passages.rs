@@ -1,9 +1,9 @@
-//! Places through which a call can be made so that every unwinder sees through it.
+//! Places through which a call can be made so that every unwinder can pass it.
 //!
 //! A function of ours may stand between a caller and the function that it called, without call frame information that
-//! an unwinder of the process would find. If the call returns into the code of some other function, whose frame looks
-//! the same, an unwinder uses the information of that function and continues with the caller; and if the instruction
-//! there calls the address in a register, the thread returns to us.
+//! an unwinder of the process would find. If the call returns into the code of another function whose frame looks the
+//! same, an unwinder uses the information of that function and continues with the caller. If the instruction there
+//! calls the address in a register, the thread returns to us.
 
 use crate::Sections;
 use crate::arch::native::X86_64;
@@ -27,14 +27,14 @@ const PRESERVED: [Register; 5] = [
 /// Number of words below the CFA in which a frame for a passage saves registers.
 const MOST_WORDS: i64 = 8;
 
-/// A place where a function has `call *%rbx`, an ordinary frame with a frame pointer, and nothing to do when an
-/// exception passes through it.
+/// Place where a function has `call *%rbx`, an ordinary frame with a frame pointer, and nothing to do when an exception
+/// passes through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// Address of the instruction (svma).
     pub address: u64,
-    /// Where the function saves the caller's rbx, r12, r13, r14 and r15: words below the CFA, where the return address
-    /// is the first and rbp the second. 0: that register is unchanged.
+    /// Places where the function saves the caller's rbx, r12, r13, r14 and r15: words below the CFA, of which the
+    /// return address is the first and rbp the second. 0: that register is unchanged.
     pub saved: [u8; 5],
 }
 
@@ -78,8 +78,8 @@ pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
     None
 }
 
-/// Returns where a frame saves registers, if it is one that can be built for a call: with a frame pointer, so that it
-/// may have any size, and with rbx, which will contain another value.
+/// Returns where a frame saves registers, if such a frame can be built for a call: it has a frame pointer, so that it
+/// may have any size, and saves rbx, which will contain another value.
 fn saved_registers<O: gimli::ReaderOffset>(
     cfa: &CfaRule<O>,
     rule: impl Fn(Register) -> Option<RegisterRule<O>>,

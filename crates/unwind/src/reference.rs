@@ -26,7 +26,7 @@ pub enum End {
     Lost,
 }
 
-/// Program counters, innermost first; all except the first (and those after a signal frame) are return addresses.
+/// Program counters, innermost first. All are return addresses, except the first and those after a signal frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backtrace {
     /// Program counters (avma).
@@ -42,8 +42,8 @@ pub struct Start {
     pub pc: u64,
     /// Code of that function (avma).
     pub function: Range<u64>,
-    /// Lowest stack pointer of all frames. It is not always that of the innermost: a signal handler may run on a stack
-    /// of its own that lies above the interrupted one.
+    /// Lowest stack pointer of all frames. It is not always that of the innermost frame: a signal handler may run on a
+    /// separate stack that lies above the interrupted one.
     pub lowest: u64,
 }
 
@@ -257,7 +257,7 @@ impl Unwinder {
             };
             *slot = value;
         }
-        // Unreadable is not the same as the end.
+        // Unreadable memory is not the end.
         caller[RA]?;
         Some(Step::Caller(
             Box::new(caller),
@@ -323,7 +323,7 @@ pub fn stack_pointer(registers: &Registers) -> Option<u64> {
     registers[RSP]
 }
 
-/// Returns the registers of a thread inside a function that are needed to start.
+/// Returns the registers that unwinding needs for a thread inside a function.
 pub fn at(pc: u64, sp: u64, rbp: u64) -> Registers {
     let mut registers = [None; 17];
     registers[RA] = Some(pc);

@@ -12,7 +12,7 @@ pub struct TableModule {
     pub base: u64,
     /// First mapped byte (avma).
     pub start: u64,
-    /// Past the last mapped byte (avma).
+    /// Address after the last mapped byte (avma).
     pub end: u64,
     /// Compiled table of the module.
     pub table: Arc<UnwindTable>,
@@ -37,7 +37,7 @@ impl Frame {
     }
 }
 
-/// Returns the program counters of a thread's frames, innermost first, and whether the outermost frame was reached.
+/// Returns the program counters of a thread's frames, innermost first, and true if the outermost frame was reached.
 /// `read` returns the word at an address of the thread's memory.
 pub fn walk(
     modules: &[TableModule],
@@ -49,7 +49,7 @@ pub fn walk(
     (frames.iter().map(|frame| frame.pc).collect(), is_complete)
 }
 
-/// Returns the frames of a thread, innermost first, and whether the outermost frame was reached, like [`walk`].
+/// Returns the frames of a thread, innermost first, and true if the outermost frame was reached, like [`walk`].
 pub fn walk_frames(
     modules: &[TableModule],
     (mut pc, mut sp, mut rbp): (u64, u64, u64),

@@ -21,13 +21,14 @@ pub mod flags {
     pub const RELEASE_STACKS: u32 = 1;
     /// Drop events when a ring is full instead of waiting.
     pub const DROP_WHEN_FULL: u32 = 2;
-    /// If a thread has waited for room longer than it should, record a sample of its allocations while its ring is
-    /// nearly full, by the byte intervals at [`super::SAMPLE_OFFSET`]; [`crate::Op::SamplingChange`] marks the times.
-    /// Not with [`SAMPLE`].
+    /// Record samples of a thread's allocations while its ring is nearly full, once it has waited for room for too
+    /// long. The samples follow the byte intervals at [`super::SAMPLE_OFFSET`]; [`crate::Op::SamplingChange`] marks the
+    /// times. Excludes [`SAMPLE`].
     pub const ADAPT_WHEN_FULL: u32 = 1024;
     /// Record only allocations that pass the size filter.
     pub const SIZE_FILTER: u32 = 4;
-    /// Record only some allocations: the live filter knows their blocks, and only their releases are recorded.
+    /// Record only some allocations: the live filter identifies their blocks, and only releases of these blocks are
+    /// recorded.
     pub const LIVE_FILTER: u32 = 32;
     /// Sample allocations by the byte intervals at [`super::SAMPLE_OFFSET`].
     pub const SAMPLE: u32 = 64;
@@ -39,25 +40,25 @@ pub mod flags {
     /// Allow folding of releases with their allocations: the attacher claims events before it takes them
     /// ([`super::RingHeader::claimed`]).
     pub const FOLD_PAIRS: u32 = 512;
-    /// Sample allocations by the current [`super::Tally::sampling_order`], and time a small random share of the calls.
-    /// With [`LIVE_FILTER`]; not with [`SAMPLE`] or [`ADAPT_WHEN_FULL`].
+    /// Sample allocations by the present [`super::Tally::sampling_order`], and time a small random share of the calls.
+    /// Requires [`LIVE_FILTER`]; excludes [`SAMPLE`] and [`ADAPT_WHEN_FULL`].
     pub const BUDGET: u32 = 2048;
-    /// Unwind again after each hit of a remembered backtrace, and count differences.
+    /// Unwind again after each match of a remembered backtrace, and count differences.
     pub const CHECK_MEMO: u32 = 16;
     /// Count reads and writes of blocks ([`super::AccessRecord`]), as reported by a program's access runtime.
     pub const ACCESSES: u32 = 4096;
-    /// Make an occasional random allocation wait until the attacher watches its block, if the attacher has asked for
-    /// one ([`super::Tally::look_state`]).
+    /// Make a random allocation wait from time to time until the attacher watches its block, if the attacher has
+    /// requested one ([`super::Tally::look_state`]).
     pub const LOOKS: u32 = 8192;
-    /// Record nothing, and notify the listeners of the probes otel_memory:alloc and otel_memory:free. Together with
-    /// [`LIVE_FILTER`], which then holds the blocks that were reported.
+    /// Record nothing, and notify the listeners of the probes otel_memory:alloc and otel_memory:free. Requires
+    /// [`LIVE_FILTER`], which then identifies the reported blocks.
     pub const EMITS: u32 = 16384;
-    /// Time the allocator for an occasional random allocation ([`crate::Op::CallTime`]), or for many of the samples.
-    /// Not with [`LOOKS`], which has the same use of [`super::RingHeader::next_look`].
+    /// Time the allocator for a random allocation from time to time ([`crate::Op::CallTime`]), or for many of the
+    /// samples. Excludes [`LOOKS`], which also uses [`super::RingHeader::next_look`].
     pub const CALL_TIMES: u32 = 32768;
 }
 
-/// Values of [`Tally::birth`]: state of a region that waits for a fork child ([`SPARES_BEHIND_GATE`]).
+/// Values of [`Tally::birth`]: state of a region for a forked child ([`SPARES_BEHIND_GATE`]).
 pub mod birth {
     /// The region belongs to the process that an attacher holds.
     pub const NONE: u32 = 0;
@@ -65,7 +66,7 @@ pub mod birth {
     pub const OFFERED: u32 = 1;
     /// A child has taken it and is setting itself up.
     pub const TAKEN: u32 = 2;
-    /// A child records into it.
+    /// A child records to it.
     pub const CLAIMED: u32 = 3;
     /// No child may take it.
     pub const CLOSED: u32 = 4;
@@ -73,9 +74,9 @@ pub mod birth {
 
 /// Values of [`Tally::look_state`].
 pub mod look {
-    /// No block is asked for.
+    /// No block is requested.
     pub const CLOSED: u32 = 0;
-    /// The attacher wants the next block that is drawn.
+    /// The attacher requests the next block that is drawn.
     pub const OPEN: u32 = 1;
     /// A thread is writing the block's address and size.
     pub const NAMED: u32 = 2;
@@ -83,7 +84,7 @@ pub mod look {
     pub const ASKED: u32 = 3;
 }
 
-/// Most sizes that `--size` can name.
+/// Limit of the sizes that `--size` can name.
 pub const MAX_EXACT_SIZES: usize = 16;
 
 shared_struct! {
@@ -94,7 +95,7 @@ shared_struct! {
         magic: u64,
         /// Layout version: [`ABI_VERSION`].
         abi_version: u32,
-        /// Attach number, 1..=4095; the hook's gate holds it while tracing is on, except for a child that has claimed
+        /// Attach number, 1..=4095. The hook's gate contains it while tracing is on, except in a child that has claimed
         /// the region ([`Tally::birth_epoch`]).
         epoch: u32,
         /// Bytes of the region.
@@ -107,13 +108,12 @@ shared_struct! {
         clock_mode: u32,
         /// Bits of [`flags`].
         flags: u32,
-        /// Place of the tid in a thread's TCB (`struct pthread` of glibc), as an offset in bytes from the thread
-        /// pointer.
+        /// Offset of the tid in a thread's TCB (`struct pthread` of glibc), in bytes from the thread pointer.
         tid_offset: u32,
-        /// Number that a process forked without the C library stores for its first thread, which is another thread's; 0
-        /// if all are right.
+        /// Wrong id that a process forked without the C library has stored for its first thread: it belongs to another
+        /// thread. 0 if all ids are right.
         stale_number: u32,
-        /// That thread's number.
+        /// Actual id of that thread.
         true_number: u32,
         /// Pid of the attacher in its own namespace.
         attacher_pid: u32,
@@ -131,51 +131,52 @@ shared_struct! {
         iterate_modules: Address,
         /// Lowest address of the initial thread's stack (avma); it grows, so not all of it is mapped.
         main_stack_low: Address,
-        /// Its end (avma); 0 if unknown.
+        /// End of that stack (avma); 0 if unknown.
         main_stack_high: Address,
-        /// Process of the region: a number that its hook keeps where a fork wipes it ([`HookDescription::gate`]), so
-        /// that a child's region is never mistaken for its own.
+        /// Number of the process that uses the region. The process's hook keeps the number where a fork wipes it
+        /// ([`HookDescription::gate`]), so that a region is never mistaken for that of a child.
         owner: u64,
-        /// Not 0: memory is charged when it is mapped (proc_sys_vm(5), overcommit_memory 2). So a forked child that
-        /// mapped memory in place of the region could cause other mappings to fail, and keeps the region.
+        /// Not 0: memory is charged when it is mapped (proc_sys_vm(5), overcommit_memory 2). A forked child then keeps
+        /// the region, because mapping other memory in its place could make later mappings fail.
         charges_mappings: u64,
-        /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]), or the largest that may be
-        /// ordered ([`flags::BUDGET`]).
+        /// Mean number of bytes between samples ([`flags::ADAPT_WHEN_FULL`]), or the largest mean that may be ordered
+        /// ([`flags::BUDGET`]).
         sample_bytes: u64,
-        /// Entries in use of the table of recorded blocks, or of the table of passed blocks in its place; less 1.
+        /// Used entries, less 1, of the table of recorded blocks, or of the table of passed blocks in its place.
         table_mask: u64,
         /// Initial bytes of a ring's events, a power of two.
         first_ring_bytes: u64,
         /// Bytes of the stack arena that may be used.
         arena_limit: u64,
-        /// Upper bound on [`Tally::index_mask`].
+        /// Upper bound of [`Tally::index_mask`].
         index_limit: u64,
-        /// Bytes of the target's own memory that its index of blocks may take; its control groups are charged for them.
+        /// Bytes of the target's own memory that its index of blocks may take. The target's control groups are charged
+        /// for it.
         access_index_limit: u64,
-        /// Version of the module list << 32 | its entries; the version's lowest bit selects the list.
+        /// Version of the module list << 32 | number of entries. The version's lowest bit selects the list.
         module_list: AtomicU64,
-        /// Cache lines of their own: fields that the attacher changes while the hook runs.
+        /// Separates the fields that the attacher changes while the hook runs: they have their own cache lines.
         later: [u64; 16],
         /// Entries of the slot journal in use, including pending ones.
         slot_count: AtomicU32,
-        /// Operators new that only call an allocation function that is hooked, too: bit `(function - first operator) *
+        /// Operators new that only call another hooked allocation function: bit `(function - first operator) *
         /// MAX_VARIANTS + variant`.
         forwarding_operators: AtomicU32,
         /// Not 0: a seccomp filter checks the target's system calls, so the hook makes none of its own.
         syscalls_filtered: AtomicU32,
-        /// The last request that the attacher has answered (futex word).
+        /// Last request that the attacher has answered (futex word).
         module_answers: AtomicU32,
         /// The attach number, once the attacher has made a second recording thread safe.
         recorders_granted: AtomicU32,
         /// Rings that may be claimed.
         ring_limit: AtomicU32,
-        /// How many modules the target's loader had loaded (upper half) and unloaded (lower half) when the attacher
-        /// compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`, dl_iterate_phdr(3). If the numbers are
-        /// different now, slots and protections in the journal may belong to memory with another use. Both are kept,
-        /// because glibc counts its own copy in a new namespace only among the present ones, so that `dlpi_subs` alone
-        /// can fall.
+        /// Numbers of modules that the target's loader had loaded (upper half) and unloaded (lower half) when the
+        /// attacher compared the journal with the mappings: `dlpi_adds` and `dlpi_subs`, dl_iterate_phdr(3). If the
+        /// numbers differ now, slots and protections in the journal may describe memory that has another use. Both are
+        /// needed, because glibc counts its own copy in a new namespace only among the present modules, so that
+        /// `dlpi_subs` alone can fall.
         loader_count_seen: AtomicU64,
-        /// Records that may be used; raised by the attacher.
+        /// Records that may be used; the attacher raises the number.
         access_limit: AtomicU64,
         /// Number of searches for rings of ended threads.
         ring_sweeps: AtomicU64,
@@ -185,17 +186,17 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// At [`super::TALLY_OFFSET`]: counts and requests of the hook, and numbers of the attacher's that the hook may
-    /// change, too.
+    /// At [`super::TALLY_OFFSET`]: counts and requests of the hook, and numbers of the attacher that the hook may
+    /// change too.
     report Tally {
         /// Phase of the marks of pages with recorded blocks ([`flags::BUDGET`]).
         mark_phase: AtomicU64,
-        /// Mean number of bytes between samples that the attacher wants now ([`flags::BUDGET`]): a power of two up to
-        /// `sample_bytes`; 0 to record every allocation.
+        /// Mean number of bytes between samples that the attacher orders now ([`flags::BUDGET`]): a power of two up to
+        /// `sample_bytes`; 0: record every allocation.
         sampling_order: AtomicU64,
-        /// The clock word: nanoseconds since the attach, advanced by the attacher, and by the hook for marks.
+        /// Clock word: nanoseconds since the attach. The attacher advances it, and for marks the hook does too.
         clock_ns: AtomicU64,
-        /// Cache lines of their own: slow counters of the hook.
+        /// Separates the hook's slow counters: they have their own cache lines.
         counter_line: [u64; 13],
         /// Next free granule of the stack arena.
         arena_next: AtomicU64,
@@ -203,28 +204,28 @@ shared_struct! {
         stacks_dropped: AtomicU64,
         /// Events of threads that found no free ring.
         ringless_events: AtomicU64,
-        /// Rings ever claimed: all in use are among 0..this.
+        /// Rings ever claimed: all rings in use have a lower number.
         rings_used: AtomicU32,
-        /// Number of times that modules were loaded or unloaded; counted by the hook.
+        /// Number of times that modules were loaded or unloaded, counted by the hook.
         module_requests: AtomicU32,
-        /// The attach number, once a second thread wants to record ([`flags::LONE_RECORDER`]).
+        /// Attach number, once a second thread wants to record ([`flags::LONE_RECORDER`]).
         recorders_asked: AtomicU32,
-        /// Set by the hook when it has switched tracing off because the clock word stood still; cleared by the attacher
-        /// when tracing may continue, which the next hooked call then does.
+        /// Set by the hook when it switches tracing off because the clock word has stopped. The attacher clears it when
+        /// tracing may continue, and the next hooked call resumes.
         abandoned: AtomicU32,
-        /// [`Control::loader_count_seen`], as last found by the hook.
+        /// Value of [`Control::loader_count_seen`] that the hook found last.
         loader_count_now: AtomicU64,
-        /// Entries of the stack index in use, less 1; raised by the hook.
+        /// Used entries of the stack index, less 1; raised by the hook.
         index_mask: AtomicU64,
         /// Backtraces in the stack table.
         stack_count: AtomicU64,
-        /// The clock word that stood still when the hook set `abandoned`.
+        /// Value of the stopped clock word when the hook set `abandoned`.
         abandoned_ns: AtomicU64,
-        /// Marks ever set: mark `n` is in [`super::MarkEntry`] number `n` modulo their number.
+        /// Number of marks ever set: mark `n` is in [`super::MarkEntry`] number `n` modulo their number.
         marks: AtomicU64,
-        /// Records of accesses that were ever in use, plus the one that stays unused.
+        /// Records of accesses that were ever used, plus the one that stays unused.
         access_next: AtomicU64,
-        /// The first of a list of unused records, and above its 32 bits a count of the changes of the list.
+        /// First entry of the list of unused records; above its 32 bits, a count of the list's changes.
         access_unused: AtomicU64,
         /// Blocks without a record.
         access_missed: AtomicU64,
@@ -232,7 +233,7 @@ shared_struct! {
         access_index_bytes: AtomicU64,
         /// Timed recordings of allocations ([`flags::BUDGET`]).
         timed_allocations: AtomicU64,
-        /// Their time, in counts of the time stamp counter, including one time stamp each.
+        /// Their time, in ticks of the time stamp counter, including one time stamp each.
         timed_allocation_counts: AtomicU64,
         /// Timed recordings of releases.
         timed_releases: AtomicU64,
@@ -246,19 +247,19 @@ shared_struct! {
         timed_pass_counts: AtomicU64,
         /// Time that all threads have waited for room in their rings, in nanoseconds ([`flags::BUDGET`]).
         waited_ns: AtomicU64,
-        /// Number of calls that unmapped or replaced something, which orders the mappings of all threads.
+        /// Number of calls that unmapped or replaced a mapping. It orders the mappings of all threads.
         mapping_number: AtomicU64,
-        /// State of a region for a fork child: see [`birth`].
+        /// State of a region for a forked child: see [`birth`].
         birth: AtomicU32,
-        /// Process that has claimed the region, by its number in its own pid namespace.
+        /// Process that has claimed the region, by its id in its own pid namespace.
         birth_pid: AtomicU32,
-        /// Attach number under which such a process records, which no ancestor of it had.
+        /// Attach number under which such a process records. None of its ancestors has used it.
         birth_epoch: AtomicU32,
         /// State of a request for a block: see [`look`].
         look_state: AtomicU32,
         /// Children of the region's process that found no region to claim.
         births_missed: AtomicU64,
-        /// The waiting thread, by the number in its ring.
+        /// Waiting thread, by the number in its ring.
         look_tid: AtomicU32,
         /// Keeps the next field aligned.
         padding: u32,
@@ -276,7 +277,7 @@ shared_struct! {
         address: AtomicU64,
         /// Its size in bytes.
         size: AtomicU64,
-        /// Time of the first access, as in ticks; 0 for none.
+        /// Time of the first access, as in ticks; 0: none.
         first: AtomicU64,
         /// Time of the last access.
         last: AtomicU64,

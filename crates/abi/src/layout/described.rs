@@ -1,8 +1,8 @@
 //! Allocators that the user has described: their functions, and the names of their blocks.
 //!
-//! With heaps of their own, one address can be that of a block in several heaps: a pool hands out the first bytes of a
-//! slab that malloc has handed out to it. So the blocks of a described heap are identified by *keys* that no address
-//! equals, and which include the heap. They replace addresses in events, filters and tables.
+//! If heaps are distinguished, one address can be that of a block in several heaps: a pool returns the first bytes of a
+//! slab that it got from malloc. So the blocks of a described heap are identified by *keys*, which include the heap and
+//! never equal an address. They replace addresses in events, filters and tables.
 //!
 //! ```text
 //! bit  47      set: no address of a process has it, with four levels of page tables
@@ -17,9 +17,9 @@
 use super::{ACCESS_OFFSET, BOUNDS_OFFSET, SAMPLE_OFFSET, WINDOWS_OFFSET};
 use crate::HOOKED_FUNCTIONS;
 
-/// Most described heaps.
+/// Limit of described heaps.
 pub const MAX_HEAPS: usize = 8;
-/// Most described functions. Their ids follow those of [`HOOKED_FUNCTIONS`].
+/// Limit of described functions. Their ids follow those of [`HOOKED_FUNCTIONS`].
 pub const MAX_DESCRIBED: usize = 32;
 /// Windows of a heap, a power of two.
 pub const HEAP_WINDOWS: usize = 512;
@@ -49,7 +49,7 @@ pub enum DescribedRole {
     Reallocates = 3,
 }
 
-/// Sign of a function's success.
+/// Test for a function's success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Success {
@@ -91,18 +91,18 @@ pub struct DescribedFunction {
     pub heap: u8,
     /// Size of its blocks; unused for a function that releases.
     pub size: BlockSize,
-    /// Argument with the released block, or with its address if `old_is_indirect`; 0 for none.
+    /// Argument with the released block, or with the address of a variable that holds it if `old_is_indirect`; 0: none.
     pub old: u8,
-    /// True if `old` has the address of the block.
+    /// True if `old` is the address of a variable that holds the block.
     pub old_is_indirect: bool,
-    /// Argument with the place for the new block's address; 0 if it is returned.
+    /// Argument with the address of the variable that receives the new block; 0: the function returns it.
     pub result: u8,
     /// Sign of success.
     pub success: Success,
 }
 
 impl DescribedFunction {
-    /// Packs it for the hook: `described.hpp` has the same layout.
+    /// Packs the facts for the hook: `described.hpp` has the same layout.
     pub const fn pack(&self) -> u64 {
         let (size, count, fixed) = match self.size {
             BlockSize::Argument(size) => (pack_argument(size), 0, 0),
@@ -126,7 +126,8 @@ const fn pack_argument(argument: Argument) -> u64 {
     argument.number as u64 & 7 | (argument.is_narrow as u64) << 3
 }
 
-/// Returns the heap of a block by its address or key: 0 is that of malloc and its relatives, 1 the first described one.
+/// Returns the heap of a block by its address or key: 0 is the heap of malloc and related functions, 1 the first
+/// described one.
 #[inline(always)]
 pub const fn heap_of(address: u64) -> usize {
     if address & KEY_BIT == 0 {
@@ -135,7 +136,7 @@ pub const fn heap_of(address: u64) -> usize {
     1 + (address >> KEY_HEAP_SHIFT & (MAX_HEAPS as u64 - 1)) as usize
 }
 
-/// Returns the address for a key of a described heap. `window`: the entries of the heap's table, by their numbers.
+/// Returns the address for a key of a described heap. `window`: returns an entry of the heap's table by its number.
 /// `None` if it is not a key, or if the table lacks its window.
 pub fn address_of_key(key: u64, window: impl FnOnce(usize) -> u32) -> Option<u64> {
     if key & KEY_BIT == 0 {

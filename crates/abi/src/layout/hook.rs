@@ -8,9 +8,9 @@ pub const DESCRIPTION_MAGIC: [u64; 2] = [0x3d1e_57a9_b60c_42f8, 0x9bc4_706f_18e3
 pub const DESCRIPTION_VERSION: u32 = 2;
 
 shared_struct! {
-    /// A loaded hook's description of itself. A program that finds it in a process, such as another version of
-    /// memhook-rs, learns the function behind each of its wrappers. It is found by its magic number and its own address
-    /// in the hook's data.
+    /// A loaded hook's description of itself. A program that finds the description in a process, such as another
+    /// version of memhook-rs, learns the function behind each of the hook's wrappers. It is found by its magic number
+    /// and its own address in the hook's data.
     apart HookDescription {
         /// Magic number: [`DESCRIPTION_MAGIC`].
         magic: [u64; 2],
@@ -22,7 +22,7 @@ shared_struct! {
         functions: u32,
         /// Number of wrappers of a function, each with an original of its own.
         variants: u32,
-        /// Number of tables of wrappers, without the emitting ones: a reader of version 1 accepts at most two.
+        /// Number of tables of wrappers, not counting the emitting ones: a reader of version 1 accepts at most two.
         tables: u32,
         /// Address (avma) of the wrappers, `u64[functions][variants]`.
         wrappers: u64,
@@ -42,21 +42,22 @@ shared_struct! {
 /// Offset in the gate of a u32, one of [`gate_birth`].
 pub const GATE_BIRTH_OFFSET: u64 = 16;
 
-/// Progress of a fork child towards being traced from its birth; in the gate, so each child begins with the first.
+/// Progress of a forked child towards being traced from its birth. It is in the gate, so each child begins with the
+/// first value.
 pub mod gate_birth {
     /// It has called no hooked function yet.
     pub const UNDECIDED: u32 = 0;
     /// It is claiming a region.
     pub const UNDER_WAY: u32 = 1;
-    /// It records into a region of its own, or an attacher has given it one.
+    /// It records to its own region, or an attacher has given it one.
     pub const DONE: u32 = 2;
     /// It has found no region.
     pub const DECLINED: u32 = 3;
 }
 
-/// Offset, from the gate, of `u64[MOST_SPARES]`: addresses (avma) of mapped regions that fork children may claim; a 0
-/// ends the list. It is in private memory after the page that a fork wipes: a child has the list of the moment of its
-/// fork, and so only regions that are mapped in it.
+/// Offset, from the gate, of `u64[MOST_SPARES]`: addresses (avma) of mapped regions that forked children may claim; a 0
+/// ends the list. The list is in private memory after the page that a fork wipes, so a child has the list of the moment
+/// of its fork, with only regions that are mapped in it.
 pub const SPARES_BEHIND_GATE: u64 = 4096;
 /// Most regions in that list.
 pub const MOST_SPARES: usize = 64;
@@ -77,17 +78,17 @@ shared_struct! {
     }
 }
 
-/// Value for the loader's count, in `memhook_exchange`, that accepts any.
+/// Value for the loader's count in `memhook_exchange` that accepts any count.
 pub const ANY_LOADER_COUNT: u64 = u64::MAX;
 
 /// Results of the hook's entry points other than counts.
 pub mod hook_error {
     /// The region is not of this version.
     pub const NOT_OUR_REGION: i64 = -1;
-    /// The gate page cannot be kept from fork children, so that tracing would not be safe.
+    /// A forked child could inherit the gate page's contents, so that tracing would not be safe.
     pub const NO_WIPE_ON_FORK: i64 = -2;
-    /// Modules were unloaded since the attacher's look: nothing was exchanged.
+    /// Modules were unloaded since the attacher read the list: nothing was exchanged.
     pub const STALE: i64 = -3;
-    /// The loader could not be kept still: nothing was exchanged.
+    /// The loader did not keep still: nothing was exchanged.
     pub const NO_LOADER: i64 = -4;
 }

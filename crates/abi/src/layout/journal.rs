@@ -5,16 +5,16 @@ use std::sync::atomic::AtomicU32;
 
 /// Values of the states at [`super::SLOT_STATES_OFFSET`], a u32 for each entry of the journal, written by the hook.
 pub mod slot_state {
-    /// Entry not in use, or its module is gone.
+    /// The entry is not in use, or its module is gone.
     pub const UNUSED: u32 = 0;
     /// The hook must patch it.
     pub const PENDING: u32 = 1;
-    /// The hook is about to write, or has written, our value. Set before the write, so that
-    /// recovery after a crash of the attacher knows every slot that may hold it.
+    /// The hook is about to write, or has written, our value. The state is set before the write, so that recovery after
+    /// a crash of the attacher knows every slot that may hold the value.
     pub const PATCHED: u32 = 2;
-    /// It held another value than expected, and was left alone.
+    /// The slot held another value than expected, and was left alone.
     pub const CHANGED: u32 = 3;
-    /// The original is back.
+    /// The slot has its original value again.
     pub const RESTORED: u32 = 4;
     /// The page could not be made writable.
     pub const REFUSED: u32 = 5;
@@ -33,15 +33,15 @@ shared_struct! {
         function: u32,
         /// Variant of the original.
         variant: u32,
-        /// Not 0: the hook must patch it, unless its state shows that this is done.
+        /// Not 0: the hook must patch the slot, unless its state shows that this is done.
         is_wanted: AtomicU32,
         /// PROT_* bits to restore after patching.
         protection: u32,
         /// Value of the slot before patching: `original`, or the PLT stub of a slot that lazy binding has not resolved
         /// yet.
         expected: Address,
-        /// Not 0: the slot's module was loaded with the program and is never unloaded, so no action of the loader makes
-        /// this entry out of date.
+        /// Not 0: the slot's module was loaded with the program and is never unloaded, so the loader cannot make this
+        /// entry out of date.
         is_permanent: u64,
     }
 }
@@ -51,7 +51,7 @@ shared_struct! {
     guide ModuleEntry {
         /// First byte (avma).
         start: Address,
-        /// Past the last byte (avma).
+        /// Address after the last byte (avma).
         end: Address,
         /// Address of a `ret` instruction inside, or 0.
         ret_gadget: Address,
@@ -61,7 +61,8 @@ shared_struct! {
         first_row: u32,
         /// Number of unwind rows.
         row_count: u32,
-        /// Not 0: code without rows keeps frame pointers, because a compiler at run time made it, or made for it.
+        /// Not 0: code without rows keeps frame pointers, because a run-time compiler has generated it, or it serves
+        /// such code.
         keeps_frame_pointers: u32,
         /// Not 0: it is never unloaded.
         is_permanent: u32,

@@ -1,4 +1,4 @@
-//! Sizes and offsets of everything in the region.
+//! Sizes and offsets of all parts of the region.
 
 use super::{
     AccessRecord, Control, MARKS, MarkEntry, ModuleEntry, PYTHON_CACHE_ENTRIES,
@@ -26,28 +26,28 @@ pub const INDEX_ENTRIES: usize = 1 << 20;
 pub const ARENA_BYTES: usize = 1 << 28;
 /// Bytes of an arena granule; a stack id is a granule number.
 pub const GRANULE_BYTES: usize = 16;
-/// Most frames of a stack.
+/// Limit of the frames of a stack.
 pub const MAX_DEPTH: usize = 128;
-/// Number of rings, and so of threads traced at one time.
+/// Number of rings, which limits the number of threads traced at one time.
 pub const MAX_RINGS: usize = 1_024;
 /// Bytes of a ring before its events: header and scratch memory of the unwinder. Untouched pages cost nothing.
 pub const RING_PREFIX_BYTES: usize = PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTHON_CHAIN_BYTES;
 /// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one page of a stack
 /// that is read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 1_024;
-/// Offset of the guides: the words by which remembered backtraces with the same begin differ.
+/// Offset of the guides: words by which remembered backtraces with the same begin are distinguished.
 pub const MEMO_GUIDES_OFFSET: usize = 8_192;
 /// Guides of a ring.
 pub const MEMO_GUIDES: usize = 256;
-/// Bytes of one.
+/// Bytes of one guide.
 pub const MEMO_GUIDE_BYTES: usize = 8;
-/// Offset of the PC cache in a ring: PC and rule, on the page of the guides as long as it is small.
+/// Offset of the PC cache in a ring: PC and rule. While the cache is small, it is on the page of the guides.
 pub const PC_CACHE_OFFSET: usize = MEMO_GUIDES_OFFSET + MEMO_GUIDES * MEMO_GUIDE_BYTES;
 /// Entries of the PC cache at its largest, a power of two.
 pub const PC_CACHE_ENTRIES: usize = 2_048;
 /// Entries of a ring's initial PC cache: the rest of one page.
 pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTES) / 16;
-/// Offset of the backtraces remembered by a ring's thread; they can take the rest up to
+/// Offset of the backtraces that a ring's thread remembers; they can take the memory up to
 /// [`PYTHON_CHAINS_OFFSET`](super::PYTHON_CHAINS_OFFSET).
 pub const MEMO_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
 /// Initial bytes of remembered backtraces of a ring.
@@ -56,7 +56,7 @@ pub const MEMO_FIRST_BYTES: usize = 8_192;
 pub const LEAST_RING_BYTES: usize = 4_096;
 /// Initial entries of the stack index, a power of two.
 pub const INDEX_FIRST_ENTRIES: usize = 4_096;
-/// Factor by which rings and the stack index grow at a time.
+/// Factor by which rings and the stack index grow in a step.
 pub const GROWTH: usize = 4;
 /// Bytes of a remembered backtrace before its checked words.
 pub const MEMO_HEADER_BYTES: usize = 32;
@@ -66,29 +66,31 @@ pub const MEMO_BLOCK_BYTES: usize = 40;
 pub const FILTER_PAGES: usize = 1 << 20;
 /// First mark in such a byte: the page may have recorded blocks that are in the table.
 pub const FIRST_ENTERED_MARK: u8 = 1;
-/// That and the next bit.
+/// Both marks of that kind: the bit above and the next one.
 pub const ENTERED_MARKS: u8 = 3;
-/// First mark of pages that may have recorded blocks outside of the table.
+/// First mark of pages that may have recorded blocks outside the table.
 pub const FIRST_UNSURE_MARK: u8 = 4;
-/// That and the next bit.
+/// Both marks of that kind: the bit above and the next one.
 pub const UNSURE_MARKS: u8 = 12;
-/// Words of the table of recorded live blocks, a power of two. A word is for 256 bytes of addresses: bits 0 to 31 mark
-/// the eight bytes with which recorded blocks begin, bits 32 to 63 identify the 256 bytes: bit 8 of the address, and
-/// above it those from bit 17 on. 0 for none. The word's number, or the one that differs in the last bit, is bits 8 to
-/// 27 of the address, exclusive-or bits 40 to 59 of `(address >> 28) *` [`FILTER_HASH`]; modulo the words in use, at
-/// least 512.
+/// Words of the table of recorded live blocks, a power of two. A word covers 256 bytes of addresses. Bits 0 to 31 mark
+/// the groups of eight bytes at which recorded blocks begin. Bits 32 to 63 identify the 256 bytes: bit 8 of the
+/// address, and above it the bits from bit 17 on. 0: none. The index of the word, or of the alternative word that
+/// differs in the last bit, is bits 8 to 27 of the address, exclusive-or bits 40 to 59 of `(address >> 28) *`
+/// [`FILTER_HASH`], modulo the number of used words, which is at least 512.
 pub const FILTER_WORDS: usize = 1 << 20;
-/// Fewest words of the table in use: with fewer, a word has no room for the address bits that its index does not give.
+/// Smallest number of used words of the table: with fewer, a word has no room for the address bits that its index does
+/// not contain.
 pub const LEAST_FILTER_WORDS: usize = 512;
 /// Multiplier that spreads distant addresses (Fibonacci hashing; Knuth, The Art of Computer Programming, volume 3,
 /// section 6.4).
 pub const FILTER_HASH: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Entries of the table of blocks that were not recorded because a ring was nearly full, a power of two. It takes the
-/// place of the table of recorded ones, which is never needed at the same time.
+/// place of the table of recorded blocks, because only one of the two is ever needed.
 pub const PASSED_BLOCKS: usize = FILTER_WORDS;
-/// Quantiles of the exponential distribution from which sampling intervals are drawn; one more entry closes the last.
+/// Quantiles of the exponential distribution from which sampling intervals are drawn; one more entry closes the last
+/// interval.
 pub const SAMPLE_QUANTILES: usize = 1 << 12;
-/// Records of accesses: live blocks whose reads and writes can be counted at a time.
+/// Records of accesses: limit of the live blocks whose reads and writes can be counted at a time.
 pub const ACCESS_RECORDS: usize = 1 << 20;
 /// Unwind rows of all modules together.
 pub const MAX_ROWS: usize = 1 << 24;
@@ -107,13 +109,14 @@ pub const MODULES_OFFSET: usize = SLOTS_OFFSET + MAX_SLOTS * size_of::<SlotEntry
 pub const SAMPLE_OFFSET: usize = MODULES_OFFSET + 2 * MAX_MODULES * size_of::<ModuleEntry>();
 /// Offset of the [`StackBounds`].
 pub const BOUNDS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
-/// Low bits of a ring's offset in the region on which its [`StackBounds`] do not depend.
+/// Low bits of a ring's offset in the region that do not select its [`StackBounds`].
 pub const BOUNDS_SHIFT: u32 = 18;
 /// Bytes of the [`StackBounds`] of the largest region.
 const BOUNDS_BYTES: usize = 1 << 24;
 /// Most bytes of one ring's events.
 pub const MOST_RING_BYTES: usize = 64 << 20;
-/// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]). Everything from here on is only needed to unwind.
+/// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]). All data from here on is needed only for
+/// unwinding.
 pub const RULES_OFFSET: usize = BOUNDS_OFFSET + BOUNDS_BYTES;
 /// Offset of the rows' code offsets (u32, relative to the module's base, ascending in a module).
 pub const ROW_OFFSETS_OFFSET: usize = RULES_OFFSET + MAX_RULES * 8;
@@ -122,7 +125,7 @@ pub const ROW_RULES_OFFSET: usize = ROW_OFFSETS_OFFSET + MAX_ROWS * 4;
 /// Bytes of the guide.
 pub const GUIDE_BYTES: usize = ROW_RULES_OFFSET + MAX_ROWS * 2;
 
-// The report: from the hook to the attacher; relatives of the target may be able to write it.
+// The report: from the hook to the attacher; descendants of the target may be able to write it.
 
 /// Offset of the [`Tally`].
 pub const TALLY_OFFSET: usize = GUIDE_BYTES;
@@ -137,7 +140,7 @@ pub const INDEX_OFFSET: usize = SEQUENCE_OFFSET + SEQUENCE_WORDS * 4;
 /// Offset of the stack arena.
 pub const ARENA_OFFSET: usize = INDEX_OFFSET + INDEX_ENTRIES * 8;
 /// Offset of the live filter: a byte for each page, by the address modulo [`FILTER_PAGES`], 0 while no recorded block
-/// is live there. Like the table, it is only in use with [`flags::LIVE_FILTER`].
+/// is live there. Like the table, it is used only with [`flags::LIVE_FILTER`].
 pub const FILTER_OFFSET: usize = ARENA_OFFSET + ARENA_BYTES;
 /// Offset of the table of recorded live blocks.
 pub const FILTER_TABLE_OFFSET: usize = FILTER_OFFSET + FILTER_PAGES;
@@ -149,12 +152,12 @@ pub const ACCESS_OFFSET: usize = WINDOWS_OFFSET + 16_384;
 /// Offset of the first ring.
 pub const RINGS_OFFSET: usize = ACCESS_OFFSET + ACCESS_RECORDS * size_of::<AccessRecord>();
 
-/// Bytes of one ring with everything that belongs to it.
+/// Returns the bytes of one ring, including its prefix.
 pub const fn ring_stride(ring_bytes: usize) -> usize {
     RING_PREFIX_BYTES + ring_bytes
 }
 
-/// Bytes of a region with rings of `ring_bytes` (a power of two, at least 4096).
+/// Returns the bytes of a region with rings of `ring_bytes` (a power of two, at least 4096).
 pub const fn region_bytes(ring_bytes: usize) -> usize {
     RINGS_OFFSET + MAX_RINGS * ring_stride(ring_bytes)
 }
@@ -164,7 +167,7 @@ const _: () = assert!(PYTHON_OFFSET + size_of::<PythonLayout>() <= SLOTS_OFFSET)
 const _: () = assert!(size_of::<Tally>() <= MARKS_OFFSET - TALLY_OFFSET);
 const _: () = assert!(MARKS_OFFSET + MARKS * size_of::<MarkEntry>() <= SLOT_STATES_OFFSET);
 const _: () = assert!(GUIDE_BYTES.is_multiple_of(4096) && BOUNDS_OFFSET.is_multiple_of(4096));
-// Each ring has bounds of its own, and those of the last one are in the guide.
+// Each ring has its own bounds, and those of the last ring are still in the guide.
 const _: () = assert!(ring_stride(LEAST_RING_BYTES) >= 1 << BOUNDS_SHIFT);
 const _: () = assert!(
     BOUNDS_OFFSET + (region_bytes(MOST_RING_BYTES) >> BOUNDS_SHIFT) * size_of::<StackBounds>()

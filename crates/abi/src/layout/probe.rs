@@ -5,21 +5,21 @@ use std::sync::atomic::AtomicU64;
 
 /// Arguments of a function that can be examined: those in registers (System V psABI for x86-64, "Parameter Passing").
 pub const PROBE_ARGUMENTS: usize = 6;
-/// Classes of the values of an argument: one for each number of bits, of negative values and of the others.
+/// Classes of the values of an argument: one for each number of bits, separately for negative values and others.
 pub const VALUE_CLASSES: usize = 128;
-/// Words of a table of values before its classes: the highest value and the lowest one.
+/// Words before the classes of a table of values: the highest value and the lowest one.
 pub const VALUE_BOUNDS: usize = 2;
-/// Values of an argument that a thread counts one by one.
+/// Limit of the distinct values of an argument that a thread counts.
 pub const VALUE_PLACES: usize = 256;
 /// Bytes of a table of values: bounds, classes, and places of two words (a value, and its count).
 pub const VALUE_TABLE_BYTES: usize =
     ((VALUE_BOUNDS + VALUE_CLASSES + 2 * VALUE_PLACES) * 8).next_multiple_of(64);
-/// Call stacks that a thread counts one by one, by function: places of two words (the number of the probe + 1 and the
-/// id of the stack, and their count).
+/// Places for distinct call stacks that a thread counts, by function. A place has two words: the number of the probe +
+/// 1 with the id of the stack, and their count.
 pub const STACK_PLACES: usize = 1 << 14;
 
 shared_struct! {
-    /// Settings for the code, written by the attacher before a pad leads to it.
+    /// Settings for the code that pads call. The attacher writes them before a pad leads to the code.
     apart ProbeConfig {
         /// Address of the region with unwind tables and call stacks; 0 if no stacks are wanted.
         region: u64,
@@ -37,7 +37,7 @@ shared_struct! {
         arguments: u64,
         /// Number of examined arguments.
         argument_count: u64,
-        /// Place of the tid, in bytes from the thread pointer.
+        /// Offset of the tid from the thread pointer, in bytes.
         tid_offset: u64,
         /// Frames to collect.
         depth: u64,
@@ -51,11 +51,11 @@ shared_struct! {
         busy: AtomicU64,
         /// Thread of the following fields.
         tid: AtomicU64,
-        /// Not 0: it has the ring with the block's number, for its remembered backtraces.
+        /// Not 0: the thread uses the ring with the block's number for its remembered backtraces.
         ring: AtomicU64,
         /// Its stack pointer at the first call.
         first_sp: AtomicU64,
-        /// Makes whole cache lines.
+        /// Fills up the cache lines.
         rest: [u64; 4],
     }
 }

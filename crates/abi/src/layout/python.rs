@@ -6,11 +6,11 @@ use super::shared_struct::shared_struct;
 pub mod python_state {
     /// The hook does not search for Python frames.
     pub const OFF: u32 = 0;
-    /// The layout is known only from the interpreter's version: every word is read through the kernel, which
-    /// answers EFAULT where a load would fault.
+    /// The layout is known only from the interpreter's version: every word is read through the kernel, which returns
+    /// EFAULT where a load would fault.
     pub const CAREFUL: u32 = 1;
-    /// The attacher has found the frames of this interpreter with the layout: a thread that holds the interpreter's
-    /// lock reads them itself, like the interpreter.
+    /// The attacher has verified the layout on frames of this interpreter: a thread that holds the interpreter's lock
+    /// reads them directly, like the interpreter.
     pub const DIRECT: u32 = 2;
 }
 
@@ -18,7 +18,8 @@ pub mod python_state {
 pub mod python_lines {
     /// `co_lnotab` of 3.8 and 3.9: pairs of an address increment and a signed line increment.
     pub const INCREMENTS: u32 = 0;
-    /// `co_linetable` of 3.10: the same, except that a line applies to the addresses before its end (PEP 626).
+    /// `co_linetable` of 3.10: like the table above, except that a line applies to the addresses before its end (PEP
+    /// 626).
     pub const RANGES: u32 = 1;
     /// `co_linetable` since 3.11: entries with columns (Objects/locations.md).
     pub const LOCATIONS: u32 = 2;
@@ -36,31 +37,31 @@ pub mod python_instruction {
 
 /// Values of [`PythonLayout::entry_kind`].
 pub mod python_entry {
-    /// Each frame has an evaluation call of its own.
+    /// Each frame has its own evaluation call.
     pub const EVERY: u32 = 0;
-    /// A nonzero byte at [`PythonLayout::frame_entry`](super::PythonLayout) marks a frame with one.
+    /// A nonzero byte at [`PythonLayout::frame_entry`](super::PythonLayout) marks a frame with its own evaluation call.
     pub const MARKED: u32 = 1;
-    /// A byte of at least 3 there marks a frame that is not a function's, but separates two calls of the evaluation
+    /// A byte of at least 3 there marks a frame that belongs to no function and separates two calls of the evaluation
     /// function.
     pub const BETWEEN: u32 = 2;
 }
 
 /// Value of a missing offset.
 pub const NO_OFFSET: u32 = u32::MAX;
-/// Upper bound for the bytes of a frame that the hook reads.
+/// Limit of the bytes of a frame that the hook reads.
 pub const PYTHON_FRAME_BYTES: usize = 128;
-/// Most bytes of a code object that the hook reads.
+/// Limit of the bytes of a code object that the hook reads.
 pub const PYTHON_CODE_BYTES: usize = 256;
-/// Keys of thread-specific data that are in the TCB itself.
+/// Number of keys of thread-specific data that are in the TCB itself.
 pub const PYTHON_KEYS: u32 = 32;
 
-/// Bit in an interned backtrace: this frame is a Python function, whose location is the rest.
+/// Bit of a frame in an interned backtrace: the frame is a Python function, and the other bits are its location.
 pub const PYTHON_FRAME: u64 = 1 << 63;
 /// Bit of the outermost Python frame of one call of the evaluation function.
 pub const PYTHON_LAST: u64 = 1 << 32;
-/// Bits in an interned backtrace: it belongs to the native one whose id is the rest.
+/// Bits in an interned backtrace: it belongs to the native backtrace whose id is in the other bits.
 pub const PYTHON_NATIVE: u64 = 3 << 62;
-/// Value in place of the function id, in the entry of a location.
+/// Value in place of the function id in an entry that is a location.
 pub const PYTHON_LOCATION: u8 = 255;
 /// Most bytes of a function's name.
 pub const PYTHON_NAME_BYTES: usize = 240;
@@ -68,14 +69,14 @@ pub const PYTHON_NAME_BYTES: usize = 240;
 pub const PYTHON_FILE_BYTES: usize = 700;
 /// Offset of the locations that a ring's thread has seen, 64 bytes each.
 pub const PYTHON_CACHE_OFFSET: usize = 45_056;
-/// Number of them, a power of two.
+/// Number of these locations, a power of two.
 pub const PYTHON_CACHE_ENTRIES: usize = 256;
-/// Offset of a ring's cache of whole chains of Python frames with their backtraces. Used only by a thread with
-/// large caches in a process with an interpreter.
+/// Offset of a ring's cache of whole chains of Python frames with their backtraces. Only a thread with large caches in
+/// a process with an interpreter uses it.
 pub const PYTHON_CHAINS_OFFSET: usize = 1 << 18;
-/// Number of them, a power of two.
+/// Number of these chains, a power of two.
 pub const PYTHON_CHAINS: usize = 64;
-/// Bytes of one.
+/// Bytes of one chain.
 pub const PYTHON_CHAIN_BYTES: usize = 1_024;
 shared_struct! {
     /// The hook's facts about the interpreter. Addresses are avma, offsets in bytes.
@@ -89,10 +90,10 @@ shared_struct! {
         key: u64,
         /// Address of the word that points to the newest interpreter.
         interpreters: u64,
-        /// Address of the word that points to the main interpreter. If there are others, a thread's key names only
-        /// one of its states.
+        /// Address of the word that points to the main interpreter. If there are other interpreters, a thread's key
+        /// leads to only one of the thread's states.
         main_interpreter: u64,
-        /// Address of the word that points to the state which has, or had last, the interpreter's lock; 0 if
+        /// Address of the word that points to the thread state which has, or had last, the interpreter's lock; 0 if
         /// unknown.
         holder: u64,
         /// Address of an int that is 1 while a thread has the lock; 0 if the holder's word is 0 otherwise.
@@ -139,7 +140,7 @@ shared_struct! {
         text_ascii: u32,
         /// In any other text: the characters.
         text_other: u32,
-        /// In a code object: its unique number, an unsigned int; or [`NO_OFFSET`]. 0 if it has none.
+        /// In a code object: its unique number, an unsigned int, or 0 if it has none; or [`NO_OFFSET`].
         code_version: u32,
         /// Unused.
         unused: u32,

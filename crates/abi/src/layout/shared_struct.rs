@@ -1,11 +1,11 @@
 //! Structures that both sides share.
 
-/// Part of the region, or other place, of a structure.
+/// Location of a structure: a part of the region, or elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// From the attacher to the hook. Only the attacher can write it.
     Guide,
-    /// From the hook to the attacher: numbers, which relatives of the target may write, too.
+    /// From the hook to the attacher: numbers, which descendants of the target may write too.
     Report,
     /// Not in the region.
     Apart,
@@ -23,7 +23,7 @@ pub struct Field {
     pub docs: &'static str,
 }
 
-/// An address in the target (avma), which the hook calls, reads or writes. Not for a report.
+/// Address in the target (avma) that the hook calls, reads or writes. A report must not contain one.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address(pub u64);
@@ -55,7 +55,7 @@ macro_rules! shared_struct {
     };
 }
 
-/// Returns the part; for a report, a field that is not a number does not compile.
+/// Returns the part. In a report, a field that is not a number does not compile.
 macro_rules! shared_part {
     (guide $($ty:ty)*) => { $crate::Part::Guide };
     (apart $($ty:ty)*) => { $crate::Part::Apart };

@@ -1,4 +1,4 @@
-//! The choice of the client that makes room for another.
+//! Choice of the client that makes room for another.
 
 use super::{Client, HttpServer, MOST_SILENT, MOST_SILENT_OF_ONE};
 use std::io::{ErrorKind, Result};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A connection whose request is incomplete.
+/// Connection whose request is incomplete.
 pub(super) struct Silent {
     pub(super) client: Client,
     /// Deadline of its request.
@@ -15,7 +15,7 @@ pub(super) struct Silent {
 }
 
 impl Silent {
-    /// Adds one to a list, oldest first, in the place of another if necessary.
+    /// Adds a connection to a list, which is sorted oldest first, in place of another if necessary.
     pub(super) fn enter(list: &mut Vec<Silent>, client: Client, until: Instant) {
         let addresses = list.iter().map(|one| one.client.address);
         if let Some(at) = yields(addresses, client.address, (MOST_SILENT, MOST_SILENT_OF_ONE)) {
@@ -30,14 +30,14 @@ impl Silent {
 pub(super) struct Places {
     taken: Mutex<Vec<Answered>>,
     last: AtomicU64,
-    /// Threads that make answers, including those for clients that were turned away.
+    /// Number of threads that make answers, including those for clients that were turned away.
     threads: AtomicUsize,
 }
 
 struct Answered {
     number: u64,
     address: IpAddr,
-    /// The connection, to end it from outside.
+    /// Connection, to end it from outside.
     stream: TcpStream,
 }
 
@@ -46,8 +46,8 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts a client, in the place of another if necessary, which is turned away. Accepts none while so many answers
-    /// are pending that their makers must hang.
+    /// Accepts a client, in place of another if necessary, which is turned away. Accepts none if so many answers are
+    /// pending that their makers must be hanging.
     pub(super) fn enter(self: &Arc<Places>, client: &Client, server: &HttpServer) -> Result<Place> {
         let (stream, address) = (client.stream.try_clone()?, client.address);
         if self.threads.load(Relaxed) >= 2 * server.most_clients {
@@ -74,7 +74,7 @@ impl Places {
     }
 }
 
-/// The place of a client, held until it is dropped.
+/// Place of a client, held until it is dropped.
 pub(super) struct Place {
     places: Arc<Places>,
     number: u64,
@@ -87,8 +87,8 @@ impl Drop for Place {
     }
 }
 
-/// Returns the client that must make room for a new one, if any: the oldest of its own address if that is at its limit,
-/// or else of the address with the most. `most`: limits in all, and for one address.
+/// Returns the client that must make room for a new one, if any: the oldest of the new client's address if that is at
+/// its limit, otherwise of the address with the most. `most`: limits in total, and for one address.
 fn yields(
     addresses: impl Iterator<Item = IpAddr>,
     new: IpAddr,
@@ -104,7 +104,7 @@ fn yields(
     if networks.len() < most.0 {
         return None;
     }
-    // Of several with equal numbers, the one that was there first.
+    // If several have equal numbers, the one that came first.
     networks
         .iter()
         .rev()

@@ -1,9 +1,9 @@
-//! The examined part of a request, which httparse parses.
+//! Examined part of a request, which httparse parses.
 
 use super::Parsed;
 use crate::asks_for_us;
 
-/// Longest request that is read, including headers; no browser sends a longer one.
+/// Longest request that is read, including headers; browsers send shorter ones.
 pub(super) const MOST_BYTES: usize = 64 << 10;
 const MOST_HEADERS: usize = 64;
 
@@ -12,13 +12,12 @@ pub struct Request {
     pub(super) method: String,
     /// Path without a query.
     pub path: String,
-    /// Hosts that the client means to ask. A client that names none is not a
-    /// browser.
+    /// Hosts that the client asks for. A client that names none is not a browser.
     hosts: Vec<String>,
 }
 
 impl Request {
-    /// Returns true if the client means to ask a server with these names.
+    /// Returns true if the client asks for a server with these names.
     pub(crate) fn is_for(&self, names: &[String]) -> bool {
         let is_own = |host: &String| asks_for_us(host, names.iter().map(String::as_str));
         self.hosts.len() <= 1 && self.hosts.iter().all(is_own)

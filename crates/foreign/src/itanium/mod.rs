@@ -1,7 +1,7 @@
 //! C++ names by the Itanium ABI, in the spelling of c++filt.
 //!
-//! A parser makes a tree ([`Node`]), which holds repeated parts once, and a printer writes it. References back
-//! may double a name again and again, so the printer writes within bounds.
+//! A parser makes a tree ([`Node`]), which holds repeated parts once, and a printer writes it. References back may
+//! double a name repeatedly, so the printer's output is bounded.
 
 mod operators;
 mod parse;
@@ -25,14 +25,14 @@ pub(crate) fn demangle(symbol: &str, style: Style, out: Bounded) -> Option<Strin
 /// Place of a node in the tree.
 type Id = usize;
 
-/// A part of a name.
+/// Part of a name.
 #[derive(Debug)]
 enum Node<'a> {
     Text(&'a str),
     Owned(String),
-    /// An abbreviation of the standard library: its short spelling, its full name, and its last part.
+    /// Abbreviation of the standard library: its short spelling, its full name, and its last part.
     Standard(&'static str, &'static str, &'static str),
-    /// The full name of a `Standard`, which its constructors show.
+    /// Full name of a `Standard`, which its constructors show.
     InFull(Id),
     Nested(Id, Id),
     Tagged(Id, &'a str),
@@ -40,10 +40,10 @@ enum Node<'a> {
     Arguments(Vec<Id>),
     /// Several arguments for one parameter.
     Pack(Vec<Id>),
-    /// The parameter for such a pack: the argument that is being expanded.
+    /// Parameter for such a pack: the argument that is being expanded.
     OfPack(Vec<Id>),
     Expansion(Id),
-    /// A parameter whose argument comes later in the name.
+    /// Parameter whose argument comes later in the name.
     Forward(usize, Option<Id>),
     Constructor(Id),
     Destructor(Id),
@@ -77,7 +77,7 @@ enum Node<'a> {
     Literal(Id, &'a str),
     Integer(&'static str, &'a str),
     Float(Id, &'a str),
-    /// Text before, the expressions separated by commas, text after.
+    /// Text before, expressions separated by commas, text after.
     List(String, Vec<Id>, &'static str),
     Prefix(String, Id),
     Postfix(Id, &'static str),
@@ -85,7 +85,7 @@ enum Node<'a> {
     Member(Id, &'static str, Id),
     Conditional(Id, Id, Id),
     Subscript(Id, Id),
-    /// A type or a function, and its arguments.
+    /// Type or function, and its arguments.
     Call(Id, Vec<Id>),
     Cast(&'static str, Id, Id),
     Parts(Vec<Id>),

@@ -12,7 +12,7 @@ pub(super) enum Form {
     Index,
     Call,
     Conditional,
-    /// It has a rule of its own in expressions.
+    /// It has a separate rule in expressions.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! The parser: its position in the symbol, and its results so far. The parts of the grammar are beside it.
+//! The parser: its position in the symbol, and its results so far. The parts of the grammar are in submodules.
 
 mod expressions;
 mod names;
@@ -7,14 +7,14 @@ mod types;
 
 use super::{Id, Node, Qualifiers};
 
-/// Deepest nesting of parts: no program has deeper names.
+/// Limit of the nesting of parts; no program has deeper names.
 const MOST_DEPTH: usize = 300;
-/// Most nodes of a tree.
+/// Limit of the nodes of a tree.
 const MOST_NODES: usize = 1 << 16;
 
 /// Returns the tree of a symbol, and its root.
 pub(super) fn parse(symbol: &str) -> Option<(Vec<Node<'_>>, Id)> {
-    // The two kinds of compilers differ in `sr`, and only the following parts show which it is.
+    // The two kinds of compilers differ in `sr`, and only the following parts show which one it is.
     parse_as(symbol, false).or_else(|| parse_as(symbol, true))
 }
 
@@ -57,7 +57,7 @@ struct Parser<'a> {
     depth: usize,
 }
 
-/// Facts about its name that an encoding needs.
+/// Facts about a name that an encoding needs.
 #[derive(Default)]
 struct NameState {
     has_no_result: bool,
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
         self.while_is(|b| b.is_ascii_digit())
     }
 
-    /// Reads an optional number and `_`: 0 without a number, else one more than it.
+    /// Reads an optional number and `_`: 0 without a number, otherwise the number plus one.
     fn counted(&mut self) -> Option<usize> {
         let digits = self.digits();
         self.must("_")?;

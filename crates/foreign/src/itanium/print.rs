@@ -1,9 +1,9 @@
-//! The printer.
+//! Printer of the tree.
 
 use super::{Bounded, Id, Node, Qualifiers, Style};
 use std::fmt::Write;
 
-/// Deepest nesting of parts, including repeated ones.
+/// Limit of the nesting of parts, including repeated ones.
 const MOST_DEPTH: usize = 600;
 
 pub(super) fn print(tree: &[Node<'_>], root: Id, style: Style, out: Bounded) -> Option<String> {
@@ -23,11 +23,10 @@ struct Printer<'t, 'a> {
     tree: &'t [Node<'a>],
     style: Style,
     out: Bounded,
-    /// In an expansion that has met a pack: the number of the argument, and the number of all.
+    /// In an expansion that contains a pack: the number of the argument, and the number of all arguments.
     expanded: Option<Option<(usize, usize)>>,
     depth: usize,
-    /// True in a function with something local to it, or in a template argument, where return types
-    /// are left out.
+    /// True in a function with a local entity, or in a template argument, where return types are omitted.
     is_inside: bool,
 }
 
@@ -62,7 +61,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         id
     }
 
-    /// Returns whether this is an array or a function type, perhaps with qualifiers.
+    /// Returns two flags for an array and a function type, which may have qualifiers.
     fn is_compound(&mut self, id: Id) -> (bool, bool) {
         let mut id = self.resolved(id);
         for _ in 0..MOST_DEPTH {

@@ -1,4 +1,4 @@
-//! Parts that depend on the processor: registers, and where a signal saves them.
+//! Code that depends on the processor: registers, and where a signal saves them.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;

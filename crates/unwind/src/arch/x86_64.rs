@@ -12,9 +12,8 @@ pub(crate) const REGISTERS: usize = 17;
 /// Offset of the return address that a `call` pushes, from the CFA.
 pub(crate) const RETURN_ADDRESS_FROM_CFA: i64 = -8;
 
-/// Offset of the interrupted registers from the stack pointer of the signal trampoline. There is a `struct
-/// ucontext`, whose `gregs` begin at byte 40 (asm/sigcontext.h) with r8 to r15, rdi, rsi, rbp, rbx, rdx, rax,
-/// rcx, rsp and rip.
+/// Offset of the interrupted registers from the stack pointer of the signal trampoline. It is in a `struct ucontext`,
+/// whose `gregs` begin at byte 40 (asm/sigcontext.h) with r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp and rip.
 pub(crate) const SIGNAL_RBP: u64 = 40 + 10 * 8;
 pub(crate) const SIGNAL_RSP: u64 = 40 + 15 * 8;
 pub(crate) const SIGNAL_RIP: u64 = 40 + 16 * 8;
