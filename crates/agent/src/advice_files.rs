@@ -1,4 +1,4 @@
-//! The last advice on each process as a file in the directory of profiles.
+//! Files with the last advice on each process, in the directory of profiles.
 
 use crate::board::Identity;
 use crate::config::Files;
@@ -6,11 +6,12 @@ use memhook_foreign::OwnDirectory;
 use std::io::{ErrorKind, Result};
 use std::time::SystemTime;
 
-/// Prefix and suffix of their names, so that no other file is ever mistaken for one of ours.
+/// Prefix and suffix of the files' names, so that no other file is ever mistaken for one of ours.
 const BEGIN: &str = "memhook-";
 const END: &str = ".advice.json";
 
-/// Writes a document in place of the previous one, and removes the oldest others beyond the configured number.
+/// Writes a document in place of the previous one, and removes the oldest others beyond the
+/// configured number.
 pub fn write(files: &Files, identity: &Identity, document: &str) -> Result<()> {
     let own = OwnDirectory::make(&files.directory)?;
     let plain = |c: char| match c.is_ascii_alphanumeric() || c == '_' {
@@ -24,7 +25,7 @@ pub fn write(files: &Files, identity: &Identity, document: &str) -> Result<()> {
     remove_oldest(&own, is_ours, files.keep.max(1) as usize)
 }
 
-/// Removes the oldest files with names of ours, beyond the number to keep.
+/// Removes the oldest files with our names, beyond the number to keep.
 pub fn remove_oldest(
     own: &OwnDirectory,
     is_ours: impl Fn(&str) -> bool,
@@ -45,7 +46,7 @@ pub fn remove_oldest(
     let more = found.len().saturating_sub(keep);
     for (_, name) in found.into_iter().take(more) {
         match own.remove(&name) {
-            // The thread of another process was faster.
+            // The thread of another process has already removed the file.
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -81,7 +82,7 @@ mod tests {
                 let mode = std::fs::metadata(&path).expect("a file").permissions();
                 assert_eq!(mode.mode() & 0o777, 0o600);
             }
-            // File times are as coarse as a tick of the kernel.
+            // The resolution of file times is a tick of the kernel.
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         let entries = std::fs::read_dir(&directory).expect("a directory");

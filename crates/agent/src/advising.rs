@@ -1,4 +1,5 @@
-//! Advice on processes that are searched: each is occasionally traced for a minute, like by `advise`, and left again.
+//! Advice on processes that are searched. Each is occasionally traced for a minute, as `advise`
+//! does, and then left.
 
 use crate::advice_files;
 use crate::board::{Advised, Identity, Numbers};
@@ -28,15 +29,15 @@ use std::time::{Duration, Instant};
 
 /// Time for which a process is traced.
 const TRACED_FOR: Duration = Duration::from_secs(60);
-/// Share of its time that this may take, unless the rule sets one.
+/// Share of a process's time that an examination may take, unless the rule sets one.
 const OVERHEAD: f64 = 0.02;
-/// Frames of a call stack.
+/// Maximum number of frames of a call stack.
 const DEPTH: u32 = 64;
-/// Largest size of a recording, which is read and deleted at once.
+/// Maximum size of a recording, which is read and deleted immediately.
 const MOST_RECORDED: u64 = 64 << 20;
-/// Longest wait of an examination for the agent to be within its budget.
+/// Maximum time for which an examination waits until the agent is within its budget.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest wait for names.
+/// Maximum wait for names.
 const NAMES_FOR: Duration = Duration::from_secs(60);
 
 /// Reason for missing advice: a word for metrics, and a sentence.
@@ -49,12 +50,12 @@ pub struct Advising {
     told: BTreeSet<&'static str>,
     /// The answer that was logged last.
     told_answer: Option<Option<String>>,
-    /// The examination under way, in its stored form.
+    /// The running examination, in its stored form.
     begun: Option<Kept>,
 }
 
 impl Advising {
-    /// Creates it without any advice.
+    /// Creates the state of a process without advice.
     pub fn new(every: Duration) -> Advising {
         Advising {
             every,
@@ -69,7 +70,8 @@ impl Advising {
         hastened(self.every)
     }
 
-    /// Takes over the stored state of an earlier agent. Returns the time until the process may be examined again.
+    /// Takes over the stored state of an earlier agent. Returns the time until the process may be
+    /// examined again.
     pub fn resume(&self, searches: &Searches, numbers: &mut Numbers) -> Duration {
         let kept = searches.kept_advice();
         let kept = kept.and_then(|kept| kept.of(searches.identity().pid, searches.executable()));
@@ -84,7 +86,7 @@ impl Advising {
         self.every().saturating_sub(kept.examined.age())
     }
 
-    /// Examines the process. A refusal is not an error: the next attempt may succeed.
+    /// Examines the process. A refusal is not an error, because the next attempt may succeed.
     pub fn round(&mut self, searches: &Searches, numbers: &mut Numbers) -> Result<(), Ended> {
         let mut advised = numbers.advised.take().unwrap_or_default();
         advised.every = self.every;
@@ -134,7 +136,8 @@ impl Advising {
         if let Ok(Some(other)) = already_traced(pid) {
             return Ok(Err((reason(&other), chain(&other))));
         }
-        // Written before that: whatever happens to the examination or to the agent, the next one is not early.
+        // This is written before the examination, so that the next one is not early, whatever
+        // happens to this one or to the agent.
         self.begun = Kept::begins(pid, searches.executable());
         let kept = self.begun.clone().map(|begun| match &advised.last {
             Some(last) => begun.with(last),
@@ -191,7 +194,7 @@ impl Advising {
         }
     }
 
-    /// Stores the knowledge about the process for the next agent.
+    /// Stores the state of the process for the next agent.
     fn keep(&self, searches: &Searches, kept: Option<Kept>) {
         let (Some(to), Some(kept)) = (searches.kept_advice(), kept) else {
             return;
@@ -205,7 +208,7 @@ impl Advising {
 
     /// Logs the answer, if it differs from the last one.
     fn tell(&mut self, identity: &Identity, advice: &Advice) {
-        // The bytes in it change each time.
+        // The bytes in the answer change each time.
         let kind = advice.findings.first().map(|finding| kind(finding.kind));
         if self.told_answer.replace(kind.clone()) != Some(kind) {
             let answer = advice.answer.as_deref().unwrap_or("nothing to do");
@@ -296,7 +299,7 @@ fn reason(error: &AttachError) -> &'static str {
 /// The agent's view of a process under examination.
 struct Watched<'a> {
     searches: &'a Searches,
-    /// Turn in the queue: copies of two processes at a time would take too much memory.
+    /// Turn in the queue. Copies of two processes at the same time would take too much memory.
     turn: Option<MutexGuard<'a, ()>>,
     /// Time at which the wait for names began.
     names: OnceCell<Instant>,
@@ -304,7 +307,8 @@ struct Watched<'a> {
 }
 
 impl Attendant for Watched<'_> {
-    /// Leaving all targets at once would be too much: the supervisor does it, a few at a time.
+    /// Returns false. Leaving all targets at the same time would be too much, so the supervisor
+    /// leaves a few at a time.
     fn ends_by_signal(&self) -> bool {
         false
     }

@@ -1,7 +1,8 @@
-//! Evidence about a process whose memory is about to run out: a profile of that moment, and the end of the process.
+//! Evidence about a process whose memory is about to run out: a profile of that moment, and the end
+//! of the process.
 //!
-//! One thread watches each control group, however many processes are in it, and wakes only those that have something to
-//! do.
+//! One thread watches each control group, however many processes are in it, and wakes only those
+//! that have something to do.
 
 use crate::board::Link;
 use memhook_attach::{Alarm, Alarms, Condition, Crowd};
@@ -14,10 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Conditions under which the memory of a control group is about to run out: 90 % of its limit are in use, or its
-/// processes wait for memory for 150 ms of a second.
+/// Conditions under which the memory of a control group is about to run out: 90 % of its limit are
+/// in use, or its processes wait for memory for 150 ms of a second.
 const CONDITIONS: [&str; 2] = ["limit >= 90%", "psi >= 15%"];
-/// Time between two checks of a group. A container may fill its memory within a second.
+/// Time between two checks of a group. A container can fill its memory within a second.
 const ROUND: Duration = Duration::from_millis(20);
 
 /// The black boxes of all processes, and the thread that watches their groups.
@@ -124,7 +125,7 @@ impl Drop for BlackBoxes {
 
 impl Shared {
     fn run(&self) {
-        // Little time is left when it matters.
+        // When memory runs out, little time is left.
         memhook_inject::take_precedence();
         while !self.ends.load(Relaxed) {
             if self.look() {
@@ -138,7 +139,8 @@ impl Shared {
     /// Checks each group. Returns true if there are any.
     fn look(&self) -> bool {
         let mut groups = locked(&self.groups);
-        // Several groups may be in a full one: then the largest processes of all of them are alarmed.
+        // Several groups may be in a full one. The largest processes of all of them are then
+        // alarmed.
         let mut meant = BTreeMap::<(&str, Option<PathBuf>), (Alarm, Vec<Arc<Process>>)>::new();
         for group in groups.iter_mut() {
             if let Some(alarm) = group.alarms.check(&mut group.answered) {
@@ -150,7 +152,7 @@ impl Shared {
             let kills = group.alarms.kills();
             if kills > group.kills {
                 group.kills = kills;
-                // A quiet one would otherwise notice its own end only at its next turn.
+                // A quiet target would otherwise notice its own end only at its next turn.
                 group
                     .processes
                     .iter()
@@ -180,12 +182,13 @@ pub struct BlackBox {
     alarms: Arc<Alarms>,
     has_answered: bool,
     kills_before: Option<u64>,
-    /// Its wait status, if it could be read.
+    /// Wait status of the process, if it could be read.
     died: Option<i32>,
 }
 
 impl BlackBox {
-    /// Returns the alarm, if a profile has to be kept now. `is_gone`: the process has just ended.
+    /// Returns the alarm, if a profile has to be kept now. `is_gone` is true if the process has
+    /// just ended.
     pub fn look(&mut self, is_gone: bool) -> Option<Alarm> {
         let pid = self.process.pid;
         if is_gone {
@@ -197,8 +200,8 @@ impl BlackBox {
         alarm
     }
 
-    /// Returns how the process has ended, if that is worth a profile: it was killed, or its memory was about to run
-    /// out.
+    /// Returns how the process has ended, if that is worth a profile: it was killed, or its memory
+    /// was about to run out.
     pub fn end(&mut self) -> Option<String> {
         self.look(true);
         let pid = self.process.pid;

@@ -1,4 +1,5 @@
-//! State of the agent and its targets: written by the threads that work, read by those that answer requests.
+//! State of the agent and its targets. Threads that work write it, and threads that answer requests
+//! read it.
 
 use crate::budget::{OwnUse, Scarce};
 use crate::config::{Destination, Mode};
@@ -20,25 +21,25 @@ pub struct Identity {
     pub pid: i32,
     /// Start time in clock ticks since boot.
     pub started: u64,
-    /// Rule that chose it.
+    /// Rule that chose the process.
     pub rule: String,
-    /// Its name, by the rule or by its program.
+    /// Name of the service, from the rule or from the program.
     pub service: String,
-    /// Its program.
+    /// Program of the process.
     pub process: String,
-    /// Version of the service, by the rule.
+    /// Version of the service, from the rule.
     pub version: String,
-    /// Namespace of its pod, or empty.
+    /// Namespace of the process's pod, or empty.
     pub namespace: String,
-    /// Its pod, or empty.
+    /// Name of the process's pod, or empty.
     pub pod: String,
-    /// Id of its pod, or empty.
+    /// Id of the process's pod, or empty.
     pub pod_uid: String,
-    /// Id of its container, or empty.
+    /// Id of the process's container, or empty.
     pub container: String,
-    /// Name of its container, or empty.
+    /// Name of the process's container, or empty.
     pub container_name: String,
-    /// Kind and name of the object that its pod belongs to, or empty.
+    /// Kind and name of the object that the pod belongs to, or empty.
     pub workload_type: String,
     pub workload: String,
 }
@@ -66,20 +67,20 @@ pub struct Numbers {
     pub growth_per_minute: f64,
     /// Events that were lost.
     pub lost: u64,
-    /// Times in which the target went on untraced: their number, and seconds in all.
+    /// Times in which the target ran untraced: their number, and their total in seconds.
     pub gaps: (u64, f64),
     /// Unreachable bytes and blocks; `None` before the first search.
     pub unreachable: Option<(u64, u64)>,
-    /// Number of searches, and the total time for which all threads were held for them, in seconds.
+    /// Number of searches, and the total time for which they held all threads, in seconds.
     pub scans: u64,
     pub scan_held: f64,
     /// Result of reclaiming; `None` unless the rule asks for it.
     pub reclaimed: Option<Reclaimed>,
-    /// Advice on it; `None` unless the rule asks for it.
+    /// Advice on the target; `None` unless the rule asks for it.
     pub advised: Option<Advised>,
-    /// Mean bytes between the present samples; 0 if every allocation is recorded.
+    /// Current mean bytes between samples; 0 if every allocation is recorded.
     pub sample_bytes: u64,
-    /// Duration of the attach, and of the hold of a thread for it, in seconds.
+    /// Duration of the attach, and of its hold of a thread, in seconds.
     pub attach: (f64, f64),
     /// Number of profiles made.
     pub profiles: u64,
@@ -87,28 +88,29 @@ pub struct Numbers {
     pub resident: u64,
     /// Bytes of each part of the account; empty unless the rule asks for it.
     pub resident_parts: Vec<(&'static str, u64)>,
-    /// Classes of blocks that hold the most memory; empty unless the rule asks for them.
+    /// Classes of blocks that pin the most memory; empty unless the rule asks for them.
     pub pins: Vec<Pin>,
-    /// Tightest limit of its memory, and the free bytes below it; 0 if only the machine limits it.
+    /// Tightest memory limit of the target, and the free bytes below it; 0 if only the machine
+    /// limits it.
     pub limit: (u64, u64),
 }
 
 /// Result of reclaiming a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// The value of the rule's key.
+    /// Value of the rule's key `reclaim`.
     pub how: &'static str,
-    /// Attempts.
+    /// Number of attempts.
     pub rounds: u64,
     /// Bytes and blocks that the last attempt has freed, or could have.
     pub reclaimable: (u64, u64),
-    /// Bytes and blocks freed by all of them.
+    /// Bytes and blocks that all attempts have freed.
     pub freed: (u64, u64),
-    /// Number of holds of one thread for it, their total time, and the longest.
+    /// Number of holds of one thread for reclaiming, their total time, and the longest.
     pub holds: u64,
     pub held: Duration,
     pub longest_hold: Duration,
-    /// Attempts in which nothing, or not everything, could be freed, by reason.
+    /// Number of attempts in which nothing, or not everything, could be freed, by reason.
     pub refusals: BTreeMap<&'static str, u64>,
     /// Reason for that in the last attempt.
     pub refused: Option<String>,
@@ -117,9 +119,9 @@ pub struct Reclaimed {
 /// Advice on a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Advised {
-    /// The value of the rule's key.
+    /// Value of the rule's key `advise`.
     pub every: Duration,
-    /// Attempts by this agent.
+    /// Number of attempts by this agent.
     pub attempts: u64,
     /// Number of attempts that led to advice.
     pub given: u64,
@@ -127,44 +129,45 @@ pub struct Advised {
     pub last: Option<Arc<Given>>,
     /// Total time for which one thread was held for the attaches.
     pub held: Duration,
-    /// Attempts without advice, by reason.
+    /// Number of attempts without advice, by reason.
     pub refusals: BTreeMap<&'static str, u64>,
-    /// Reason why the last attempt gave none.
+    /// Reason why the last attempt gave no advice.
     pub refused: Option<String>,
 }
 
 /// A class of blocks that keeps the allocator from returning memory.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Pin {
-    /// Their type or their size.
+    /// Type or size of the blocks.
     pub name: String,
     /// Number of blocks.
     pub own_blocks: u64,
-    /// Their usable bytes.
+    /// Usable bytes of the blocks.
     pub own_bytes: u64,
-    /// Resident bytes that would go back to the system if they were freed and the heap trimmed.
+    /// Resident bytes that would be returned to the system if the blocks were freed and the heap
+    /// trimmed.
     pub pinned_bytes: u64,
 }
 
 /// Activity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It will be attached to, now or when there is room.
+    /// The agent will attach to the target, now or when there is room.
     Waiting,
-    /// An attach is under way.
+    /// An attach is in progress.
     Attaching,
-    /// It is traced.
+    /// The target is traced.
     Traced,
     /// The agent is detaching from it.
     Leaving,
-    /// It cannot be traced, for this reason; the agent will try again.
+    /// The target cannot be traced, for this reason. The agent will try again.
     Refused(String),
-    /// Its time by the rule is over, or it was left to save resources.
+    /// The target's time by the rule is over, or it was left to save resources.
     Left(String),
 }
 
 impl Phase {
-    /// Returns its name in metrics and documents.
+    /// Returns the phase's name in metrics and documents.
     pub fn name(&self) -> &'static str {
         match self {
             Phase::Waiting => "waiting",
@@ -192,11 +195,11 @@ impl Phase {
 pub struct Row {
     /// Identity of the process.
     pub identity: Arc<Identity>,
-    /// Mode of its trace.
+    /// Mode of the trace.
     pub mode: Mode,
-    /// Its present activity.
+    /// Current phase of the process.
     pub phase: Phase,
-    /// Its numbers, once it is traced.
+    /// Numbers of the process, once it is traced.
     pub numbers: Option<Numbers>,
 }
 
@@ -207,7 +210,7 @@ pub struct Link {
     attached: OnceLock<Instant>,
     has_left: AtomicBool,
     numbers: Mutex<Option<Numbers>>,
-    /// Threads that work for this target alone.
+    /// Threads that work only for this target.
     threads: Mutex<BTreeSet<i32>>,
     calls: (Sender<()>, Receiver<()>),
 }
@@ -220,7 +223,7 @@ impl Default for Link {
             has_left: AtomicBool::default(),
             numbers: Mutex::default(),
             threads: Mutex::default(),
-            // The thread that takes one call checks everything.
+            // One call is enough, because the thread that takes it checks everything.
             calls: bounded(1),
         }
     }
@@ -229,11 +232,11 @@ impl Default for Link {
 impl Link {
     /// Wakes the thread.
     pub fn call(&self) {
-        // Full: the last call is still there.
+        // If the channel is full, the last call has not been taken yet.
         let _ = self.calls.0.try_send(());
     }
 
-    /// Returns the calls, which must be taken.
+    /// Returns the channel of calls, which must be emptied.
     pub fn calls(&self) -> &Receiver<()> {
         &self.calls.1
     }
@@ -249,12 +252,12 @@ impl Link {
         self.is_wanted_back.load(Relaxed)
     }
 
-    /// Notes that every slot has been patched.
+    /// Records that every slot has been patched.
     pub fn tell_attached(&self) {
         let _ = self.attached.set(Instant::now());
     }
 
-    /// Returns true if it is attached.
+    /// Returns true if the target is attached.
     pub fn is_attached(&self) -> bool {
         self.attached.get().is_some()
     }
@@ -264,7 +267,7 @@ impl Link {
         self.attached.get().map(Instant::elapsed)
     }
 
-    /// Notes that nothing of the process is held or changed any longer.
+    /// Records that nothing of the process is held or changed any longer.
     pub fn tell_left(&self) {
         self.has_left.store(true, Relaxed);
     }
@@ -274,7 +277,7 @@ impl Link {
         self.has_left.load(Relaxed)
     }
 
-    /// Notes that a thread works for this target alone.
+    /// Records that a thread works only for this target.
     pub fn tell_thread(&self, tid: i32) {
         lock(&self.threads).insert(tid);
     }
@@ -330,11 +333,11 @@ impl Deliveries {
 pub struct AgentState {
     /// Processors and memory used so far.
     pub used: OwnUse,
-    /// Limits that hold it back.
+    /// Limits that currently hold the agent back.
     pub held_back: BTreeSet<Scarce>,
     /// Attaches that failed.
     pub failures: u64,
-    /// Targets that were dropped to stay within the budget.
+    /// Number of targets that were dropped to stay within the budget.
     pub shed: u64,
     /// True if the last configuration was refused, and an older one is in use.
     pub has_refused_configuration: bool,
@@ -342,9 +345,10 @@ pub struct AgentState {
     pub refused_configurations: u64,
     /// True if the kernel reports new processes.
     pub has_events: bool,
-    /// Profiles that were kept because memory was about to run out, or had, by reason.
+    /// Number of profiles that were kept because memory was about to run out, or had run out, by
+    /// reason.
     pub kept_profiles: BTreeMap<&'static str, u64>,
-    /// Abandoned reads of targets' files, and threads that such reads still hold.
+    /// Abandoned reads of targets' files, and the threads that such reads still hold.
     pub silent_files: u64,
     pub hung_readers: u64,
     /// Number of known pods; `None` if the agent does not ask the kubelet.
@@ -354,13 +358,13 @@ pub struct AgentState {
     pub pod_list_failures: u64,
 }
 
-/// The board.
+/// State of the agent and of all targets.
 pub struct Board {
     rows: Mutex<Vec<Row>>,
     agent: Mutex<AgentState>,
     deliveries: [(Destination, Deliveries); 3],
-    /// Milliseconds from the start to the last step of the supervisor. Without a lock, so that reading it never
-    /// waits.
+    /// Milliseconds from the start to the last step of the supervisor. It has no lock, so that
+    /// reading it never waits.
     alive: AtomicU64,
     began: Instant,
 }
@@ -387,7 +391,7 @@ impl Board {
         lock(&self.rows).clone()
     }
 
-    /// Returns the state of the agent, to change it.
+    /// Returns the state of the agent, for changes.
     pub fn agent(&self) -> MutexGuard<'_, AgentState> {
         lock(&self.agent)
     }
@@ -398,7 +402,7 @@ impl Board {
             .deliveries
             .iter()
             .find(|(destination, _)| *destination == to);
-        // All of them exist.
+        // All destinations exist.
         found.map_or(&self.deliveries[0].1, |(_, deliveries)| deliveries)
     }
 
@@ -407,12 +411,12 @@ impl Board {
         self.deliveries.iter()
     }
 
-    /// Notes that the supervisor makes progress.
+    /// Records that the supervisor makes progress.
     pub fn tell_alive(&self) {
         self.alive.store(self.age().as_millis() as u64, Relaxed);
     }
 
-    /// Returns the time since it last did.
+    /// Returns the time since the supervisor last made progress.
     pub fn silent_for(&self) -> Duration {
         let alive = Duration::from_millis(self.alive.load(Relaxed));
         self.age().saturating_sub(alive)
@@ -435,8 +439,8 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Takes the number at this time; returns the change per minute over the last minute, or over the known
-    /// time if that is shorter.
+    /// Takes the number at this time. Returns the change per minute over the last minute, or over
+    /// the known time if that is shorter.
     pub fn next(&mut self, now: Duration, bytes: u64) -> f64 {
         self.points.push_back((now, bytes));
         while self.points.len() > 2 && now.saturating_sub(self.points[1].0) >= GROWTH_OVER {
@@ -462,7 +466,7 @@ mod tests {
         let mut growth = Growth::default();
         let mut last = 0.0;
         for second in 0..600u64 {
-            // It grows by 10 bytes a second for five minutes, and then stops.
+            // The number grows by 10 bytes a second for five minutes, and then stops.
             last = growth.next(Duration::from_secs(second), 10 * second.min(300));
             match second {
                 0 => assert_eq!(last, 0.0),

@@ -3,7 +3,7 @@
 use memhook_process::proc_text;
 use std::time::{Duration, Instant};
 
-/// Processor time that may be saved up and used at once.
+/// Maximum processor time that may be saved up and used in one burst.
 const BURST: Duration = Duration::from_secs(10);
 /// Pause after dropping a target, so that the saving shows before the next one is dropped.
 const BETWEEN_SHEDS: Duration = Duration::from_secs(10);
@@ -17,7 +17,7 @@ pub enum Scarce {
     Memory,
     /// The number of targets is at its limit.
     Targets,
-    /// Their namespace is at its limit of targets, or of processor time.
+    /// The namespace of the targets is at its limit of targets, or of processor time.
     Namespace,
 }
 
@@ -30,7 +30,7 @@ impl Scarce {
         Scarce::Namespace,
     ];
 
-    /// Returns its name in metrics.
+    /// Returns the limit's name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Scarce::Processor => "processor",
@@ -41,14 +41,14 @@ impl Scarce {
     }
 }
 
-/// Decision about what the agent may do next.
+/// Decision about the agent's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may attach to another process.
+    /// The agent may attach to another process.
     Free,
-    /// It must not attach to any.
+    /// The agent must not attach to any process.
     HoldBack(Scarce),
-    /// It must drop a target.
+    /// The agent must drop a target.
     Shed(Scarce),
 }
 
@@ -62,7 +62,7 @@ pub struct OwnUse {
 }
 
 impl OwnUse {
-    /// Returns the present use of this process.
+    /// Returns the current use of this process.
     pub fn now() -> OwnUse {
         let stat = proc_text("/proc/self/stat").unwrap_or_default();
         let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
@@ -70,11 +70,11 @@ impl OwnUse {
             .split_ascii_whitespace()
             .map(|field| field.parse().unwrap_or(0))
             .collect();
-        // utime and stime: fields 14 and 15 of proc_pid_stat(5).
+        // The fields 14 and 15 of proc_pid_stat(5) are utime and stime.
         let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
         let ticks = rustix::param::clock_ticks_per_second().max(1);
-        // Pages of mapped files, debug information above all, do not count: the kernel takes them back at
-        // will.
+        // Pages of mapped files, above all debug information, do not count, because the kernel
+        // takes them back at will.
         let status = proc_text("/proc/self/status").unwrap_or_default();
         let kilobytes = ["RssAnon:", "RssShmem:"].map(|name| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -101,7 +101,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Creates a full bucket. `rate`: processor seconds per second; `memory`: bytes.
+    /// Creates a full bucket. `rate` is in processor seconds per second, and `memory` in bytes.
     pub fn new(rate: f64, memory: u64) -> Budget {
         Budget {
             rate,
@@ -123,7 +123,8 @@ impl Budget {
         if let Some((before, cpu)) = self.last {
             let gained = now.duration_since(before).as_secs_f64() * self.rate;
             self.saved += gained - (used.cpu_seconds - cpu).max(0.0);
-            // Neither savings beyond a burst count, nor debts that take minutes to pay back.
+            // Savings beyond a burst do not count, and neither do debts that take minutes to pay
+            // back.
             self.saved = self.saved.clamp(-3.0 * burst, burst);
         }
         self.last = Some((now, used.cpu_seconds));
@@ -143,14 +144,14 @@ impl Budget {
         if self.saved <= 0.0 {
             return Verdict::HoldBack(Scarce::Processor);
         }
-        // The next target takes some, too.
+        // The next target takes some memory, too.
         if used.resident as f64 > 0.9 * self.memory as f64 {
             return Verdict::HoldBack(Scarce::Memory);
         }
         Verdict::Free
     }
 
-    /// Notes that a target was dropped.
+    /// Records that a target was dropped.
     pub fn has_shed(&mut self, now: Instant) {
         self.shed = Some(now);
     }
@@ -164,7 +165,7 @@ pub fn processors() -> f64 {
 /// Returns the machine's memory in bytes.
 pub fn machine_memory() -> u64 {
     let info = rustix::system::sysinfo();
-    // Fields of the kernel's word size, wherever the kernel is a 64-bit one: sysinfo(2).
+    // On a 64-bit kernel, the fields have the kernel's word size (sysinfo(2)).
     (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
 }
 

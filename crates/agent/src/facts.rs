@@ -1,4 +1,5 @@
-//! Facts about a process for the choice of rules: from /proc, by reading one file for each known process and look.
+//! Facts about processes by which rules choose, from /proc. A look reads only one file for each
+//! process that is already known.
 
 use crate::kubernetes::{Place, Pods, pod_uid};
 use crate::reads::{Answer, Heard, Question, Reads};
@@ -8,77 +9,79 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time after which everything is read again: a process may have moved to another control group.
+/// Time after which everything is read again, because a process may have moved to another control
+/// group.
 const STALE_AFTER: Duration = Duration::from_secs(30);
 /// Pause between two checks whether files were read.
 const TURN: Duration = Duration::from_millis(2);
 /// Time after which a plan is made, however many files do not answer.
 const LONGEST_READ: Duration = Duration::from_secs(30);
-/// Largest part of a container's file that is read.
+/// Maximum bytes that are read from a container's file.
 const MOST_BYTES: u64 = 4096;
 
-/// A process.
+/// Facts about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Process id.
     pub pid: i32,
     /// Process id of its parent.
     pub parent: i32,
-    /// Start time in clock ticks since boot, which distinguishes it from a later one with its id.
+    /// Start time in clock ticks since boot, which distinguishes the process from a later one with
+    /// the same id.
     pub started: u64,
     /// The name that ps(1) shows.
     pub name: String,
-    /// Path of its executable; empty if it is unreadable.
+    /// Path of the executable; empty if it is unreadable.
     pub executable: String,
     /// The text of its /proc/PID/cgroup.
     pub groups: String,
-    /// The user that it runs as (effective).
+    /// Effective user id of the process.
     pub uid: u32,
     /// Bytes in memory.
     pub resident: u64,
-    /// Its container, by its control group.
+    /// Container of the process, by its control group.
     pub container: Option<String>,
-    /// Id of its pod, by its control group.
+    /// Id of the process's pod, by its control group.
     pub pod_uid: Option<String>,
-    /// Name of its pod: from the kubelet, or else the host name that Kubernetes assigns.
+    /// Name of the pod, from the kubelet, or else the host name that Kubernetes assigns.
     pub pod: Option<String>,
-    /// Namespace of its pod: from the kubelet, or else from a file of Kubernetes.
+    /// Namespace of the pod, from the kubelet, or else from a file of Kubernetes.
     pub namespace: Option<String>,
     /// Place in Kubernetes, as the kubelet reports it.
     pub place: Place,
-    /// Contents of its files, once they were read.
+    /// Contents of the process's files, once they were read.
     pub files: ItsFiles,
 }
 
-/// Processes that see the same file systems, as far as that is known without reading those.
+/// Processes that see the same file systems, as far as that is known without reading any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Their pod, their container, or their control group.
+    /// Pod, container, or control group of these processes.
     pub realm: String,
-    /// The only one of them, if it is in no container.
+    /// The process, if it is in no container and thus the only one.
     pub process: Option<i32>,
 }
 
 /// Known contents of a process's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ItsFiles {
-    /// They were not requested.
+    /// The files were not requested.
     #[default]
     Unread,
-    /// They are being read.
+    /// The files are being read.
     Asked,
-    /// They did not answer.
+    /// The files did not answer.
     Silent,
-    /// These contents.
+    /// The files have these contents.
     Say(Inside),
 }
 
 /// Contents of a process's files. Reading them may take forever.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inside {
-    /// True if its program is memhook-rs, or a profiler made of it.
+    /// True if the process's program is memhook-rs, or a profiler built on it.
     attaches: bool,
-    /// Host name of its pod, and the namespace that Kubernetes stores there.
+    /// Host name of the pod, and the namespace that Kubernetes stores there.
     pod: Option<String>,
     namespace: Option<String>,
 }
@@ -95,22 +98,22 @@ impl Inside {
     }
 }
 
-/// The part of the facts that may change at any time.
+/// Facts that may change at any time.
 struct Stat {
     name: String,
     parent: i32,
     started: u64,
     resident: u64,
-    /// True if the thread has ended; its process may go on with others.
+    /// True if the thread has ended. Its process may continue with other threads.
     has_ended: bool,
 }
 
 impl Stat {
-    /// Parses proc_pid_stat(5); the name may contain any characters.
+    /// Parses proc_pid_stat(5). The name may contain any characters.
     fn parse(text: &str, page: u64) -> Option<Stat> {
         let (before, after) = (text.find('(')?, text.rfind(')')?);
         let fields: Vec<&str> = text.get(after + 1..)?.split_ascii_whitespace().collect();
-        // Fields 3 and later.
+        // The fields after the name, from field 3 on.
         let field = |number: usize| fields.get(number - 3);
         Some(Stat {
             has_ended: matches!(*field(3)?, "Z" | "X"),
@@ -121,8 +124,9 @@ impl Stat {
         })
     }
 
-    /// Reads the state of a process, if any thread of it lives. Name and start are those of the initial thread; one
-    /// that has ended before the others (pthread_exit(3)) no longer has memory.
+    /// Reads the state of a process, if any thread of it lives. Name and start are those of the
+    /// initial thread. An initial thread that ended before the others (pthread_exit(3)) no longer
+    /// has memory.
     fn of(pid: i32, page: u64) -> Option<Stat> {
         let read = |path: String| Stat::parse(&proc_text(path).ok()?, page);
         let stat = read(format!("/proc/{pid}/stat"))?;
@@ -145,7 +149,7 @@ pub fn executable_of(pid: i32) -> Option<String> {
     Some(executable.trim_end_matches(" (deleted)").to_owned())
 }
 
-/// Returns true if this user may not learn a process's executable.
+/// Returns true if this user may not read a process's executable path.
 pub fn is_hidden(pid: i32) -> bool {
     let denied = std::io::ErrorKind::PermissionDenied;
     std::fs::read_link(proc_path(pid, "exe")).is_err_and(|error| error.kind() == denied)
@@ -158,7 +162,7 @@ impl Facts {
         let status = proc_text(path("status")).ok()?;
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         let mut groups = proc_text(path("cgroup")).unwrap_or_default();
-        // It is kept for every process of the machine, and was read into a buffer of a page.
+        // The text is kept for every process of the machine, and was read into a buffer of a page.
         groups.shrink_to_fit();
         let pod_uid = pod_uid(&groups);
         Some(Facts {
@@ -179,7 +183,8 @@ impl Facts {
         })
     }
 
-    /// Updates the facts about its pod: from its files, and from the kubelet if the agent asks it.
+    /// Updates the facts about the process's pod, from its files, and from the kubelet if the agent
+    /// asks it.
     fn take_place(&mut self, pods: Option<&Pods>) {
         if let ItsFiles::Say(inside) = &self.files {
             (self.pod, self.namespace) = (inside.pod.clone(), inside.namespace.clone());
@@ -194,12 +199,13 @@ impl Facts {
         }
     }
 
-    /// Returns true if it runs memhook-rs, or a profiler made of it, as far as its files were read.
+    /// Returns true if the process runs memhook-rs, or a profiler built on it, as far as its files
+    /// were read.
     pub fn attaches_to_others(&self) -> bool {
         matches!(&self.files, ItsFiles::Say(inside) if inside.attaches)
     }
 
-    /// Returns the owner of its file systems.
+    /// Returns the owner of the process's file systems.
     pub fn owner(&self) -> Owner {
         let named = self.pod_uid.as_ref().or(self.container.as_ref());
         Owner {
@@ -208,19 +214,20 @@ impl Facts {
         }
     }
 
-    /// Returns the name of its container.
+    /// Returns the name of the process's container.
     pub fn container_name(&self) -> Option<&str> {
         self.place.pod()?.container(self.container.as_deref()?)
     }
 
-    /// Returns the file name of its program, which is its name by default.
+    /// Returns the file name of the program, or else the process's name.
     pub fn program(&self) -> &str {
         let name = self.executable.rsplit('/').next().unwrap_or_default();
         if name.is_empty() { &self.name } else { name }
     }
 }
 
-/// Reads a word in a file of the container, which is foreign: it is bounded, and must look like a name.
+/// Reads a word in a file of the container. The file is untrusted, so the word is bounded and must
+/// look like a name.
 fn text_inside(pid: i32, file: &str) -> Option<String> {
     use std::io::Read;
     let root = proc_path(pid, "root");
@@ -233,8 +240,9 @@ fn text_inside(pid: i32, file: &str) -> Option<String> {
     is_name.then(|| name.to_owned())
 }
 
-/// Returns the id of the container in a control group: 64 hexadecimal digits, at the end of a name, the form of
-/// container runtimes (`docker-ID.scope`, `cri-containerd-ID.scope`, `/docker/ID`).
+/// Returns the id of the container in a control group. The id is 64 hexadecimal digits at the end
+/// of a name, in the form of container runtimes (`docker-ID.scope`, `cri-containerd-ID.scope`,
+/// `/docker/ID`).
 fn container(groups: &str) -> Option<String> {
     let is_id = |part: &&str| part.len() == 64 && part.bytes().all(|b| b.is_ascii_hexdigit());
     let mut parts = groups.split(['/', '-', '.', ':', '\n']);
@@ -284,7 +292,7 @@ impl Machine {
         }
     }
 
-    /// Reads one process, which has just begun or executed another program.
+    /// Reads one process, which has just started or executed another program.
     pub fn look_at(&mut self, pid: i32, now: Instant) {
         self.known.remove(&pid);
         if let Some(facts) = self.seen(pid, None, now) {
@@ -292,7 +300,7 @@ impl Machine {
         }
     }
 
-    /// Requests a process's files, unless they were requested before.
+    /// Requests a process's files, unless they were already requested.
     fn ask_files(&mut self, facts: &mut Facts) {
         if facts.files == ItsFiles::Unread {
             let is_pod = facts.pod_uid.is_some();
@@ -303,7 +311,7 @@ impl Machine {
         }
     }
 
-    /// Returns true if the files of a process were read; otherwise requests them.
+    /// Returns true if the files of a process were read. Otherwise requests them.
     pub fn has_read(&mut self, pid: i32) -> bool {
         let Some((mut facts, read)) = self.known.remove(&pid) else {
             return false;
@@ -314,7 +322,7 @@ impl Machine {
         has_read
     }
 
-    /// Asks a question about a process. Returns false if its files did not answer before.
+    /// Asks a question about a process. Returns false if the process's files did not answer before.
     pub fn ask(&mut self, pid: i32, question: Question) -> bool {
         let facts = self.known.get(&pid).map(|(facts, _)| facts);
         facts.is_some_and(|facts| self.reads.ask(facts, question))
@@ -335,8 +343,8 @@ impl Machine {
         }
     }
 
-    /// Asks for obstacles to attaching to processes, and waits for the answers. The result lacks processes whose files
-    /// do not answer.
+    /// Asks for obstacles to attaching to processes, and waits for the answers. The result lacks
+    /// processes whose files do not answer.
     pub fn await_obstacles(
         &mut self,
         questions: impl IntoIterator<Item = (i32, Question)>,
@@ -355,7 +363,7 @@ impl Machine {
                 match answer {
                     Answer::Obstacle(obstacle) => drop(found.insert(pid, obstacle)),
                     Answer::None => {}
-                    // A late answer to another question.
+                    // This is a late answer to another question.
                     Answer::Inside(_) => continue,
                 }
                 asked.remove(&pid);
@@ -394,7 +402,7 @@ impl Machine {
         now: Instant,
     ) -> Option<(Facts, Instant)> {
         let (mut facts, read) = self.read(pid, before, now)?;
-        // Names are needed before rules can choose.
+        // Rules need the names of pods and namespaces.
         if facts.pod_uid.is_some() {
             self.ask_files(&mut facts);
         }
@@ -413,11 +421,12 @@ impl Machine {
         }
         let stat = Stat::of(pid, self.page)?;
         if stat.parent == self.own {
-            // A helper of ours, which looks up the name of a host.
+            // This is our own helper process, which looks up the name of a host.
             return None;
         }
         match before {
-            // Executing a program changes the name, unless it executes itself.
+            // Executing a program changes the name, unless the process executes the same program
+            // again.
             Some((mut facts, read))
                 if facts.started == stat.started
                     && facts.name == stat.name
@@ -428,7 +437,8 @@ impl Machine {
             }
             before => {
                 let mut facts = Facts::of(pid, stat)?;
-                // The contents of its files stay valid. Whether they answer now is determined again.
+                // The contents of the files stay valid. Whether the files answer now is checked
+                // again.
                 if let Some((before, _)) = before
                     && (before.started, &before.executable) == (facts.started, &facts.executable)
                     && before.files != ItsFiles::Silent
@@ -440,12 +450,12 @@ impl Machine {
         }
     }
 
-    /// Returns the present processes.
+    /// Returns the current processes.
     pub fn processes(&self) -> impl Iterator<Item = &Facts> {
         self.known.values().map(|(facts, _)| facts)
     }
 
-    /// Returns one of them.
+    /// Returns the process with this id.
     pub fn get(&self, pid: i32) -> Option<&Facts> {
         self.known.get(&pid).map(|(facts, _)| facts)
     }
@@ -522,7 +532,7 @@ mod tests {
         while !memhook_process::has_ended(pid) {
             assert!(Instant::now() < until, "it does not end");
         }
-        // A zombie that its parent has not waited for.
+        // The process is a zombie for which its parent has not waited.
         machine.look(Instant::now());
         assert!(machine.get(pid).is_none());
         child.wait().expect("reaped");

@@ -1,15 +1,15 @@
-//! Shorter pauses for tests, which cannot wait for what the agent does once in an hour.
+//! Shorter pauses for tests, which cannot wait for hourly actions of the agent.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Variable with the divisor of pauses.
+/// Environment variable with the divisor of pauses.
 const VARIABLE: &str = "MEMHOOK_AGENT_HASTE";
-/// Largest divisor.
+/// Maximum divisor.
 const MOST: u32 = 100;
 
-/// Returns a pause: the configured one, unless a test has asked for less. Does not shorten limits that protect
-/// processes.
+/// Returns a pause: the configured one, unless a test has asked for a shorter one. Does not shorten
+/// limits that protect processes.
 pub fn hastened(pause: Duration) -> Duration {
     static DIVISOR: OnceLock<u32> = OnceLock::new();
     pause / *DIVISOR.get_or_init(|| divisor(std::env::var(VARIABLE).ok().as_deref()))

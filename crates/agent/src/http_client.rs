@@ -1,5 +1,5 @@
-//! Requests to a configured server: to this host and no other, with verified certificates, within bounds of time and
-//! size.
+//! Requests to a configured server and to no other host, with verified certificates, within bounds
+//! of time and size.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -10,38 +10,39 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, RequestBuilder, unversioned::transport::DefaultConnector};
 
-/// Longest answer to a request with a body: a word, or an error of some lines.
+/// Maximum bytes of the answer to a request with a body, which is a word, or an error of some
+/// lines.
 const MOST_OF_AN_ANSWER: u64 = 64 << 10;
-/// Longest pause that a server can ask for.
+/// Maximum pause that a server can ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// Largest file with a secret or certificates.
+/// Maximum size of a file with a secret or certificates.
 const MOST_OF_A_FILE: u64 = 1 << 20;
 
 /// Answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It has taken the request.
+    /// The server has accepted the request.
     Taken {
         /// Body of the answer.
         body: Vec<u8>,
     },
-    /// It may accept it later, not before this time.
+    /// The server may accept the request later, but not before this time.
     Later {
         /// Reason, in one line.
         why: String,
         /// Time to wait, if the server states it.
         after: Option<Duration>,
     },
-    /// It will never accept it.
+    /// The server will never accept the request.
     Refused {
         /// Reason, in one line.
         why: String,
     },
 }
 
-/// A server, and the settings for asking it.
+/// A server, and the settings for requests to it.
 pub struct Server<'a> {
-    /// Its address, as configured.
+    /// Address of the server, as configured.
     pub url: &'a str,
     /// Path below that of the address.
     pub path: &'static str,
@@ -51,11 +52,12 @@ pub struct Server<'a> {
     pub secret: Option<Secret>,
     /// File with the trusted certificates, in place of the system's.
     pub ca: Option<&'a Path>,
-    /// True if its certificate is verified.
+    /// True if the server's certificate is verified.
     pub verify: bool,
     /// Time limit for a whole request.
     pub timeout: Duration,
-    /// Returns true if a request that was answered with this status may be accepted later.
+    /// Function that returns true if a request that was answered with this status may be accepted
+    /// later.
     pub comes_back: fn(u16) -> bool,
 }
 
@@ -68,7 +70,7 @@ pub struct Client {
     secret: Option<Secret>,
 }
 
-/// Credentials, read again for each request, because tokens are replaced in their files.
+/// Credentials. They are read again for each request, because tokens are replaced in their files.
 pub enum Secret {
     /// A name, and the file with the password.
     Basic {
@@ -81,7 +83,7 @@ pub enum Secret {
     Bearer(PathBuf),
 }
 
-/// Reason why a server cannot be asked.
+/// Reason why requests to a server are impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// A configured file cannot be read.
@@ -93,7 +95,7 @@ pub enum ClientError {
         #[source]
         source: std::io::Error,
     },
-    /// It contains no certificate.
+    /// The file contains no certificate.
     #[error("{}: no certificate is in it (PEM is expected)", path.display())]
     NoCertificate {
         /// The file.
@@ -177,7 +179,8 @@ impl Client {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .http_status_as_error(false)
-            // Nobody thinks of a service's environment: only the configuration decides where data goes.
+            // Only the configuration decides where data goes. The environment of a service is
+            // easily overlooked.
             .proxy(None)
             .user_agent(concat!("memhook-rs/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -210,7 +213,7 @@ impl Client {
         })
     }
 
-    /// Requests the path; `most`: bytes of the longest answer.
+    /// Requests the path. `most` is the maximum number of bytes of the answer.
     pub fn get(&self, most: u64) -> Answer {
         self.answer(self.agent.get(&self.uri), most, RequestBuilder::call)
     }
@@ -266,7 +269,8 @@ impl Client {
             401 | 403 | 407 => later(format!(
                 "it answers {status}: look at the token, the password or the tenant"
             )),
-            // A wrong path, or a store that is not up yet behind its proxy: not the profile's fault.
+            // The path may be wrong, or the store may not be up yet behind its proxy. The profile
+            // is not at fault.
             404 => later(format!(
                 "it answers 404 (there is nothing at {}): check url, and whether the store is up",
                 self.uri.path()
@@ -291,7 +295,7 @@ fn later(why: String) -> Answer {
     Answer::Later { why, after: None }
 }
 
-/// Parses seconds, or a date (RFC 9110, 10.2.3); bounded.
+/// Parses seconds, or a date (RFC 9110, 10.2.3), and limits the result.
 fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let after = match text.trim().parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),

@@ -1,5 +1,5 @@
-//! `GET /metrics`, `/healthz`, `/targets` and `/advice/PID`, for clients on the same machine unless configured
-//! otherwise.
+//! Serves `GET /metrics`, `/healthz`, `/targets` and `/advice/PID`, to clients on the same machine
+//! unless configured otherwise.
 
 use crate::board::Board;
 use crate::config::Http;
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Answers at the same time, in all and for one address.
+/// Maximum number of simultaneous answers, in total and for one address.
 const MOST_CLIENTS: usize = 8;
 const MOST_OF_ONE: usize = 4;
 /// Time limit for an answer.
@@ -28,7 +28,7 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
-/// Answers on a thread of its own, until the process ends.
+/// Answers in a separate thread, until the process ends.
 pub fn serve(address: SocketAddr, http: &Http, board: &Arc<Board>) -> Result<(), ListenError> {
     let failed = |source| ListenError { address, source };
     let listener = TcpListener::bind(address).map_err(failed)?;
@@ -49,15 +49,15 @@ pub fn serve(address: SocketAddr, http: &Http, board: &Arc<Board>) -> Result<(),
     server.start(listener).map_err(failed)
 }
 
-/// Returns the names by which this machine may be asked: its own, and the configured ones.
+/// Returns the names by which clients may address this machine: its own, and the configured ones.
 fn names(configured: &[String]) -> Vec<String> {
     let own = rustix::system::uname();
     let own = own.nodename().to_string_lossy().into_owned();
     configured.iter().cloned().chain([own]).collect()
 }
 
-/// Returns whether the supervisor makes progress, by the time since it last did. This needs neither a lock nor a
-/// thread, so that only the supervisor itself can make the agent look hung.
+/// Returns the health, by the time since the supervisor last made progress. This needs neither a
+/// lock nor a thread, so that only the supervisor itself can make the agent look hung.
 fn health(silent: Duration) -> Answer {
     if silent > HANGS_AFTER {
         let why = format!("the agent has done nothing for {} s", silent.as_secs());

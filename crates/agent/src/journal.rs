@@ -1,5 +1,5 @@
-//! Journal of attached processes on disk, written before each attach, so that an agent that was killed finds everything
-//! that it left behind when it is started again.
+//! Journal of attached processes on disk. It is written before each attach, so that an agent that
+//! is restarted after being killed finds every process that it left attached.
 
 use memhook_foreign::OwnDirectory;
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 /// Name of the journal.
 const JOURNAL: &str = "attached";
-/// Largest journal; it exceeds the targets of any agent.
+/// Maximum size of the journal, which exceeds that for the targets of any agent.
 const MOST_BYTES: u64 = 1 << 20;
-/// A file that reserves room for the journal, which uses it when the disk is full.
+/// A file that reserves room for the journal. The journal uses that room if the disk is full.
 const RESERVE: &str = "reserve";
-/// Sizes of that file: the largest that fits. The first one is enough for a thousand targets, twice, because the new
-/// journal is written next to the old one.
+/// Sizes of that file, of which the largest that fits is used. The first one suffices twice for a
+/// thousand targets, because the new journal is written next to the old one.
 const RESERVES: [usize; 3] = [64 << 10, 32 << 10, 16 << 10];
 
 /// Reason why the directory of the agent's state cannot be used.
@@ -29,7 +29,7 @@ pub enum StateError {
         #[source]
         source: std::io::Error,
     },
-    /// Another agent uses it.
+    /// Another agent uses the directory.
     #[error("another agent runs with the state directory {}: end it first, or give this one another state directory", path.display())]
     Taken {
         /// The directory.
@@ -37,7 +37,7 @@ pub enum StateError {
     },
 }
 
-/// The state directory, held until dropped.
+/// The state directory, locked until this value is dropped.
 pub struct State {
     directory: OwnDirectory,
     lock: File,
@@ -47,9 +47,9 @@ pub struct State {
 }
 
 impl State {
-    /// Locks the directory, creating it if it is missing. Returns the processes that an earlier agent left attached:
-    /// their ids and start times. Calls `make_room` while the disk is full; that returns true if it has removed
-    /// something.
+    /// Locks the directory, creating it if it is missing. Returns the processes that an earlier
+    /// agent left attached, with their ids and start times. Calls `make_room` while the disk is
+    /// full; it returns true if it has removed something.
     pub fn take(
         directory: &Path,
         mut make_room: impl FnMut(&OwnDirectory) -> bool,
@@ -58,7 +58,8 @@ impl State {
             path: directory.to_owned(),
             source,
         };
-        // It contains names of functions and processes of all users, and its contents are trusted.
+        // The directory contains names of functions and processes of all users, and its contents
+        // are trusted.
         let own = OwnDirectory::make(directory).map_err(unusable)?;
         let lock = own.lasting_file("lock").map_err(unusable)?;
         match lock.try_lock() {
@@ -92,8 +93,8 @@ impl State {
         &self.directory
     }
 
-    /// Notes that a process is about to be attached to. After an error it must not be: no later agent would find it
-    /// again.
+    /// Records that a process is about to be attached to. After an error, the agent must not
+    /// attach, because no later agent would find the process.
     pub fn attaches(&mut self, pid: i32, started: u64) -> std::io::Result<()> {
         if self.attached.insert(pid, started) == Some(started) {
             return Ok(());
@@ -103,8 +104,9 @@ impl State {
         })
     }
 
-    /// Notes that nothing of ours is left in a process, or that it is gone. Returns a message if that could not be
-    /// written: then the process is checked again after the next start, which does no harm.
+    /// Records that nothing of ours is left in a process, or that it is gone. Returns a message if
+    /// that could not be written. The process is then checked again after the next start, which
+    /// does no harm.
     pub fn has_left(&mut self, pid: i32) -> Option<String> {
         self.attached.remove(&pid)?;
         match self.write() {
@@ -117,7 +119,7 @@ impl State {
         }
     }
 
-    /// Writes the journal, if need be into the reserved room.
+    /// Writes the journal, into the reserved room if necessary.
     fn write(&mut self) -> std::io::Result<()> {
         let written = self.write_once();
         if !written.as_ref().is_err_and(is_full) || self.directory.remove(RESERVE).is_err() {
@@ -128,12 +130,12 @@ impl State {
         written
     }
 
-    /// Reserves room for later. Returns true if there is enough.
+    /// Reserves room for later writes. Returns true if there is enough.
     fn reserve(&self) -> bool {
         let reserved = std::fs::metadata(self.directory.name(RESERVE)).map_or(0, |file| file.len());
         let larger = RESERVES.into_iter().filter(|size| *size as u64 > reserved);
         for size in larger {
-            // No hole, and nothing that a file system could compress.
+            // The file has no holes, and contents that a file system cannot compress.
             let filler: Vec<u8> = (0..size as u32)
                 .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
                 .collect();
@@ -156,8 +158,8 @@ impl State {
 }
 
 impl Drop for State {
-    /// Unlocks: a forked child that has not executed its program yet has the file open, too, and would keep the lock
-    /// (flock(2)).
+    /// Unlocks the directory. A forked child that has not executed its program yet has the file
+    /// open, too, and would keep the lock (flock(2)).
     fn drop(&mut self) {
         let _ = self.lock.unlock();
     }
@@ -169,7 +171,7 @@ pub fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
-/// Reads the journal; anything else in its place, such as a link, is replaced.
+/// Reads the journal. Anything else in its place, such as a link, is ignored and later replaced.
 fn read(directory: &OwnDirectory) -> BTreeMap<i32, u64> {
     let mut bytes = Vec::new();
     if let Ok(file) = directory.read(JOURNAL) {
@@ -209,7 +211,7 @@ mod tests {
             .expect("written");
         let (_, left) = State::take(&directory, |_| false).expect("damage does no harm");
         assert_eq!(left, BTreeMap::from([(8, 200)]));
-        // A link to a likely journal does not count, and its destination stays as it is.
+        // A link to a plausible journal does not count, and its destination stays unchanged.
         let (journal, other) = (
             directory.join("attached"),
             directory.with_extension("other"),
@@ -225,7 +227,8 @@ mod tests {
         drop(state);
         std::fs::remove_file(&other).expect("removed");
         std::fs::remove_dir_all(&directory).expect("removed");
-        // If others can write there, its contents may be theirs, and writes may go elsewhere.
+        // If others can write to the directory, its contents may be theirs, and writes may go
+        // elsewhere.
         std::fs::create_dir(&directory).expect("made");
         let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         std::fs::set_permissions(&directory, open_to_all).expect("ours");

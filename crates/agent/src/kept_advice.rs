@@ -1,4 +1,5 @@
-//! The last advice on each process, in the state directory: like the processes, it outlasts the agent.
+//! The last advice on each process, in the state directory. Like the processes, it outlasts the
+//! agent.
 
 use crate::advice_files::remove_oldest;
 use crate::moment::Moment;
@@ -10,20 +11,20 @@ use std::io::{Read, Result};
 
 /// Name of the directory below that of the state.
 const DIRECTORY: &str = "advice";
-/// Suffix of the names of its files, after the process id.
+/// Suffix of the files' names, after the process id.
 const END: &str = ".json";
-/// Most files: no agent has more targets.
+/// Maximum number of files. No agent has more targets.
 const MOST_FILES: usize = 1000;
-/// Longest file.
+/// Maximum size of a file.
 const MOST_BYTES: usize = 256 << 10;
 
-/// Kept advice about one process.
+/// Stored advice about one process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     process: ProcessIdentity,
-    /// The file that it executes.
+    /// Path of the process's executable.
     executable: Option<String>,
-    /// Begin of the last examination, whatever its result.
+    /// Start of the last examination, whatever its result.
     pub examined: Moment,
     /// The last advice; `None` if no examination led to any.
     pub given: Option<Given>,
@@ -34,20 +35,21 @@ pub struct Kept {
 pub struct Given {
     /// Time of the advice.
     pub made: Moment,
-    /// The advice in a line; `None` if there was nothing to do.
+    /// The advice in one line; `None` if there was nothing to do.
     pub answer: Option<String>,
     /// Bytes to be returned and bytes of growth per hour to be avoided, by the kind of finding.
     pub gains: BTreeMap<String, (u64, u64)>,
-    /// A document of memhook-rs/advice/1; `None` if it was too long to be kept.
+    /// A document of memhook-rs/advice/1; `None` if it was too long to be stored.
     pub document: Option<String>,
 }
 
-/// The directory.
+/// The directory of stored advice.
 #[derive(Debug)]
 pub struct KeptAdvice(OwnDirectory);
 
 impl Kept {
-    /// Returns the state for the start of an examination, without advice. `None` if the process has ended.
+    /// Returns the state for the start of an examination, without advice; `None` if the process has
+    /// ended.
     pub fn begins(pid: i32, executable: Option<&str>) -> Option<Kept> {
         Some(Kept {
             process: ProcessIdentity::of(pid)?,
@@ -71,14 +73,15 @@ impl Kept {
         bytes.filter(|bytes| bytes.len() <= MOST_BYTES)
     }
 
-    /// Returns true if it is about the present process with its id.
+    /// Returns true if this is about the current process with that id.
     fn is_of_now(&self) -> bool {
         ProcessIdentity::of(self.process.pid).as_ref() == Some(&self.process)
     }
 }
 
 impl KeptAdvice {
-    /// Opens the directory below that of the state, and removes advice about processes that have ended.
+    /// Opens the directory below that of the state, and removes advice about processes that have
+    /// ended.
     ///
     /// # Errors
     /// Errors of [`OwnDirectory::below`] and opendir(3).
@@ -89,7 +92,7 @@ impl KeptAdvice {
             let pid = pid_of(&name);
             let is_left_over = match pid {
                 Some(pid) => !kept.read(pid).is_some_and(|found| found.is_of_now()),
-                // Its writer was killed.
+                // The writer of this file was killed.
                 None => OwnDirectory::is_part(&name),
             };
             if is_left_over {
@@ -116,7 +119,7 @@ impl KeptAdvice {
         (bytes.len() as u64 <= longest && found.process.pid == pid).then_some(found)
     }
 
-    /// Stores this in place of the previous one, without a document that is too long.
+    /// Stores this in place of the previous advice, without a document that is too long.
     ///
     /// # Errors
     /// Errors of [`OwnDirectory::write_whole`].
@@ -135,7 +138,7 @@ impl KeptAdvice {
 
     /// Forgets a process that has ended, or executes another program.
     pub fn forget(&self, pid: i32) {
-        // Mostly there was none.
+        // Usually there is no file.
         let _ = self.0.remove(&name_of(pid));
     }
 }
@@ -213,7 +216,7 @@ mod tests {
         assert_eq!(mode.permissions().mode() & 0o777, 0o600);
         let next = scratch.open();
         assert_eq!(next.of(own(), Some("/bin/x")), Some(advised.clone()));
-        // It executes another program, so the advice is about the previous one.
+        // The process executes another program, so the advice is about the previous one.
         assert_eq!(next.of(own(), Some("/bin/y")), None);
         next.forget(own());
         assert_eq!((next.of(own(), Some("/bin/x")), scratch.count()), (None, 0));
@@ -249,7 +252,8 @@ mod tests {
             assert_eq!(scratch.open().of(own(), Some("/bin/x")), None, "{bytes:?}");
             assert_eq!(scratch.count(), 0, "{bytes:?}");
         }
-        // Advice on another process, on one that has ended, and by a writer that was killed.
+        // The files have advice on another process, on one that has ended, and from a writer that
+        // was killed.
         for name in ["1.json", "2147483647.json", "7.json.part"] {
             std::fs::write(scratch.file(name), &right).expect("written");
         }
@@ -275,7 +279,7 @@ mod tests {
         assert!(!scratch.file(&name_of(own())).is_symlink());
         for pid in 0..MOST_FILES as i32 {
             let file = std::fs::File::create(scratch.file(&name_of(i32::MAX - pid)));
-            // File times are as coarse as a tick of the kernel.
+            // The resolution of file times is a tick of the kernel.
             let old = file.and_then(|file| file.set_modified(std::time::UNIX_EPOCH));
             old.expect("made");
         }

@@ -1,8 +1,8 @@
-//! Many processes of a machine in one agent: rules choose them, a budget bounds the agent's use of resources, and
-//! profiles and numbers go to existing stores.
+//! Many processes of a machine in one agent. Rules choose them, a budget bounds the agent's use of
+//! resources, and profiles and numbers go to existing stores.
 //!
-//! [`check`] reads and checks a configuration, [`run`] works by it until a signal ends it. Nothing here stores,
-//! aggregates or queries profiles.
+//! [`check`] reads and checks a configuration, and [`run`] works by it until a signal ends it. This
+//! crate does not store, aggregate or query profiles.
 
 mod advice_files;
 mod advising;
@@ -57,13 +57,13 @@ pub enum AgentError {
     /// The configuration is refused.
     #[error(transparent)]
     Config(ConfigError),
-    /// Its state directory is unusable.
+    /// The agent's state directory is unusable.
     #[error(transparent)]
     State(#[from] journal::StateError),
     /// Profiles cannot be sent.
     #[error(transparent)]
     Send(#[from] send::SendError),
-    /// The kubelet cannot be asked.
+    /// Requests to the kubelet are impossible.
     #[error(transparent)]
     Kubelet(#[from] http_client::ClientError),
     /// The address cannot be served.
@@ -87,11 +87,12 @@ pub use config::{ConfigError, Experiments};
 /// Result of a check of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Number of its rules.
+    /// Number of rules.
     pub rules: usize,
-    /// Warnings about what was probably not meant, one line each, with its place.
+    /// Warnings about parts that the author probably did not mean, one line each, with their
+    /// places.
     pub warnings: Vec<String>,
-    /// Notes about what it frees and advises on, and what pods and namespaces decide, one line each.
+    /// Notes about freed blocks, advice, pods and namespaces, one line each.
     pub notes: Vec<String>,
 }
 
@@ -110,21 +111,22 @@ pub fn check(path: &Path, experiments: Experiments) -> Result<Checked, ConfigErr
     })
 }
 
-/// Returns the targets that an agent with this configuration would trace now. Attaches to nothing, sends and writes
-/// nothing.
+/// Returns the targets that an agent with this configuration would trace now. Attaches to nothing,
+/// sends and writes nothing.
 pub fn plan(path: &Path, experiments: Experiments) -> Result<AgentPlan, ConfigError> {
     memhook_process::see_groups_as_init();
     config::read(path, experiments).map(|file| plan::plan(&file))
 }
 
-/// Works by a configuration until SIGTERM or SIGINT. SIGHUP makes it read the configuration again.
+/// Works by a configuration until SIGTERM or SIGINT. SIGHUP makes the agent read the configuration
+/// again.
 pub fn run(path: &Path, experiments: Experiments) -> Result<Outcome, AgentError> {
     let file = config::read(path, experiments)?;
-    // Before starting any other thread that reads about processes.
+    // This comes before starting any other thread that reads about processes.
     if memhook_process::see_groups_as_init() {
         tracing::debug!("control groups are seen as by process 1");
     }
-    // Before any attach: a signal must not end us in the middle of it.
+    // This comes before any attach, because a signal must not end us in the middle of it.
     memhook_inject::catch_stops_and_reloads();
     memhook_inject::allow_many_open_files();
     memhook_inject::keep_little_memory();

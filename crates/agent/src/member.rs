@@ -1,4 +1,4 @@
-//! One process that a rule has chosen: the times to attach to it, and to leave it.
+//! One process that a rule has chosen, with the times to attach to it and to leave it.
 
 use crate::board::{Identity, Phase, Row};
 use crate::config::Rule;
@@ -7,36 +7,37 @@ use crate::worker::Worker;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pause before another attempt if an obstacle may pass within moments, above all a loader at work.
+/// Pause before another attempt if an obstacle may pass within moments, such as a working dynamic
+/// loader.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Time after which an obstacle counts as a failure.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time for which an earlier finding counts.
+/// Time for which an earlier check for obstacles is valid.
 const CLEARED_FOR: Duration = Duration::from_secs(1);
-/// Longest pause before another attempt, however often it has failed.
+/// Maximum pause before another attempt, however often it has failed.
 const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 
 /// A process that a rule has chosen.
 pub struct Member {
     /// Identity of the process.
     pub identity: Arc<Identity>,
-    /// The rule.
+    /// Rule that has chosen the process.
     pub rule: Arc<Rule>,
-    /// True if it was chosen because its parent is traced.
+    /// True if the process was chosen because its parent is traced.
     pub is_inherited: bool,
-    /// Begin of its trace, which decides the order in which targets are dropped.
+    /// Start of the trace, which decides the order in which targets are dropped.
     pub since: Instant,
     state: State,
     clearance: Clearance,
-    /// Reason to leave it, if there is one.
+    /// Reason to leave the process, if there is one.
     leaves: Option<Why>,
     failures: u32,
-    /// Message that was logged about it.
+    /// Last message that was logged about the process.
     told: Option<String>,
 }
 
-/// Result of checking its files for obstacles to an attach.
+/// Result of checking the process's files for obstacles to an attach.
 enum Clearance {
     Unasked,
     Asked,
@@ -51,7 +52,7 @@ enum State {
         why: Option<String>,
     },
     Traced(Worker),
-    /// It must not be attached to again under this rule.
+    /// The process must not be attached to again under this rule.
     LetBe(String),
 }
 
@@ -71,12 +72,12 @@ impl Member {
         }
     }
 
-    /// Returns true if it is time to attach to it.
+    /// Returns true if it is time to attach to the process.
     pub fn is_due(&self, now: Instant) -> bool {
         self.next_attempt().is_some_and(|next| next <= now)
     }
 
-    /// Returns the time of the next attempt, if it is not traced.
+    /// Returns the time of the next attempt, if the process is not traced.
     pub fn next_attempt(&self) -> Option<Instant> {
         match self.state {
             State::Waiting { next, .. } if !self.is_asked() => Some(next),
@@ -84,27 +85,27 @@ impl Member {
         }
     }
 
-    /// Returns true while its obstacles are being checked.
+    /// Returns true while obstacles are being checked.
     pub fn is_asked(&self) -> bool {
         matches!(self.clearance, Clearance::Asked)
     }
 
-    /// Notes that the check has begun.
+    /// Records that the check has begun.
     pub fn asked(&mut self) {
         self.clearance = Clearance::Asked;
     }
 
-    /// Notes that it can be attached to.
+    /// Records that the process can be attached to.
     pub fn cleared(&mut self, now: Instant) {
         self.clearance = Clearance::Given(now);
     }
 
-    /// Returns true if that was determined just before.
+    /// Returns true if the check was successful just before.
     pub fn is_cleared(&self, now: Instant) -> bool {
         matches!(self.clearance, Clearance::Given(at) if now.duration_since(at) < CLEARED_FOR)
     }
 
-    /// Returns the thread that traces it.
+    /// Returns the thread that traces the process.
     pub fn worker(&self) -> Option<&Worker> {
         match &self.state {
             State::Traced(worker) => Some(worker),
@@ -112,7 +113,7 @@ impl Member {
         }
     }
 
-    /// Takes the thread, if it has nothing left to do, or if `always`.
+    /// Takes the thread if it has finished, or in any case if `always` is set.
     pub fn take_worker(&mut self, always: bool, now: Instant) -> Option<Worker> {
         if !self
             .worker()
@@ -126,27 +127,27 @@ impl Member {
         }
     }
 
-    /// Orders to leave it. Returns true if the order is new.
+    /// Orders to leave the process. Returns true if the order is new.
     pub fn leaves(&mut self, why: Why) -> bool {
         let is_new = self.leaves.is_none();
-        // Whatever was planned for it afterwards: the agent ends.
+        // When the agent ends, this replaces any other plan.
         if is_new || why == Why::AgentEnds {
             self.leaves = Some(why);
         }
         is_new
     }
 
-    /// Returns true if it is being left.
+    /// Returns true if the process is being left.
     pub fn is_leaving(&self) -> bool {
         self.leaves.is_some()
     }
 
-    /// Notes that it is no longer traced. Returns why it was left, if it was ordered.
+    /// Records that the process is no longer traced. Returns why it was left, if that was ordered.
     pub fn has_left(&mut self) -> Option<Why> {
         self.leaves.take()
     }
 
-    /// Notes that it is traced.
+    /// Records that the process is traced.
     pub fn traced_by(&mut self, worker: Worker, now: Instant) {
         self.since = now;
         self.leaves = None;
@@ -154,7 +155,8 @@ impl Member {
         self.state = State::Traced(worker);
     }
 
-    /// Notes an obstacle that may pass by itself. Returns true if it has lasted too long for that.
+    /// Records an obstacle that may pass by itself. Returns true if it has lasted too long for
+    /// that.
     pub fn wait_a_moment(&mut self, now: Instant) -> bool {
         self.clearance = Clearance::Unasked;
         let State::Waiting {
@@ -168,14 +170,15 @@ impl Member {
         now.duration_since(*since) > PATIENCE
     }
 
-    /// Notes a failed attach. The pause before the next one doubles each time. Returns the message, if it is new.
+    /// Records a failed attach. The pause before the next one doubles each time. Returns the
+    /// message, if it is new.
     pub fn failed(&mut self, now: Instant, retry: Duration, why: String) -> Option<String> {
         let pause = retry
             .saturating_mul(1 << self.failures.min(16))
             .min(LONGEST_RETRY.max(retry));
         self.failures += 1;
         self.clearance = Clearance::Unasked;
-        // Spreads the next attempts of processes that failed together.
+        // This spreads the next attempts of processes that failed together.
         let spread = self.identity.pid.unsigned_abs() % 16;
         let pause = pause.mul_f64(1.0 + f64::from(spread) / 80.0);
         self.state = State::Waiting {
@@ -190,7 +193,7 @@ impl Member {
         })
     }
 
-    /// Notes that it was dropped, to be attached to again after a pause.
+    /// Records that the process was dropped, to be attached to again after a pause.
     pub fn rest(&mut self, now: Instant, pause: Duration, why: &str) {
         self.state = State::Waiting {
             since: now + pause,
@@ -200,12 +203,12 @@ impl Member {
         };
     }
 
-    /// Excludes it from further attaches under this rule.
+    /// Excludes the process from further attaches under this rule.
     pub fn let_be(&mut self, why: &str) {
         self.state = State::LetBe(why.to_owned());
     }
 
-    /// Returns its row on the board.
+    /// Returns the member's row on the board.
     pub fn row(&self) -> Row {
         let phase = match &self.state {
             State::Waiting { why: None, .. } => Phase::Waiting,

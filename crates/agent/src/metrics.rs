@@ -1,5 +1,5 @@
-//! The numbers of the board as OpenMetrics. They are made anew for each scrape, so a target that is gone leaves no
-//! series behind; there are at most as many series as targets times metrics.
+//! The numbers of the board as OpenMetrics. The text is made anew for each scrape, so a target that
+//! is gone leaves no series behind. There are at most as many series as targets times metrics.
 
 mod advice;
 mod reclaims;
@@ -17,7 +17,7 @@ use std::fmt::{Debug, Error, Formatter};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Longest value of a label: values come from foreign names.
+/// Maximum length of a label's value, because values come from foreign names.
 const MOST_OF_A_LABEL: usize = 128;
 
 /// Returns the text of a scrape.
@@ -372,7 +372,7 @@ mod tests {
             format!("memhook_target_resident_part_bytes{labels},part=\"stacks\"}} 8192.0\n");
         assert!(all.contains(&stacks), "{all}");
         assert!(!all.contains("pid="));
-        // Bytes add up; for holds, the longest counts.
+        // Bytes are added up. For holds, the longest counts.
         for (name, value) in [
             ("reclaimed_bytes_total", "150.0"),
             ("reclaim_longest_hold_seconds", "0.1"),
@@ -392,7 +392,7 @@ mod tests {
         }
         let refused = format!("{labels},reclaim=\"free\",reason=\"heap\"}} 2.0\n");
         assert!(all.contains(&refused), "{all}");
-        // Targets that are gone leave nothing behind.
+        // Targets that are gone leave no series behind.
         board.set_rows(Vec::new());
         assert!(!text(&board, true).expect("text").contains("nginx"));
     }

@@ -1,21 +1,21 @@
-//! Moments that the next agent understands, too.
+//! Moments that remain meaningful for the next agent.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A moment since the machine was started. Ages follow a clock that cannot be set (`CLOCK_BOOTTIME`, clock_gettime(2));
-/// the time of day is only shown.
+/// A moment since the machine was started. Ages follow a clock that cannot be set
+/// (`CLOCK_BOOTTIME`, clock_gettime(2)). The time of day is only shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// Milliseconds since the start of the machine.
     since_boot_ms: u64,
-    /// Milliseconds since 1970, by the clock of that time.
+    /// Milliseconds since 1970, by the clock at that time.
     pub unix_ms: u64,
 }
 
 impl Moment {
-    /// Returns the present moment.
+    /// Returns the current moment.
     pub fn now() -> Moment {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         Moment {
@@ -24,8 +24,8 @@ impl Moment {
         }
     }
 
-    /// Returns the time since then. A moment in the future has no age: it was invented, or comes from another time
-    /// namespace.
+    /// Returns the time since this moment. A moment in the future has age 0, because it was
+    /// invented or comes from another time namespace.
     pub fn age(&self) -> Duration {
         Duration::from_millis(since_boot_ms().saturating_sub(self.since_boot_ms))
     }

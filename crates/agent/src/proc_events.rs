@@ -1,6 +1,6 @@
-//! News of processes from the kernel: the process events connector (Documentation/driver-api/connector.rst, and
-//! include/uapi/linux/cn_proc.h). It needs CAP_NET_ADMIN in the first user namespace; without it, the agent reads
-//! /proc instead.
+//! Process events from the kernel, through the process events connector
+//! (Documentation/driver-api/connector.rst, and include/uapi/linux/cn_proc.h). It needs
+//! CAP_NET_ADMIN in the first user namespace. Without it, the agent reads /proc instead.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -14,7 +14,8 @@ const VALUE: u32 = 1;
 const LISTEN: u32 = 1;
 /// `NLMSG_DONE`
 const DONE: u16 = 3;
-/// `struct nlmsghdr`, `struct cn_msg`, and the part of `struct proc_event` before the data.
+/// Sizes of `struct nlmsghdr`, of `struct cn_msg`, and of the part of `struct proc_event` before
+/// the data.
 const MESSAGE_HEADER: usize = 16;
 const CONNECTOR_HEADER: usize = 20;
 const EVENT_HEADER: usize = 16;
@@ -32,7 +33,7 @@ pub enum News {
     Executes(i32),
     /// A process has ended.
     Ended(i32),
-    /// Events were missed: all processes must be checked.
+    /// Events were missed, so all processes must be checked.
     Missed,
 }
 
@@ -42,7 +43,7 @@ pub struct ProcEvents {
 }
 
 impl ProcEvents {
-    /// Subscribes to process events. Fails where that is not permitted.
+    /// Subscribes to process events. Fails without permission.
     pub fn listen() -> rustix::io::Result<ProcEvents> {
         let socket = rustix::net::socket_with(
             AddressFamily::NETLINK,
@@ -55,9 +56,9 @@ impl ProcEvents {
         Ok(ProcEvents { socket })
     }
 
-    /// Returns the events that have arrived. After an error no more will.
+    /// Returns the events that have arrived. After an error, no more will arrive.
     pub fn news(&self) -> rustix::io::Result<Vec<News>> {
-        /// Most events of a call; the rest is left for the next.
+        /// Maximum number of events of a call. The rest is left for the next.
         const MOST: usize = 4096;
         let mut news = Vec::new();
         let mut room = [0; 8192];
@@ -88,7 +89,8 @@ fn request() -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length);
     bytes.extend((length as u32).to_ne_bytes());
     bytes.extend(DONE.to_ne_bytes());
-    // No flags, sequence number 0, and the port that the kernel has assigned to the socket.
+    // There are no flags, the sequence number is 0, and the port is the one that the kernel has
+    // assigned to the socket.
     bytes.extend([0; 10]);
     for word in [INDEX, VALUE, 0, 0] {
         bytes.extend(word.to_ne_bytes());
@@ -116,7 +118,8 @@ fn parse(mut bytes: &[u8], news: &mut Vec<News>) {
         let is_ours = word(message, MESSAGE_HEADER) == Some(INDEX);
         let of = |index: usize| word(message, data + 4 * index).map(|id| id as i32);
         match word(message, at).filter(|_| is_ours) {
-            // Thread and process of the parent, thread and process of the child: a new thread is ignored.
+            // The fields are thread and process of the parent, then thread and process of the
+            // child. A new thread is ignored.
             Some(FORK) => {
                 if let (Some(thread), Some(process)) = (of(2), of(3))
                     && thread == process
@@ -134,7 +137,7 @@ fn parse(mut bytes: &[u8], news: &mut Vec<News>) {
             }
             _ => {}
         }
-        // NLMSG_ALIGN
+        // The length is rounded up as by NLMSG_ALIGN.
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
 }
@@ -178,10 +181,11 @@ mod tests {
         }
     }
 
-    /// Only with permission: elsewhere the agent works without it.
+    /// The test needs permission. Without it, the agent works in another way.
     #[test]
     fn the_kernel_tells_of_a_child() {
-        // If many processes come and go while this thread is stopped, there is no room for all events.
+        // If many processes come and go while this thread is stopped, there is no room for all
+        // events.
         for _ in 0..20 {
             let Ok(events) = ProcEvents::listen() else {
                 return memhook_tests::not_run_here("process events are not permitted");
@@ -193,7 +197,7 @@ mod tests {
             let mut seen = Vec::new();
             while !seen.contains(&News::Ended(pid)) && !seen.contains(&News::Missed) {
                 if Instant::now() > until {
-                    // A network namespace other than the first one gets none.
+                    // A network namespace other than the first one gets no events.
                     return memhook_tests::not_run_here("no process events arrive");
                 }
                 seen.extend(events.news().expect("readable"));

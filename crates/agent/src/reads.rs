@@ -1,11 +1,12 @@
-//! Reads of the file systems of targets. Those may never answer: a server that is gone, or a program of the target
-//! itself behind FUSE. No deadline ends a read, nor the open before it, so threads that are never joined do all of
-//! them, and answers come when they come. A thread whose read takes too long is abandoned and replaced. Until it has
-//! come back, nothing of the same owner is read: the pod or the container of the process, or the process itself if it
+//! Reads of the file systems of targets, which may never answer: the server may be gone, or a
+//! program of the target itself may be behind FUSE. No deadline ends a read, nor the open before
+//! it. So threads that are never joined do all of them, and answers arrive at any time. A thread
+//! whose read takes too long is abandoned and replaced. Until it has come back, nothing of the same
+//! owner is read. The owner is the pod or the container of the process, or the process itself if it
 //! is in none. So no owner costs more than one thread.
 //!
-//! A thread ends with its work. If it lived on, it would keep its last released blocks of each size (glibc's caches of
-//! threads), wherever in the heap they are, and with them the pages around.
+//! A thread ends with its work. If it lived on, it would keep its last released blocks of each size
+//! (glibc's caches of threads), wherever in the heap they are, and with them the pages around.
 
 use crate::facts::{Facts, Inside, Owner};
 use crate::said::chain;
@@ -17,28 +18,30 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after which a read counts as one that may never end.
+/// Time after which a read is abandoned, because it may never end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Threads that normally read at a time.
+/// Number of threads that normally read at the same time.
 const THREADS: usize = 4;
-/// Threads that may hang. Beyond that, nothing is read until one of them has come back.
+/// Maximum number of hanging threads. Beyond it, nothing is read until one of them has come back.
 const MOST_HUNG: usize = 64;
 
-/// Limit on them for one pod, container or control group.
+/// Maximum number of hanging threads for one pod, container or control group.
 const MOST_HUNG_IN_REALM: usize = 8;
-/// Questions about the processes of one owner that a thread answers before those of others have their turn.
+/// Number of questions about the processes of one owner that a thread answers before other owners
+/// have their turn.
 const MOST_LEFT: usize = 64;
 
 /// A question about a process.
 pub enum Question {
-    /// Contents of its files.
+    /// What are the contents of the process's files?
     Inside {
-        /// True if it is in a pod, whose files have its name.
+        /// True if the process is in a pod, whose files have its name.
         is_pod: bool,
     },
-    /// Obstacles to an attach with these settings.
+    /// What are the obstacles to an attach with these settings?
     Obstacle(Box<TraceConfig>),
-    /// Obstacles to an attach with these settings, including a tracer, which an attach finds by itself.
+    /// What are the obstacles to an attach with these settings, including a tracer, which an attach
+    /// finds by itself?
     ObstacleNow(Box<TraceConfig>),
 }
 
@@ -47,7 +50,7 @@ pub enum Answer {
     Inside(Inside),
     /// Obstacle to an attach, if there is one.
     Obstacle(Option<String>),
-    /// None yet, and perhaps never. The answer may come later.
+    /// There is no answer yet, and perhaps never. It may come later.
     None,
 }
 
@@ -68,18 +71,18 @@ struct Asked {
 /// The work of a thread: questions about the processes of one owner.
 struct Desk {
     owner: Owner,
-    /// True if nothing is left to do, and the thread ends.
+    /// True if there are no more questions, and the thread ends.
     is_done: bool,
     left: VecDeque<Asked>,
-    /// Present read, with its start.
+    /// The current read, with its start.
     reads: Option<(Instant, (i32, u64))>,
     is_given_up: bool,
 }
 
-/// The threads.
+/// The reading threads and their questions.
 pub struct Reads {
     desks: Vec<Arc<Mutex<Desk>>>,
-    /// Questions for which there may be no thread yet.
+    /// Questions that have no thread yet.
     waiting: VecDeque<Asked>,
     answers: (Sender<Heard>, Receiver<Heard>),
     /// Descriptor that is readable when there is an answer.
@@ -99,7 +102,8 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// Asks about a process. Returns false if its owner did not answer before, or if no thread is available any more.
+    /// Asks about a process. Returns false if the process's owner did not answer before, or if no
+    /// thread is available any more.
     pub fn ask(&mut self, facts: &Facts, question: Question) -> bool {
         let asked = Asked {
             pid: facts.pid,
@@ -168,7 +172,7 @@ impl Reads {
         let (answers, bell) = (self.answers.0.clone(), self.bell.clone());
         let thread = std::thread::Builder::new().name("reader".into());
         let started = thread.spawn(move || {
-            // Not locked during a read.
+            // The desk is not locked during a read.
             let take = || next(&mut lock(&desk));
             while let Some(asked) = take() {
                 let answer = read(asked.pid, asked.question);
@@ -236,7 +240,7 @@ impl Reads {
 /// Fate of a question.
 enum Handed {
     Over,
-    /// Its owner does not answer.
+    /// The owner does not answer.
     Silent(Asked),
     /// All threads are busy.
     Back(Asked),
@@ -274,7 +278,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// An agent with questions about short processes for weeks has as many threads as on its first day.
+    /// After weeks of questions about short-lived processes, an agent has as many threads as on its
+    /// first day.
     #[test]
     fn threads_end_with_their_work() {
         let pid = std::process::id() as i32;

@@ -1,5 +1,6 @@
-//! Unreachable blocks of processes that are searched: reported, or freed by the process itself if a rule says so.
-//! `scan` and this share the decision on what may be freed and what is refused; nothing here loosens it.
+//! Unreachable blocks of processes that are searched. They are reported, or freed by the process
+//! itself if a rule says so. The agent uses the decision of `scan` on which blocks may be freed,
+//! and does not loosen it.
 
 use crate::board::{Identity, Numbers, Reclaimed};
 use crate::config::{File, Reclaim};
@@ -14,11 +15,12 @@ use memhook_report::{bytes, counted};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Age before which no process is searched: its start-up changes data all the time, and it may execute another program.
+/// Age before which no process is searched. During start-up, a process changes its data all the
+/// time, and may execute another program.
 const SETTLING: Duration = Duration::from_secs(60);
 /// Share of the interval over which simultaneous searches are spread.
 const SPREAD: f64 = 0.25;
-/// Longest wait of a search for the agent to be within its budget.
+/// Maximum time for which a search waits until the agent is within its budget.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Reason for freeing nothing: a word for metrics, and a sentence.
@@ -31,12 +33,12 @@ pub struct Reclaims {
     told: BTreeSet<&'static str>,
     /// Bytes and blocks that were logged last.
     told_reclaimable: (u64, u64),
-    /// Duration of the last round without its pauses: an upper bound on its processor time.
+    /// Duration of the last round without its pauses, an upper bound on its processor time.
     spent: Duration,
 }
 
 impl Reclaims {
-    /// Creates it before the first round.
+    /// Creates the state before the first round.
     pub fn new(how: Reclaim) -> Reclaims {
         Reclaims {
             how,
@@ -48,19 +50,20 @@ impl Reclaims {
 
     /// Returns the time before the first search of a process that was just chosen.
     pub fn first_pause(identity: &Identity, interval: Duration) -> Duration {
-        // Fibonacci hashing: consecutive processes are far apart.
+        // Fibonacci hashing puts consecutive processes far apart.
         let number = identity.started.wrapping_add(identity.pid as u64);
         let spread = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) as f64 / u64::MAX as f64;
         hastened(SETTLING) + interval.mul_f64(SPREAD * spread.min(1.0))
     }
 
-    /// Returns the shortest time between rounds with which the last one takes at most this share.
+    /// Returns the shortest pause between rounds for which a round like the last one takes at most
+    /// this share of the time.
     pub fn pause_within(&self, share: f64) -> Duration {
         self.spent.div_f64(share)
     }
 
-    /// Searches twice, like `scan`, and reports or frees the permitted blocks. A refusal is not an error: the next
-    /// round may succeed.
+    /// Searches twice, as `scan` does, and reports or frees the permitted blocks. A refusal is not
+    /// an error, because the next round may succeed.
     pub fn round(&mut self, searches: &Searches, numbers: &mut Numbers) -> Result<(), Ended> {
         let mut reclaimed = numbers.reclaimed.take().unwrap_or_default();
         reclaimed.how = self.how.name();
@@ -142,7 +145,7 @@ impl Reclaims {
         })
     }
 
-    /// Logs what could be freed, if the amount differs from before.
+    /// Logs how much could be freed, if the amount differs from the last one.
     fn tell_reclaimable(&mut self, identity: &Identity, found: (u64, u64)) {
         let is_new = std::mem::replace(&mut self.told_reclaimable, found) != found;
         if self.how == Reclaim::ReportOnly && is_new {
@@ -184,7 +187,7 @@ fn search(
     })
 }
 
-/// Makes the process free the chosen blocks. Returns why some were not.
+/// Makes the process free the chosen blocks. Returns why some were not freed.
 fn free(
     reclaiming: &mut Reclaiming,
     found: &Candidates,
@@ -294,7 +297,7 @@ mod tests {
             .collect();
         assert!(pauses.iter().all(|pause| *pause >= SETTLING));
         assert!(pauses.iter().all(|pause| *pause <= SETTLING + hour / 4));
-        // None of ten equal parts of the time has more than a third above its share.
+        // No tenth of the time has more than a third above its share.
         for part in 0..10 {
             let begin = SETTLING + hour / 40 * part;
             let within = begin..begin + hour / 40;

@@ -6,8 +6,8 @@ use crate::kubernetes::{Consent, Place};
 use memhook_process::ControlGroup;
 use std::sync::Arc;
 
-/// Programs that a machine cannot do without, and that no rule matches: a stop of one of them stops everything.
-/// `never` in the configuration adds to them.
+/// Programs that a machine cannot do without, and that no rule matches. A stop of one of them would
+/// stop everything. `never` in the configuration adds to them.
 pub const NEVER: [&str; 11] = [
     "memhook-rs",
     "systemd",
@@ -42,7 +42,8 @@ impl Rules {
         }
     }
 
-    /// Returns the first rule that chooses this process; `parents` is the rule by which its parent is traced.
+    /// Returns the first rule that chooses this process. `parents` is the rule by which the
+    /// process's parent is traced.
     pub fn of(&self, facts: &Facts, parents: Option<&Rule>) -> Option<Arc<Rule>> {
         if self.is_never(facts) || refusal(facts).is_some() {
             return None;
@@ -57,7 +58,8 @@ impl Rules {
                 .find(|(rule, _)| inherits.is_some_and(|p| p.is_same(rule)))
         };
         let (rule, _) = chosen.or_else(inherited)?;
-        // Whatever its name: it would be refused, and maps the regions of its targets.
+        // A process that traces others is skipped whatever its name is: an attach would be refused,
+        // because it maps the regions of its targets.
         (!facts.attaches_to_others()).then(|| Arc::clone(rule))
     }
 
@@ -103,8 +105,8 @@ impl Rules {
     }
 }
 
-/// Returns why its pod keeps a process from being traced, whatever rules say. A pod without an answer is left
-/// alone.
+/// Returns why a process's pod keeps it from being traced, whatever rules say. A pod without an
+/// answer is left alone.
 fn refusal(facts: &Facts) -> Option<&'static str> {
     match &facts.place {
         Place::NoPod => None,
@@ -200,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Facts of a process in a pod of the deployment `web` in the namespace `shop`.
+    /// Returns facts of a process in a pod of the deployment `web` in the namespace `shop`.
     fn in_pod(consent: Consent) -> Facts {
         let pod = crate::kubernetes::Pod {
             workload_type: "deployment".into(),
@@ -246,7 +248,7 @@ mod tests {
             if !by_asked {
                 assert_eq!(asked.why_not(&facts), why);
             }
-            // Nor is a child in it traced because its parent is.
+            // A child in the pod is not traced either, although its parent is.
             let parents = Arc::clone(plain.all().next().expect("one"));
             let child = Facts { uid: 0, ..facts };
             assert_eq!(plain.of(&child, Some(&parents)).is_some(), by_plain);

@@ -1,4 +1,4 @@
-//! Warnings of the agent: a repeated fault is logged once a minute.
+//! Warnings of the agent. A repeated fault is logged once a minute.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Time after a warning for which equal ones are only counted.
 const QUIET: Duration = Duration::from_secs(60);
-/// Most warnings to remember; further ones within that time are logged as they come.
+/// Maximum number of warnings to remember. Further ones within that time are logged as they come.
 const MOST_REMEMBERED: usize = 256;
 
 /// Recent warnings, each with its time and its number of repeats.
@@ -15,7 +15,7 @@ static LATELY: Mutex<Repeats> = Mutex::new(Repeats(BTreeMap::new()));
 struct Repeats(BTreeMap<String, (Instant, u64)>);
 
 impl Repeats {
-    /// Returns true if a warning must be logged; otherwise counts it.
+    /// Returns true if a warning must be logged. Otherwise counts it.
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
         if let Some((_, again)) = self.0.get_mut(text) {
             *again += 1;
@@ -27,7 +27,8 @@ impl Repeats {
         true
     }
 
-    /// Takes out the warnings whose time is over, or all of them, and returns the repeated ones with their numbers.
+    /// Removes the warnings whose time is over, or all of them, and returns the repeated ones with
+    /// their numbers.
     fn over(&mut self, now: Instant, all: bool) -> Vec<(String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|text, (at, again)| {
@@ -45,15 +46,17 @@ fn lately() -> MutexGuard<'static, Repeats> {
     LATELY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Logs a problem, unless the same was logged within the last minute: then counts it. It may contain names of processes
-/// and files, which are foreign bytes; the writer of the log makes them visible.
+/// Logs a problem, unless the same one was logged within the last minute, in which case it is
+/// counted. The text may contain names of processes and files, which are untrusted bytes. The
+/// writer of the log makes them visible.
 pub fn warn(text: &str) {
     if lately().is_new(text, Instant::now()) {
         tracing::warn!("{text}");
     }
 }
 
-/// Logs how often warnings were repeated, a minute after each was logged; `all` of them at once at the end.
+/// Logs how often warnings were repeated, a minute after each was logged. With `all`, logs all of
+/// them now.
 pub fn count_repeats(all: bool) {
     let over = lately().over(Instant::now(), all);
     for (text, again) in over {

@@ -1,4 +1,4 @@
-//! Untraced targets: their memory is periodically copied and searched for unreachable blocks.
+//! Untraced targets, whose memory is periodically copied and searched for unreachable blocks.
 
 use crate::advising::Advising;
 use crate::board::{Growth, Identity, Link, Numbers, Pin};
@@ -20,7 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Number of classes of blocks that are reported with what they pin; each becomes two series.
+/// Number of classes of blocks that are reported with the memory that they pin. Each becomes two
+/// series.
 const MOST_PINS: usize = 10;
 /// Pause between two checks whether another scan is over, or a late thread has stopped.
 const TURN: Duration = Duration::from_millis(100);
@@ -28,13 +29,13 @@ const TURN: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_secs(1);
 /// Time for which the waits of a process are measured before it is touched.
 const WAITS_FOR: Duration = Duration::from_secs(1);
-/// Longest time over which simultaneous advice is spread.
+/// Maximum time over which simultaneous advice is spread.
 const LONGEST_SPREAD: Duration = Duration::from_secs(3600);
 
-/// Resource for one process at a time.
+/// Resource that only one process may use at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// A copy of its memory.
+    /// A copy of the process's memory.
     Copies,
     /// An examination for advice.
     Advice,
@@ -43,9 +44,9 @@ pub enum Queue {
 /// Resources of the agent for searches and advice.
 #[derive(Clone, Debug, Default)]
 pub struct Means {
-    /// Bytes that a copy may take.
+    /// Maximum bytes of a copy.
     pub memory: u64,
-    /// Directory of recordings that have no name and are deleted at once.
+    /// Directory of recordings that have no name and are deleted immediately.
     pub directory: PathBuf,
     /// True if the agent looks up names.
     pub has_names: bool,
@@ -66,7 +67,7 @@ pub struct Searches {
 }
 
 impl Searches {
-    /// Creates them before the first search.
+    /// Creates the searches of a process, before the first one.
     pub fn new(
         identity: Arc<Identity>,
         rule: Arc<Rule>,
@@ -89,12 +90,12 @@ impl Searches {
         &self.identity
     }
 
-    /// Returns the messages in both directions.
+    /// Returns the link to the thread of the process.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// Searches until the process ends, the agent is to leave it, or a search fails.
+    /// Searches until the process ends, the agent has to leave it, or a search fails.
     pub fn run(&self, reclaim: Option<Reclaim>) -> Ended {
         let ended = self.run_until_then(reclaim);
         if let (Ended::Gone, Some(kept)) = (&ended, self.kept_advice()) {
@@ -165,7 +166,7 @@ impl Searches {
         }
     }
 
-    /// Waits until then; fails if there is no more reason to wait.
+    /// Waits until a time. Fails if there is no more reason to wait.
     pub fn rest_until(&self, next: Instant) -> Result<(), Ended> {
         while Instant::now() < next {
             if self.link.is_asked_back() {
@@ -182,7 +183,8 @@ impl Searches {
         Ok(())
     }
 
-    /// Waits until no other process is being searched: all copies together would take too much memory.
+    /// Waits until no other process is being searched, because all copies together would take too
+    /// much memory.
     pub fn turn(&self) -> Result<MutexGuard<'_, ()>, Ended> {
         self.turn_in(Queue::Copies)
     }
@@ -209,8 +211,8 @@ impl Searches {
         }
     }
 
-    /// Waits for the turn of this process in a queue, and until the agent is within its budget; `None` if that takes
-    /// longer than `patience`.
+    /// Waits for the turn of this process in a queue, and until the agent is within its budget;
+    /// `None` if that takes longer than `patience`.
     pub fn turn_within_budget(
         &self,
         queue: Queue,
@@ -230,7 +232,7 @@ impl Searches {
         }
     }
 
-    /// Returns true if its threads hardly get any processor time now. Takes a second.
+    /// Returns true if the process's threads hardly get any processor time now. Takes a second.
     pub fn is_starved(&self) -> Result<bool, Ended> {
         let pid = self.identity.pid;
         let before = Waits::of(pid);
@@ -247,7 +249,7 @@ impl Searches {
         }
     }
 
-    /// Returns the share of its time that tracing may take, if the rule sets one.
+    /// Returns the share of the process's time that tracing may take, if the rule sets one.
     pub fn overhead(&self) -> Option<f64> {
         Some(self.rule.overhead.as_ref()?.get_ref().0)
     }
@@ -257,7 +259,7 @@ impl Searches {
         &self.shared.files
     }
 
-    /// Returns the directory of recordings that have no name and are deleted at once.
+    /// Returns the directory of recordings that have no name and are deleted immediately.
     pub fn directory(&self) -> &std::path::Path {
         &self.means.directory
     }
@@ -284,14 +286,15 @@ impl Searches {
         self.means.has_names.then_some(&self.shared.names)
     }
 
-    /// Returns true if the process has ended, or executes another program, which may match another rule.
+    /// Returns true if the process has ended, or executes another program, which may match another
+    /// rule.
     pub fn has_gone(&self) -> bool {
         let pid = self.identity.pid;
         let is_the_same = thread_start_time(pid, pid) == Some(self.identity.started);
         has_ended(pid) || !is_the_same || executable_of(pid) != self.executable
     }
 
-    /// Returns the request for a copy by the rule.
+    /// Returns the rule's request for a copy.
     pub fn request(&self) -> Request {
         let rule = &self.rule;
         let limits = Limits {
@@ -330,7 +333,7 @@ impl Searches {
         self.count(&captured, &scan, numbers)
     }
 
-    /// Takes the numbers of a search of a completely read heap.
+    /// Records the numbers of a search of a completely read heap.
     pub fn count(
         &self,
         captured: &Captured,
@@ -348,13 +351,14 @@ impl Searches {
         self.account(captured, scan, numbers)
     }
 
-    /// Takes the time for which all threads were held.
+    /// Records the time for which all threads were held.
     pub fn count_hold(&self, captured: &Captured, numbers: &mut Numbers) {
         numbers.scans += 1;
         numbers.scan_held += captured.snapshot.meta.held_ms / 1e3;
     }
 
-    /// Returns the resident memory of a copied process, and the blocks that hold it, if the rule asks for that.
+    /// Returns the resident memory of a copied process, and the blocks that pin it, if the rule
+    /// asks for that.
     fn account(
         &self,
         captured: &Captured,
@@ -441,7 +445,7 @@ mod tests {
         shared.is_held_back.store(false, Relaxed);
         let turn = first.turn_within_budget(Queue::Copies, patience);
         assert!(matches!(turn, Ok(Some(_))));
-        // It waits for its turn until the agent is to leave it.
+        // The search waits for its turn until the agent has to leave the process.
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| second.turn().map(drop));
             std::thread::sleep(2 * TURN);

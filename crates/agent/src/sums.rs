@@ -5,18 +5,19 @@ use memhook_ledger::{CountedSite, Estimate, LiveWalk, Observer, SampledAllocatio
 use memhook_report::{Amount, LiveSite};
 use rustc_hash::FxHashMap;
 
-/// Sums up, at their allocation, the amounts for which the samples of each site stand: the ledger knows the number of a
-/// site's samples, but not their sizes, on which these amounts depend.
+/// Observer that sums up, at the allocation of each sample, the amount that the sample represents.
+/// The ledger knows the number of a site's samples, but not their sizes, on which these amounts
+/// depend.
 #[derive(Debug, Default)]
 pub struct SampledSites {
     samples: SampledAllocations,
-    /// Call stack and allocations of each site, by the ledger's index. A site has allocations of one stack and one mean
-    /// distance between samples only.
+    /// Call stack and allocations of each site, by the ledger's index. A site has allocations of
+    /// only one stack and one mean distance between samples.
     sites: Vec<(u32, Estimate)>,
 }
 
 impl SampledSites {
-    /// Creates empty sums; `samples` knows the amount for which a sample stands.
+    /// Creates empty sums. `samples` knows the amount that a sample represents.
     pub fn new(samples: SampledAllocations) -> SampledSites {
         SampledSites {
             samples,
@@ -46,7 +47,8 @@ impl Observer for SampledSites {
 pub struct Sums {
     /// All call stacks seen so far.
     pub sites: Vec<LiveSite>,
-    /// Standard errors of the live bytes and of those allocated since the attach; `None` if they are exact.
+    /// Standard errors of the live bytes and of those allocated since the attach; `None` if they
+    /// are exact.
     pub errors: Option<(u64, u64)>,
 }
 
@@ -58,7 +60,8 @@ impl Sums {
         (live, allocated)
     }
 
-    /// Returns the present sums. Reads the state in slices, so that the rings are emptied in between.
+    /// Returns the current sums. Reads the state in slices, so that the rings are emptied in
+    /// between.
     pub fn of(consumer: &Consumer<SampledSites>) -> Sums {
         let mut samples = SampledAllocations::default();
         let mut exact = SiteWalk::new(None);

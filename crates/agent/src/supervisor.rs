@@ -1,4 +1,5 @@
-//! The loop of the agent: finds processes, attaches to those that rules choose, within the budget, and leaves them.
+//! The loop of the agent. It finds processes, attaches to those that rules choose, within the
+//! budget, and leaves them.
 
 mod departures;
 mod finding;
@@ -37,24 +38,24 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Longest time between two rounds.
+/// Maximum time between two rounds.
 const ROUND: Duration = Duration::from_millis(100);
-/// Length of a round while targets are being left: each one makes room for the next.
+/// Length of a round while targets are being left. Each departure makes room for the next.
 const LEAVING_ROUND: Duration = Duration::from_millis(20);
 /// Time between two checks of the agent's own use.
 const JUDGE_PERIOD: Duration = Duration::from_secs(1);
-/// Time between two returns of free memory. Data for finding names is released in many arenas, each of which would keep
-/// it.
+/// Time between two returns of free memory. Data for name lookups is released in many arenas, each
+/// of which would keep it.
 const TRIM_PERIOD: Duration = Duration::from_secs(30);
 /// Pause after a long round, which leaves the processor to others.
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
-/// Duration from which an attach is late: it must be waiting for something.
+/// Duration from which an attach counts as late. It must then be waiting for something.
 const ATTACH_IS_LATE: Duration = Duration::from_secs(10);
-/// Time for repairing what an earlier agent has left in a process.
+/// Time limit for repairing what an earlier agent has left in a process.
 const RECOVERY: Duration = Duration::from_secs(20);
 /// Reason why a process is not traced if its files cannot be read.
 pub const SILENT: &str = "its files do not answer";
-/// Smallest ledger with enough blocks for an estimate.
+/// Minimum size of a ledger, which is enough for an estimate.
 const LEAST_LEDGER: u64 = 4 << 20;
 
 /// The supervisor.
@@ -90,8 +91,8 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Creates a supervisor without targets. `left`: the processes that an earlier agent has left attached, which are
-    /// repaired first.
+    /// Creates a supervisor without targets. `left` has the processes that an earlier agent has
+    /// left attached, which are repaired first.
     pub fn new(
         (path, experiments): (PathBuf, Experiments),
         file: File,
@@ -150,14 +151,14 @@ impl Supervisor {
     /// Detaches from the processes of a killed agent.
     fn put_right(&mut self, left: &BTreeMap<i32, u64>) {
         for (&pid, &started) in left {
-            // A hundred of them take longer than the patience with a hung agent.
+            // A hundred of them take longer than a hung agent is tolerated.
             self.board.tell_alive();
             if memhook_process::thread_start_time(pid, pid) != Some(started) {
                 self.forget(pid);
                 continue;
             }
             let (to, from) = crossbeam_channel::bounded(1);
-            // On another thread: its reads of the process may never return.
+            // This is done in another thread, because its reads of the process may never return.
             let recover = move || drop(to.send(memhook_attach::recover(pid)));
             let thread = std::thread::Builder::new().name("recovery".into());
             if thread.spawn(recover).is_err() {
@@ -177,7 +178,7 @@ impl Supervisor {
                         "process {pid}: {count} slots of an agent before this one could not be restored; they pass through"
                     ));
                 }
-                // It stays in the journal, and the attach repairs it if a rule chooses it.
+                // The process stays in the journal, and the attach repairs it if a rule chooses it.
                 Err(error) => {
                     warn(&format!(
                         "process {pid} was left attached: {}",
@@ -190,7 +191,7 @@ impl Supervisor {
         }
     }
 
-    /// Notes that nothing of ours is left in a process.
+    /// Records that nothing of ours is left in a process.
     fn forget(&mut self, pid: i32) {
         if let Some(message) = self.state.has_left(pid) {
             warn(&message);
@@ -209,7 +210,7 @@ impl Supervisor {
             self.judge(begin);
             self.depart();
             self.attend(begin);
-            // If processes begin and end all the time, there are many rounds a second.
+            // If processes start and end all the time, there are many rounds a second.
             if begin >= self.next_show {
                 self.next_show = begin + ROUND;
                 self.show();
@@ -261,7 +262,7 @@ impl Supervisor {
             self.tell_held_back(BTreeSet::new());
             return;
         }
-        // The oldest processes come first: they are the servers from which others come.
+        // The oldest processes come first, because they are the servers that start others.
         due.sort_unstable();
         let is_free = held_back.is_empty();
         for (_, pid) in due {
@@ -282,7 +283,8 @@ impl Supervisor {
                 held_back.insert(Scarce::Targets);
                 break;
             }
-            // More at the same time would only slow each other down, and each holds a thread of its target.
+            // More simultaneous attaches would only slow each other down, and each holds a thread
+            // of its target.
             if attaching >= processors() as usize {
                 break;
             }
@@ -344,7 +346,8 @@ impl Supervisor {
         identity: Arc<Identity>,
         now: Instant,
     ) {
-        // Written before that: if we are killed in the middle of the attach, the next agent finds the process.
+        // The journal is written before the attach. If we are killed in the middle of it, the next
+        // agent finds the process.
         if let Err(error) = self.state.attaches(pid, identity.started) {
             return self.refused(pid, unwritten(&error), now);
         }
@@ -368,7 +371,7 @@ impl Supervisor {
         let Some(member) = self.members.get(&pid) else {
             return;
         };
-        // It is periodically attached to for advice.
+        // The process is periodically attached to for advice.
         if rule.advise.is_some()
             && let Err(error) = self.state.attaches(pid, member.identity.started)
         {
@@ -380,7 +383,7 @@ impl Supervisor {
             Arc::clone(&member.identity),
             rule,
             Means {
-                // One copy at a time: it may take the memory that ledgers leave.
+                // There is only one copy at a time, and it may take the memory that ledgers leave.
                 memory: memory / 2,
                 directory: self.file.agent.state.clone(),
                 has_names: self.file.symbols.names == Names::Agent,
@@ -426,7 +429,7 @@ impl Supervisor {
             .set_rows(self.members.values().map(Member::row).collect());
     }
 
-    /// Waits for the next round: until the kernel reports a process, or it is time.
+    /// Waits for the next round, until the kernel reports a process or the time is over.
     fn wait(&self, begin: Instant) {
         let now = Instant::now();
         let soonest = self.members.values().filter_map(Member::next_attempt).min();
@@ -452,28 +455,29 @@ impl Supervisor {
         // An interruption counts as a message.
         let is_ready = poll(&mut sources, Some(&timeout)).is_ok_and(|ready| ready > 0);
         if is_ready {
-            // On a busy machine messages never end: take several together.
+            // On a busy machine messages never end, so several are taken together.
             std::thread::sleep(LEAST_PAUSE);
         }
     }
 }
 
-/// Returns why the agent does not attach to a process: the next agent would not find it.
+/// Returns the message that the agent does not attach to a process because the next agent would not
+/// find it.
 fn unwritten(error: &impl std::fmt::Display) -> String {
     format!("the list of attached processes cannot be written: {error}")
 }
 
-/// Returns the part of the agent's memory for reading names at one time: targets that are attached to meanwhile need
-/// the rest.
+/// Returns the maximum memory of the agent for reading names at one time. Targets that are attached
+/// to meanwhile need the rest.
 fn names_memory(memory: u64) -> u64 {
     memory / 2
 }
 
-/// Returns the limit of one target's ledger, so that all together stay below the bound.
+/// Returns the limit of one target's ledger, such that all together stay below the bound.
 pub fn ledger_bytes(file: &File) -> u64 {
     let (_, memory) = bounds(file);
     let targets = u64::from(*file.agent.max_targets.get_ref());
-    // Half is for ledgers; names, profiles and rings take the rest.
+    // Half is for ledgers. Names, profiles and rings take the rest.
     (memory / 2 / targets).max(LEAST_LEDGER)
 }
 

@@ -17,19 +17,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time between two readings of the numbers.
 const NUMBERS_PERIOD: Duration = Duration::from_secs(1);
-/// Longer time for samples, which require a walk over the live blocks, and for quiet targets, whose numbers hardly
-/// change.
+/// Longer time for samples, which require a walk over the live blocks, and for quiet targets, whose
+/// numbers hardly change.
 const SELDOM: Duration = Duration::from_secs(5);
-/// Longest time between two turns of a quiet target.
+/// Maximum time between two turns of a quiet target.
 const QUIET_PACE: Duration = Duration::from_secs(5);
 /// Time for which the last profile waits for names.
 const LAST_NAMES: Duration = Duration::from_secs(2);
 /// Time for which a profile waits for names if its process may be killed at any moment.
 const URGENT_NAMES: Duration = Duration::from_millis(20);
-/// Time for which a module's data for names is kept: it takes much more memory than the names, and after some profiles,
-/// new names are rare.
+/// Time for which a module's data for name lookups is kept. It takes much more memory than the
+/// names, and after some profiles, new names are rare.
 const NAMES_KEPT: Duration = Duration::from_secs(30);
-/// Most sites of a profile; stores refuse more samples.
+/// Maximum number of sites of a profile. Stores refuse more samples.
 const MOST_SITES: usize = 8000;
 
 /// The job of one target.
@@ -48,7 +48,7 @@ pub struct TargetJob {
     next_account: Duration,
     /// Time of the last turn since the attach.
     now: Duration,
-    /// Time of the last numbers, and the passes over the rings up to then.
+    /// Time of the last numbers, and the number of passes over the rings up to then.
     last_numbers: Duration,
     passes: u64,
     began_unix_ms: u64,
@@ -60,7 +60,8 @@ pub struct TargetJob {
 }
 
 impl TargetJob {
-    /// Creates a job. `names`: the shared readers of files with names; `None` if others add names to profiles.
+    /// Creates a job. `names` has the shared readers of files with names; `None` if others add
+    /// names to profiles.
     pub fn new(
         link: Arc<Link>,
         identity: Arc<Identity>,
@@ -105,7 +106,7 @@ impl TargetJob {
         }
     }
 
-    /// Takes the numbers of this moment.
+    /// Reads the current numbers.
     fn look(&mut self, trace: &Trace<SampledSites>) {
         let consumer = trace.consumer();
         let now = consumer.elapsed();
@@ -129,7 +130,8 @@ impl TargetJob {
         numbers.growth_per_minute = self.growth.next(now, live.bytes);
         numbers.lost = losses.dropped + losses.ringless;
         numbers.gaps = (gaps.len() as u64, untraced as f64 / 1e9);
-        // Not by a walk over its pages, during which its own calls of mmap would wait.
+        // A walk over the process's pages is avoided, because its own calls of mmap would wait
+        // meanwhile.
         let counters = resident_counters(self.identity.pid);
         numbers.resident = counters.map_or(numbers.resident, |counters| counters.resident());
         let levels = self.memory.now();
@@ -146,7 +148,8 @@ impl TargetJob {
         self.link.tell(numbers);
     }
 
-    /// Begins the profile of the interval that ends now. A profile that still waits for names is sent without them.
+    /// Begins the profile of the interval that ends now. A profile that still waits for names is
+    /// sent without them.
     fn begin_profile(&mut self, trace: &Trace<SampledSites>) {
         self.finish_profile(None);
         let consumer = trace.consumer();
@@ -166,7 +169,7 @@ impl TargetJob {
         );
     }
 
-    /// Returns the profile apart from sites and names.
+    /// Returns the profile without sites and names.
     fn facts(&self, consumer: &Consumer<SampledSites>, now: Duration, sums: &Sums) -> Profile {
         Profile {
             target: Target {
@@ -182,7 +185,8 @@ impl TargetJob {
                 .map(UnseenTime::from)
                 .collect(),
             depth: self.depth,
-            // Even if all is recorded again at last, the older blocks are known only by samples.
+            // Even if everything is recorded again at the end, the older blocks are known only by
+            // samples.
             sampling: sums.errors.map(|(live, _)| Sampling {
                 mean_bytes: self.numbers.sample_bytes.max(1),
                 live_error_bytes: Some(live),
@@ -192,7 +196,8 @@ impl TargetJob {
         }
     }
 
-    /// Sends the profile, if its names are there. `wait`: waits at most this long, and then sends it without them.
+    /// Sends the profile, if its names have arrived. With `wait`, it waits at most this long, and
+    /// then sends the profile without them.
     fn finish_profile(&mut self, wait: Option<Duration>) {
         let Some(profiler) = &mut self.profiler else {
             return;
@@ -203,7 +208,7 @@ impl TargetJob {
         self.hand_over(profile);
     }
 
-    /// Makes a profile to be kept.
+    /// Makes a profile that is kept.
     fn keep(
         &mut self,
         trace: &Trace<SampledSites>,
@@ -238,7 +243,8 @@ impl TargetJob {
 }
 
 impl Job<SampledSites> for TargetJob {
-    /// Returns the time between turns: many targets at ten turns a second cost what a few do at a hundred.
+    /// Returns the time between turns. Many targets with ten turns a second cost as much as a few
+    /// with a hundred.
     fn pace(&self) -> Duration {
         Duration::from_millis(100)
     }
@@ -257,7 +263,8 @@ impl Job<SampledSites> for TargetJob {
         until.clamp(self.pace(), QUIET_PACE)
     }
 
-    /// Leaving all targets at once would be too much: the supervisor does it, a few at a time.
+    /// Returns false. Leaving all targets at the same time would be too much, so the supervisor
+    /// leaves a few at a time.
     fn ends_by_signal(&self) -> bool {
         false
     }
@@ -304,7 +311,7 @@ impl Job<SampledSites> for TargetJob {
                 self.look(trace);
             }
         }
-        // Names may take their time; a dlopen of the target does not wait for them.
+        // Names may take their time, and a dlopen of the target does not wait for them.
         if let Some(profiler) = &mut self.profiler {
             let profile = profiler.poll(Duration::ZERO);
             profiler.close_unused(NAMES_KEPT);

@@ -1,37 +1,38 @@
-//! Waits of a target's threads for a processor. A target that hardly gets one, such as in a control group whose quota
-//! is used up, has no time to spare.
+//! Waits of a target's threads for a processor. A target that hardly gets one, for example because
+//! the quota of its control group is used up, has no time to spare.
 
 use memhook_process::{SchedulingFile, sleeps, thread_ids, thread_state};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Waiting time per running time from which a process is starved.
+/// Ratio of waiting time to running time from which a process is starved.
 const WAITS_PER_RUN: u32 = 9;
-/// Least length of a telling wait: many short ones are normal on a busy machine.
+/// Minimum length of a significant wait. Many short ones are normal on a busy machine.
 const LONG_WAIT: Duration = Duration::from_millis(10);
-/// Least sum of waits that proves anything.
+/// Minimum sum of waits that proves anything.
 const TELLING: Duration = Duration::from_millis(200);
-/// Most threads that are examined.
+/// Maximum number of threads that are examined.
 const MOST_THREADS: usize = 256;
 
-/// Scheduling of a thread in its life.
+/// Scheduling figures of a thread since its start.
 #[derive(Clone, Copy, Default)]
 struct Life {
     ran: Duration,
     waited: Duration,
     turns: u64,
-    /// Number of its sleeps, unless it sleeps now.
+    /// Number of the thread's sleeps; `None` if it sleeps now.
     awake_after: Option<u64>,
 }
 
-/// Scheduling of each thread.
+/// Scheduling figures of each thread.
 pub struct Waits {
     at: Instant,
     threads: BTreeMap<i32, Life>,
 }
 
 impl Waits {
-    /// Returns the scheduling of a process's threads so far; empty if the kernel keeps no such figures.
+    /// Returns the scheduling of a process's threads so far; empty if the kernel keeps no such
+    /// figures.
     pub fn of(pid: i32) -> Waits {
         let threads = thread_ids(pid).unwrap_or_default().into_iter();
         let figures = threads.take(MOST_THREADS).filter_map(|tid| {
@@ -52,7 +53,7 @@ impl Waits {
         }
     }
 
-    /// Returns true if the earlier threads have waited for too long since then.
+    /// Returns true if the threads that existed before have waited for too long since then.
     pub fn show_starvation_since(&self, before: &Waits) -> bool {
         let mut all = Life::default();
         for (tid, now) in &self.threads {
@@ -61,9 +62,9 @@ impl Waits {
             };
             let ran = now.ran.saturating_sub(then.ran);
             let mut waited = now.waited.saturating_sub(then.waited);
-            // The kernel counts a wait at its end, and one may last for seconds: a group is charged for time that a
-            // hypervisor took from its processor, and has to pay it back. A thread that has not slept has waited
-            // whenever it did not run.
+            // The kernel counts a wait at its end, and a wait may last for seconds: a group is
+            // charged for time that a hypervisor took from its processor, and has to pay it back. A
+            // thread that has not slept has waited whenever it did not run.
             if now.awake_after.is_some() && now.awake_after == then.awake_after {
                 let elapsed = self.at.saturating_duration_since(before.at);
                 waited = waited.max(elapsed.saturating_sub(ran));
@@ -83,7 +84,8 @@ impl Waits {
 mod tests {
     use super::*;
 
-    /// Threads with their running and waiting time in milliseconds, and their turns. They sleep.
+    /// Returns threads with their running and waiting time in milliseconds, and their turns. They
+    /// sleep.
     fn waits(threads: &[(i32, u64, u64, u64)]) -> Waits {
         let threads = threads.iter().map(|&(tid, ran, waited, turns)| {
             let life = Life {
@@ -110,10 +112,10 @@ mod tests {
         };
         for (then, now, ran, is_starved) in [
             (Some(7), Some(7), 0, true),
-            // Its last turn was short.
+            // The thread's last turn was short.
             (Some(7), Some(7), 50, true),
             (Some(7), Some(7), 500, false),
-            // It sleeps, has slept, or slept in between.
+            // The thread sleeps, has slept, or slept in between.
             (Some(7), None, 0, false),
             (None, Some(7), 0, false),
             (None, None, 0, false),
@@ -122,7 +124,7 @@ mod tests {
             let (before, after) = (of(then, 0, 100), of(now, 1000, 100 + ran));
             assert_eq!(after.show_starvation_since(&before), is_starved);
         }
-        // Too short to prove anything.
+        // The time is too short to prove anything.
         assert!(!of(Some(7), 150, 100).show_starvation_since(&of(Some(7), 0, 100)));
     }
 
@@ -130,19 +132,20 @@ mod tests {
     fn long_waits_for_few_turns_are_starvation() {
         let before = waits(&[(1, 100, 1000, 10), (2, 100, 5000, 10)]);
         for (after, is_starved) in [
-            // Nothing has happened.
+            // Nothing has changed.
             (waits(&[(1, 100, 1000, 10), (2, 100, 5000, 10)]), false),
-            // A quota of a twentieth of each tenth of a second, on a machine where others interrupt it, too.
+            // The quota is a twentieth of each tenth of a second, on a machine where others
+            // interrupt the thread, too.
             (waits(&[(1, 150, 1950, 40), (2, 100, 5000, 10)]), true),
-            // It waits all the time, without a single turn.
+            // The thread waits all the time, without a single turn.
             (waits(&[(1, 100, 2000, 10), (2, 100, 5000, 10)]), true),
-            // Six threads for each processor.
+            // There are six threads for each processor.
             (waits(&[(1, 266, 1833, 60), (2, 266, 5833, 60)]), false),
-            // Many short waits.
+            // There are many short waits.
             (waits(&[(1, 120, 1500, 200), (2, 120, 5500, 200)]), false),
-            // One short wait.
+            // There is one short wait.
             (waits(&[(1, 100, 1150, 11), (2, 100, 5000, 10)]), false),
-            // A new thread.
+            // There is a new thread.
             (waits(&[(1, 100, 1000, 10), (3, 0, 9000, 1)]), false),
         ] {
             assert_eq!(after.show_starvation_since(&before), is_starved);

@@ -1,5 +1,5 @@
-//! The thread that traces one target, from the attach to the end: ptrace requests must come from the thread that
-//! seized it.
+//! The thread that traces one target, from the attach to the end. ptrace requests must come from
+//! the thread that seized the target.
 
 use crate::black_box::BlackBoxes;
 use crate::board::Link;
@@ -19,13 +19,13 @@ use std::thread::JoinHandle;
 pub enum Ended {
     /// The process has ended, or executes another program.
     Gone,
-    /// The process goes on, and nothing of ours affects it.
+    /// The process continues, and nothing of ours affects it.
     Left,
-    /// The process goes on, but could not be restored completely, for this reason.
+    /// The process continues, but could not be restored completely, for this reason.
     NotRestored(String),
-    /// It was never traced.
+    /// The process was never traced.
     Refused(String),
-    /// We failed, and detached from the process.
+    /// Our thread panicked, and detached from the process.
     Panicked,
 }
 
@@ -47,7 +47,7 @@ pub struct Shared {
     pub is_held_back: AtomicBool,
 }
 
-/// The thread.
+/// Thread of one target.
 pub struct Worker {
     thread: JoinHandle<Ended>,
     /// Messages in both directions.
@@ -68,7 +68,8 @@ impl Worker {
         let thread = builder.spawn(move || {
             of_thread.tell_thread(rustix::thread::gettid().as_raw_nonzero().get());
             let sampled = SampledSites::new(config.sampled_allocations());
-            // It may have ended since it was chosen, and its id may belong to a process that must not be touched.
+            // The process may have ended since it was chosen, and its id may belong to a process
+            // that must not be touched.
             let _chosen = match chosen.keep() {
                 Ok(kept) => kept,
                 Err(replaced) => return Ended::Refused(replaced.to_string()),
@@ -86,7 +87,7 @@ impl Worker {
         Ok(Worker { thread, link })
     }
 
-    /// Begins to search an untraced process. `reclaim`: treatment of its unreachable blocks.
+    /// Begins to search an untraced process. `reclaim` is the treatment of its unreachable blocks.
     pub fn start_searches(searches: Searches, reclaim: Option<Reclaim>) -> std::io::Result<Worker> {
         let builder = std::thread::Builder::new().name("scans".into());
         let link = Arc::clone(searches.link());
@@ -98,12 +99,12 @@ impl Worker {
         Ok(Worker { thread, link })
     }
 
-    /// Returns true if nothing is left to do.
+    /// Returns true if the thread has finished.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Waits until then, and returns the outcome.
+    /// Waits for the thread's end, and returns the outcome.
     pub fn join(self) -> Ended {
         // Dropping the trace has detached from the process.
         self.thread.join().unwrap_or(Ended::Panicked)

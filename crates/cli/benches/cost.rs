@@ -1,7 +1,8 @@
-//! The cost of tracing to a program, beside user probes of the kernel. The numbers of rounds are fixed, so a slow machine
-//! measures as much as a fast one.
+//! Measures the cost of tracing to a program, next to user probes of the kernel. The numbers of
+//! rounds are fixed, so a slow machine measures as much as a fast one.
 //!
-//! `cargo bench`; the benchmarks of `experiments/measurements` measure more, and keep their figures.
+//! Run it with `cargo bench`. The benchmarks of `experiments/measurements` measure more, and keep
+//! their figures.
 
 use memhook_benches::programs::compiler;
 use memhook_benches::uprobe::{Action, Uprobes};
@@ -10,7 +11,7 @@ use memhook_benches::{
     alternate, bind_to, build, duration, guard, is_test, placement, ratios,
 };
 
-/// Both functions are probed: a profiler of the heap has to know what is released.
+/// Both functions are probed, because a heap profiler also has to see releases.
 const PROBED: [(&str, bool); 2] = [("malloc", false), ("free", false)];
 
 fn main() {
@@ -65,7 +66,7 @@ fn main() {
     rows.iter().for_each(|row| println!("{row}"));
     println!();
     failures.iter().for_each(|failure| println!("{failure}"));
-    // Root may trace everything; for another user, the table gives the reason.
+    // Root may trace everything. For another user, the table gives the reason.
     let is_root = nix::unistd::Uid::effective().is_root();
     let has_ours = |all: &Alternated| all.traced[..2].iter().all(|t| !t.rounds.is_empty());
     if is_root && !works.iter().all(|(_, all)| has_ours(all)) {
@@ -73,7 +74,7 @@ fn main() {
     }
 }
 
-/// Why a tool did not run, if that was the same each time.
+/// Returns why a tool did not run, if the reason was the same each time.
 fn common_failure<'a>(mut traced: impl Iterator<Item = &'a Traced>) -> Option<&'a str> {
     let first = traced.next()?;
     let is_same = |other: &Traced| other.rounds.is_empty() && failure(other) == failure(first);
@@ -84,7 +85,7 @@ fn failure(traced: &Traced) -> &str {
     traced.failure.as_deref().unwrap_or("no rounds")
 }
 
-/// A program that measures itself, and on which tools come and go.
+/// Runs a program that measures itself, and attaches and detaches tools.
 fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -> Alternated {
     let program = build(name, &["-fomit-frame-pointer"]);
     let mut target = Measured::start(&program, args, &place.target);
@@ -96,8 +97,8 @@ fn standing(name: &str, args: &[&str], place: &Placement, tools: &[&dyn Tool]) -
     alternate(&mut subject, tools, cycles(10))
 }
 
-/// The one real program that is installed wherever this is built. Its file is small: with probes it takes many times as
-/// long.
+/// Runs the one real program that is installed wherever this is built. Its file is small, so with
+/// probes it takes many times as long.
 fn real_program(place: &Placement, tools: &[&dyn Tool]) -> Alternated {
     let text =
         "#include <vector>\nvoid add(std::vector<int>& to, int value) { to.push_back(value); }\n";
@@ -138,7 +139,7 @@ fn times(all: &Alternated, traced: &Traced) -> String {
     if lost > 0 {
         return format!("{lost} events lost");
     }
-    // Three digits are more than a round is worth.
+    // More than three digits would exceed the precision of a round.
     let digits = if found.median < 100.0 { 2 } else { 0 };
     let Spread {
         median, low, high, ..

@@ -1,5 +1,5 @@
-//! Links the command statically, and builds the service that `memhook-rs demo` attaches to: an ordinary
-//! program, as a distribution would build it, but with line numbers.
+//! Links the command statically, and builds the service that `memhook-rs demo` attaches to. The
+//! service is an ordinary program, as a distribution would build it, but with line numbers.
 
 mod static_linking;
 
@@ -12,7 +12,7 @@ use std::{
 fn main() {
     println!("cargo:rerun-if-changed=build");
     static_linking::link_statically();
-    // The demo traces, which is not done yet on other processors.
+    // The demo traces a process, which is not implemented yet on other processors.
     if env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
         build_demo_service();
     }
@@ -27,7 +27,7 @@ fn build_demo_service() {
     let output = Command::new(compiler.path())
         .args(["-std=c++20", "-O2", "-g1", "-pthread", "-o"])
         .arg(&program)
-        // Short paths in the demo's report.
+        // This makes paths short in the demo's report.
         .arg(format!("-ffile-prefix-map={here}=."))
         .arg(&source)
         .output()

@@ -1,15 +1,15 @@
-//! Links the command statically against glibc, whatever the configuration of cargo is.
+//! Links the command statically against glibc, whatever cargo's configuration is.
 //!
-//! `.cargo/config.toml` asks for `crt-static` in a clone, but `cargo install` reads it neither from a
-//! repository nor from a package, and a package cannot ask for a target feature by itself. Without the
-//! feature, rustc names the shared libraries to the linker. This hands the linker `-static-pie`, and
-//! linker scripts in a directory that is searched first, which put the archives in the place of those
-//! libraries.
+//! `.cargo/config.toml` requests `crt-static` in a clone, but `cargo install` reads it neither from
+//! a repository nor from a package, and a package cannot request a target feature by itself.
+//! Without the feature, rustc names the shared libraries to the linker. This script passes
+//! `-static-pie` to the linker, and linker scripts in a directory that is searched first, which
+//! replace those libraries by archives.
 
 use std::{env, fs, path::Path, process::Command};
 
-/// What rustc asks for, and what the linker gets instead. `libc.a` needs parts of `libgcc.a`, and rustc does
-/// not name that again after it.
+/// Libraries that rustc requests, and the linker scripts that replace them. `libc.a` needs parts of
+/// `libgcc.a`, which rustc does not name again after `libc.a`.
 const SCRIPTS: [(&str, &str); 3] = [
     ("libc.so", "GROUP(-l:libc.a -l:libgcc.a -l:libgcc_eh.a)\n"),
     ("libm.so", "GROUP(-l:libm.a)\n"),
@@ -20,11 +20,11 @@ const SCRIPTS: [(&str, &str); 3] = [
 ];
 
 pub fn link_statically() {
-    // Other C libraries have rules of their own: rustc links musl statically by default.
+    // Other C libraries have their own rules: rustc links musl statically by default.
     if env::var("CARGO_CFG_TARGET_ENV").as_deref() != Ok("gnu") {
         return;
     }
-    // A cross linker is for whoever configures it to find its archives.
+    // For a cross linker, whoever configures it must make sure that it finds its archives.
     if env::var("HOST") == env::var("TARGET") && !is_installed("libc.a") {
         println!(
             "cargo::error=memhook-rs is linked statically, and the static C library (libc.a) is not \
@@ -45,12 +45,13 @@ pub fn link_statically() {
     println!("cargo::rustc-link-arg-bins=-static-pie");
 }
 
-/// The compiler driver that rustc links with prints an absolute path for a library that it finds, and the
-/// bare name otherwise (gcc(1), -print-file-name).
+/// Returns true if a static library is installed. The compiler driver that rustc links with prints
+/// an absolute path for a library that it finds, and the bare name otherwise (gcc(1),
+/// -print-file-name).
 fn is_installed(library: &str) -> bool {
     let output = Command::new("cc")
         .arg(format!("-print-file-name={library}"))
         .output();
-    // Without a driver, rustc itself says what is missing.
+    // Without a driver, rustc itself reports what is missing.
     output.map_or(true, |output| output.stdout.first() == Some(&b'/'))
 }

@@ -1,11 +1,11 @@
-//! The first page of the help: where to start, and the commands by what somebody wants to do.
+//! The first page of the help: where to start, and the commands by the user's task.
 
 use memhook_report::wrapped;
 
-/// Columns of the help on a wider terminal.
+/// Maximum width of the help.
 const WIDEST: usize = 100;
 
-/// Every command that is shown, under a heading.
+/// Every command that is shown, below a heading.
 const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Look at a live process",

@@ -1,4 +1,5 @@
-//! `completions` and `man`: what a package ships beside the binary, from the definitions of the options.
+//! `completions` and `man`: files that a package ships with the binary, made from the definitions
+//! of the options.
 
 use anyhow::Context;
 use clap::CommandFactory;
@@ -28,7 +29,8 @@ pub struct ManArgs {
 pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     let mut command = crate::Cli::command();
     let name = command.get_name().to_owned();
-    // Written in one piece, because the generator panics where a reader has gone away.
+    // The script is written in one piece, because the generator panics if the reader has closed the
+    // pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
     let script = String::from_utf8(script).context("the script is not text")?;
@@ -37,8 +39,9 @@ pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Corrects the script for bash: the generator treats the hyphen in our name as the beginning of a command in the
-/// labels of its branches, but not in the words that it compares with them, so it would complete no command.
+/// Corrects the script for bash. In the labels of its branches, the generator treats the hyphen in
+/// our name as the beginning of a command, but not in the words that it compares with them. So it
+/// would complete no command.
 fn match_labels(script: &str) -> String {
     script.replace("memhook__subcmd__rs", "memhook__rs")
 }
@@ -49,7 +52,7 @@ pub fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
     let cannot_write = || format!("cannot write man pages into {}", directory.display());
     fs::create_dir_all(directory).with_context(cannot_write)?;
     let mut command = crate::Cli::command().disable_help_subcommand(true);
-    // Fills in what subcommands inherit, their full names above all.
+    // This fills in everything that subcommands inherit, above all their full names.
     command.build();
     write_pages(&command, directory).with_context(cannot_write)?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `diff`: what changed from one run to another.
+//! `diff`: changes from one run to another.
 
 mod snapshots;
 
@@ -142,7 +142,7 @@ fn measure(args: &Args) -> Measure {
     args.measure.unwrap_or(usual)
 }
 
-/// Loads a run, and returns it with the exit code if everything else succeeds.
+/// Loads a run. Returns it with the exit code for the case that everything else succeeds.
 fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
     let measure = measure(args);
     if is_json(path) {
@@ -190,7 +190,7 @@ fn load(args: &Args, path: &Path) -> anyhow::Result<(Profile, u8)> {
         let checked = recording.check_scores();
         checked.with_context(|| format!("--scores: {}", path.display()))?;
     }
-    // Where they can be had, they belong to the comparison.
+    // If scores are available, they belong to the comparison.
     let scores = args.scores.options();
     let scores = scores.or_else(|| {
         recording

@@ -1,11 +1,11 @@
-//! The log: what memhook-rs does, step by step, on standard error.
+//! The log of memhook-rs's steps, on standard error.
 //!
-//! Commands keep it off, because their reports say what people want to know; `-v`, `-vv` and `MEMHOOK_LOG` turn it
-//! on. The agent logs what it does from the start.
+//! Commands keep the log off, because their reports have the information that people want. `-v`,
+//! `-vv` and `MEMHOOK_LOG` turn it on. The agent logs its actions from the start.
 //!
-//! Lines go through a thread of their own. A reader that stops reading (a pager, a full pipe) would otherwise stop
-//! the attacher in the middle of a step, and with it the threads of a target that it holds. Lines that do not
-//! fit into the queue are counted, and their number is printed at the end.
+//! A separate thread writes the lines. A reader that stops reading (a pager, a full pipe) would
+//! otherwise stop the attacher in the middle of a step, and with it the threads of a target that it
+//! holds. Lines that do not fit into the queue are counted, and their number is printed at the end.
 
 use anyhow::bail;
 use memhook_foreign::{visible_json, visible_lines};
@@ -20,13 +20,13 @@ use tracing_subscriber::{Layer, Registry, layer::SubscriberExt, util::Subscriber
 
 /// The variable with a filter: `debug`, `memhook_heap=trace,info`, ...
 const FILTER: &str = "MEMHOOK_LOG";
-/// Prefix of the names of our crates, and so of the places that log.
+/// Prefix of the names of our crates, which are the log targets.
 const OURS: &str = "memhook";
 /// Name of the crate whose events belong to the command itself.
 const AGENT: &str = "memhook_agent";
-/// Maximum number of lines that wait to be written; others are lost.
+/// Maximum number of lines that wait to be written. Further ones are lost.
 const MOST_WAITING: usize = 1024;
-/// Longest wait of a command at its end for a reader of its log.
+/// Maximum time for which a command waits at its end for a reader of its log.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 static VERBOSITY: AtomicU8 = AtomicU8::new(0);
@@ -42,12 +42,12 @@ pub enum Format {
     Json,
 }
 
-/// Records how often -v was given.
+/// Sets the number of times that -v was given.
 pub fn set_verbosity(count: u8) {
     VERBOSITY.store(count, Relaxed);
 }
 
-/// Returns true if reports show everything.
+/// Returns true if reports must show everything.
 pub fn is_verbose() -> bool {
     VERBOSITY.load(Relaxed) > 0
 }
@@ -81,7 +81,7 @@ fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Resu
             let Ok(parsed) = parsed else {
                 bail!("{FILTER}={filter} is not a filter: try debug, or memhook_heap=trace,info");
             };
-            // A level alone is ours: what libraries log is for their developers.
+            // A level alone applies to our crates. Logs of libraries are for their developers.
             let level = parsed.default_level().unwrap_or(LevelFilter::OFF);
             let others = parsed.with_default(LevelFilter::OFF);
             others.with_target(OURS, level)
@@ -123,8 +123,8 @@ fn begin(format: Format, least: LevelFilter, copy: Option<Copy>) -> anyhow::Resu
     Ok(())
 }
 
-/// Returns true if standard error leads to the journal, which notes the time of each line (systemd.exec(5),
-/// JOURNAL_STREAM).
+/// Returns true if standard error leads to the journal, which records the time of each line
+/// (systemd.exec(5), JOURNAL_STREAM).
 fn has_times_already() -> bool {
     std::env::var_os("JOURNAL_STREAM").is_some()
 }
@@ -157,7 +157,7 @@ impl Queue {
         QUEUE.get_or_init(|| {
             let (lines, to_write) = sync_channel(MOST_WAITING);
             let thread = std::thread::Builder::new().name("log".into());
-            // Without it the lines are lost, and counted.
+            // Without the thread, the lines are lost, and counted.
             let _ = thread.spawn(move || write(&to_write));
             Queue {
                 lines,
@@ -185,11 +185,11 @@ impl Queue {
 fn write(lines: &Receiver<Message>) {
     for message in lines {
         match message {
-            // Nobody can be told that nobody can be told.
+            // If standard error cannot be written, nobody can be told.
             Message::Line(line) => drop(io::stderr().write_all(line.as_bytes())),
             Message::End(done) => {
                 let lost = QUEUE.get().map_or(0, |queue| queue.lost.load(Relaxed));
-                // A log of objects stays one.
+                // A log of JSON objects must stay one.
                 let is_text = QUEUE
                     .get()
                     .is_some_and(|queue| queue.format == Format::Text);
@@ -204,7 +204,7 @@ fn write(lines: &Receiver<Message>) {
     }
 }
 
-/// A line on its way to the queue, in one piece.
+/// A line that goes to the queue in one piece.
 struct Line(&'static Queue);
 
 impl Write for Line {
@@ -218,12 +218,12 @@ impl Write for Line {
     }
 }
 
-/// The lines of a log, in memory.
+/// Copy of the log's lines, in memory.
 #[derive(Clone, Default)]
 pub struct Copy(Arc<Mutex<Vec<u8>>>);
 
 impl Copy {
-    /// The lines so far.
+    /// Returns the lines so far.
     pub fn text(&self) -> String {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         visible_lines(&String::from_utf8_lossy(&bytes)).into_owned()

@@ -1,6 +1,6 @@
 //! The memhook-rs command: where does the heap of a running C or C++ process go?
 
-// Where nothing can be traced, some of what the commands share serves none of them.
+// On processors without tracing, some shared code is unused.
 #![cfg_attr(not(target_arch = "x86_64"), allow(unused))]
 
 #[macro_use]
@@ -23,8 +23,8 @@ mod target;
 mod tracing;
 mod view;
 
-/// Commands that need `memhook-attach`, which must be ported to each processor. A command that holds or traces a
-/// process is a module here, and has a line in `not_ported.rs`.
+/// Commands that need `memhook-attach`, which must be ported to each processor. A command that
+/// holds or traces a process is a module here, and has a line in `not_ported.rs`.
 #[cfg(target_arch = "x86_64")]
 mod live;
 #[cfg(not(target_arch = "x86_64"))]
@@ -232,7 +232,7 @@ fn options() -> clap::Command {
     command_groups::grouped(command)
 }
 
-/// Puts the most likely meaning of a mistyped command first; clap puts it last.
+/// Puts the most likely meaning of a mistyped command first. clap puts it last.
 fn best_tip_first(error: &mut clap::Error) {
     use clap::error::{ContextKind::SuggestedSubcommand, ContextValue::Strings};
     if let Some(Strings(mut names)) = error.remove(SuggestedSubcommand) {
@@ -256,7 +256,7 @@ fn in_words(message: &str) -> String {
         .replace("invalid float literal", "it must be a number")
 }
 
-/// Prints help unchanged, and a mistake without the usage, which --help has as well.
+/// Prints help unchanged, and a mistake without the usage, which --help shows.
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{
         DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion,
@@ -266,11 +266,12 @@ fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(exit_code::BAD_INPUT);
     }
     if matches!(error.kind(), DisplayHelp | DisplayVersion) {
-        // A reader that went away has seen enough.
+        // A reader that has closed the pipe is not an error.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    // Once more with words that are safe to show: their lines must not look like ours.
+    // The message is made again with words that are safe to show, because its lines must not look
+    // like ours.
     let words = std::env::args_os().map(|word| visible(&word.to_string_lossy()).into_owned());
     let again = options().try_get_matches_from(words);
     let again = again.and_then(|matches| Cli::from_arg_matches(&matches).map(drop));

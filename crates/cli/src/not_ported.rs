@@ -1,5 +1,5 @@
-//! The commands that hold or trace a process, on a processor for which that is not written yet: each takes any
-//! words and refuses in one line.
+//! The commands that hold or trace a process, on a processor to which they are not ported yet. Each
+//! takes any words and refuses in one line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ fn refuse() -> anyhow::Result<ExitCode> {
     )
 }
 
-/// `gate`: a recording can be judged on any processor.
+/// `gate`, without code for processes. A recording can be judged on any processor.
 pub mod gate {
     pub mod attached {
         use crate::gate::Args;
@@ -52,7 +52,7 @@ pub mod gate {
     }
 }
 
-/// Nothing here touches a process.
+/// Audit without acts, because nothing here touches a process.
 pub mod audit {
     /// Refuses, because there would be no acts to record.
     pub fn start(_: &std::path::Path) -> anyhow::Result<()> {
@@ -63,9 +63,10 @@ pub mod audit {
     pub fn finish() {}
 }
 
-/// Stands in for the handling of signals: nothing in another process must be undone before this one ends.
+/// Replacement for the handling of signals. This process can end at any time, because it changes
+/// nothing in another process.
 pub mod signals {
-    /// Lets signals end this process.
+    /// Does nothing, so that signals end this process.
     pub fn catch_stops() {}
 
     /// Returns false, because a signal would have ended the process.
@@ -74,5 +75,5 @@ pub mod signals {
     }
 }
 
-/// Nothing is left to do.
+/// Does nothing, because there is nothing to wait for.
 pub fn finish() {}

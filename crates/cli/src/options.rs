@@ -27,7 +27,8 @@ const ROWS: [(RowsBy, &str); 8] = [
     (RowsBy::Lifetime, "The time from allocation to release"),
 ];
 
-/// Returns the words for kinds of rows. A trace lacks the last one, because only recordings know lifetimes.
+/// Returns the words for kinds of rows. A trace lacks the last one, because only recordings know
+/// lifetimes.
 pub fn rows(is_trace: bool) -> impl TypedValueParser<Value = RowsBy> {
     let possible = &ROWS[..ROWS.len() - usize::from(is_trace)];
     let words = possible
@@ -39,7 +40,8 @@ pub fn rows(is_trace: bool) -> impl TypedValueParser<Value = RowsBy> {
     })
 }
 
-/// Returns the words for orders. A trace lacks the last one, because scores are known only at the end.
+/// Returns the words for orders. A trace lacks the last one, because scores are known only at the
+/// end.
 pub fn orders(is_trace: bool) -> impl TypedValueParser<Value = SortBy> {
     const ORDERS: [(&str, SortBy); 6] = [
         ("bytes", SortBy::Bytes),
@@ -63,7 +65,7 @@ pub enum Order {
     Score(String),
 }
 
-/// Parses an order; any other word is the name of a score, which may not exist.
+/// Parser of an order. Any other word is the name of a score, which may not exist.
 #[derive(Clone)]
 pub struct OrderParser;
 
@@ -174,7 +176,7 @@ pub fn moment(text: &str) -> Result<Moment, String> {
         Ok(0.0) => duration(&text.replacen(zero, "1", 1))
             .map(|_| Moment::After(Duration::ZERO))
             .map_err(|error| error.to_string()),
-        // 700 may be meant to be milliseconds.
+        // 700 may be meant as milliseconds.
         Ok(_) if zero == text => Err(format!("the unit is missing: {text}ms or {text}s?")),
         Ok(_) => duration(text).map(Moment::After).map_err(|_| {
             format!("expected a time since the attach like 500ms, or a mark: mark:{text}")

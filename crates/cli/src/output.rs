@@ -1,4 +1,4 @@
-//! Where reports go, and in which form.
+//! Destination and form of reports.
 
 use crate::log;
 use crate::options::Color;
@@ -26,7 +26,7 @@ pub fn style(path: Option<&Path>, stream: ReportStream, color: Color) -> Style<'
         color: is_colored(color, is_terminal),
         ascii: is_terminal && !terminal_has_utf8(),
         verbose: log::is_verbose(),
-        // A terminal without a size says 0.
+        // A terminal of unknown size reports 0.
         width: width.filter(|&columns| path.is_none() && columns > 0),
         root: "",
     }
@@ -44,7 +44,8 @@ fn columns(terminal: Option<Width>) -> Option<usize> {
     wanted.or(terminal.map(|Width(columns)| usize::from(columns)))
 }
 
-/// Returns true if colours are used (<https://no-color.org>). A dumb terminal would show their codes.
+/// Returns true if colours are used (<https://no-color.org>). A dumb terminal would show their
+/// codes.
 pub fn is_colored(color: Color, terminal: bool) -> bool {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
@@ -70,7 +71,7 @@ impl Json {
         } else {
             shown(&text, style)
         };
-        // A reader that went away is no error of ours.
+        // A reader that has closed the pipe is not an error.
         let _ = stdout().lock().write_all(text.as_bytes());
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! The only way to the terminal.
 //!
-//! These macros take the place of the standard library's in all modules that follow, so nothing is printed past them:
-//! names of processes, files and functions are foreign, and may hold what a terminal obeys. A reader that went away
-//! (`| head`) is not our error; the standard macros would panic, as SIGPIPE is ignored in Rust programs.
+//! These macros replace the standard library's in all modules that follow, so that everything is
+//! printed through them. Names of processes, files and functions are untrusted, and may contain
+//! control codes for a terminal. A reader that closes the pipe (`| head`) is not an error. The
+//! standard macros would panic, because SIGPIPE is ignored in Rust programs.
 
 use memhook_foreign::visible_lines;
 use memhook_report::{in_ascii, terminal_has_utf8};
@@ -22,7 +23,7 @@ macro_rules! eprintln {
     ($($text:tt)*) => { crate::printing::error(format_args!($($text)*)) };
 }
 
-/// Prints on standard error, without an end of line.
+/// Prints on standard error, without a newline.
 macro_rules! eprint {
     ($($text:tt)*) => { crate::printing::error_part(format_args!($($text)*)) };
 }
@@ -63,7 +64,7 @@ fn line(text: Arguments<'_>, is_terminal: bool) -> String {
     line
 }
 
-/// Removes the number that the standard library appends to the words for a system error.
+/// Removes the number that the standard library appends to the text of a system error.
 fn without_numbers(mut text: String) -> String {
     const BEFORE: &str = " (os error ";
     while let Some(start) = text.find(BEFORE) {

@@ -1,4 +1,4 @@
-//! Remedies for refusals: libraries say what is wrong, and do not know the options of a command.
+//! Remedies for refusals. Libraries describe the error, but do not know the options of a command.
 
 use memhook_foreign::OutputError;
 use memhook_heap::Error as HeapError;
@@ -20,7 +20,7 @@ pub fn in_words(error: &(dyn Error + 'static)) -> String {
     text + &what_to_do.unwrap_or_default()
 }
 
-/// Returns the remedy that follows the words for an error, with its leading punctuation.
+/// Returns the remedy for an error, as text with its leading punctuation.
 fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
     let error = shown(error);
     of_output(error)
@@ -32,7 +32,7 @@ fn remedy(error: &(dyn Error + 'static)) -> Option<String> {
         .or_else(|| of_attach::remedy(error).map(str::to_owned))
 }
 
-/// In the folder of what is not written for each processor, though nothing there uses it.
+/// The file is in the directory of unported code, although nothing in it needs porting.
 #[cfg(target_arch = "x86_64")]
 #[path = "live/remedies.rs"]
 mod of_attach;
@@ -118,7 +118,7 @@ fn of_snapshot(error: &(dyn Error + 'static)) -> Option<String> {
         HeapError::NoShortHold { enough_ms, .. } => {
             format!(". --max-hold {enough_ms:.0}ms allows it")
         }
-        // It is an estimate.
+        // The value is an estimate.
         HeapError::LongCall { needed_ms, .. } => {
             format!(": --max-hold {:.0}ms allows it", 1.5 * needed_ms + 1.0)
         }

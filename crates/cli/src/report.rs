@@ -1,4 +1,4 @@
-//! `report`: what a recording has to say.
+//! `report`: the contents of a recording, in many forms.
 
 pub mod follow;
 pub mod sources;
@@ -135,7 +135,8 @@ impl WindowArgs {
     }
 }
 
-/// Returns the time of the first mark with this name from a moment on, in nanoseconds since the attach.
+/// Returns the time of the first mark with this name from a moment on, in nanoseconds since the
+/// attach.
 fn mark(recording: &Recording, option: &str, name: &str, from_ns: u64) -> anyhow::Result<u64> {
     let marks = recording.marks();
     let named = marks.iter().filter(|mark| mark.name == name);
@@ -231,7 +232,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code_of(&recording)))
 }
 
-/// Prints reports of the recording so far, as long as it grows.
+/// Prints reports of the recording so far, for as long as it grows.
 fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
     let as_json = args.json || matches!(args.format, FormatChoice::Json);
     if !as_json && !matches!(args.format, FormatChoice::Text) {
@@ -241,12 +242,12 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
         let recording = &*recording;
         check(args, recording)?;
         let mut symbols = sources::symbolizer(recording, &args.sources)?;
-        // Of a moment that has not come yet, nothing is known.
+        // Nothing is known about a moment that has not come yet.
         let Ok(window) = args.window.window(recording) else {
             return Ok(());
         };
         let mut profile = recorded::profile(recording, &mut symbols, window, Contents::default())?;
-        // What it names may come later.
+        // The named blocks may come later.
         args.shown.apply(&mut profile, &symbols);
         let report = recorded::report(recording, &symbols, &profile, &selection(args, as_json)?);
         let report = report.context("the recorder's note of what it saw cannot be read")?;
@@ -257,7 +258,7 @@ fn print_following(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn measure(args: &Args) -> Measure {
     let usual = if args.scores.are_wanted() {
-        // Sites with bad scores have nothing live.
+        // Sites with bad scores often have no live blocks.
         Measure::Allocated
     } else {
         Measure::Live
@@ -265,8 +266,8 @@ fn measure(args: &Args) -> Measure {
     args.measure.unwrap_or(usual)
 }
 
-/// Returns the contents of an exported profile other than its sites: a page has scores and addresses if possible,
-/// other formats have no place for them.
+/// Returns the contents of an exported profile other than its sites. A page has scores and
+/// addresses if possible, and other formats have no place for them.
 pub fn page_contents(format: &dyn Format<Profile>, recording: &Recording) -> Contents {
     let is_page = format.name() == Html.name();
     let has_scores = is_page && recording.check_scores().is_ok();
@@ -276,7 +277,7 @@ pub fn page_contents(format: &dyn Format<Profile>, recording: &Recording) -> Con
     }
 }
 
-/// Refuses questions that this recording cannot answer.
+/// Refuses options that this recording cannot serve.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     let measure = measure(args);
     if args.scores.are_wanted() {
@@ -346,7 +347,7 @@ fn unit(args: &Args) -> Unit {
     }
 }
 
-/// Returns the order of rows; by scores only if they exist.
+/// Returns the order of rows. They are sorted by scores only if scores exist.
 fn order(args: &Args) -> anyhow::Result<SortBy> {
     match &args.sort {
         Order::By(SortBy::Score) if !args.scores.are_wanted() => {
@@ -374,7 +375,7 @@ fn selection(args: &Args, as_json: bool) -> anyhow::Result<Selection> {
         sort: order(args)?,
         top: args.top,
         is_window: args.window.from.is_some(),
-        // Sites that read the same have scores of their own.
+        // Sites that read the same have separate scores.
         merges_alike: !as_json && !args.scores.are_wanted(),
     })
 }

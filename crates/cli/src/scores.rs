@@ -111,7 +111,7 @@ impl Args {
     }
 }
 
-/// The usual scores, but for the limit of a group.
+/// Returns the usual options for scores, with this limit of a group.
 pub fn with_group(group: Option<GroupLimit>) -> ScoreOptions {
     let usual = ScoreOptions::default();
     ScoreOptions {
@@ -120,7 +120,7 @@ pub fn with_group(group: Option<GroupLimit>) -> ScoreOptions {
     }
 }
 
-/// `0.1%`, or a time; a bare number is a percentage, too.
+/// Parses `0.1%`, or a time. A bare number is a percentage, too.
 pub fn group(text: &str) -> Result<GroupLimit, String> {
     match units::percent(text) {
         Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(GroupLimit::Part(percent / 100.0)),

@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(file) => file.clone(),
             None => beside(profile),
         };
-        // One that cannot be read keeps no other from its names.
+        // A profile that cannot be read does not affect the others.
         match symbolize(profile, &output, args.force, &mut names) {
             Ok(added) => eprintln!("{}", line(&added, &output)),
             Err(error) => {
@@ -129,7 +129,7 @@ fn symbolize(
     Ok(added)
 }
 
-/// Describes in one line what was found.
+/// Describes in one line how many names were found.
 fn line(added: &AddedNames, output: &Path) -> String {
     let all = added.modules + added.not_found.len();
     let mut line = format!(

@@ -1,4 +1,5 @@
-//! `symbols pack`: the names of a recording's addresses, looked up on the machine that has the binaries.
+//! `symbols pack`: looks up the names of a recording's addresses, on the machine that has the
+//! binaries.
 
 use crate::report::{self, sources};
 use memhook_foreign::check_output;

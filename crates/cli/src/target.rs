@@ -1,4 +1,4 @@
-//! Which process a command is about: its id, its name, its control group.
+//! Selects the process of a command: by id, by name, or by control group.
 
 use memhook_process::{SelectionError, Selector, select};
 use std::path::Path;
@@ -40,14 +40,15 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The process with this id or name, if one was given. Nothing is done to a later process with this id.
+    /// Returns the process with this id or name, if one was given. A later process with the same id
+    /// is never affected.
     pub fn pid(&self, process: Option<&str>) -> Result<i32, SelectionError> {
         Ok(select(process, self.cgroup.as_deref())?.keep_for_good()?)
     }
 }
 
 impl Target {
-    /// Its id.
+    /// Returns the process id.
     pub fn pid(&self) -> Result<i32, SelectionError> {
         self.choice.pid(self.process())
     }

@@ -1,4 +1,4 @@
-//! Options about what is traced, and how.
+//! Options about the traced events, and the method of tracing.
 
 use memhook_foreign::units;
 use memhook_probe::Allocator;
@@ -291,9 +291,9 @@ impl Allocators {
     }
 }
 
-/// Parses a number of threads, at most as many as there are processors for.
+/// Parses a number of threads, which may not exceed the number of processors.
 fn drains(text: &str) -> Result<usize, String> {
-    // By its affinity, and the quota of its control group.
+    // The processors are those of the process's affinity and of its control group's quota.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     match text.parse::<usize>() {
         Ok(count) if (1..=processors.min(memhook_ledger::MOST_SHARDS)).contains(&count) => {
@@ -322,10 +322,11 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Depth of stacks in a live report. Few programs call deeper, and frames beyond the tenth cost little
-/// (docs/measurements.md).
+/// Depth of stacks in a live report. Few programs call deeper, and frames beyond the tenth cost
+/// little (docs/measurements.md).
 pub const DEPTH: u32 = 32;
-/// Depth for trees and flame graphs. Without its outermost frames, a stack seems to begin elsewhere.
+/// Depth for trees and flame graphs. Without its outermost frames, a stack seems to begin
+/// elsewhere.
 pub const DEPTH_TO_ROOTS: u32 = 64;
 
 impl Tracing {
@@ -342,8 +343,8 @@ impl Tracing {
         self.sample
     }
 
-    /// Returns the options for a process that must keep its speed: its threads adapt at a full ring, unless another
-    /// action was chosen or every allocation is needed.
+    /// Returns the options for a process that must keep its speed. Its threads adapt at a full
+    /// ring, unless another action was chosen or every allocation is needed.
     pub fn for_running(&self) -> Tracing {
         let is_sampled = self.sample.is_some() || self.overhead.is_some();
         let needs_all = matches!(self.access.access, Access::On | Access::Sampled);

@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     check_scores(args, &recording)?;
     symbols::check_directories(args.source_dir.iter())?;
     let window = args.window.window(&recording)?;
-    // Before the work: a port that is taken costs nothing then.
+    // The port is bound before the work starts, so that a used port costs no time.
     let server = args.serve.map(bind).transpose()?;
     let wanted = contents(args, &recording);
     let (mut profile, names) = report::read(&recording, file, &args.symbols, window, wanted)?;
@@ -132,7 +132,8 @@ fn check_scores(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     recording.check_scores().context("--scores")
 }
 
-/// Returns the contents of the page other than the sites. Sites are scored as requested, if that is possible.
+/// Returns the contents of the page other than the sites. Sites are scored as requested, if
+/// possible.
 fn contents(args: &Args, recording: &Recording) -> Contents {
     let mut contents = report::page_contents(&Html, recording);
     if let (Some(scores), Some(group)) = (&mut contents.scores, args.scores.group()) {
@@ -162,7 +163,8 @@ fn serve(server: Server, page: Vec<u8>) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the default name of the page, in the current directory, because the recording's may be read-only.
+/// Returns the default name of the page, in the current directory, because the recording's
+/// directory may be read-only.
 fn named_after(recording: &Path) -> PathBuf {
     let name = recording.file_name().unwrap_or(recording.as_os_str());
     Path::new(name).with_extension("html")

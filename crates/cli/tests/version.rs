@@ -1,4 +1,5 @@
-//! The command runs without a process to look at. Because of this test, building the tests builds the command too.
+//! The command runs without a target process. Because of this test, building the tests builds the
+//! command too.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Rules between keys.
+//! Checks of rules between keys.
 
 use super::Fault;
 use super::keys::{Destination, File, Kubernetes, Mode, Reclaim, Rule, Store};
@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 const DEPTHS: std::ops::RangeInclusive<u32> = 1..=128;
-/// Shortest interval of profiles: shorter ones cost more than they show.
+/// Minimum interval of profiles. Shorter ones cost more than they show.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(500);
-/// Shortest interval where memory is copied and searched each time.
+/// Minimum interval if memory is copied and searched each time.
 const SHORTEST_SCAN_INTERVAL: Duration = Duration::from_secs(5);
-/// Shortest interval where blocks are freed, or would be.
+/// Minimum interval if blocks are freed, or would be.
 const SHORTEST_RECLAIM_INTERVAL: Duration = Duration::from_secs(60);
-/// Shortest time from one advice on a process to the next.
+/// Minimum time from one advice on a process to the next.
 const SHORTEST_ADVICE_INTERVAL: Duration = Duration::from_secs(600);
-/// Upper bound on targets: more on one machine were never tried.
+/// Maximum number of targets. More on one machine were never tested.
 const MOST_TARGETS: u32 = 1000;
 /// Labels that only the agent sets.
 const OWN_LABELS: [&str; 9] = [
@@ -29,10 +29,10 @@ const OWN_LABELS: [&str; 9] = [
     "version",
     "pid",
 ];
-/// Shortest time between two requests to a kubelet without a new reason.
+/// Minimum time between two requests to a kubelet without a new reason.
 const SHORTEST_REFRESH: Duration = Duration::from_secs(5);
 
-/// Checks rules between keys, which the type of a single one cannot express.
+/// Checks rules between keys, which the type of a single key cannot express.
 pub(super) fn check(file: &File) -> Result<(), Fault> {
     let most = &file.agent.max_targets;
     if !(1..=MOST_TARGETS).contains(most.get_ref()) {
@@ -333,8 +333,8 @@ fn check_kubernetes(spanned: &toml::Spanned<Kubernetes>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns true for names that Prometheus and Pyroscope accept; those that begin with two
-/// underscores are theirs.
+/// Returns true for names that Prometheus and Pyroscope accept. Names that begin with two
+/// underscores are reserved for them.
 fn is_label(name: &str) -> bool {
     let mut characters = name.chars();
     let begins = characters.next();

@@ -1,4 +1,5 @@
-//! `${VARIABLE}` in the strings of a configuration: the value of an environment variable.
+//! Replaces `${VARIABLE}` in the strings of a configuration by the value of an environment
+//! variable.
 
 use super::Fault;
 use std::borrow::Cow;
@@ -7,13 +8,13 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Beginning of a variable; `$${` stands for this text itself.
+/// Start of a variable. `$${` stands for this text itself.
 const BEGIN: &str = "${";
 
-/// Looks up a variable.
+/// Function that looks up a variable.
 type Lookup<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
-/// Replaces variables in all strings of a table; keys stay as they are. `text` is the whole file.
+/// Replaces variables in all strings of a table. Keys stay unchanged. `text` is the whole file.
 pub fn put_in(text: &str, table: &mut DeTable<'_>, lookup: Lookup<'_>) -> Result<(), Fault> {
     for (_, value) in table.iter_mut() {
         put_into(text, value, lookup)?;
@@ -44,8 +45,8 @@ fn put_into(
     Ok(())
 }
 
-/// Returns a string with its variables replaced; or the number of the wrong `${` in it, from 0 on, with the
-/// reason.
+/// Returns a string with its variables replaced. The error is the number of the wrong `${` in it,
+/// from 0 on, with the reason.
 fn expanded(string: &str, lookup: Lookup<'_>) -> Result<String, (usize, String)> {
     let (mut put, mut rest, mut number) = (String::new(), string, 0);
     while let Some(at) = rest.find(BEGIN) {
@@ -85,8 +86,8 @@ fn is_name(name: &str) -> bool {
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Returns the place in the file of the `${` with this number; if it is written by escapes, that of the
-/// string.
+/// Returns the place in the file of the `${` with this number. If it is written with escapes, the
+/// place is that of the string.
 fn place(text: &str, span: Range<usize>, number: usize) -> Range<usize> {
     let written = text.get(span.clone()).unwrap_or_default();
     let found = written.match_indices(BEGIN).nth(number);

@@ -1,5 +1,5 @@
-//! The keys of a configuration file, as they are written. docs/fleet.md describes each of them; a test compares
-//! the two.
+//! The keys of a configuration file, as they are written. docs/fleet.md describes each of them, and
+//! a test compares the two.
 
 use super::values::{Every, MemoryLimit, Overhead, Pattern, Period, Share, Size};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use toml::Spanned;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Already read, with the files.
+    /// Included files, which have already been read.
     #[serde(default, rename = "include")]
     pub _include: Vec<String>,
     #[serde(default)]
@@ -66,7 +66,8 @@ impl Default for Agent {
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
     pub listen: Option<SocketAddr>,
-    /// Names by which clients may ask, in addition to addresses, `localhost` and the host's own name.
+    /// Names by which clients may ask, in addition to addresses, `localhost` and the host's own
+    /// name.
     pub hosts: Vec<String>,
     pub per_process: bool,
 }
@@ -88,14 +89,15 @@ pub struct Symbols {
     pub names: Names,
 }
 
-/// Who looks up the names of functions, source files and lines.
+/// Place where the names of functions, source files and lines are looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Names {
-    /// The agent, in the files of its targets.
+    /// The agent looks them up, in the files of its targets.
     #[default]
     Agent,
-    /// The store, or whoever has the files: profiles contain addresses and build-ids.
+    /// The store, or anyone with the files, looks them up. Profiles contain addresses and
+    /// build-ids.
     Store,
 }
 
@@ -158,14 +160,15 @@ pub enum Mode {
     Sampled,
     /// Every allocation, with call stacks.
     Exact,
-    /// A sample of the allocations, as sums only: no profiles are made.
+    /// A sample of the allocations, as sums only. No profiles are made.
     Summary,
-    /// Nothing; instead, a copy of its memory is regularly searched for lost blocks.
+    /// No allocations. Instead, a copy of the process's memory is regularly searched for
+    /// unreachable blocks.
     Scan,
 }
 
 impl Mode {
-    /// Returns its name in the file.
+    /// Returns the mode's name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Sampled => "sampled",
@@ -187,7 +190,7 @@ pub enum Reclaim {
 }
 
 impl Reclaim {
-    /// Returns its name in the file.
+    /// Returns the treatment's name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Reclaim::ReportOnly => "report-only",
@@ -209,7 +212,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Returns its name in the file.
+    /// Returns the destination's name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Destination::Files => "files",
@@ -250,7 +253,7 @@ fn default_max_bytes() -> Size {
 #[serde(deny_unknown_fields)]
 pub struct Store {
     pub url: Spanned<String>,
-    /// Only `"http"`, and only for `[otlp]`.
+    /// Protocol, which can only be `"http"`, and only for `[otlp]`.
     pub protocol: Option<Spanned<String>>,
     pub tenant: Option<Spanned<String>>,
     pub username: Option<Spanned<String>>,
@@ -291,7 +294,7 @@ pub struct Kubernetes {
     pub refresh: Spanned<Period>,
     #[serde(default = "default_timeout")]
     pub timeout: Period,
-    /// Limits of namespaces; the first match counts.
+    /// Limits of namespaces. The first match counts.
     #[serde(default)]
     pub namespace: Vec<Spanned<Namespace>>,
 }

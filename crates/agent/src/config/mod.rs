@@ -1,4 +1,5 @@
-//! The configuration of the agent: read from a TOML file, checked as a whole, and refused with line and column.
+//! The configuration of the agent. It is read from a TOML file, checked as a whole, and refused
+//! with line and column.
 
 mod checks;
 mod environment;
@@ -20,17 +21,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Largest file that is read as a configuration.
+/// Maximum size of a configuration file.
 const MOST_BYTES: u64 = 1 << 20;
 /// Default mean bytes between samples.
 pub const SAMPLE_BYTES: u64 = 512 << 10;
-/// Default interval where memory is copied and searched each time.
+/// Default interval if memory is copied and searched each time.
 const SCAN_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Experimental features that are permitted in addition to the configuration's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Experiments {
-    /// Permits to send profiles by OTLP.
+    /// True to permit sending profiles by OTLP.
     pub otlp: bool,
 }
 
@@ -38,7 +39,7 @@ pub struct Experiments {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The configuration cannot be read.
     #[error("cannot read the configuration {}", path.display())]
     Read {
         /// The file.
@@ -47,26 +48,27 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// It contains a mistake.
+    /// The configuration contains a mistake.
     #[error("{}:{line}:{column}: {why}", path.display())]
     Wrong {
         /// The file.
         path: PathBuf,
-        /// The line, from 1 on.
+        /// Number of the line, from 1 on.
         line: usize,
-        /// The character in the line, from 1 on.
+        /// Position in the line in characters, from 1 on.
         column: usize,
         /// Mistake, and its correction.
         why: String,
     },
 }
 
-/// Reads and checks a configuration. `experiments`: experimental features that need no key.
+/// Reads and checks a configuration. `experiments` has experimental features that need no key.
 pub fn read(path: &Path, experiments: Experiments) -> Result<File, ConfigError> {
     read_with_sources(path, experiments).map(|(file, _)| file)
 }
 
-/// Reads and checks a configuration. Also returns warnings about likely mistakes, one line each with its place.
+/// Reads and checks a configuration. Also returns warnings about likely mistakes, one line each
+/// with its place.
 pub fn read_with_warnings(
     path: &Path,
     experiments: Experiments,

@@ -38,8 +38,9 @@ impl Rule {
         }
     }
 
-    /// Returns the treatment of a process's unreachable blocks. If it `is_inherited`, this rule matches only its
-    /// parent and does not name its program, so nothing of it is freed.
+    /// Returns the treatment of a process's unreachable blocks. If `is_inherited`, this rule
+    /// matches only the parent and does not name the process's program, so no block of the process
+    /// is freed.
     pub fn reclaim_of(&self, is_inherited: bool) -> Option<Reclaim> {
         let reclaim = *self.reclaim.as_ref()?.get_ref();
         Some(match is_inherited {
@@ -48,8 +49,8 @@ impl Rule {
         })
     }
 
-    /// Returns true if a process traced by one of the two rules may go on to be traced by the other without a new
-    /// attach.
+    /// Returns true if a process traced by one of the two rules may continue under the other
+    /// without a new attach.
     pub fn is_same(&self, other: &Rule) -> bool {
         format!("{:?}", Unplaced(self)) == format!("{:?}", Unplaced(other))
     }

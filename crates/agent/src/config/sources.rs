@@ -1,20 +1,20 @@
-//! The files of a configuration: the named one, and those that it includes. They are read as one text, in which every
-//! byte knows its file.
+//! The files of a configuration: the named one, and those that it includes. They are read as one
+//! text, in which every byte knows its file.
 
 use super::{ConfigError, Fault, MOST_BYTES, environment};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// The key of the files to include.
+/// Name of the key with the files to include.
 const INCLUDE: &str = "include";
-/// Most included files.
+/// Maximum number of included files.
 const MOST_FILES: usize = 200;
 
 /// The text of all files, one after the other.
 pub struct Sources {
     /// The text.
     pub text: String,
-    /// Begin of each file.
+    /// Start of each file in the text, and its path.
     files: Vec<(usize, PathBuf)>,
 }
 
@@ -79,10 +79,10 @@ fn text_of(path: &Path) -> std::io::Result<String> {
     String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
 }
 
-/// Lists the files that a configuration includes, with the places that name them: in a directory those that end in
-/// `.toml`, sorted by name.
+/// Lists the files that a configuration includes, with the places that name them. In a directory,
+/// these are the files that end in `.toml`, sorted by name.
 fn included(text: &str, path: &Path) -> Result<Vec<(std::ops::Range<usize>, PathBuf)>, Fault> {
-    // Other mistakes are found when all of it is read.
+    // Other mistakes are found when the whole text is read.
     let Ok(mut table) = DeTable::parse(text) else {
         return Ok(Vec::new());
     };
@@ -123,8 +123,8 @@ fn included(text: &str, path: &Path) -> Result<Vec<(std::ops::Range<usize>, Path
     Ok(found)
 }
 
-/// Checks that an included file is valid by itself, and begins with a table: otherwise its first keys would belong to
-/// the last table of the file before it. Returns the mistake and its place.
+/// Checks that an included file is valid by itself, and begins with a table. Otherwise its first
+/// keys would belong to the last table of the previous file. Returns the mistake and its place.
 fn check_included(text: &str) -> Result<(), (usize, String)> {
     if let Err(error) = DeTable::parse(text) {
         let at = error.span().map_or(0, |span| span.start);

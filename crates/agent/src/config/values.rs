@@ -17,12 +17,12 @@ pub struct Period(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Every(pub Duration);
 
-/// A share of something: `"2%"`, `"0.5%"`, above 0 and at most 100 %.
+/// A share of a resource: `"2%"`, `"0.5%"`, above 0 and at most 100 %.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Share(pub f64);
 
-/// A share of a process's time: `"1%"`, `"0.5%"`, `"2"`, above 0 and at most 50 %, like that of `attach
-/// --overhead`.
+/// A share of a process's time: `"1%"`, `"0.5%"`, `"2"`, above 0 and at most 50 %, like that of
+/// `attach --overhead`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Overhead(pub f64);
 

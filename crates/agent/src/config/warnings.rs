@@ -1,4 +1,4 @@
-//! Warnings about valid parts of a configuration that were probably not meant.
+//! Warnings about valid parts of a configuration that the author probably did not mean.
 
 use super::{Fault, File, Kubernetes, Pattern, Rule, Store};
 use crate::http_client::unusable_files;
@@ -136,8 +136,9 @@ fn covers(first: &Rule, second: &Rule) -> bool {
         && first.uid.is_none_or(|uid| second.uid == Some(uid))
 }
 
-/// Returns true if one pattern obviously matches everything that the other matches. A star in the first can match
-/// a star only: if the other has none but question marks, only equal ones count.
+/// Returns true if `other` obviously matches everything that `one` matches. If `one` has a star and
+/// `other` a question mark, only equal patterns count, because the question mark would match the
+/// star.
 fn is_within(one: &Pattern, other: &Pattern) -> bool {
     let is_plain = !one.0.contains('*') || !other.0.contains('?');
     one == other || (is_plain && other.matches(&one.0))

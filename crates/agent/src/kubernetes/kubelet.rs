@@ -1,4 +1,5 @@
-//! Requests to this machine's kubelet for its pods: periodically, and soon when a process is in an unknown one.
+//! Requests to this machine's kubelet for its pods. They are made periodically, and soon after a
+//! process in an unknown pod appears.
 
 use super::pod_list;
 use super::pods::{Pod, Pods};
@@ -11,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Path of the kubelet's list.
 const PATH: &str = "/pods";
-/// Longest list that is read: a pod takes some tens of kilobytes at most.
+/// Maximum size of the list. A pod takes some tens of kilobytes at most.
 const MOST_BYTES: u64 = 64 << 20;
-/// Shortest pause between two requests; doubled after each one in vain.
+/// Minimum pause between two requests, which is doubled after each request without a new pod.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// The kubelet, as the supervisor sees it.
@@ -32,18 +33,18 @@ struct State {
     pods: Arc<Pods>,
     /// Number of lists that were read.
     lists: u64,
-    /// True if someone waits for a pod that is not in it.
+    /// True if someone waits for a pod that is not in the last list.
     is_wanted: bool,
     ends: bool,
 }
 
-/// Requests the present pods once.
+/// Requests the current pods once.
 pub fn ask(configured: &Kubernetes) -> Result<Pods, String> {
     let client = client(configured).map_err(|error| crate::said::chain(&error))?;
     Ok(Pods::default().with(list(&client)?, Instant::now()))
 }
 
-/// Returns true if both ask the same kubelet in the same way.
+/// Returns true if both configurations ask the same kubelet in the same way.
 pub fn is_same_server(one: Option<&Kubernetes>, other: Option<&Kubernetes>) -> bool {
     let server = |of: &Kubernetes| {
         let of = of.clone();
@@ -74,7 +75,7 @@ fn list(client: &Client) -> Result<Vec<Pod>, String> {
 }
 
 impl Kubelet {
-    /// Starts the thread that asks.
+    /// Starts the thread that sends the requests.
     pub fn start(
         configured: &Kubernetes,
         board: &Arc<Board>,
@@ -100,7 +101,7 @@ impl Kubelet {
         (Arc::clone(&state.pods), state.lists)
     }
 
-    /// Notes that a process is in an unknown pod.
+    /// Records that a process is in an unknown pod.
     pub fn wants_more(&self) {
         let mut state = self.0.lock();
         if !std::mem::replace(&mut state.is_wanted, true) {
@@ -112,7 +113,7 @@ impl Kubelet {
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        // The thread is not joined: it may be waiting for an answer.
+        // The thread is not joined, because it may be waiting for an answer.
         self.0.lock().ends = true;
         self.0.changed.notify_all();
     }
@@ -153,7 +154,7 @@ impl Asked {
                     false
                 }
             };
-            // A request in vain is repeated after a longer pause.
+            // A request without a new pod is repeated after a longer pause.
             pause = match is_soon && !has_new {
                 true => (pause * 2).min(self.refresh),
                 false => FIRST_PAUSE,
@@ -165,7 +166,7 @@ impl Asked {
         }
     }
 
-    /// Takes a list. Returns true if it contains a new pod.
+    /// Stores a list. Returns true if it contains a new pod.
     fn take(&self, listed: Vec<Pod>) -> bool {
         let mut state = self.lock();
         let has_new = listed.iter().any(|pod| !state.pods.has(&pod.uid));
@@ -179,12 +180,13 @@ impl Asked {
         has_new
     }
 
-    /// Waits for the time of the next request: after the pause if someone waits for the answer, otherwise after longer.
-    /// Returns true if someone does, and `None` when the agent ends.
+    /// Waits for the time of the next request: after the pause if someone waits for the answer,
+    /// otherwise after a longer time. Returns true if someone waits, and `None` when the agent
+    /// ends.
     fn wait(&self, pause: Duration, has_failed: bool) -> Option<bool> {
         let begin = Instant::now();
         let mut state = self.lock();
-        // Wishes from before the last answer are looked up in that first.
+        // Pods that were wanted before the last answer are first looked up in that answer.
         state.is_wanted = false;
         while !state.ends {
             let is_soon = state.is_wanted || has_failed;

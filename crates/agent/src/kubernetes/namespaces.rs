@@ -5,14 +5,14 @@ use crate::config::{File, Namespace};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Returns the limits for a namespace: the first match.
+/// Returns the limits for a namespace, which are those of the first match.
 pub fn limits_of<'a>(file: &'a File, namespace: &str) -> Option<&'a Namespace> {
     let kubernetes = file.kubernetes.as_ref()?.get_ref();
     let mut all = kubernetes.namespace.iter().map(toml::Spanned::get_ref);
     all.find(|limits| limits.name.get_ref().matches(namespace))
 }
 
-/// Describes the limits, after the pattern that they are for.
+/// Describes the limits, in words that follow the pattern of the namespace.
 pub fn limits_in_words(limits: &Namespace) -> String {
     let targets = limits.max_targets.map(|most| match most {
         1 => "1 target".to_owned(),
@@ -36,12 +36,12 @@ struct Spending {
 #[derive(Default)]
 pub struct Namespaces {
     of: BTreeMap<String, Spending>,
-    /// Processor time of each target's threads at the last look.
+    /// Processor time of each target's threads at the last check.
     before: HashMap<i32, Duration>,
 }
 
 impl Namespaces {
-    /// Takes the total processor time of each target's threads, with the targets' namespaces.
+    /// Judges the use of each namespace, from the total processor time of each target's threads.
     pub fn judge<'a>(
         &mut self,
         now: Instant,
@@ -51,7 +51,7 @@ impl Namespaces {
         let before = std::mem::take(&mut self.before);
         let mut used = BTreeMap::<&str, Duration>::new();
         for (pid, namespace, all) in targets {
-            // With less than before, it is another process, or another attach to the same one.
+            // A smaller total belongs to another process, or to another attach to the same one.
             let last = before.get(&pid).filter(|&&last| last <= all);
             let more = all - last.copied().unwrap_or_default();
             *used.entry(namespace).or_default() += more;
@@ -67,7 +67,7 @@ impl Namespaces {
             let spending = self.of.entry(namespace.to_owned());
             let spending = spending.or_insert_with(|| {
                 let mut budget = Budget::new(rate, u64::MAX);
-                // The use of its first target so far counts.
+                // The use of the namespace's first target so far counts.
                 let verdict = budget.judge(now, OwnUse::default());
                 Spending {
                     budget,
@@ -85,12 +85,13 @@ impl Namespaces {
                 resident: 0,
             };
             spending.verdict = spending.budget.judge(now, all);
-            // A namespace without targets is forgotten once it has paid for earlier ones.
+            // A namespace without targets is forgotten after it has paid for earlier ones.
             used.contains_key(namespace.as_str()) || spending.verdict != Verdict::Free
         });
     }
 
-    /// Returns true if another process of a namespace may be attached to, by its share of the processors.
+    /// Returns true if another process of a namespace may be attached to, by the namespace's share
+    /// of the processors.
     pub fn is_free(&self, namespace: &str) -> bool {
         let spending = self.of.get(namespace);
         spending.is_none_or(|spending| spending.verdict == Verdict::Free)
@@ -105,7 +106,7 @@ impl Namespaces {
         shed.map(|(namespace, _)| namespace.clone()).collect()
     }
 
-    /// Notes that a target of a namespace was dropped.
+    /// Records that a target of a namespace was dropped.
     pub fn has_shed(&mut self, namespace: &str, now: Instant) {
         if let Some(spending) = self.of.get_mut(namespace) {
             spending.budget.has_shed(now);
@@ -156,7 +157,7 @@ mod tests {
         }
         assert!(!namespaces.is_free("shop-a"));
         assert!((5..=12).contains(&shed), "{shed}");
-        // After paying back, it is forgotten.
+        // The namespace is forgotten after it has paid back.
         for second in 121..=500u64 {
             let now = begin + Duration::from_secs(second);
             namespaces.judge(now, &file, std::iter::empty());

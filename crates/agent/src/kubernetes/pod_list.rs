@@ -1,14 +1,15 @@
-//! The kubelet's list of pods: a `PodList` of Kubernetes' core/v1, of which a few fields are read. Names of containers
-//! and their owners are foreign: they are bounded, and have to look like names of Kubernetes.
+//! The kubelet's list of pods: a `PodList` of Kubernetes' core/v1, of which a few fields are read.
+//! Names of containers and their owners are untrusted, so they are bounded and have to look like
+//! names of Kubernetes.
 
 use super::pods::{Consent, Pod};
 use serde::Deserialize;
 
-/// Most pods of a list; a kubelet has 110 by default, and some hundreds at most.
+/// Maximum number of pods in a list. A kubelet has 110 by default, and some hundreds at most.
 const MOST_PODS: usize = 4096;
-/// Most containers of a pod.
+/// Maximum number of containers of a pod.
 const MOST_CONTAINERS: usize = 256;
-/// Longest name (RFC 1123, as applied by Kubernetes).
+/// Maximum length of a name (RFC 1123, as applied by Kubernetes).
 const MOST_OF_A_NAME: usize = 253;
 
 #[derive(Deserialize)]
@@ -71,7 +72,8 @@ struct Container {
     id: String,
 }
 
-/// Parses the pods of a list. A pod with impossible names is left out, so its processes are never traced.
+/// Parses the pods of a list. A pod with impossible names is left out, so its processes are never
+/// traced.
 pub fn read(json: &[u8]) -> Result<Vec<Pod>, String> {
     let list: PodList =
         serde_json::from_slice(json).map_err(|error| format!("it is no list of pods: {error}"))?;
@@ -113,7 +115,7 @@ fn pod(item: Item) -> Option<Pod> {
     ];
     let containers = containers.into_iter().flatten().flatten();
     let containers = containers.filter_map(|container| {
-        // `containerd://ID`, and nothing before the container runs.
+        // The id has the form `containerd://ID`, and is empty before the container runs.
         let (_, id) = container.id.split_once("://")?;
         (is_name(&container.name) && is_name(id)).then(|| (id.to_owned(), container.name))
     });
@@ -133,9 +135,10 @@ fn pod(item: Item) -> Option<Pod> {
     })
 }
 
-/// Returns kind and name of the object that a pod belongs to. Between a Deployment and its pods is a ReplicaSet, which
-/// is named after it and the hash that is a label of the pods; between a CronJob and its pods a Job, which is named
-/// after it and the minute for which it was scheduled (`getJobName` in the kube-controller-manager's cronjob).
+/// Returns kind and name of the object that a pod belongs to. Between a Deployment and its pods is
+/// a ReplicaSet, which is named after the Deployment and the hash that is a label of the pods.
+/// Between a CronJob and its pods is a Job, which is named after the CronJob and the minute for
+/// which it was scheduled (`getJobName` in the kube-controller-manager's cronjob).
 fn workload(owner: Option<&Owner>, hash: Option<&str>) -> (String, String) {
     let Some(owner) = owner.filter(|owner| is_name(&owner.name) && is_kind(&owner.kind)) else {
         return (String::new(), String::new());

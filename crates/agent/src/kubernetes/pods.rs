@@ -4,56 +4,58 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Annotation by which a pod opts out, or in where a rule asks for that.
+/// Annotation by which a pod opts out, or opts in if a rule asks for that.
 pub const ANNOTATION: &str = "memhook-rs/trace";
-/// Time for which a pod is remembered after the kubelet's last list with it: a newly started kubelet
-/// lists none, and its processes must not be abandoned because of that.
+/// Time for which a pod is remembered after the kubelet last listed it. A newly started kubelet
+/// lists no pods, and its processes must not be abandoned because of that.
 const KEPT: Duration = Duration::from_secs(300);
-/// Longest id of a pod: those of static pods are hashes of 32 digits, all others UUIDs.
+/// Maximum length of a pod's id. Ids of static pods are hashes of 32 digits, and all others are
+/// UUIDs.
 const MOST_OF_A_UID: usize = 64;
 
 /// Consent of a pod to being traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consent {
-    /// The pod has no annotation about it.
+    /// The pod has no such annotation.
     #[default]
     Unsaid,
     /// The pod opts in.
     In,
     /// The pod opts out.
     Out,
-    /// Neither of these.
+    /// The annotation has another value.
     Unclear,
 }
 
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its id.
+    /// Id of the pod.
     pub uid: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Kind of the object that it belongs to, in lower case, such as `deployment`; empty for none.
+    /// Kind of the object that the pod belongs to, in lower case, such as `deployment`; empty for
+    /// none.
     pub workload_type: String,
     /// The name of that object.
     pub workload: String,
-    /// Its consent.
+    /// Consent of the pod.
     pub consent: Consent,
-    /// Names of its containers by their ids.
+    /// Names of the pod's containers by their ids.
     pub containers: Vec<(String, String)>,
 }
 
 /// Place of a process, if the agent asks the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// In no pod, or the agent does not ask the kubelet.
+    /// The process is in no pod, or the agent does not ask the kubelet.
     #[default]
     NoPod,
-    /// In a pod that the kubelet has not listed yet, so its consent is unknown.
+    /// The process is in a pod that the kubelet has not listed yet, so its consent is unknown.
     Unknown,
-    /// In this pod.
+    /// The process is in this pod.
     Pod(Arc<Pod>),
 }
 
@@ -119,9 +121,9 @@ impl Pod {
     }
 }
 
-/// Returns the id of the pod that a control group belongs to, by the text of /proc/PID/cgroup. The kubelet names
-/// groups `kubepods/burstable/podUID`, or with systemd `kubepods-burstable-podUID.slice`, in which `_` stands for
-/// `-` (pkg/kubelet/cm in its source).
+/// Returns the id of the pod that a control group belongs to, from the text of /proc/PID/cgroup.
+/// The kubelet names groups `kubepods/burstable/podUID`, or with systemd
+/// `kubepods-burstable-podUID.slice`, in which `_` stands for `-` (pkg/kubelet/cm in its source).
 pub fn pod_uid(groups: &str) -> Option<String> {
     let of_line = |line: &str| {
         let (_, below) = line.split_once("kubepods")?;
@@ -135,7 +137,7 @@ pub fn pod_uid(groups: &str) -> Option<String> {
     groups.lines().find_map(of_line)
 }
 
-/// Returns the text, if it can be an id.
+/// Returns the text, if it is a possible id.
 fn uid(text: &str) -> Option<String> {
     let is_of_uid = |c: char| c.is_ascii_hexdigit() || c == '-';
     let is_uid = (8..=MOST_OF_A_UID).contains(&text.len()) && text.chars().all(is_of_uid);
@@ -159,7 +161,7 @@ mod tests {
                 "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-{id}.scope\n"
             ),
             format!("0::/kubepods.slice/kubepods-pod{slice}.slice/crio-{id}.scope\n"),
-            // kind, whose nodes are containers themselves.
+            // In kind, nodes are containers themselves.
             format!(
                 "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{slice}.slice/cri-containerd-{id}.scope\n"
             ),
@@ -182,7 +184,7 @@ mod tests {
         }
     }
 
-    /// A restarted kubelet lists nothing for a while.
+    /// A restarted kubelet lists no pods for a while.
     #[test]
     fn a_pod_is_known_for_a_while_after_it_was_listed_last() {
         let begin = Instant::now();

@@ -1,5 +1,4 @@
-//! The series of memory that could be returned, for processes whose rule asks for
-//! advice.
+//! The series of memory that could be returned, for processes whose rule asks for advice.
 
 use super::{Labels, family};
 use crate::board::{Advised, Numbers};

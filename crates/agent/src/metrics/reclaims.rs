@@ -1,4 +1,4 @@
-//! The series of freed memory, for processes whose rule asks for it.
+//! The series of freed memory, for processes whose rule asks for reclaiming.
 
 use super::{Labels, family};
 use crate::board::{Numbers, Reclaimed};
@@ -7,7 +7,8 @@ use prometheus_client::metrics::MetricType;
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
-/// A metric: its name, its description, its kind, and its value for a process.
+/// A metric: its name, its description, its kind, and a function that returns its value for a
+/// process.
 type OfReclaimed = (
     &'static str,
     &'static str,
@@ -15,7 +16,7 @@ type OfReclaimed = (
     fn(&Reclaimed) -> f64,
 );
 
-/// Sums; names of counters get the suffix `_total` automatically.
+/// Metrics that are summed. Names of counters get the suffix `_total` automatically.
 const SUMS: [OfReclaimed; 7] = [
     (
         "target_reclaimable_bytes",

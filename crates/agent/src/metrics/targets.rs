@@ -33,7 +33,7 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Numbers) -> 
     }
 }
 
-/// Metrics; names of counters get the suffix `_total` automatically.
+/// Metrics of targets. Names of counters get the suffix `_total` automatically.
 const OF_TARGETS: [OfTargets; 18] = [
     gauge(
         "target_processes",
@@ -145,7 +145,8 @@ pub(super) fn encode(
 
 /// Writes the standard errors of estimated sums.
 fn errors(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    // The variances of processes with the same labels add up: their samples are independent.
+    // The variances of processes with the same labels add up, because their samples are
+    // independent.
     let mut variances: BTreeMap<&Labels, [f64; 2]> = BTreeMap::new();
     for (labels, numbers) in shown {
         if let Some((live, allocated)) = numbers.errors {
@@ -235,7 +236,7 @@ fn pins(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Re
 
 /// Writes the results of searches, for the targets that are searched.
 fn scans(encoder: &mut DescriptorEncoder<'_>, shown: &[(Labels, &Numbers)]) -> Result<(), Error> {
-    // By labels: bytes, blocks, searches, seconds.
+    // The sums of each set of labels are bytes, blocks, searches and seconds.
     let mut sums: BTreeMap<&Labels, [f64; 4]> = BTreeMap::new();
     for (labels, numbers) in shown {
         if let Some((bytes, blocks)) = numbers.unreachable {

@@ -1,11 +1,11 @@
-//! Speed at which a backlog is sent. A store that comes back after an hour should not get that hour from all hosts at
-//! once.
+//! Speed at which a backlog is sent. A store that comes back after an hour must not get that hour
+//! from all hosts simultaneously.
 
 use std::time::Duration;
 
 /// Factor by which a backlog is sent faster than it grew.
 const SPEED: u32 = 10;
-/// Longest time in which it is sent.
+/// Maximum time in which a backlog is sent.
 const LONGEST: Duration = Duration::from_secs(300);
 /// Age below which a request is not part of a backlog.
 const FRESH: Duration = Duration::from_secs(30);
@@ -15,9 +15,10 @@ const FRESH: Duration = Duration::from_secs(30);
 pub struct Queued {
     /// Number of requests.
     pub count: usize,
-    /// Age of the oldest one.
+    /// Age of the oldest request.
     pub oldest: Duration,
-    /// Times at which the oldest and the newest were queued: the newest is the larger.
+    /// Times at which the oldest and the newest request were queued. The newest has the larger
+    /// number.
     pub stamps: (u64, u64),
 }
 
@@ -29,8 +30,8 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Returns the mean pause before the next request, now that the store accepts them. Requests that come while a
-    /// backlog is sent wait behind it, and form a smaller one.
+    /// Returns the mean pause before the next request, now that the store accepts them. Requests
+    /// that come while a backlog is sent wait behind it, and form a smaller one.
     pub fn pause(&mut self, queued: Option<Queued>) -> Duration {
         let Some(queued) = queued else {
             self.paced = None;
@@ -50,12 +51,12 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    /// A store comes back after an hour: returns the time until the queue is empty, and the most requests within a
-    /// second.
+    /// Simulates a store that comes back after an hour. Returns the time until the queue is empty,
+    /// and the maximum number of requests within a second.
     fn sent(away: Duration, every: Duration) -> (Duration, u32) {
         let ms = |time: Duration| time.as_millis() as u64;
         let mut backlog = Backlog::default();
-        // One request each `every`, from 0 on; `first` is the oldest that waits.
+        // One request is queued each `every`, from 0 on. `first` is the oldest that waits.
         let (mut now, mut first) = (away, 0u64);
         let mut of_second = std::collections::BTreeMap::<u64, u32>::new();
         loop {
@@ -80,11 +81,12 @@ mod tests {
     #[test]
     fn an_hour_is_sent_within_minutes_and_not_at_once() {
         let second = Duration::from_secs(1);
-        // Ten targets every 15 s, and two hundred.
+        // These are ten targets every 15 s, and two hundred.
         for every in [Duration::from_millis(1500), Duration::from_millis(75)] {
             let (took, most) = sent(3600 * second, every);
             assert!(took > 300 * second && took < 400 * second, "{took:?}");
-            // An hour within five minutes, and at the end at once the requests of the last half minute.
+            // The hour is sent within five minutes. At the end, the requests of the last half
+            // minute follow without pauses.
             let of_a_second = second.as_millis() as u32 / every.as_millis() as u32;
             let at_once = (FRESH.as_millis() / every.as_millis()) as u32;
             assert!(most <= 14 * (of_a_second + 1) + at_once, "{most}");
@@ -103,11 +105,11 @@ mod tests {
         };
         assert_eq!(backlog.pause(None), Duration::ZERO);
         assert_eq!(backlog.pause(queued(9, 20, (1, 9))), Duration::ZERO);
-        // A minute of 60 requests: within six seconds, whatever comes meanwhile.
+        // A minute of 60 requests is sent within six seconds, whatever comes meanwhile.
         let each = Duration::from_millis(100);
         assert_eq!(backlog.pause(queued(60, 60, (10, 70))), each);
         assert_eq!(backlog.pause(queued(90, 61, (11, 101))), each);
-        // The last of them, and the following ones.
+        // The last request of the backlog is sent, and then the following ones.
         assert_eq!(backlog.pause(queued(20, 7, (70, 101))), each);
         assert_eq!(backlog.pause(queued(19, 6, (71, 101))), Duration::ZERO);
     }

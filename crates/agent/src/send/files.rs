@@ -1,4 +1,4 @@
-//! Profiles as files in a directory: the oldest are removed when there are too many.
+//! Profiles as files in a directory. If there are too many, the oldest are removed.
 
 use super::SendError;
 use crate::board::Identity;
@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::time::SystemTime;
 
-/// Suffix of their names.
+/// Suffix of the files' names.
 const END: &str = ".pb.gz";
-/// Prefix of their names, so that no other file is ever mistaken for one of ours.
+/// Prefix of the files' names, so that no other file is ever mistaken for one of ours.
 const BEGIN: &str = "memhook-";
 /// Contents of a heap profile in the order of go tool pprof.
 const SHAPE: PprofShape = PprofShape {
@@ -32,7 +32,7 @@ pub struct Directory {
     own: OwnDirectory,
     keep: usize,
     max_bytes: u64,
-    /// Names and sizes, oldest first.
+    /// Names and sizes of the files, oldest first.
     kept: VecDeque<(String, u64)>,
     bytes: u64,
     count: u64,
@@ -81,14 +81,14 @@ impl Directory {
             count: 0,
             has_failed: false,
         };
-        // Checks now, before any process is touched, that it is writable.
+        // This checks before any process is touched that the directory is writable.
         let probe = format!("{BEGIN}{}.probe", std::process::id());
         directory.own.write_whole(&probe, b"")?;
         directory.own.remove(&probe)?;
         Ok(directory)
     }
 
-    /// Writes a profile. Reports an error once, until a write succeeds again.
+    /// Writes a profile. An error is reported once, until a write succeeds again.
     pub fn put(&mut self, profile: &Profile, identity: &Identity) -> Result<(), Option<String>> {
         self.put_for("", profile, identity)
     }
@@ -201,8 +201,8 @@ mod tests {
             std::os::unix::fs::MetadataExt::mode(&metadata) & 0o777
         };
         assert_eq!(mode(&found[0]), 0o600);
-        // Someone who can write into the directory, at the name of the next profile, must not be able to
-        // redirect it.
+        // Someone who can write into the directory must not be able to redirect the next profile
+        // with a link of its name.
         let victim = path.with_extension("victim");
         std::fs::write(&victim, "theirs").expect("written");
         let next = path.join("memhook-.._odd_name-0-0-6.pb.gz.part");
@@ -222,7 +222,7 @@ mod tests {
         let left = names(&path);
         assert_eq!(left.len(), 3, "{left:?}");
         std::fs::remove_dir_all(&path).expect("removed");
-        // Reported once.
+        // The error is reported once.
         assert!(
             again
                 .put(&Profile::default(), &identity)

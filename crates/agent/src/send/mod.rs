@@ -1,5 +1,5 @@
-//! From a profile to its destinations. A thread encodes profiles and queues them on disk; another one for each store
-//! sends them. So no slow disk or network keeps a target waiting.
+//! Sends profiles to their destinations. One thread encodes profiles and queues them on disk, and
+//! another one for each store sends them. So no slow disk or network keeps a target waiting.
 
 mod backlog;
 mod files;
@@ -23,11 +23,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use store::{Encode, Store};
 
-/// Limit on the memory of profiles that wait to be encoded, as [`weight`] computes it. All targets may make one at the
-/// same moment, and most of them have some dozens of sites; the largest are a thousand times as large.
+/// Maximum memory of profiles that wait to be encoded, as [`weight`] computes it. All targets may
+/// make one at the same moment. Most profiles have some dozens of sites, and the largest are a
+/// thousand times as large.
 const MOST_WAITING_BYTES: usize = 64 << 20;
 
-/// Directory below that of the state for profiles kept because memory was about to run out; their number and bytes.
+/// Directory, below that of the state, for profiles kept because memory was about to run out; and
+/// the maximum number and bytes of these profiles.
 const BLACK_BOX: &str = "blackbox";
 const MOST_KEPT: u32 = 50;
 const MOST_KEPT_BYTES: u64 = 32 << 20;
@@ -40,7 +42,7 @@ pub struct Made {
     pub identity: Arc<Identity>,
     /// Its destinations.
     pub to: Vec<Destination>,
-    /// A word for the reason to keep it, if memory was about to run out.
+    /// Word for the reason to keep the profile, if memory was about to run out.
     pub kept_for: Option<&'static str>,
 }
 
@@ -53,7 +55,7 @@ pub struct Common {
     pub labels: Vec<(String, String)>,
 }
 
-/// Takes profiles; never waits.
+/// Queue of profiles, which never waits.
 #[derive(Clone)]
 pub struct Outbox {
     to: Sender<Made>,
@@ -62,7 +64,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a profile. If too many wait, it is dropped and counted.
+    /// Queues a profile. If too many wait, the profile is dropped and counted.
     pub fn put(&self, made: Made) {
         let bytes = weight(&made.profile);
         let has_room = |waiting: usize| {
@@ -84,7 +86,7 @@ impl Outbox {
 fn weight(profile: &Profile) -> usize {
     let stacks: usize = profile.stacks.iter().map(|stack| 4 * stack.len()).sum();
     let sites = profile.sites.len() * size_of::<ProfileSite>();
-    // Names and paths are strings of their own.
+    // Names and paths are separate strings.
     let frames = profile.frames.len() * (size_of::<ProfileFrame>() + 256);
     stacks + sites + frames
 }
@@ -109,7 +111,7 @@ pub enum SendError {
         #[source]
         source: std::io::Error,
     },
-    /// A store cannot be asked.
+    /// Requests to a store are impossible.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// A thread could not be started.
@@ -131,7 +133,7 @@ struct Encoder {
 }
 
 impl Senders {
-    /// Starts them. `state`: the directory below which profiles wait.
+    /// Starts the threads. `state` is the directory below which profiles wait.
     pub fn start(
         file: &File,
         state: &OwnDirectory,
@@ -196,8 +198,8 @@ impl Senders {
         self.outbox.clone()
     }
 
-    /// Encodes the rest, and ends. Profiles that cannot be sent within moments stay on disk for the next start. All
-    /// other outboxes must be gone.
+    /// Encodes the rest, and ends. Profiles that cannot be sent within moments stay on disk for the
+    /// next start. All other outboxes must be gone.
     pub fn finish(self) {
         drop(self.outbox);
         let _ = self.encoder.join();
@@ -229,8 +231,9 @@ impl Encoder {
         }
     }
 
-    /// Encodes on a thread that ends at once. If it lived on, it would keep its last released blocks of each size
-    /// (glibc's caches of threads), wherever in the heap they are, and with them the pages around.
+    /// Encodes in a thread that ends immediately afterwards. If the thread lived on, it would keep
+    /// its last released blocks of each size (glibc's caches of threads), wherever in the heap they
+    /// are, and with them the pages around.
     fn encode_apart(&mut self, made: Made) {
         let mut left = Some(made);
         let thread = std::thread::Builder::new().name("encoder".into());
@@ -329,7 +332,7 @@ mod tests {
         }
     }
 
-    /// All of two thousand targets may queue theirs before the first is encoded.
+    /// All of two thousand targets may queue their profiles before the first is encoded.
     #[test]
     fn what_waits_is_bounded_by_its_size() {
         let board = Board::new();
@@ -347,7 +350,7 @@ mod tests {
             outbox.put(made(30));
         }
         assert_eq!(dropped(), 0);
-        // Larger than everything that may wait, and so the first to be refused.
+        // This profile is larger than everything that may wait, and so it is refused.
         outbox.put(made(MOST_WAITING_BYTES / size_of::<ProfileSite>() + 1));
         assert_eq!(dropped(), 1);
         let encoder = Encoder {

@@ -1,5 +1,5 @@
-//! Requests to OpenTelemetry collectors: `ProfilesService/Export` over HTTP. An alpha: the messages and the path may
-//! change with each release of OpenTelemetry's protocol.
+//! Requests to OpenTelemetry collectors: `ProfilesService/Export` over HTTP. The protocol is an
+//! alpha, so the messages and the path may change with each of its releases.
 
 use super::Common;
 use super::pyroscope::{MOST_BYTES, MOST_SAMPLES, bounded, gzip, shortened};
@@ -42,7 +42,8 @@ pub fn headers() -> Vec<(&'static str, String)> {
 
 /// Returns a request, gzipped.
 pub fn request(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> {
-    // Bounded like for Pyroscope, which accepts 4 MiB; so do many receivers behind collectors.
+    // The request is bounded as for Pyroscope, which accepts 4 MiB, because many receivers behind
+    // collectors have the same limit.
     let source = OtlpSource {
         attributes: attributes(identity, common),
         values: &VALUES,
@@ -67,11 +68,13 @@ fn unique() -> [u8; 16] {
     id
 }
 
-/// Returns the identity of the process by semantic conventions. No process id, as in other stores.
+/// Returns the identity of the process by semantic conventions. As in other stores, it has no
+/// process id.
 fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
     let own = [
         ("service.name", &identity.service),
-        // Default namespace of a pod's service (semantic conventions, "service attributes").
+        // This is the default namespace of a pod's service (semantic conventions, "service
+        // attributes").
         ("service.namespace", &identity.namespace),
         ("service.version", &identity.version),
         ("k8s.namespace.name", &identity.namespace),
@@ -83,7 +86,8 @@ fn attributes(identity: &Identity, common: &Common) -> Vec<(String, String)> {
         ("process.executable.name", &identity.process),
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value.clone()));
-    // The conventions have a name for each of Kubernetes' own kinds of workload; others follow their pattern.
+    // The conventions have a name for each of Kubernetes' own kinds of workload. Names for others
+    // follow their pattern.
     let kind = &identity.workload_type;
     let workload =
         (!kind.is_empty()).then(|| (format!("k8s.{kind}.name"), identity.workload.clone()));
@@ -157,7 +161,7 @@ mod tests {
         assert!(has("k8s.deployment.name", "web"));
         assert!(has("host.name", "one") && has("region", "eu") && has("k8s.pod.name", ""));
         assert!(!found.iter().any(|(_, value)| value.contains("4711")));
-        // Cut between two characters.
+        // The text is cut between two characters.
         assert!(has("long", &"€".repeat(2048 / 3)));
     }
 }

@@ -1,5 +1,6 @@
 //! Pushes to Grafana Pyroscope: `push.v1.PusherService/Push`, a unary call of the Connect protocol
-//! (connectrpc.com/docs/protocol). The messages are those of `push/v1/push.proto` and `types/v1/types.proto`.
+//! (connectrpc.com/docs/protocol). The messages are those of `push/v1/push.proto` and
+//! `types/v1/types.proto`.
 
 use super::Common;
 use crate::board::Identity;
@@ -10,14 +11,15 @@ use std::io::Write;
 
 /// Path below the address of the store.
 pub const PATH: &str = "/push.v1.PusherService/Push";
-/// Largest profile that Pyroscope accepts by default (`validation.max-profile-size-bytes`).
+/// Maximum size of a profile that Pyroscope accepts by default
+/// (`validation.max-profile-size-bytes`).
 pub(super) const MOST_BYTES: usize = 4 << 20;
-/// Most samples (`validation.max-profile-stacktrace-samples`).
+/// Maximum number of samples (`validation.max-profile-stacktrace-samples`).
 pub(super) const MOST_SAMPLES: usize = 16_000;
-/// Longest value of a label (`validation.max-label-value-length`).
+/// Maximum length of a label's value (`validation.max-label-value-length`).
 const MOST_OF_A_LABEL: usize = 2048;
 
-/// Returns a shape without labels on samples: each of their values would become a series.
+/// Returns a shape without labels on samples, because each of their values would become a series.
 const fn shape(values: &'static [&'static str]) -> PprofShape {
     PprofShape {
         values,
@@ -27,7 +29,7 @@ const fn shape(values: &'static [&'static str]) -> PprofShape {
     }
 }
 
-/// Live blocks at the end of the interval, and allocations within it.
+/// Shapes of the two profiles: live blocks at the end of the interval, and allocations within it.
 const SHAPES: [PprofShape; 2] = [
     shape(&["inuse_objects", "inuse_space"]),
     shape(&["alloc_objects", "alloc_space"]),
@@ -89,7 +91,7 @@ pub fn push(profile: &Profile, identity: &Identity, common: &Common) -> Vec<u8> 
     gzip(&request.encode_to_vec())
 }
 
-/// Returns a profile within the limits of a store: the excess is summed up, not left out.
+/// Returns a profile within the limits of a store. The excess is summed up, not left out.
 pub(super) fn bounded<const N: usize>(
     profile: &Profile,
     most_samples: usize,
@@ -114,12 +116,13 @@ fn profiles(profile: &Profile) -> [Vec<u8>; 2] {
     })
 }
 
-/// Returns the identity of the process. No process id: each would be a series of its own.
+/// Returns the identity of the process. It has no process id, because each id would become a
+/// separate series.
 fn labels(identity: &Identity, common: &Common) -> Vec<LabelPair> {
     let own = [
         ("__name__", "memory"),
-        // Live memory is not a sum over time, and allocations are already those of the interval: the store must not
-        // take differences.
+        // Live memory is not a sum over time, and allocations are already those of the interval, so
+        // the store must not compute differences.
         ("__delta__", "false"),
         ("service_name", &identity.service),
         ("namespace", &identity.namespace),

@@ -1,5 +1,5 @@
-//! Requests that wait on disk until a store accepts them. The configuration and the room on disk bound them: the oldest
-//! are dropped first.
+//! Requests that wait on disk until a store accepts them. The configuration and the room on disk
+//! bound them. The oldest are dropped first.
 
 use super::backlog::Queued;
 use crate::config::Destination;
@@ -9,7 +9,7 @@ use std::io::{Error, ErrorKind, Read};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Suffix of the names of its files.
+/// Suffix of the files' names.
 const END: &str = ".push";
 
 /// Directory of the queues, below the state directory.
@@ -23,7 +23,7 @@ const MOST_FREE: u64 = 16 << 20;
 /// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Milliseconds since 1970 at which it was queued, made unique: its name.
+    /// Time of queueing in milliseconds since 1970, made unique. It is the name of the file.
     stamp: u64,
     bytes: u64,
 }
@@ -40,9 +40,9 @@ pub struct Queue {
 /// Result of queueing a request: errors, and dropped requests.
 #[derive(Debug, Default)]
 pub struct Put {
-    /// Requests that were dropped for lack of room.
+    /// Number of requests that were dropped for lack of room.
     pub given_up: u64,
-    /// Reason why the new one could not be written.
+    /// Reason why the new request could not be written.
     pub error: Option<Error>,
 }
 
@@ -55,8 +55,8 @@ fn now_ms() -> u64 {
     unix.map_or(0, |time| time.as_millis() as u64)
 }
 
-/// Opens the directory of a queue below a state directory, if it exists. A link in its place, or another user's
-/// directory, is left alone.
+/// Opens the directory of a queue below a state directory, if it exists. A link in its place, or
+/// another user's directory, is left alone.
 fn existing(state: &OwnDirectory, of: Destination) -> Option<OwnDirectory> {
     state.name(QUEUES).join(of.name()).is_dir().then_some(())?;
     directory(state, of).ok()
@@ -67,7 +67,8 @@ pub fn directory(state: &OwnDirectory, of: Destination) -> std::io::Result<OwnDi
     state.below(QUEUES)?.below(of.name())
 }
 
-/// Finds the queue that an earlier agent has left for a store: its place, and the number of requests in it.
+/// Finds the queue that an earlier agent has left for a store. Returns its directory and the number
+/// of requests in it.
 pub fn left_for(state: &OwnDirectory, of: Destination) -> Option<(PathBuf, usize)> {
     let queue = existing(state, of)?;
     let names = queue.entries().ok()?.map(|entry| entry.file_name());
@@ -77,8 +78,8 @@ pub fn left_for(state: &OwnDirectory, of: Destination) -> Option<(PathBuf, usize
     (count > 0).then(|| (queue.path().to_owned(), count))
 }
 
-/// Drops the oldest request of all queues below a state directory, none of which may be open. Returns true if there was
-/// one.
+/// Drops the oldest request of all queues below a state directory, none of which may be open.
+/// Returns true if there was one.
 pub fn give_up_oldest(state: &OwnDirectory) -> bool {
     let queues = Destination::ALL.into_iter();
     let queues = queues.filter_map(|of| existing(state, of));
@@ -87,7 +88,7 @@ pub fn give_up_oldest(state: &OwnDirectory) -> bool {
             .entries()
             .ok()?
             .filter_map(|entry| entry.file_name().into_string().ok());
-        // A part belongs to a writer that was killed.
+        // A partial file belongs to a writer that was killed.
         let name = names
             .filter(|name| name.ends_with(END) || OwnDirectory::is_part(name))
             .min()?;
@@ -100,8 +101,8 @@ pub fn give_up_oldest(state: &OwnDirectory) -> bool {
 }
 
 impl Queue {
-    /// Opens the queue with the requests of an earlier agent; also returns how many of them were dropped because they
-    /// exceed the bound.
+    /// Opens the queue with the requests of an earlier agent. Also returns how many of them were
+    /// dropped because they exceed the bound.
     pub fn open(
         directory: OwnDirectory,
         max_bytes: u64,
@@ -116,7 +117,7 @@ impl Queue {
                     stamp,
                     bytes: metadata.len(),
                 }),
-                // A part of one: its writer was killed.
+                // This is a partial file, whose writer was killed.
                 _ => drop(std::fs::remove_file(entry.path())),
             }
         }
@@ -132,7 +133,8 @@ impl Queue {
         Ok((queue, given_up))
     }
 
-    /// Drops the oldest requests until there is room for this many bytes. Returns the number of dropped ones.
+    /// Drops the oldest requests until there is room for this many bytes. Returns the number of
+    /// dropped ones.
     fn make_room(&mut self, bytes: u64) -> u64 {
         let mut given_up = 0;
         while (self.bytes + bytes > self.max_bytes || !self.disk_has(bytes))
@@ -143,8 +145,8 @@ impl Queue {
         given_up
     }
 
-    /// Returns true if the disk has room for this many bytes, apart from the part to leave free; also if it reports
-    /// nothing.
+    /// Returns true if the disk has room for this many bytes, apart from the part to leave free.
+    /// Also returns true if the disk reports nothing.
     fn disk_has(&self, bytes: u64) -> bool {
         let Ok(disk) = rustix::fs::statvfs(self.directory.name(".")) else {
             return true;
@@ -155,7 +157,7 @@ impl Queue {
         all == 0 || free >= bytes.saturating_add(stays)
     }
 
-    /// Returns the waiting bytes.
+    /// Returns the bytes of all waiting requests.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -178,7 +180,7 @@ impl Queue {
             put.error = Some(Error::other("it is larger than the whole queue"));
             return put;
         }
-        // The disk is full: new requests matter more than old ones.
+        // The disk is full, and new requests matter more than old ones.
         put.given_up = self.make_room(bytes);
         if !self.disk_has(bytes) {
             put.error = Some(Error::from(ErrorKind::StorageFull));
@@ -203,7 +205,7 @@ impl Queue {
         oldest.is_some_and(|oldest| self.remove(oldest))
     }
 
-    /// Removes a request. Returns true if it was there.
+    /// Removes a request. Returns true if it existed.
     pub fn remove(&mut self, one: Waiting) -> bool {
         let Some(at) = self.waiting.iter().position(|other| *other == one) else {
             return false;
@@ -292,7 +294,7 @@ mod tests {
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 
-    /// A configuration with a lower bound, and a start with a full disk.
+    /// The bound of the configuration is lower than before, or the disk is full at the start.
     #[test]
     fn the_oldest_of_what_is_too_much_at_the_start_go() {
         let path = std::env::temp_dir().join(format!("memhook-queues-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! One store: requests wait in its queue, and a thread sends them, the oldest first.
+//! One store. Requests wait in its queue, and a thread sends them, the oldest first.
 
 use super::backlog::Backlog;
 use super::queue::{QUEUES, Queue, directory};
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Pause before the second attempt; doubled for each further one.
+/// Pause before the second attempt, which is doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 /// Grace period for waiting requests at the end.
@@ -56,7 +56,7 @@ impl Encode {
             timeout: configured.timeout.0,
             comes_back: match self {
                 Encode::Pyroscope => |status| matches!(status, 408 | 425 | 429 | 500..),
-                // OTLP, "Retryable response codes": no others are.
+                // By OTLP, "Retryable response codes", no others are retryable.
                 Encode::Otlp => |status| matches!(status, 429 | 502..=504),
             },
         }
@@ -182,7 +182,7 @@ impl Store {
         self.changed.notify_all();
     }
 
-    /// Waits for this long, or until the agent ends. Returns true if it does.
+    /// Waits for this long, or until the agent ends. Returns true if the agent ends.
     fn pause(&self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         let mut state = self.lock();
@@ -214,7 +214,7 @@ impl Store {
                 if ends.is_some() {
                     return;
                 }
-                // Until a request is queued, or the agent ends.
+                // The thread waits until a request is queued, or the agent ends.
                 let waited = self.changed.wait_timeout(state, Duration::from_secs(60));
                 drop(waited);
                 continue;
@@ -275,7 +275,7 @@ impl Store {
         }
     }
 
-    /// Reports a problem unless it was the last one reported.
+    /// Reports a problem, unless it was the last one reported.
     fn tell(&self, told: &mut Option<String>, what: String) {
         if told.as_ref() != Some(&what) {
             warn(&format!("{} {what}", self.of.name()));
@@ -295,7 +295,7 @@ impl Default for Pauses {
         use std::hash::{BuildHasher, RandomState};
         Pauses {
             next: FIRST_PAUSE,
-            // Seeded by the system.
+            // The generator is seeded by the system.
             random: RandomState::new().hash_one(0) | 1,
         }
     }
@@ -304,25 +304,27 @@ impl Default for Pauses {
 impl Pauses {
     /// Returns a random number from 0 to 1.
     fn share(&mut self) -> f64 {
-        // xorshift64
+        // The generator is xorshift64.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a random factor with the mean 1, so that hosts that send a backlog do not do it in step.
+    /// Returns a random factor with the mean 1, so that hosts that send a backlog do not do so in
+    /// step.
     fn jitter(&mut self) -> f64 {
         0.5 + self.share()
     }
 
-    /// Returns the next pause: longer each time, and different on each host, so that not all of them return at once to
-    /// a store that was down.
+    /// Returns the next pause. It is longer each time, and different on each host, so that they do
+    /// not all return simultaneously to a store that was down.
     fn next(&mut self, wanted: Option<Duration>) -> Duration {
         let pause = self.next.mul_f64(0.5 + 0.5 * self.share());
         self.next = (self.next * 2).min(LONGEST_PAUSE);
         match wanted {
-            // Not before the requested time, and not all at that very moment.
+            // The next attempt comes after the requested time, but not all hosts make it at that
+            // very moment.
             Some(wanted) => wanted + pause.min(wanted.mul_f64(0.1) + FIRST_PAUSE),
             None => pause,
         }

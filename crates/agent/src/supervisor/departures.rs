@@ -1,22 +1,23 @@
 //! The order in which targets are left, and how many at a time.
 //!
-//! Leaving a process means reading its modules, and then holding one of its threads for a moment. All at
-//! once, hundreds would compete for the processors while each has a stopped thread in its process.
+//! To leave a process, the agent reads its modules, and then holds one of its threads for a moment.
+//! If hundreds were left simultaneously, they would compete for the processors while each has a
+//! stopped thread.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Longest wait for one target at the end of the agent.
+/// Maximum wait for one target at the end of the agent.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Additional wait for each further one: many times the duration of leaving.
+/// Additional wait for each further target, which is many times the duration of leaving it.
 const PATIENCE_EACH: Duration = Duration::from_millis(200);
 
 /// Reason why a target is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its time by the rule is over.
+    /// The target's time by the rule is over.
     TimeIsOver,
-    /// No rule matches it any more, or another one does.
+    /// No rule matches the target any more, or another one does.
     NotMeant,
     /// The agent uses more than it may.
     Scarce,
@@ -75,7 +76,7 @@ mod tests {
         assert!(departures.is_empty());
         assert_eq!(departures.next(0, 2), None);
         departures.add(7);
-        // However few processors there are.
+        // At least one target is left at a time, however few processors there are.
         assert_eq!(departures.next(0, 0), Some(7));
     }
 

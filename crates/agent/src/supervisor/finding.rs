@@ -1,4 +1,4 @@
-//! The processes of the machine, and those that the rules choose.
+//! Finds the processes of the machine, and those that the rules choose.
 
 use super::departures::Why;
 use super::{SILENT, Supervisor};
@@ -14,7 +14,7 @@ use memhook_process::own_processor_time;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Inverse of the largest share of a processor's time for looks at all processes.
+/// Inverse of the maximum share of a processor's time for looks at all processes.
 const SCAN_SHARE: u32 = 50;
 
 impl Supervisor {
@@ -48,7 +48,8 @@ impl Supervisor {
             self.call(pid);
         }
         if is_scan_due {
-            // Not the elapsed time: on a busy machine most of that belongs to other processes.
+            // Processor time is measured instead of elapsed time, because on a busy machine most of
+            // the latter belongs to other processes.
             let before = own_processor_time();
             self.machine.look(now);
             let used = own_processor_time().saturating_sub(before);
@@ -72,7 +73,7 @@ impl Supervisor {
         }
     }
 
-    /// Takes the answers from the files of processes.
+    /// Processes the answers from the files of processes.
     fn hear(&mut self, now: Instant) {
         for Heard {
             pid,
@@ -86,7 +87,7 @@ impl Supervisor {
             match (answer, &mut asked) {
                 (Answer::Inside(_), _) => self.choose(pid, now),
                 (Answer::Obstacle(None), Some(member)) => member.cleared(now),
-                // An obstacle in a process that has just begun may pass by itself.
+                // An obstacle in a process that has just started may pass by itself.
                 (Answer::Obstacle(Some(why)), Some(member)) => {
                     if member.wait_a_moment(now) {
                         self.refused(pid, why, now);
@@ -116,14 +117,15 @@ impl Supervisor {
         is_new
     }
 
-    /// Makes the thread that traces a process check that it is still the same: for a quiet process it seldom checks.
+    /// Makes the thread that traces a process check that it is still the same. For a quiet process,
+    /// the thread itself seldom checks.
     fn call(&self, pid: i32) {
         if let Some(worker) = self.members.get(&pid).and_then(Member::worker) {
             worker.link.call();
         }
     }
 
-    /// Returns the present rule of a process, with a flag for a match of its parent only.
+    /// Returns the current rule of a process, and true if it matches only the parent.
     fn rule_of(&self, facts: &Facts) -> Option<(Arc<Rule>, bool)> {
         if let Some(rule) = self.rules.of(facts, None) {
             return Some((rule, false));
@@ -136,7 +138,8 @@ impl Supervisor {
         let Some(facts) = self.machine.get(pid) else {
             return;
         };
-        // If the process id is reused, or another program is executed, its thread will notice.
+        // If the process id is reused, or another program is executed, the member's thread will
+        // notice.
         let is_known = |member: &Member| {
             let identity = &member.identity;
             let is_same =
@@ -147,7 +150,7 @@ impl Supervisor {
             return;
         }
         match self.rule_of(facts) {
-            // It is chosen as soon as they were read.
+            // The process is chosen as soon as its files were read.
             Some(_) if !self.machine.has_read(pid) => {}
             Some((rule, is_inherited)) => {
                 let Some(facts) = self.machine.get(pid) else {
@@ -169,15 +172,15 @@ impl Supervisor {
             let facts = facts.filter(|facts| facts.started == member.identity.started);
             let Some(facts) = facts else {
                 match member.worker() {
-                    // It notices the end by itself.
+                    // The thread notices the end by itself.
                     Some(worker) => worker.link.call(),
                     None if !is_reloaded => gone.push(pid),
                     None => {}
                 }
                 continue;
             };
-            // A process that was chosen for its memory stays chosen when it shrinks, or when it was chosen with its
-            // parent.
+            // A process that was chosen for its memory stays chosen when it shrinks, or when it was
+            // chosen with its parent.
             let as_chosen = Facts {
                 resident: u64::MAX,
                 ..facts.clone()
@@ -205,7 +208,7 @@ impl Supervisor {
 }
 
 fn identity(facts: &Facts, rule: &Rule) -> Identity {
-    // Every display gets the same harmless text for names with active characters.
+    // Every display gets the same harmless text for names with control characters.
     let program = visible(facts.program()).into_owned();
     let pod = facts.place.pod();
     Identity {

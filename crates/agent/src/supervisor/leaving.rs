@@ -1,4 +1,5 @@
-//! Leaving targets: one whose time is over, one that no rule matches, one too many, and all at the end.
+//! Leaves targets: one whose time is over, one that no rule matches, one too many, and all of them
+//! at the end.
 
 use super::departures::{Why, patience};
 use super::{LEAST_PAUSE, ROUND, Supervisor};
@@ -69,7 +70,7 @@ impl Supervisor {
         }
     }
 
-    /// Restores and leaves every target, sends what can be sent, and ends.
+    /// Restores and leaves every target, sends waiting requests as far as possible, and ends.
     pub fn finish(mut self) -> Outcome {
         let pids: Vec<i32> = self.members.keys().copied().collect();
         pids.iter()
@@ -108,9 +109,9 @@ impl Supervisor {
         }
     }
 
-    /// Ends although some targets have not been left. They go on by themselves, as after the death of the agent, and
-    /// stay in the journal, so that the next one repairs them. Their threads' holds end with this process; profiles
-    /// that were not encoded yet are lost.
+    /// Ends although some targets have not been left. They continue by themselves, as after the
+    /// death of the agent, and stay in the journal, so that the next agent repairs them. Holds of
+    /// their threads end with this process. Profiles that were not encoded yet are lost.
     fn give_up(&self, left: &[i32]) -> Outcome {
         for pid in left {
             let program = self.members.get(pid).map(|m| m.identity.process.as_str());
@@ -155,7 +156,7 @@ impl Supervisor {
         );
         match ended {
             Ended::Gone => {
-                // Its new program may match another rule, or none.
+                // The new program of the process may match another rule, or none.
                 self.members.remove(&pid);
                 self.forget(pid);
                 self.machine.look_at(pid, now);
@@ -168,7 +169,7 @@ impl Supervisor {
                 ));
                 self.has_failed_to_restore = true;
                 member.let_be(&why);
-                // It stays in the journal.
+                // The process stays in the journal.
                 return;
             }
             Ended::Refused(why) => self.refused(pid, why, now),
@@ -200,7 +201,8 @@ impl Supervisor {
         }
     }
 
-    /// Handles a target that was left on purpose: its rule ended, or resources had to be saved.
+    /// Handles a target that was left on purpose, because its rule ended or resources had to be
+    /// saved.
     fn after_leaving(&mut self, pid: i32, now: Instant) {
         let Some(member) = self.members.get_mut(&pid) else {
             return;
@@ -214,7 +216,7 @@ impl Supervisor {
             let pause = self.file.agent.retry.0.saturating_mul(6);
             member.rest(now, pause, "it was left to stay within the budget");
         } else {
-            // Another rule may choose it.
+            // Another rule may choose the process.
             self.members.remove(&pid);
             self.choose(pid, now);
         }

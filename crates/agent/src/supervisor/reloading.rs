@@ -46,8 +46,8 @@ impl Supervisor {
                 path: self.path.clone(),
             });
         }
-        // Before the old ones end: an unusable configuration is refused as a
-        // whole.
+        // The new senders are created before the old ones end, so that an unusable configuration is
+        // refused as a whole.
         let changes_stores = file.files != self.file.files
             || unplaced(&file.pyroscope) != unplaced(&self.file.pyroscope)
             || unplaced(&file.otlp) != unplaced(&self.file.otlp)

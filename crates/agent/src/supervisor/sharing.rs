@@ -17,7 +17,7 @@ impl Supervisor {
                 && !member.is_leaving()
                 && is_meant(&member.identity)
         });
-        // The newest one has the least evidence.
+        // The newest target has the least evidence.
         let Some(newest) = traced.max_by_key(|member| member.since) else {
             return false;
         };

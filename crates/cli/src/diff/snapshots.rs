@@ -1,4 +1,4 @@
-//! `diff` of two snapshots: what a process has allocated in between, and what retains it.
+//! `diff` of two snapshots: allocations of a process between them, and their retainers.
 
 use super::{Args, DiffBy};
 use anyhow::{Context, bail};
@@ -9,7 +9,7 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The first bytes of an LZ4 frame, which a snapshot is (lz4_Frame_format.md, "Magic Number").
+/// First bytes of a snapshot, which is an LZ4 frame (lz4_Frame_format.md, "Magic Number").
 const LZ4: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 
 /// Returns true if a file begins like a snapshot.
@@ -21,7 +21,7 @@ pub fn is_snapshot(path: &Path) -> bool {
         && first == LZ4
 }
 
-/// Compares the two.
+/// Compares the two snapshots.
 pub fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     let of_runs = [
         ("--measure", args.measure.is_some()),
@@ -57,7 +57,7 @@ fn load(path: &Path) -> anyhow::Result<Snapshot> {
     Ok(Progress::during("reading the snapshot", work)?)
 }
 
-/// Returns the blocks of a snapshot, whose memory is no longer needed then.
+/// Returns the blocks of a snapshot, and frees its memory.
 fn attributed(path: &Path, snapshot: Snapshot) -> anyhow::Result<Attributed> {
     let work = || {
         let heap = dissect(&snapshot)?;

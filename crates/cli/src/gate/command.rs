@@ -1,4 +1,4 @@
-//! Which way a program is judged.
+//! Selects the way in which a program is judged.
 
 use super::options::Args;
 use super::recorded;

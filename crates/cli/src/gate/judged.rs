@@ -1,4 +1,4 @@
-//! From findings in a process to the written verdict.
+//! Turns findings in a process into the written verdict.
 
 use super::options::Args;
 use crate::exit_code;
@@ -6,7 +6,7 @@ use memhook_gate::{
     Evidence, Exceptions, Judgement, Limits, NotJudged, Outputs, judge_each, outcome,
 };
 
-/// Measure of the verdict, read before anything starts.
+/// Criteria of the verdict, read before anything starts.
 pub struct Measure {
     limits: Limits,
     exceptions: Exceptions,
@@ -44,12 +44,12 @@ impl Measure {
         !self.limits.sites.is_empty()
     }
 
-    /// Judges each process, writes, and returns the exit code.
+    /// Judges each process, writes the verdicts, and returns the exit code.
     pub fn conclude(self, processes: Vec<Evidence>) -> anyhow::Result<u8> {
         self.conclude_beside(processes, Vec::new())
     }
 
-    /// Like `conclude`, but there are also processes that are not judged.
+    /// Like `conclude`, for a command that also has processes that are not judged.
     pub fn conclude_beside(
         mut self,
         processes: Vec<Evidence>,

@@ -1,4 +1,5 @@
-//! `gate`: does a program pass, as to its memory? For scripts: the exit code is the answer.
+//! `gate`: judges the memory use of a program. It is made for scripts, so the exit code is the
+//! answer.
 
 mod command;
 mod judged;

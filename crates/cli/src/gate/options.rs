@@ -75,7 +75,7 @@ impl Args {
         Ok(Some(running.choice.pid(running.pid.as_deref())?))
     }
 
-    /// Refuses bad options before anything is touched.
+    /// Refuses bad options before any process is touched.
     pub fn check(&self) -> anyhow::Result<()> {
         if self.tracing.is_selective() || self.tracing.adapts() {
             bail!(

@@ -1,4 +1,4 @@
-//! A recording, judged by what it holds: everything but what is reachable.
+//! Judges a recording by everything except reachability.
 
 use super::judged::Measure;
 use super::options::Args;
@@ -33,7 +33,7 @@ pub fn run(args: &Args, file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(measure.conclude(vec![evidence])?))
 }
 
-/// Refuses questions that a recording, or this one, cannot answer.
+/// Refuses options that no recording, or not this one, can serve.
 fn check(args: &Args, recording: &Recording) -> anyhow::Result<()> {
     const OTHERS: &str =
         "--fail-on with live, peak, allocations, site or a score, --baseline or --growth";

@@ -1,4 +1,4 @@
-//! `advise`: leak, fragmentation or retention, and what to do about it.
+//! `advise`: leak, fragmentation or retention, and the remedies.
 
 mod what_if;
 
@@ -80,7 +80,7 @@ struct PageOutput {
 }
 
 impl PageOutput {
-    /// Before the work.
+    /// Checks the options before the work starts.
     fn check(&self, recording: Option<&Path>) -> anyhow::Result<()> {
         let output = self.output.as_deref();
         Ok(check_output(output, self.force, recording)?)
@@ -132,8 +132,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Looks at a process, and again for longer while the answer is unsure and there is time for it. Returns the last answer,
-/// and the exit code for how its trace ended.
+/// Examines a process. While the answer is unsure and time is left, it examines the process again
+/// for longer. Returns the last answer, and the exit code of its trace.
 fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
     let began = Instant::now();
     let mut last = look(args, pid, args.duration)?;
@@ -145,7 +145,7 @@ fn looks(args: &Args, pid: i32) -> anyhow::Result<(Advice, u8)> {
         last = match look(args, pid, next) {
             Ok(look) => look,
             Err(error) => {
-                // The process may have ended in between: what was seen before is still true.
+                // The process may have ended in between. Earlier results are still true.
                 eprintln!("memhook-rs: no longer look: {error:#}");
                 break;
             }
@@ -166,7 +166,8 @@ fn look(args: &Args, pid: i32, duration: Duration) -> anyhow::Result<(Advice, u8
     Ok((advice(args, &examined.path, Some(pid))?, code))
 }
 
-/// Applies the remedy of the first finding, if that can be done from outside. Says why if it is not done.
+/// Applies the remedy of the first finding, if that can be done from outside. Otherwise it prints
+/// the reason.
 fn tried(advice: &Advice, pid: i32, limits: CopyLimits) -> Option<Tried> {
     if !advice.can_be_tried() {
         eprintln!("memhook-rs: nothing was tried: no free memory of the allocator comes first");
@@ -188,7 +189,7 @@ fn tried(advice: &Advice, pid: i32, limits: CopyLimits) -> Option<Tried> {
     }
 }
 
-/// Advice without a trace.
+/// Gives advice without a trace.
 fn only_look(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if let Some(why) = first_failure(&preflight_of_search(pid)) {
         bail!("{why}");
@@ -200,7 +201,7 @@ fn only_look(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `running` is the recorded process, if it may still exist.
+/// Gives advice from a recording. `running` is the recorded process, if it may still exist.
 fn advice(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Result<Advice> {
     let recording = open(file)?;
     if recording.is_summary() {
@@ -213,7 +214,7 @@ fn advice(args: &Args, file: &Path, running: Option<i32>) -> anyhow::Result<Advi
     advice.with_context(|| file.display().to_string())
 }
 
-/// Records a process for the time that the user wants.
+/// Records a process for the requested time.
 fn examined(
     pid: i32,
     args: &Args,
@@ -228,7 +229,7 @@ fn examined(
     Ok(Progress::during(what, work)?)
 }
 
-/// Attendant of an examination that a user at a terminal waits for.
+/// Attendant of an examination for a user who waits at a terminal.
 #[derive(Default)]
 struct AtTerminal {
     names: OnceCell<NameWait>,
@@ -250,7 +251,7 @@ fn judged(examined: &Examined, pid: i32) -> u8 {
     if let Some(gap) = examined.gaps.last() {
         code = code.max(exit_code::HAS_GAPS);
         if examined.is_abandoned {
-            // It was not over when the trace ended; others were reported when they were over.
+            // This gap was not over when the trace ended. Other gaps were reported at their ends.
             eprintln!("memhook-rs: {}", gap_said(pid, *gap));
         }
     }

@@ -1,4 +1,4 @@
-//! `agent`: traces what the rules of a file choose, all the time.
+//! `agent`: continuously traces the processes that the rules of a file choose.
 
 use crate::exit_code;
 use crate::log;

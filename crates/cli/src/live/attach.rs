@@ -1,4 +1,4 @@
-//! `attach`: trace a running process, or several, report, leave.
+//! `attach`: traces one or several running processes, reports, and detaches.
 
 mod events;
 mod exported;
@@ -76,7 +76,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The options of a plain `attach PID --duration`.
+    /// Returns the options of a plain `attach PID --duration`.
     pub fn plain(pid: i32, duration: Duration, top: usize) -> Args {
         use clap::Parser;
         #[derive(clap::Parser)]
@@ -91,8 +91,8 @@ impl Args {
         args
     }
 
-    /// Returns the configuration of a trace. A recording has deeper stacks, because flame graphs and trees need the
-    /// roots.
+    /// Returns the configuration of a trace. A recording has deeper stacks, because flame graphs
+    /// and trees need the roots.
     fn config(&self, is_recorded: bool) -> TraceConfig {
         let depth = if is_recorded { DEPTH_TO_ROOTS } else { DEPTH };
         let tracing = self.reports.tracing.with_depth(depth);
@@ -106,7 +106,7 @@ impl Args {
         }
     }
 
-    /// Job of an attached process.
+    /// Returns the job of an attached process.
     fn job(&self, pid: i32, written: &Arc<Reports>, depth: u32) -> ReportJob {
         let (args, interval) = (&self.reports, Some(self.interval));
         ReportJob::new(pid, written, args, depth, interval, args.handover())
@@ -188,7 +188,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.dry_run {
         return dry_run(pid, &config);
     }
-    // Before the target is touched: an output that cannot be written costs nothing then.
+    // The output is opened before the target is touched, so that an error costs the target nothing.
     let stream = match &args.events {
         Some(path) if events::is_standard_output(path) => ReportStream::Err,
         _ => ReportStream::Out,
@@ -260,7 +260,7 @@ pub fn examination(
     })
 }
 
-/// Starts a trace and its reports. A trace that does not start leaves nothing of them.
+/// Starts a trace and its reports. If the trace does not start, no output remains.
 fn traced<O: Observer>(
     trace: Result<Trace<O>, memhook_attach::Error>,
     output: ReportWriter,
@@ -274,7 +274,7 @@ fn traced<O: Observer>(
     }
 }
 
-/// `61 slots in 7 modules`
+/// Returns a text such as `61 slots in 7 modules`.
 pub fn hooked(session: &Session) -> String {
     let (slots, modules) = session.patched();
     format!(
@@ -288,7 +288,8 @@ pub fn hooked(session: &Session) -> String {
 fn announce(session: &Session) {
     let hooked = hooked(session);
     if session.found().is_some() {
-        // It may have ended, and then it has no name any more; its program is its parent's.
+        // The process may have ended, and then it has no name any more. A child has its parent's
+        // program.
         let program = session.modules().first().map(|module| module.name());
         eprintln!(
             "Attached to {} ({}) at its birth: {hooked}. Ctrl-C to detach",

@@ -1,7 +1,8 @@
-//! `--audit FILE`: a line of JSON for each act that touches a process (`docs/schemas/audit-1.json`).
+//! `--audit FILE`: a line of JSON for each act that touches a process
+//! (`docs/schemas/audit-1.json`).
 //!
-//! The lines are written by a thread of its own, and not while a thread of a process is held: a disk that is slow, full or
-//! gone costs no process anything.
+//! A separate thread writes the lines, and only while no thread of a process is held. So a disk
+//! that is slow, full or gone costs no process anything.
 
 use anyhow::Context;
 use memhook_foreign::{open_appended, visible_json};
@@ -16,15 +17,15 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, UNIX_EPOCH};
 
 const SCHEMA: &str = "memhook-rs/audit/1";
-/// Longest wait of a command at its end until its lines are written.
+/// Maximum time for which a command waits at its end until its lines are written.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks whether a thread is held.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Maximum number of addresses in a line; beyond that, only their number is written.
+/// Maximum number of addresses in a line. Beyond it, only their number is written.
 const MOST_LISTED: usize = 4096;
 /// Maximum number of remembered function names.
 const MOST_NAMES: usize = 4096;
-/// Functions of a process's libraries that are called, by the names under which these export them.
+/// Functions of a process's libraries that are called, by their exported names.
 const FUNCTIONS: [&str; 18] = [
     "dlopen",
     "__libc_dlopen_mode",
@@ -76,9 +77,9 @@ pub fn finish() {
     wait_for_reader(END_PATIENCE);
 }
 
-/// Facts about the user and the command, the same in all lines.
+/// Returns facts about the user and the command, which are the same in all lines.
 fn who() -> Map<String, Value> {
-    // 4294967295: nobody has logged in (proc_pid_loginuid(5)).
+    // 4294967295 means that no user has logged in (proc_pid_loginuid(5)).
     let login = std::fs::read_to_string("/proc/self/loginuid");
     let login = login.ok().and_then(|text| text.trim().parse::<u32>().ok());
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
@@ -119,7 +120,7 @@ impl Writer {
         let line = self.line(entry).to_string();
         let mut line = visible_json(&line).into_owned();
         line.push('\n');
-        // One write for a line: others may append to the same file.
+        // Each line is a single write, because other processes may append to the same file.
         if let Err(error) = self.file.write_all(line.as_bytes())
             && !std::mem::replace(&mut self.has_failed, true)
         {
@@ -160,7 +161,7 @@ impl Writer {
                 arguments,
             } => {
                 let name = self.name(entry, *function);
-                // Each call of a release is one of a block.
+                // Each call of a release function concerns one block.
                 let is_release = name.rsplit('!').next().is_some_and(is_release);
                 let shown = &arguments[..arguments.len().min(MOST_LISTED)];
                 let act = if is_release { "release" } else { "call" };
@@ -199,13 +200,13 @@ impl Writer {
         }
     }
 
-    /// `library!function`, or `library+0x1a2b0` for one without a name that is known here.
+    /// Returns `library!function`, or `library+0x1a2b0` for a function of unknown name.
     fn name(&mut self, entry: &AuditEntry, address: u64) -> String {
         let key = (entry.pid, entry.started, address);
         if let Some(name) = self.names.get(&key) {
             return name.clone();
         }
-        // An agent sees many processes come and go.
+        // The map is bounded, because an agent sees many processes come and go.
         if self.names.len() >= MOST_NAMES {
             self.names.clear();
         }
@@ -229,7 +230,7 @@ fn name_of(pid: i32, address: u64) -> Option<String> {
         let names = FUNCTIONS.into_iter().chain(OF_HOOK);
         let svma = address.wrapping_sub(image.base);
         let found = elf.exported_of(names.clone());
-        // Of several names of one function, the usual one.
+        // If a function has several names, the usual one is taken.
         let is_it = |name: &&str| found.get(name).is_some_and(|one| one.svma == svma);
         names.into_iter().find(is_it)
     });

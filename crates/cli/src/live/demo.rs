@@ -1,4 +1,4 @@
-//! `demo`: a service that leaks on one path among many, traced live.
+//! `demo`: traces a service that leaks on one path among many.
 
 use crate::output::say;
 use anyhow::{Context, bail};
@@ -21,8 +21,8 @@ const SERVICE: &[u8] = include_bytes!(env!("MEMHOOK_DEMO_SERVICE"));
 const LEAK: &str = "The leak: handle_export (demo/service.cc:55) returns without closing its session. So sessions \
                     (open_session) and their histories (export_history) are never released.";
 
-/// The running service and its directory. Dropping it ends the service and removes the directory; if we
-/// are killed, the service ends itself (prctl PR_SET_PDEATHSIG).
+/// The running service and its directory. Dropping this value ends the service and removes the
+/// directory. If we are killed, the service ends itself (prctl PR_SET_PDEATHSIG).
 struct Service {
     child: Option<Child>,
     directory: PathBuf,
@@ -39,7 +39,7 @@ impl Drop for Service {
 }
 
 fn start() -> anyhow::Result<(Service, i32)> {
-    // In a directory of our own the program keeps its name in reports.
+    // With a directory of its own, the program keeps its name in reports.
     let directory = std::env::temp_dir().join(format!("memhook-demo-{}", std::process::id()));
     let path = directory.join("demo-service");
     std::fs::DirBuilder::new()
@@ -60,7 +60,7 @@ fn start() -> anyhow::Result<(Service, i32)> {
     drop(file);
     let mut child = Command::new(&path)
         .arg(std::process::id().to_string())
-        // Ctrl-C at the terminal asks us for the report; it must not reach the service.
+        // Ctrl-C at the terminal asks us for the report, and must not reach the service.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,10 +1,10 @@
-//! `detach`: after an attacher that was killed.
+//! `detach`: cleans up after an attacher that was killed.
 
 use crate::output::say;
 pub use crate::target::Target as Args;
 use std::process::ExitCode;
 
-/// Puts the slots back.
+/// Restores the slots.
 pub fn run(target: &Args) -> anyhow::Result<ExitCode> {
     let pid = target.pid()?;
     if let Some(why) = memhook_process::first_failure(&memhook_process::preflight(pid)) {

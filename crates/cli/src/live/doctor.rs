@@ -1,4 +1,4 @@
-//! `doctor`: everything that decides whether and how well a process can be traced.
+//! `doctor`: everything that decides whether, and how well, a process can be traced.
 
 mod machine;
 mod problem_report;
@@ -45,8 +45,8 @@ pub struct Args {
     force: bool,
 }
 
-/// Prints every finding. The exit code says whether an attach would refuse. Without a process, the findings are about
-/// the machine.
+/// Prints every finding. The exit code says whether an attach would be refused. Without a process,
+/// the findings are about the machine.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.target.is_missing() && !args.json.json && args.report.is_none() {
         return Ok(show_machine());
@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// Prints the findings about the machine; the exit code says whether anything can be traced.
+/// Prints the findings about the machine. The exit code says whether anything can be traced.
 fn show_machine() -> ExitCode {
     let checks = machine::checks();
     let mut out = String::new();
@@ -104,7 +104,7 @@ fn show_machine() -> ExitCode {
 /// Name of the JSON schema.
 const SCHEMA: &str = "memhook-rs/doctor/1";
 
-/// The checks, and what each command would do.
+/// Returns the checks, and the actions of each command.
 fn json_of(pid: i32, diagnosis: &Diagnosis) -> Value {
     let check = |check: &Check| {
         json!({
@@ -137,7 +137,7 @@ fn json_of(pid: i32, diagnosis: &Diagnosis) -> Value {
     })
 }
 
-/// Returns all of it as text.
+/// Returns all findings as text.
 fn findings(pid: i32, diagnosis: &Diagnosis) -> String {
     let Diagnosis {
         checks,
@@ -277,8 +277,8 @@ fn and_pad(has_pad: bool) -> &'static str {
     }
 }
 
-/// Opens every module's symbols, as a report with a frame in each would, and returns path, kind, and the kind in
-/// words.
+/// Opens every module's symbols, as a report with a frame in each would do. Returns path and kind
+/// of each, and the kind in words.
 fn names_from(pid: i32, modules: &[DiagnosedModule]) -> Vec<(String, Source, String)> {
     let images = modules.iter().map(|module| &module.plan.image);
     let mut symbols = Symbolizer::new(TargetRoot::of(pid).search_order());

@@ -1,4 +1,5 @@
-//! `emit`: tells listeners of others what a process allocates, by the probes of OpenTelemetry's memory contract.
+//! `emit`: reports a process's allocations to other programs, through the probes of OpenTelemetry's
+//! memory contract.
 
 use super::attach::hooked;
 use super::ending::of_trace;
@@ -60,7 +61,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..TraceConfig::default()
     };
     refuse(pid, &config)?;
-    // Before a signal could end us with the file in its place.
+    // Stop signals are caught first, because a signal would otherwise end us and leave the file
+    // behind.
     signals::catch_stops();
     let mut file = match &args.object_dir {
         Some(folder) => Some(HookFile::write(pid, folder)?),
@@ -122,8 +124,8 @@ impl Emit<'_> {
     /// Returns instructions for listeners.
     fn advice(&self) -> String {
         let path = self.listening.path.display();
-        // Not with -p: bpftrace then looks for the probe's arguments in /proc/PID/root, where no memory object is. The file
-        // is this process's own anyway.
+        // The command has no -p, because bpftrace would then look for the probe's arguments in
+        // /proc/PID/root, which has no in-memory object. The file belongs to this process anyway.
         format!("bpftrace -e 'usdt:{path}:otel_memory:alloc {{ @bytes[ustack] = sum(arg2); }}'")
     }
 }
@@ -143,7 +145,7 @@ impl Job for Emit<'_> {
         );
         if self.args.json {
             let document = visible_json(&self.document(trace)).into_owned();
-            // A reader that went away is no error of ours.
+            // A reader that has closed the pipe is not an error.
             let _ = writeln!(std::io::stdout(), "{document}");
             let _ = std::io::stdout().flush();
         } else {

@@ -1,4 +1,4 @@
-//! The exit code after a trace: that of a program that was run, or one that says what went wrong.
+//! The exit code after a trace: that of a program that was run, or one that describes an error.
 
 use crate::exit_code::{DONE, NOT_RESTORED};
 use memhook_attach::{Detached, End};
@@ -29,7 +29,8 @@ pub fn fault(end: &End, pid: i32) -> Option<String> {
     }
 }
 
-/// Ends with the status of the program. Ctrl-C ends a shell script only if its command dies of the signal.
+/// Ends with the status of the program. Ctrl-C ends a shell script only if its command dies of the
+/// signal.
 pub fn end_as(status: i32) -> ExitCode {
     if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGINT {
         memhook_attach::finish_keeping_tables();
@@ -38,7 +39,8 @@ pub fn end_as(status: i32) -> ExitCode {
     ExitCode::from(of_program(status))
 }
 
-/// Returns the code that a shell would give for a program: its exit status, or 128 and the signal that ended it.
+/// Returns the code that a shell would return for a program: its exit status, or 128 plus the
+/// signal that ended it.
 pub fn of_program(status: i32) -> u8 {
     if libc::WIFSIGNALED(status) {
         128 | libc::WTERMSIG(status) as u8

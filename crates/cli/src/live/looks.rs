@@ -1,5 +1,5 @@
-//! Looks at blocks of a trace whose accesses are sampled: a thread of its own, because threads of the process wait for
-//! it.
+//! Looks at blocks of a trace whose accesses are sampled. They have a separate thread, because
+//! threads of the process wait for it.
 
 use memhook_access::{BirthLooks, SeenLook, SeenLooks, SeenWord};
 use memhook_attach::Trace;
@@ -11,17 +11,17 @@ use std::thread::JoinHandle;
 
 /// The looks at blocks of a process.
 pub struct Looks {
-    /// The zero of the trace's times.
+    /// Origin of the trace's times.
     origin_ns: u64,
     ends: Arc<AtomicBool>,
     thread: JoinHandle<SeenLooks>,
 }
 
 impl Looks {
-    /// Starts the looks, if blocks of this trace are drawn.
+    /// Starts the looks, if blocks of this trace are selected for them.
     ///
     /// # Errors
-    /// Why nothing can be watched.
+    /// The error says why nothing can be watched.
     pub fn begin<O: Observer + Send + 'static>(
         trace: &Trace<O>,
         budget: f64,

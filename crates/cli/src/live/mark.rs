@@ -1,4 +1,4 @@
-//! `mark`: names a moment of a trace that is under way.
+//! `mark`: names a moment of a running trace.
 
 use crate::output::say;
 use crate::target::Choice;
@@ -7,7 +7,7 @@ use memhook_foreign::visible;
 use memhook_process::{first_failure, preflight};
 use std::process::ExitCode;
 
-/// Bytes of a name.
+/// Maximum bytes of a name.
 const LONGEST: usize = memhook_abi::MARK_BYTES;
 
 /// Options of `mark`.
@@ -34,7 +34,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("the name of a mark takes {LONGEST} bytes at most, and this one has {length}");
     }
     let pid = args.choice.pid(Some(&args.process))?;
-    // It would have the regions of those that it traces.
+    // The process must not be memhook-rs itself, which has the regions of the processes that it
+    // traces.
     if let Some(why) = first_failure(&preflight(pid)) {
         bail!("{why}");
     }

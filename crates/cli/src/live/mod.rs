@@ -1,4 +1,4 @@
-//! Commands that hold, trace or read live processes, and what they share.
+//! Commands that hold, trace or read live processes, and the code that they share.
 
 pub mod advise;
 pub mod agent;

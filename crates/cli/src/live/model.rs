@@ -1,4 +1,4 @@
-//! The reports of one attach.
+//! Builds the reports of one attach.
 
 use super::signals;
 use crate::options::View;
@@ -25,7 +25,7 @@ pub struct Reporter {
     _root: TargetRoot,
 }
 
-/// The parts of each report about described heaps.
+/// Reports about the described heaps, as parts of the whole report.
 struct HeapReports {
     view: LiveView,
     reports: Vec<LiveReporter>,
@@ -59,7 +59,7 @@ impl HeapReports {
         }
     }
 
-    /// The whole report, if all parts have their names.
+    /// Returns the whole report, if all parts have their names.
     fn poll(
         &mut self,
         run: &mut Traced<'_>,
@@ -87,7 +87,7 @@ impl HeapReports {
     }
 }
 
-/// The part of each report that is about mappings.
+/// Report about mappings, as a part of the whole report.
 struct MappingReports {
     reports: LiveReporter,
     top: usize,
@@ -99,7 +99,7 @@ struct MappingReports {
 }
 
 impl MappingReports {
-    /// The report of the heap with its part about mappings.
+    /// Returns the report of the heap with its part about mappings.
     fn join(&mut self, of_mappings: ReportModel) -> Option<ReportModel> {
         let mut report = self.heap.take()?;
         let discarded = (self.discarded.calls, self.discarded.bytes);
@@ -166,7 +166,7 @@ impl Reporter {
         self.unreachable = Some(sites);
     }
 
-    /// Takes the numbers of this moment for a report; one that is not finished is given up.
+    /// Begins a report with the current numbers. Drops an unfinished one.
     pub fn begin<O: Observer + Send>(
         &mut self,
         session: &Session,
@@ -186,7 +186,7 @@ impl Reporter {
             self.heaps.begin(&mut run, consumer, is_final);
         }
         if session.traces_mappings() {
-            // The last report shows what there was before the detach.
+            // The last report shows the state before the detach.
             if !is_final || self.mappings.process.is_none() {
                 self.look_at_mappings(session, consumer);
             }
@@ -194,7 +194,7 @@ impl Reporter {
         }
     }
 
-    /// Looks at the address space of the process for the reports that follow.
+    /// Reads the address space of the process for the following reports.
     pub fn look_at_mappings<O: Observer + Send>(
         &mut self,
         session: &Session,
@@ -226,18 +226,18 @@ impl Reporter {
         self.mappings.reports.begin(&mut run, numbers, is_final);
     }
 
-    /// Returns the report that was begun, if its names are known within `wait`.
+    /// Returns the current report, if its names are known within `wait`.
     pub fn poll(&mut self, session: &Session, wait: Duration) -> Option<ReportModel> {
         self.finish(session, |reports, run| reports.poll(run, wait))
     }
 
-    /// Returns the report that was begun, with the known names.
+    /// Returns the current report, with the known names.
     pub fn give_up_names(&mut self, session: &Session) -> Option<ReportModel> {
         self.finish(session, |reports, run| reports.give_up_names(run))
             .or_else(|| self.mappings.heap.take())
     }
 
-    /// Returns the report that was begun, composed of the parts that `part` has finished.
+    /// Returns the current report, composed of the parts that `part` has finished.
     fn finish(
         &mut self,
         session: &Session,
@@ -257,10 +257,10 @@ impl Reporter {
         self.mappings.join(of_mappings)
     }
 
-    /// Returns the report that was begun, with the known names, and true if it still waits for others.
+    /// Returns the current report with the known names, and true if it still waits for others.
     pub fn so_far(&mut self, session: &Session) -> Option<(ReportModel, bool)> {
         if !session.heaps().is_empty() || session.traces_mappings() {
-            // Its parts are put together once.
+            // The parts are put together only once.
             return Some((self.give_up_names(session)?, false));
         }
         let (reports, mut run) = self.on(session);

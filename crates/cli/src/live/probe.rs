@@ -126,7 +126,7 @@ impl Args {
         self.json || matches!(self.format, FormatChoice::Json)
     }
 
-    /// The format of call stacks, if one is asked for.
+    /// Returns the format of call stacks, if the user asked for one.
     fn stack_format(&self) -> anyhow::Result<Option<&'static dyn Format<Profile>>> {
         let FormatChoice::Export(format) = self.format else {
             return Ok(None);
@@ -253,10 +253,11 @@ fn refused_rows(refused: &[RefusedFunction]) -> Vec<RefusedRow> {
     refused.iter().map(row).collect()
 }
 
-/// Length of one look for names, after which signals are checked.
+/// Length of one wait for names, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// Returns the call stacks with names, if they were requested. Calls without a known stack have one without callers.
+/// Returns the call stacks with names, if the user asked for them. Calls of unknown stack get one
+/// without callers.
 fn named_stacks(probes: &Probes) -> anyhow::Result<Option<NamedStacks>> {
     if probes.events().depth.is_none() {
         return Ok(None);
@@ -412,7 +413,8 @@ fn report(
     Ok(report)
 }
 
-/// `rate` is the number of counts of the time-stamp counter in a millisecond.
+/// Returns the latency of calls. `rate` is the number of counts of the time-stamp counter in a
+/// millisecond.
 fn latency(histogram: &Histogram, rate: u64) -> ProbeLatency {
     let nanoseconds = |counts: u64| {
         let exact = u128::from(counts) * 1_000_000 / u128::from(rate.max(1));

@@ -1,4 +1,4 @@
-//! Options of a recording, and the file that they ask for.
+//! Options of a recording, and the file that they name.
 
 use crate::tracing::Tracing;
 use anyhow::bail;
@@ -73,12 +73,13 @@ fn file_size(text: &str) -> Result<FileSize, String> {
 const MIN_FILE_BYTES: u64 = 1 << 20;
 
 impl Args {
-    /// Returns true if sums are recorded rather than events.
+    /// Returns true if sums are recorded instead of events.
     pub fn is_summary(&self) -> bool {
         matches!(self.record, Some(Mode::Summary { .. }))
     }
 
-    /// Returns the files of the recording and of the reports; the name of an output decides which it is.
+    /// Returns the files of the recording and of the reports. The name of an output decides which
+    /// of them it is.
     pub fn split(&self, output: Option<&Path>, pid: i32) -> anyhow::Result<(Output, Output)> {
         if output == Some(Path::new("-")) {
             if std::io::stdout().is_terminal() {
@@ -107,7 +108,7 @@ impl Args {
         })
     }
 
-    /// Returns the settings of the file. With `force`, it may overwrite another one.
+    /// Returns the settings of the file. With `force`, it may overwrite an existing one.
     pub fn resolve(&self, force: bool, tracing: &Tracing) -> anyhow::Result<Options> {
         let mode = self.record.unwrap_or(Mode::Events);
         let files = self.max_file_size.map_or(1, |limit| limit.files);
@@ -150,7 +151,7 @@ pub fn refuse_stream(path: Option<&Path>, why: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reports the end of a recording. Returns whether it is complete.
+/// Reports the end of a recording. Returns true if it is complete.
 pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
     if let Some(notice) = &recorded.notice {
         eprintln!("memhook-rs: {notice}");
@@ -172,7 +173,7 @@ pub fn tell(recorded: &Recorded, quiet: bool) -> bool {
     recorded.is_complete()
 }
 
-/// Starts a trace that is recorded, or leaves nothing of the recording.
+/// Starts a trace that is recorded. If the trace fails, no recording remains.
 pub fn start<O: Observer + Send>(
     pid: i32,
     config: TraceConfig,

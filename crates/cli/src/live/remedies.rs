@@ -1,9 +1,9 @@
-//! Remedies for a refused attach: what to type.
+//! Remedies for a refused attach: commands that the user can type.
 
 use memhook_attach::{ConfigError, Error as AttachError, ProbeError, ReclaimError};
 use std::error::Error;
 
-/// The error that a transparent one holds, and shows as if it were that.
+/// Returns the error inside a transparent one, which is shown in its place.
 pub fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     match error.downcast_ref() {
         Some(ReclaimError::Claim(error)) => return shown(error),
@@ -18,7 +18,7 @@ pub fn shown<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) 
     }
 }
 
-/// Returns what follows the words for an error, with the sign that it begins with.
+/// Returns the remedy for an error, as text with its leading punctuation.
 pub fn remedy(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(error) = error.downcast_ref() {
         return match error {

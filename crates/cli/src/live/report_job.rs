@@ -1,4 +1,4 @@
-//! Job of `attach` and `run`: reports during a trace, and the last one.
+//! Job of `attach` and `run`: reports during a trace, and the last report.
 
 mod args;
 mod heap_balance;
@@ -34,12 +34,12 @@ use std::{
 pub use args::Args;
 pub use reports::Reports;
 
-/// The memory of a process at its end, handed from the thread that stopped it to its job.
+/// The memory of a process at its end, passed from the thread that stopped the process to its job.
 pub type Handover = Arc<Mutex<Option<LastLook>>>;
 
 /// Share of the process's time that looks at blocks may take.
 const LOOK_BUDGET: f64 = 0.02;
-/// Length of one look-up of names at the end, after which signals are checked.
+/// Length of one wait for names at the end, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// The reports of one process.
@@ -54,7 +54,7 @@ pub struct ReportJob {
     shows_reports: bool,
     /// Command line of one process among several, as last read.
     title: Option<String>,
-    /// Set for a child that ran before it was found; how long, once it is traced.
+    /// Time for which a child ran before it was found. Set only for such a child, after the attach.
     unseen: Option<Duration>,
     /// Called when the process is traced.
     announce: Option<fn(&Session)>,
@@ -65,15 +65,15 @@ pub struct ReportJob {
     hold: HoldLimit,
     /// Scoring of sites, if scores were requested.
     scores: Option<ScoreOptions>,
-    /// Scores of the user's own.
+    /// Formulas of the user's own scores.
     formulas: Vec<Formula>,
     /// True if the trace is recorded only for its scores.
     is_scratch: bool,
-    /// Copy of the memory, if it is searched for unreachable blocks.
+    /// Receiver of the copy of the memory, if it is searched for unreachable blocks.
     last_look: Option<Handover>,
     /// Section about untouched memory, if requested.
     stale: Option<StaleSection>,
-    /// Looks at single blocks, while they last.
+    /// Active looks at single blocks.
     looks: Option<Looks>,
     /// Unreachable blocks at the end, for the recording.
     unreachable: Option<Vec<UnreachableSite>>,
@@ -85,27 +85,27 @@ pub struct ReportJob {
     has_account: bool,
     /// True if the last report lists the blocks that pin memory.
     has_pins: bool,
-    /// Actions for when numbers reach a limit.
+    /// Actions that are performed when numbers reach a limit.
     triggered: Triggered,
     /// True if some blocks are not traced, so that the rest of the memory means nothing.
     is_selective: bool,
-    /// Resident bytes, and the time of that look.
+    /// Resident bytes, and the time at which they were read.
     resident: Option<(Duration, u64)>,
     /// True if a requested report is not finished.
     is_report_asked: bool,
-    /// Memory that malloc had given out at the beginning, once known.
+    /// Memory that malloc had handed out at the beginning, once known.
     beginning: Option<Option<HeapBalance>>,
-    /// Memory that malloc had given out at the last look.
+    /// Memory that malloc had handed out at the last reading.
     balance: Option<HeapBalance>,
     /// Account of resident memory before the detach.
     last_account: Option<RssReport>,
-    /// The memory of that moment.
+    /// Copy of the memory at that time.
     pinned: Option<PinnedMemory>,
 }
 
 impl ReportJob {
-    /// Creates a job that has reported nothing yet. `interval` is the time between two reports; with `None`, only the
-    /// last one is made.
+    /// Creates a job that has reported nothing yet. `interval` is the time between two reports.
+    /// With `None`, only the last one is made.
     pub fn new(
         pid: i32,
         reports: &Arc<Reports>,
@@ -170,12 +170,13 @@ impl ReportJob {
         }
     }
 
-    /// Adds a recording only for the scores, which is removed afterwards.
+    /// Makes a recording that is used only for the scores, and removed afterwards.
     pub fn recorded_for_scores(self, is_scratch: bool) -> ReportJob {
         ReportJob { is_scratch, ..self }
     }
 
-    /// Marks the process as a child of a traced one. Reports say that nothing was seen before it was found.
+    /// Marks the process as a child of a traced one. Its reports say that nothing was seen before
+    /// it was found.
     pub fn of_child(self) -> ReportJob {
         ReportJob {
             unseen: Some(Duration::ZERO),
@@ -183,7 +184,7 @@ impl ReportJob {
         }
     }
 
-    /// Adds a message for the moment at which the process is traced.
+    /// Adds a message that is printed when the process is traced.
     pub fn announced(self, announce: Option<fn(&Session)>) -> ReportJob {
         ReportJob { announce, ..self }
     }
@@ -217,8 +218,8 @@ impl ReportJob {
         }
     }
 
-    /// Reads the command line, in which many programs write what they do, above all after a fork; at the end it can no
-    /// longer be read.
+    /// Reads the command line, in which many programs write what they do, above all after a fork.
+    /// At the end, it can no longer be read.
     fn look_at_command_line(&mut self) {
         if let Some(title) = &mut self.title {
             let now = command_line(self.pid);
@@ -272,8 +273,8 @@ impl ReportJob {
         self.reports.is_incomplete.store(true, Relaxed);
     }
 
-    /// Reports how an attached process has ended. If there are several, such as a server's workers, only failures are
-    /// reported.
+    /// Reports how an attached process has ended. If there are several, such as a server's workers,
+    /// only failures are reported.
     fn tell_ending<O: Observer + Send>(&self, trace: &Trace<O>) {
         let is_usual = |ending: &Ending| matches!(ending, Ending::Exited(0) | Ending::Unknown);
         let is_told = |ending: &Ending| self.title.is_none() || !is_usual(ending);
@@ -300,8 +301,7 @@ impl ReportJob {
         }
     }
 
-    /// The last report, with the names that are there when nobody waits any longer.
-    /// The report that was begun, with all names that come while it may be waited for them.
+    /// Returns the last report with all names that arrive during the wait for them.
     fn named(&mut self, session: &Session, wait: &NameWait) -> Option<ReportModel> {
         loop {
             if let Some(report) = self.reporter.poll(session, NAMES_PAUSE) {
@@ -321,7 +321,8 @@ impl ReportJob {
         }
     }
 
-    /// Writes a report that was asked for just before the end: it may say what the last one does not.
+    /// Writes a report that was requested just before the end. It may contain what the last one
+    /// does not.
     fn finish_asked(&mut self, session: &Session) {
         if std::mem::take(&mut self.is_report_asked) {
             let wait = self.name_wait();
@@ -375,7 +376,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         // With --quiet and a recording, no reports are printed.
         self.shows_reports = !(self.is_quiet && trace.is_recorded() && !self.is_scratch);
         self.look_at_command_line();
-        // One that is traced from its birth has been seen from the first block on.
+        // A process that is traced from its creation was seen from the first block on.
         let is_seen = trace.session().found().is_some();
         self.unseen = match self.unseen {
             Some(_) if !is_seen => process_age(self.pid),
@@ -392,7 +393,8 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
     }
 
     fn turn(&mut self, trace: &Trace<O>, turn: &Turn) -> ControlFlow<()> {
-        // The look comes before the trace is announced, so that little happens between the start of the trace and it.
+        // malloc's sums are read before the trace is announced, so that little happens between the
+        // start of the trace and the reading.
         if self.beginning.is_none() && !turn.gone {
             self.look_at_heap(trace);
         }
@@ -426,7 +428,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         } else if asked.report {
             eprintln!("memhook-rs: no report is written beside this output");
         }
-        // Names may take their time; a dlopen of the target does not wait for them.
+        // Names may take their time, and a dlopen of the target does not wait for them.
         if let Some(mut report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             self.is_report_asked = false;
             self.look_at_heap(trace);
@@ -440,7 +442,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         if asked.detach {
             return ControlFlow::Break(());
         }
-        // A recording goes on when nobody reads the reports.
+        // A recording continues even if nobody reads the reports.
         if self.reports.output().is_closed() && (!trace.is_recorded() || self.is_scratch) {
             return ControlFlow::Break(());
         }
@@ -450,7 +452,7 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
     fn before_detach(&mut self, trace: &Trace<O>) {
         self.end_looks();
         self.look_at_resident(Duration::MAX);
-        // First: the copy of the memory watches pages, too.
+        // This comes first, because the copy of the memory watches pages, too.
         if let Some(section) = &mut self.stale {
             section.before_detach(trace);
         }
@@ -484,11 +486,12 @@ impl<O: Observer + Send + 'static> Job<O> for ReportJob {
         if let Some(gap) = gaps.last() {
             self.reports.has_gaps.store(true, Relaxed);
             if trace.session().region().abandoned_at_ns().is_some() {
-                // It was not over when the trace ended; others were reported when they were over.
+                // This gap was not over when the trace ended. Other gaps were reported at their
+                // ends.
                 eprintln!("memhook-rs: {}", gap_said(self.pid, *gap));
             }
         }
-        // Of a program that executes another one, only the recording is kept.
+        // For a program that executes another one, only the recording is kept.
         let mut report = match end {
             End::Executed => None,
             _ => {

@@ -1,4 +1,4 @@
-//! `rss`: what the resident memory of a process consists of, with no tracing.
+//! `rss`: parts of the resident memory of a process, without tracing.
 
 use super::copy_limits::CopyLimits;
 use super::read_only::ReadOnly;
@@ -54,7 +54,7 @@ fn looked_at(pid: i32, args: &Args, with_pins: bool) -> anyhow::Result<Looked> {
     if account.has_other_allocator && args.read_only.read_only {
         account.notes.push(ALLOCATOR_NOT_ASKED.into());
     } else if account.has_other_allocator && !args.no_calls {
-        // One thread is held for that.
+        // One thread is held for this question.
         let ask = || said_by_allocator(pid);
         match Progress::during("asking the allocator", ask) {
             Ok(Some(said)) => account.split_by(said),

@@ -1,4 +1,4 @@
-//! `run`: start a program, trace it from before its first constructor, report at its end.
+//! `run`: starts a program, traces it from before its first constructor, and reports at its end.
 
 use super::attach::hooked;
 use super::ending::end_as;
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         )?;
     }
     let config = tracing.resolve_recorded(recorded.is_some() || reports.scores.are_wanted());
-    // Set as soon as there is an output.
+    // This is set as soon as there is an output.
     let reports = OnceLock::<Arc<Reports>>::new();
     let status = leaving(|| launch(args, config, &reports));
     let reports = reports.get();
@@ -108,13 +108,13 @@ struct Started<'a> {
     recorded: Option<PathBuf>,
     /// True if recordings are made only for the scores.
     is_scratch: bool,
-    /// The file of the latest one.
+    /// File of the latest such recording.
     scratch: Option<Scratch>,
-    /// Its file, opened before the process is touched.
+    /// Recording of the first process, opened before the process is touched.
     first_recording: Option<Recording>,
-    /// Programs executed, by process.
+    /// Number of executed programs, by process.
     programs: HashMap<i32, u32>,
-    /// Receiver of the memory of a process that has stopped at its end.
+    /// Receivers of the memory of processes that have stopped at their end.
     last_looks: HashMap<i32, Handover>,
 }
 
@@ -170,7 +170,7 @@ impl<'a> Started<'a> {
     /// Returns the recording of the `program`th program that a process executes.
     fn recording(&mut self, pid: i32, program: u32) -> Result<Option<Recording>, Error> {
         if self.is_scratch {
-            // The recording of the program before has been read.
+            // The recording of the previous program has been read.
             let scratch = Scratch::new()
                 .map_err(|error| Error::Refused(format!("the scores need room: {error}")))?;
             let path = &self.scratch.insert(scratch).path;
@@ -246,7 +246,7 @@ impl Observer for Started<'_> {
     }
 }
 
-/// Prints the place at which the trace begins.
+/// Prints the point at which the trace begins.
 fn announce(session: &Session, pid: i32, point: StartPoint) {
     let hooked = hooked(session);
     let from = match point {

@@ -1,4 +1,4 @@
-//! `scan`: what is unreachable in a live process, with no tracing.
+//! `scan`: unreachable blocks in a live process, without tracing.
 
 mod declared;
 mod reclaim;
@@ -263,7 +263,7 @@ fn check(checks: Vec<Check>) -> anyhow::Result<()> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    // Looked for once: a name may be that of another process later.
+    // The name is looked up only once, because it may belong to another process later.
     let pid = if args.is_live() {
         args.target.pid()?
     } else {
@@ -291,8 +291,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// Runs everything but `--save`, `--verdict`, `--retained` and `--reclaim`. Returns true if all of the heap was
-/// searched.
+/// Performs everything except `--save`, `--verdict`, `--retained` and `--reclaim`. Returns true if
+/// all of the heap was searched.
 fn look(args: &Args, pid: i32) -> anyhow::Result<bool> {
     const SEARCHING: &str = "searching the memory";
     let options = args.mark_options();
@@ -327,7 +327,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<bool> {
             memhook_heap::census(snapshot, &heap, &mut types, args.top)
         };
         let census = Progress::during(SEARCHING, work);
-        // What is resident is known only of a live process.
+        // Resident memory is known only for a live process.
         let rss = args
             .is_live()
             .then(|| account_of(&captured, Some(&heap), false).ok())
@@ -365,7 +365,7 @@ fn look(args: &Args, pid: i32) -> anyhow::Result<bool> {
 
 /// Saves a snapshot.
 fn save(args: &Args, pid: i32, file: &str) -> anyhow::Result<()> {
-    // Before the process is touched: a file that cannot be written costs it nothing then.
+    // The file is opened before the process is touched, so that an error costs the process nothing.
     let output = match file {
         "-" if std::io::stdout().is_terminal() => {
             bail!("a snapshot is binary: redirect standard output, or name a file")

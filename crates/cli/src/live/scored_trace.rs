@@ -1,4 +1,4 @@
-//! Scores of a trace: it is recorded for them, into a temporary file.
+//! Scores of a trace. They need a recording, which goes into a temporary file.
 
 use crate::report::open;
 use anyhow::Context;
@@ -10,9 +10,10 @@ use memhook_symbols::Symbolizer;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// File of a recording that is read once. It has no name, so nothing is left of it, however this process ends.
+/// File of a recording that is read once. It has no name, so nothing remains of it, however this
+/// process ends.
 pub struct Scratch {
-    /// Path by which it can be opened as long as this exists.
+    /// Path by which the file can be opened while this value exists.
     pub path: PathBuf,
     _file: File,
 }
@@ -21,7 +22,7 @@ impl Scratch {
     /// Creates the file in the directory for temporary files.
     ///
     /// # Errors
-    /// Makes one. Errors are those of open(2), with the directory.
+    /// Creates the file. Errors are those of open(2), with the directory.
     pub fn new() -> std::io::Result<Scratch> {
         let file = unnamed_file()?;
         Ok(Scratch {

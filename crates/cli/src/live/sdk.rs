@@ -1,4 +1,4 @@
-//! `sdk`: files that a program may be built with.
+//! `sdk`: files with which a program may be built.
 
 use anyhow::Context;
 use memhook_attach::ACCESS_RUNTIME;
@@ -54,9 +54,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Flags for clang. Some versions, including clang 14, trace nothing unless a kind of coverage is also named; `func`
-/// adds no code. clang would also link a sanitizer runtime, which Debian has in a separate package
-/// (libclang-rt-14-dev), and which is not used.
+/// Flags for clang. Some versions, including clang 14, trace nothing unless a kind of coverage is
+/// also named; `func` adds no code. clang would also link a sanitizer runtime, which Debian has in
+/// a separate package (libclang-rt-14-dev), and which is not used.
 const CLANG_FLAGS: &str =
     "-fsanitize-coverage=func,trace-loads,trace-stores -fno-sanitize-link-runtime";
 /// Flags for gcc.
@@ -66,10 +66,10 @@ fn object_in(directory: &Path) -> String {
     visible(&directory.join(OBJECT_NAME).to_string_lossy()).to_string()
 }
 
-/// Returns the file for pkg-config(1) about the object in this directory. The flags for compilers are variables,
-/// because they differ.
+/// Returns the file for pkg-config(1) about the object in this directory. The flags for compilers
+/// are variables, because they differ.
 fn pkg_config(directory: &Path) -> String {
-    // A space or a quote in it would end the word.
+    // A space or a quote in the directory's name would end the word.
     let directory = directory.to_string_lossy();
     let mut quoted = String::new();
     for letter in directory.chars() {
@@ -92,7 +92,7 @@ fn pkg_config(directory: &Path) -> String {
     )
 }
 
-/// Writes a file that is not there with these contents already.
+/// Writes a file, unless it already has these contents.
 fn write(path: &Path, contents: &[u8], replace: bool) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == contents) {
         return Ok(());

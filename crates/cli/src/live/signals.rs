@@ -1,10 +1,10 @@
-//! Ctrl-C and SIGTERM. The first one ends the trace; another one gives up the wait for names, never the
-//! detach.
+//! Ctrl-C and SIGTERM. The first signal ends the trace. Another one ends the wait for names, but
+//! never the detach.
 
 pub use memhook_inject::{catch_stops, stops};
 use std::time::{Duration, Instant};
 
-/// Returns true if a signal has come.
+/// Returns true if a stop signal has arrived.
 pub fn stop_requested() -> bool {
     stops() > 0
 }
@@ -15,12 +15,13 @@ pub struct NameWait {
     begin: Instant,
 }
 
-/// Time limit for names; a report lacks those on a file system that does not answer.
+/// Time limit for names. A file system that does not answer would otherwise delay the report
+/// forever.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 impl NameWait {
-    /// Begins to wait for the names of one of several processes. The first signal ends all traces, and does not
-    /// concern the names of a process that has ended before.
+    /// Begins to wait for the names of one of several processes. The first signal ends all traces,
+    /// and does not affect the names of a process that has ended before.
     pub fn begin_beside_others() -> NameWait {
         NameWait {
             before: stops().max(1),
@@ -36,8 +37,8 @@ impl NameWait {
         }
     }
 
-    /// Returns true if a signal asks for the report as it is (one that came during the wait, or a second one), or if
-    /// the wait has lasted too long.
+    /// Returns true if a signal asks for the report as it is (one that came during the wait, or a
+    /// second one), or if the wait has lasted too long.
     pub fn is_over(&self) -> bool {
         let now = stops();
         now > self.before || now > 1 || self.begin.elapsed() > LONGEST_WAIT

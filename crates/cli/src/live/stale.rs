@@ -1,4 +1,4 @@
-//! `stale`: what a running process holds and no longer touches.
+//! `stale`: memory that a running process holds and no longer touches.
 
 mod departures;
 mod job;

@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let has_gaps = !trace.consumer().gaps(trace.consumer().elapsed()).is_empty();
     let end = end_text(&job.views[0].board, trace.consumer(), code, has_gaps);
     let hints = job.hints(&trace, depth);
-    // An editor may stay open for hours: others may trace the process meanwhile.
+    // An editor may stay open for hours, and others may trace the process meanwhile.
     drop(trace);
     job.edit.finish();
     for notice in &job.notices {
@@ -176,7 +176,7 @@ fn totals_of(consumer: &Consumer) -> Totals {
     }
 }
 
-/// Returns true if the numbers are estimates; those of mappings never are.
+/// Returns true if the numbers are estimates. Those of mappings never are.
 fn is_sampled(consumer: &Consumer) -> bool {
     let state = consumer.lock();
     state.mappings.is_none() && state.ledger.is_sampled()
@@ -190,12 +190,12 @@ fn open() -> anyhow::Result<Screen> {
     Screen::open().context("the terminal cannot be used")
 }
 
-/// The last line, which stays on the terminal.
+/// Returns the last line, which stays on the terminal.
 fn end_text(board: &Board, consumer: &Consumer, code: u8, has_gaps: bool) -> String {
     let mut totals = totals_of(consumer);
     let mut about = "";
     if is_sampled(consumer) {
-        // The samples alone say nothing; the board has what they stand for.
+        // The sums of the samples themselves mean little, but the board has estimates.
         (totals, about) = (*board.totals(), "about ");
     }
     let how = match (has_gaps, code) {
@@ -231,7 +231,8 @@ struct Earlier {
 }
 
 impl Earlier {
-    /// Time between two looks; it changes slowly, and a look reads all lists of free memory.
+    /// Time between two readings. The value changes slowly, and a reading follows all lists of free
+    /// memory.
     const PAUSE: Duration = Duration::from_secs(10);
 
     fn bytes(&mut self, trace: &Trace) -> Option<u64> {
@@ -255,11 +256,11 @@ struct TopJob {
     shown: usize,
     screen: Option<Screen>,
     next_sample: Duration,
-    /// Untouched memory, if it has a column.
+    /// Watch of untouched memory, if the screen has a column for it.
     stale: Option<StaleSection>,
     /// True if the screen does not show the latest numbers.
     is_stale: bool,
-    /// True if the process is gone; what lived at its end stays on the screen.
+    /// True if the process is gone. The memory that was live at its end stays on the screen.
     has_ended: bool,
     /// Coverage of each module, for the hints at the end.
     call_scans: CallScans,
@@ -267,11 +268,11 @@ struct TopJob {
     resident_bytes: Option<u64>,
     /// Live memory from before the attach.
     earlier: Earlier,
-    /// The editor that a key opens.
+    /// Key that opens an editor.
     edit: EditKey,
-    /// Reports that a key asks for.
+    /// Key that writes a report.
     report: ReportKey,
-    /// Written reports, to name at the end.
+    /// Names of the written reports, which are printed at the end.
     reports: Vec<String>,
     /// Messages for the time after the terminal is restored.
     notices: Vec<String>,
@@ -336,7 +337,7 @@ impl TopJob {
         if std::mem::take(&mut self.is_stale) {
             let drawn = screen.draw(board);
             drawn.context("the terminal cannot be written")?;
-            // What has come into view gets its names next.
+            // Rows that have come into view get their names next.
             let modules = || session.module_files();
             let stacks = SessionStacks(session);
             self.is_stale = names.ask(&stacks, modules, board);
@@ -351,7 +352,7 @@ impl TopJob {
         if self.views.len() > 1 || trace.session().traces_mappings() {
             return Vec::new();
         }
-        // What takes longer is not worth a wait.
+        // Hints that take longer are not worth a wait.
         const PATIENCE: Duration = Duration::from_millis(500);
         let is_known = self.call_scans.is_ready(PATIENCE);
         let session = trace.session();
@@ -362,7 +363,7 @@ impl TopJob {
         };
         let exact =
             || ReportTotals::exact(&totals_of(trace.consumer()), &session.region().losses());
-        // Sums of samples cannot be compared with what is resident.
+        // Sums of samples cannot be compared with resident memory.
         let is_exact = !is_sampled(trace.consumer());
         memhook_report::hints_in_words(&ReportModel {
             is_final: true,
@@ -381,7 +382,7 @@ impl TopJob {
         })
     }
 
-    /// Shows what lived when the process ended, until the user leaves.
+    /// Shows the memory that was live when the process ended, until the user leaves.
     fn show_end(&mut self, trace: &Trace) -> anyhow::Result<()> {
         for view in &mut self.views {
             view.board.has_ended = true;
@@ -391,7 +392,7 @@ impl TopJob {
             let Some(screen) = &self.screen else { break };
             let mut select = Select::new();
             select.recv(screen.events());
-            // A signal wakes nobody here, and names come from another thread.
+            // A signal does not wake this thread, and names come from another one.
             let _ = select.ready_timeout(Duration::from_millis(100));
         }
         self.screen = None;
@@ -430,7 +431,7 @@ impl Job for TopJob {
         if !self.has_ended {
             self.screen = None;
         }
-        // Watch nothing in a process that we leave.
+        // Nothing may be watched in a process from which we detach.
         self.stale = None;
     }
 
@@ -445,8 +446,8 @@ impl Job for TopJob {
     }
 }
 
-/// Reads the resident memory from counters that cost the process nothing. A look at its pages, once a second, could
-/// keep it from mapping more.
+/// Reads the resident memory from counters that cost the process nothing. Reading its pages once a
+/// second could delay its mapping calls.
 fn resident(trace: &Trace, live_bytes: u64, earlier: Option<u64>) -> Option<Resident> {
     let found = resident_counters(trace.session().pid())?;
     // Blocks that were never written are not in memory.
@@ -465,7 +466,8 @@ fn resident(trace: &Trace, live_bytes: u64, earlier: Option<u64>) -> Option<Resi
     })
 }
 
-/// `earlier`: what lives from before the attach, if that is known.
+/// Returns a sample of the main heap. `earlier` is the live memory from before the attach, if
+/// known.
 fn sample(trace: &Trace, earlier: Option<u64>) -> Sample {
     let consumer = trace.consumer();
     let mut of_mappings = SiteWalk::new(None);
@@ -540,7 +542,7 @@ fn sample_of_heap(trace: &Trace, number: usize) -> Sample {
     }
 }
 
-/// Turns sums of samples into estimates of what the samples stand for.
+/// Scales sums of samples to estimates for all allocations.
 fn estimate(totals: &mut Totals, counts: &SampledAllocations, sites: &[SiteTotals]) {
     let all = counts.all(totals.allocations, totals.allocated_bytes);
     totals.allocations = all.blocks.round() as u64;

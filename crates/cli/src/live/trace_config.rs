@@ -5,7 +5,7 @@ use crate::tracing::{Access, Clock, DEPTH, OnFull, Setting, Stacks, Tracing, Unw
 use memhook_attach::{ADAPTING_RING_BYTES, TraceConfig, USUAL_RING_BYTES};
 
 impl Tracing {
-    /// The configuration that these options ask for.
+    /// Returns the configuration that these options request.
     pub fn resolve(&self) -> TraceConfig {
         let usual_ring = if self.adapts() {
             ADAPTING_RING_BYTES
@@ -93,7 +93,7 @@ impl Tracing {
         config
     }
 
-    /// Refuses sampled accesses where nothing uses them.
+    /// Refuses sampled accesses if nothing uses them.
     pub fn refuse_sampled_accesses(&self, command: &str) -> anyhow::Result<()> {
         if self.access.access == Access::Sampled {
             anyhow::bail!(

@@ -1,4 +1,4 @@
-//! `trim`: has a process's allocator give free memory back.
+//! `trim`: makes a process's allocator return free memory.
 
 use super::copy_limits::CopyLimits;
 use crate::output::Json;
@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the allocator of a process give memory back, or only says what that would bring.
+/// Makes the allocator of a process return memory, or only reports the expected effect.
 pub fn trim(pid: i32, limits: CopyLimits, dry_run: bool) -> anyhow::Result<TrimReport> {
     if let Some(why) = first_failure(&preflight(pid)) {
         bail!("{why}");
@@ -64,7 +64,7 @@ pub fn trim(pid: i32, limits: CopyLimits, dry_run: bool) -> anyhow::Result<TrimR
     Ok(TrimReport::dry(&trimmer).with(done.rss, done.held, done.call))
 }
 
-/// Does the same for a heap that is not glibc's.
+/// Like `trim`, for a heap that is not glibc's.
 fn of_allocator(
     pid: i32,
     allocator: KnownAllocator,
@@ -78,7 +78,7 @@ fn of_allocator(
     let allocator = &callable.allocator;
     let said = allocator.has_statistics().then(|| callable.ask());
     let said = said.transpose().context(nothing)?;
-    // Without statistics, all of it could be free.
+    // Without statistics, all of the memory could be free.
     let free = said.as_ref().map_or(rss, |said| said.releasable_bytes);
     let estimate = time_to_give_back(free);
     let report = TrimReport::dry_of(pid, allocator, said.as_ref(), estimate, rss);

@@ -1,4 +1,4 @@
-//! `watch`: traces a process at little cost, and keeps what explains it when memory runs out.
+//! `watch`: traces a process at little cost, and keeps evidence for the case that memory runs out.
 
 mod evidence;
 mod job;
@@ -90,7 +90,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pid = args.target.pid()?;
     let config = args.config();
     refuse(pid, &config)?;
-    // Before the process is touched: what cannot be written costs it nothing then.
+    // The directory is created before the process is touched, so that an error costs the process
+    // nothing.
     let watched = Watched::new(args, 0)?;
     let depth = config.depth;
     let mut job = Watch::new(pid, &watched, &args.view, depth);

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time between two checks for the first complete piece of a recording.
+/// Time between two checks for the first complete chunk of a recording.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Source of the recording.
@@ -18,7 +18,7 @@ struct Source {
     path: PathBuf,
     /// Thread that copies the pipe into a file without a name.
     copier: Option<JoinHandle<std::io::Result<u64>>>,
-    /// Closed when the pipe has ended.
+    /// Channel that is closed when the pipe has ended.
     end: Option<Receiver<()>>,
 }
 
@@ -39,7 +39,7 @@ impl Source {
             .spawn(move || {
                 let copied = std::io::copy(&mut std::io::stdin().lock(), &mut file);
                 drop(alive);
-                // The name is good as long as the file is open.
+                // The name is valid for as long as the file is open.
                 std::mem::forget(file);
                 copied
             })?;
@@ -50,7 +50,7 @@ impl Source {
         })
     }
 
-    /// Waits, and returns true if nothing more will come.
+    /// Waits. Returns true if nothing more will come.
     fn wait(&self, time: Duration) -> bool {
         match &self.end {
             Some(end) => end.recv_timeout(time) == Err(RecvTimeoutError::Disconnected),
@@ -71,7 +71,8 @@ impl Source {
     }
 }
 
-/// Passes the recording on after each interval in which it has grown, and once more when it has ended.
+/// Passes the recording on after each interval in which it has grown, and once more when it has
+/// ended.
 pub fn follow(
     path: &Path,
     interval: Duration,
@@ -88,7 +89,7 @@ pub fn follow(
         let has_all = source.wait(wait);
         let recording = match open(&source.path) {
             Ok(recording) => recording,
-            // Its first piece may still be on the way.
+            // The first chunk may still be on the way.
             Err(_) if !has_all && shown.is_none() && may_come(&source.path) => continue,
             Err(error) => return Err(error),
         };

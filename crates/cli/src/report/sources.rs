@@ -1,4 +1,4 @@
-//! Where a report on another machine takes its names from.
+//! Sources of names for a report on another machine.
 
 use anyhow::{Context, bail};
 use memhook_recording::Recording;
@@ -33,7 +33,7 @@ pub fn check_directories<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> anyhow
     Ok(())
 }
 
-/// Knows the names of the recording's addresses.
+/// Returns a symbolizer for the recording's addresses.
 pub fn symbolizer(recording: &Recording, args: &Args) -> anyhow::Result<Symbolizer> {
     Ok(recorded::symbolizer(recording, name_sources(args)?))
 }

@@ -1,4 +1,4 @@
-//! The files that the commands about recordings read and write, and what the user sees meanwhile.
+//! Files that the commands about recordings read and write, and the progress that the user sees.
 
 use super::sources;
 use crate::exit_code;
@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// Opens a recording; the error names it. `-` is standard input.
+/// Opens a recording. The error names it. `-` is standard input.
 pub fn open(path: &Path) -> anyhow::Result<Recording> {
     const STDIN: &str = "standard input";
     let (opened, name) = if path == Path::new("-") {
@@ -27,7 +27,7 @@ pub fn open(path: &Path) -> anyhow::Result<Recording> {
         (Recording::open(path), path)
     };
     opened.map_err(|error| match error {
-        // These name the file and the cause themselves.
+        // These errors name the file and the cause themselves.
         memhook_recording::Error::Io { .. } => anyhow::anyhow!("{error}"),
         error => anyhow::anyhow!("{}: {error}", name.display()),
     })
@@ -70,7 +70,8 @@ pub struct BlockArgs {
 }
 
 impl BlockArgs {
-    /// Removes blocks that are not shown, if options choose some. Returns true if any chosen block exists.
+    /// Removes blocks that are not shown, if options choose some. Returns true if any chosen block
+    /// exists.
     pub fn apply(&self, profile: &mut Profile, symbols: &Symbolizer) -> bool {
         if let Some(pattern) = &self.focus {
             recorded::keep_frames(profile, |name| template_matches(pattern, name));
@@ -131,7 +132,7 @@ fn tell_end(recording: &Recording, path: &Path) {
     );
 }
 
-/// Returns the exit code of a command that read a recording; a missing end is not a success.
+/// Returns the exit code of a command that read a recording. A missing end is not a success.
 pub fn code_of(recording: &Recording) -> u8 {
     match recording.end() {
         Some(_) => exit_code::DONE,
@@ -168,7 +169,7 @@ impl OutputArgs {
         self.write(text.as_bytes(), nature)
     }
 
-    /// Writes all bytes. In text for people, nothing but our own colours can act on a terminal.
+    /// Writes all bytes. In text for people, only our own colours can act on a terminal.
     pub fn write(&self, bytes: &[u8], nature: Nature) -> anyhow::Result<()> {
         let shown = presentable(bytes, nature, self.style());
         write(self.output.as_deref(), self.force, &shown)
@@ -189,18 +190,18 @@ pub fn presentable<'a>(bytes: &'a [u8], nature: Nature, style: Style) -> Cow<'a,
     }
 }
 
-/// Writes to standard output or into a file; an existing one is refused unless `force`.
+/// Writes to standard output or into a file. Fails if the file exists, unless `force` is set.
 pub fn write(path: Option<&Path>, force: bool, bytes: &[u8]) -> anyhow::Result<()> {
     let Some(path) = path else {
         let mut out = std::io::stdout().lock();
         return match out.write_all(bytes).and_then(|()| out.flush()) {
-            // A reader that went away has seen enough.
+            // A reader that has closed the pipe is not an error.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             written => written.context("cannot write to standard output"),
         };
     };
     let output = OutputFile::create(path, force)?;
-    // Kept when it is whole: a full disk leaves what was there before.
+    // The file replaces an existing one only when it is complete, so a full disk does no harm.
     let mut file = output.file();
     let written = file.write_all(bytes).and_then(|()| output.keep());
     written.with_context(|| format!("cannot write {}", path.display()))?;

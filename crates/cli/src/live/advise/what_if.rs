@@ -1,4 +1,4 @@
-//! `advise --what-if`: a recorded run under other allocators.
+//! `advise --what-if`: replays a recorded run with other allocators.
 
 use crate::report::open;
 use anyhow::Context;
@@ -38,7 +38,7 @@ impl WhatIfArgs {
     }
 }
 
-/// Replays a recording, or a process from now on.
+/// Replays a recording, or records a process from now on and replays that.
 pub fn run(args: &super::Args) -> anyhow::Result<ExitCode> {
     let output = &args.output;
     if let Some(path) = args.target.recording() {

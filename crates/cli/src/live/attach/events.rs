@@ -1,4 +1,4 @@
-//! `attach --events`: what happens in the process, as lines of JSON for another program.
+//! `attach --events`: events of the process, as lines of JSON for another program.
 
 use super::Args;
 use crate::live::report_job::{ReportJob, Reports};
@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait at the end for a reader that reads nothing.
+/// Maximum wait at the end for a reader that reads nothing.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Observer of a trace whose events are written.
 type Told = Moves<EventTap>;
-/// Changes since they were last taken.
+/// Changes of modules since they were last taken.
 type NewModules = Arc<Mutex<Option<(Vec<ModuleFile>, OwnCode)>>>;
 
 /// Returns true if the events go to standard output.
@@ -74,7 +74,7 @@ enum Sink {
 }
 
 impl Output {
-    /// Opens it, before the process is touched.
+    /// Opens the output, before the process is touched.
     pub fn open(path: &Path, force: bool) -> anyhow::Result<Output> {
         let file = if is_standard_output(path) {
             Sink::Stream(File::from(std::io::stdout().as_fd().try_clone_to_owned()?))
@@ -133,7 +133,7 @@ pub struct WithEvents {
     region: LateRegion,
     modules: NewModules,
     writer: Option<JoinHandle<EventsWritten>>,
-    /// Gaps that have been reported, and events that the recording has lost.
+    /// Number of gaps that have been reported, and of events that the recording has lost.
     gaps: usize,
     lost: u64,
     sample_bytes: Option<u64>,
@@ -255,7 +255,7 @@ impl Job<Told> for WithEvents {
 
     fn end(&mut self, trace: &mut Trace<Told>, end: &End) {
         self.finish(trace, end);
-        // The report does not wait for whoever reads the events.
+        // The report does not wait for the reader of the events.
         self.job.end(trace, end);
         self.wait();
     }
@@ -265,7 +265,7 @@ impl Job<Told> for WithEvents {
     }
 }
 
-/// Names for the writer, on its thread.
+/// Source of names for the writer, on the writer's thread.
 struct Source {
     pid: i32,
     region: Arc<Region>,

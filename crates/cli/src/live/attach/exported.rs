@@ -1,5 +1,5 @@
-//! Formats for other programs, straight from a trace: it is recorded into a file without a name, of which nothing
-//! is left, however we end.
+//! Exports a trace directly to formats of other programs. The trace is recorded into a file without
+//! a name, so that nothing remains, however this process ends.
 
 use crate::report::{open, page_contents, presentable, write};
 use anyhow::{Context, bail};
@@ -17,13 +17,14 @@ pub struct Export {
     format: &'static dyn Format<Profile>,
     to: Option<OutputFile>,
     is_packed: bool,
-    /// Its path in this process's file descriptors.
+    /// Path of the recording among this process's file descriptors.
     pub recording: PathBuf,
     _unnamed: File,
 }
 
 impl Export {
-    /// `None`: the format is one of reports. `to`: the output, if it is not a recording.
+    /// Creates an export; `None` if the format is one of reports. `to` is the output, unless the
+    /// output is a recording.
     pub fn new(
         format: FormatChoice,
         to: Option<&Path>,
@@ -43,7 +44,7 @@ impl Export {
         if is_binary && to.is_none() && std::io::stdout().is_terminal() {
             bail!("this format is not for a terminal: add -o FILE");
         }
-        // Beside the output, where there is room for it.
+        // The file is created next to the output, where there should be room for it.
         let directory = to
             .and_then(Path::parent)
             .filter(|d| !d.as_os_str().is_empty());
@@ -55,7 +56,8 @@ impl Export {
         let unnamed = unnamed_file_in(&directory)?;
         Ok(Some(Export {
             format,
-            // Before the target is touched: an output that cannot be written costs nothing then.
+            // The output is created before the target is touched, so that an error costs the target
+            // nothing.
             to: to.map(|path| OutputFile::create(path, force)).transpose()?,
             is_packed: to.is_some_and(|path| path.extension().is_some_and(|e| e == "gz")),
             recording: own_name(&unnamed),

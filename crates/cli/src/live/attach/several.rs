@@ -1,4 +1,5 @@
-//! `attach --follow-fork` and `attach --all`: several processes, each with reports and a recording of its own.
+//! `attach --follow-fork` and `attach --all`: several processes, each with its own reports and
+//! recording.
 
 use super::Args;
 use crate::live::report_job::Reports;
@@ -94,7 +95,7 @@ struct Several<'a> {
 impl Several<'_> {
     /// Returns the file in which a process is recorded.
     fn file(&self, name: &Path, pid: i32, program: u32) -> PathBuf {
-        // That the name can be completed was found out in the beginning.
+        // The name was checked at the start, so it can be completed.
         let of = |pid| output_name(name, pid).unwrap_or_else(|_| name.to_owned());
         let is_named = pid == self.head || of(pid) != of(0);
         Recording::path_of(&of(pid), (!is_named).then_some(pid), program)
@@ -114,7 +115,7 @@ impl Assigner for Several<'_> {
             .args
             .job(pid, &self.reports, self.config.depth)
             .titled();
-        // A program that was executed began later than its process, and its time is not known.
+        // The start time of an executed program is later than that of its process, and unknown.
         if self.head != 0 && pid != self.head && program == 1 {
             job = job.of_child();
         }

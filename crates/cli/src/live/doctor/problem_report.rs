@@ -1,4 +1,5 @@
-//! `doctor --report`: all that somebody who was not there needs, to see why a process cannot be traced, or not well.
+//! `doctor --report`: all facts that a maintainer needs to see why a process cannot be traced, or
+//! not well.
 
 use memhook_attach::DiagnosedModule;
 use memhook_foreign::{OutputFile, visible, visible_lines};
@@ -21,8 +22,8 @@ const SETTINGS: [&str; 8] = [
     "fs/suid_dumpable",
 ];
 
-/// Lines of /proc/PID/status about memory, threads and rights. The name is left out, because it may reveal what the
-/// process works on.
+/// Lines of /proc/PID/status about memory, threads and rights. The name is left out, because it may
+/// reveal what the process works on.
 const STATUS: [&str; 17] = [
     "State",
     "Tgid",
@@ -46,7 +47,7 @@ const STATUS: [&str; 17] = [
 /// Writes the file.
 ///
 /// # Errors
-/// When it cannot be written.
+/// Fails if the file cannot be written.
 pub fn write(
     file: OutputFile,
     pid: i32,
@@ -102,7 +103,7 @@ fn text(pid: i32, modules: &[DiagnosedModule], findings: &str, log: &str) -> Str
     visible_lines(&out).into_owned()
 }
 
-/// The distribution, the processor and the memory.
+/// Describes the distribution, the processor and the memory.
 fn system() -> String {
     let line = |path: &str, key: &str| {
         let text = read(path)?;

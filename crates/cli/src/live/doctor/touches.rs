@@ -1,5 +1,5 @@
-//! Table of what each command would do to the process: which threads it stops, what it has them call, what it maps and
-//! writes.
+//! Table of the effects of each command on the process: the threads that it stops, the functions
+//! that it has them call, the memory that it maps and writes.
 
 use memhook_attach::Touches;
 use memhook_checkup::callable_allocator;
@@ -7,7 +7,7 @@ use memhook_foreign::size_text;
 use memhook_heap::{Limits, Method, usual_method};
 use std::fmt::Write as _;
 
-/// All commands. `attach`: what an attach would do, if one is possible.
+/// Returns the effects of all commands. `attach` has those of an attach, if one is possible.
 pub fn of_commands(pid: i32, attach: Option<&Touches>) -> Vec<Touches> {
     let hold = Limits::default().hold.unwrap_or_default();
     let all = format!("all, {} ms at most (--max-hold)", hold.as_millis());
@@ -90,7 +90,7 @@ pub fn of_commands(pid: i32, attach: Option<&Touches>) -> Vec<Touches> {
     commands
 }
 
-/// As text: a command a line.
+/// Adds the table as text, one command on each line.
 pub fn add(out: &mut String, commands: &[Touches]) -> std::fmt::Result {
     let width = commands.iter().map(|one| one.command.len()).max();
     let width = width.unwrap_or(0);

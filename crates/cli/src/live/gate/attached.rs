@@ -1,4 +1,4 @@
-//! A process that runs already, judged now, after a time of tracing, or by its growth.
+//! Judges a running process: immediately, after a time of tracing, or by its growth.
 
 use super::scored::ScoreRecording;
 use super::{add_heaps, evidence, reached_of_heaps};

@@ -1,4 +1,5 @@
-//! A program that is started, and judged at its end; with its processes, if they are followed.
+//! Judges a program that `gate` starts, at its end, and the processes that it starts, if they are
+//! followed.
 
 use super::scored::ScoreRecording;
 use super::{add_heaps, evidence, reached_of_heaps};
@@ -23,7 +24,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Runs the command. The program's own failure comes before the verdict.
+/// Runs the command. The program's own failure takes precedence over the verdict.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.tracing.refuse_sampled_accesses("gate")?;
     let measure = Measure::of(args, true)?;
@@ -65,7 +66,8 @@ fn program_name(pid: i32) -> String {
     name.trim_start_matches('-').to_owned()
 }
 
-/// Finding about one process: by its thread, or because it is not traced.
+/// Finding about one process. The thread of the process sets it, or it says that the process is not
+/// traced.
 #[derive(Clone, Default)]
 struct Finding(Arc<Mutex<Slot>>);
 
@@ -99,11 +101,13 @@ struct Trial {
     /// Module files of processes that were not traced.
     files: ModuleFiles,
     of_process: HashMap<i32, Finding>,
-    /// Ordered by the beginning of the processes; each has the last program that it executed.
+    /// Findings sorted by the start of the processes. Each is about the last program that the
+    /// process executed.
     results: Vec<Finding>,
-    /// Programs to judge.
+    /// Rules that select the programs to judge.
     chosen: JudgedPrograms,
-    /// Name of the command if it is a program of the system; it is judged only if no other is.
+    /// Name of the command if it is a program of the system. It is judged only if no other process
+    /// is.
     of_command: String,
     /// Processes that execute a program that is not judged.
     passed_over: HashSet<i32>,
@@ -123,11 +127,11 @@ impl Trial {
     /// Returns true if a process is judged by the program that it executes.
     fn judges(&self, pid: i32) -> bool {
         let arguments = arguments(pid);
-        // What the kernel does not say is not passed over.
+        // If the kernel does not name the program, it is judged.
         executable(pid).is_none_or(|program| self.chosen.judges(&program, &arguments))
     }
 
-    /// Returns true if another program than the command's is judged.
+    /// Returns true if a program other than the command's is judged.
     fn has_users(&self) -> bool {
         self.results
             .iter()
@@ -194,7 +198,7 @@ impl Observer for Trial {
             (None, None) if pid != self.first && !self.passed_over.contains(&pid) => {
                 let is_commands = !self.judges(pid);
                 if is_commands && (self.has_users() || program_name(pid) != self.of_command) {
-                    // A fork of what is not judged.
+                    // The process is a fork of one that is not judged.
                     return;
                 }
                 let found = mappings(pid);
@@ -224,7 +228,7 @@ impl Observer for Trial {
             self.passed_over.remove(&pid);
             return true;
         }
-        // A program that starts another one in its place is one process.
+        // A program that executes another one is still one process.
         if self.passed_over.insert(pid) {
             self.not_judged.push(program_name(pid));
         }
@@ -243,11 +247,12 @@ impl Observer for Trial {
     }
 
     fn ends(&mut self, pid: i32, status: Option<i32>) {
-        // Its number may be another process's soon.
+        // The id may soon belong to another process.
         self.passed_over.remove(&pid);
         let finding = match self.of_process.get(&pid) {
             Some(finding) => finding.clone(),
-            // It ended before it could be traced: a library is missing, or the like.
+            // The process ended before it could be traced, for example because a library is
+            // missing.
             None if pid == self.first => {
                 let gap = "it ended before its first instruction";
                 let evidence = Evidence::lacking(self.name(pid), gap.into());
@@ -269,15 +274,16 @@ struct Judging {
     needs_all_sites: bool,
     finds_possible: bool,
     finding: Finding,
-    /// Recording for scores, if they are limited.
+    /// Recording for scores, if scores are limited.
     scored: Option<ScoreRecording>,
-    /// Addresses of its modules before any constructor ran, if it was traced from there.
+    /// Addresses of the modules that were loaded before any constructor ran, if the process was
+    /// traced from there.
     began_with: Option<HashSet<u64>>,
 }
 
 impl Judging {
-    /// Returns true if all allocations of the program were traced. Constructors of a library that is opened later run
-    /// before its slots are patched.
+    /// Returns true if all allocations of the program were traced. Constructors of a library that
+    /// is opened later run before its slots are patched.
     fn is_complete(&self, session: &Session) -> bool {
         let now = session.modules().iter();
         session.gone_modules().is_empty()
@@ -323,7 +329,8 @@ impl Job for Judging {
                 .retain(|stack, _| !stack.and_then(caller).is_some_and(is_allocators));
         }
         found.gaps.dedup();
-        // The names may take a while, and the copy may be large.
+        // The copy is freed first, because it may be large and the lookup of names may take a
+        // while.
         drop(captured);
         let mut evidence = evidence(trace, |names| {
             memhook_gate::evidence(self.needs_all_sites, names, &totals, found)

@@ -1,4 +1,4 @@
-//! `gate` on what runs: a program that it starts, or a process that is there already.
+//! `gate` for live processes: a program that it starts, or a process that is already running.
 
 pub mod attached;
 pub mod launched;
@@ -12,7 +12,7 @@ use memhook_gate::{
 use memhook_heap::Snapshot;
 use memhook_report::claims::Seen;
 
-/// Evidence that `gather` finds in a traced process, with names for its stacks.
+/// Returns the evidence that `gather` finds in a traced process, with names for its stacks.
 fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> Evidence {
     let session = trace.session();
     let stacks = SessionStacks(session);
@@ -32,7 +32,8 @@ fn evidence(trace: &Trace, gather: impl FnOnce(NameSource<'_>) -> Evidence) -> E
     evidence
 }
 
-/// Findings in each described heap. The ledgers must have all events up to the snapshot.
+/// Returns the findings in each described heap. The ledgers must have all events up to the
+/// snapshot.
 fn reached_of_heaps(
     trace: &Trace,
     state: &State,
@@ -54,7 +55,7 @@ fn reached_of_heaps(
     }
     let mut found = match memory {
         Ok(snapshot) => reached_in_heaps(snapshot, state.ledger.live_blocks(), &heaps, search),
-        // Why is said of malloc's heap.
+        // The findings of malloc's heap give the reason.
         Err(_) => heaps.iter().map(|_| Reached::default()).collect(),
     };
     for (found, heap) in found.iter_mut().zip(&state.heaps) {
@@ -63,7 +64,8 @@ fn reached_of_heaps(
     found
 }
 
-/// Adds the described heaps to the evidence; `gather` names the findings of the heap with this number.
+/// Adds the described heaps to the evidence. `gather` names the findings of the heap with this
+/// number.
 fn add_heaps(
     trace: &Trace,
     evidence: &mut Evidence,

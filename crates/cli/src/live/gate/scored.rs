@@ -1,4 +1,4 @@
-//! Scores of a process that is judged: it is recorded for them, into a temporary file.
+//! Scores of a process that is judged. They need a recording, which goes into a temporary file.
 
 use crate::live::scored_trace::Scratch;
 use memhook_attach::{Error, Recording, Trace, TraceConfig};
@@ -12,7 +12,7 @@ pub struct ScoreRecording {
 }
 
 impl ScoreRecording {
-    /// Creates the file, and says how its sites are scored.
+    /// Creates the file. `options` controls how sites are scored.
     pub fn create(
         pid: i32,
         config: &TraceConfig,
@@ -25,7 +25,8 @@ impl ScoreRecording {
         Ok((ScoreRecording { scratch, options }, recording))
     }
 
-    /// Ends the recording of a trace, and adds its scores to the evidence. All events must have been taken.
+    /// Ends the recording of a trace, and adds its scores to the evidence. All events must have
+    /// been taken.
     pub fn finish(self, trace: &mut Trace, evidence: &mut Evidence) {
         let scored = match trace.finish_recordings(&[]).into_iter().next() {
             Some(recorded) if recorded.is_complete() => {

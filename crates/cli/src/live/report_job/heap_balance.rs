@@ -1,4 +1,4 @@
-//! What malloc itself counts, for the reports of a trace.
+//! malloc's own count, for the reports of a trace.
 
 use super::ReportJob;
 use memhook_attach::{HeapBalance, Trace};
@@ -7,8 +7,8 @@ use memhook_ledger::Observer;
 use memhook_report::{HeapComparison, RssReport};
 
 impl ReportJob {
-    /// Looks at what malloc counts as given out: once at the beginning, then for each report. Only the whole trace is
-    /// comparable with it.
+    /// Reads the memory that malloc counts as handed out: once at the beginning, then for each
+    /// report. Only a trace of all blocks is comparable with it.
     pub(super) fn look_at_heap<O: Observer + Send>(&mut self, trace: &Trace<O>) {
         if self.is_selective {
             return;
@@ -26,7 +26,7 @@ impl ReportJob {
         }
     }
 
-    /// What malloc counts beside what the trace knows, since the beginning.
+    /// Compares malloc's count with the trace, since the beginning.
     pub(super) fn heap_comparison(&self) -> Option<HeapComparison> {
         let found = self.balance?.since(&self.beginning??);
         Some(HeapComparison {
@@ -39,7 +39,7 @@ impl ReportJob {
 
     pub(super) fn account<O: Observer + Send>(&self, trace: &Trace<O>) -> Option<RssReport> {
         let earlier = self.balance.as_ref().map(HeapBalance::earlier_bytes);
-        // From its start on there was nothing before.
+        // If the process was traced from its start, nothing was allocated before.
         let earlier = earlier.filter(|_| !trace.session().is_from_start());
         let view = self.account_view();
         account_of_trace(trace.session(), trace.consumer(), earlier, view)

@@ -1,4 +1,4 @@
-//! Outputs of reports, and their results.
+//! Output of reports, and the exit codes of their traces.
 
 use crate::exit_code;
 use memhook_report::ReportWriter;
@@ -31,8 +31,8 @@ impl Reports {
         self.output.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Waits until everything is written, and reports errors. An output without any report stays as it was. Returns
-    /// true if everything was written.
+    /// Waits until everything is written, and reports errors. An output without any report stays
+    /// unchanged. Returns true if everything was written.
     pub fn finish(&self) -> bool {
         let finished = self.output().finish();
         if let Err(error) = &finished {
@@ -55,7 +55,7 @@ impl Reports {
         code
     }
 
-    /// Returns true if a process went on untraced for a time.
+    /// Returns true if a process ran untraced for a time.
     pub fn has_gaps(&self) -> bool {
         self.has_gaps.load(Relaxed)
     }

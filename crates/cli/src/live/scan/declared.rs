@@ -1,4 +1,4 @@
-//! The debug information from which types of blocks are told.
+//! The debug information from which types of blocks are determined.
 
 use super::Args;
 use memhook_attach::module_file;
@@ -7,7 +7,8 @@ use memhook_process::TargetRoot;
 use memhook_symbols::{DeclaredFiles, ModuleFile, SearchPath};
 
 impl Args {
-    /// Returns the files with debug information, read in the process's root, or on this machine if a file is scanned.
+    /// Returns the files with debug information, read in the process's root, or on this machine if
+    /// a file is scanned.
     pub(super) fn declared_files(&self, pid: i32, captured: &Captured) -> DeclaredFiles {
         let roots = match self.is_live() {
             true => TargetRoot::of(pid).search_order(),
@@ -36,7 +37,7 @@ impl Args {
     }
 }
 
-/// Returns the file of a module that a snapshot names, if it is certain to be the same file.
+/// Returns the file of a module that a snapshot names, if it is certainly the same file.
 fn saved(module: &ModuleInfo) -> Option<ModuleFile> {
     module.build_id.as_ref()?;
     Some(ModuleFile {

@@ -1,4 +1,4 @@
-//! `scan --reclaim`: releases what two scans found unreachable, once or again and again.
+//! `scan --reclaim`: releases blocks that two scans found unreachable, once or repeatedly.
 
 use super::{Args, PointerRule};
 use crate::live::signals;
@@ -38,7 +38,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
         let mut found = match found {
             Some(Ok(found)) => found,
             Some(Err(error)) if reclaiming.is_alive() => return Err(error.into()),
-            // Rounds go on until the process ends; a single one has a result or fails.
+            // Repeated rounds go on until the process ends. A single round succeeds or fails.
             _ if args.every.is_some() => break,
             _ => bail!("nothing is released: process {pid} has ended"),
         };
@@ -47,7 +47,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<()> {
             show(args, &found);
             may_release = ask(args, &found);
             if may_release {
-                // The answer may have taken hours.
+                // The user may have taken hours to answer.
                 found = reclaiming.scan()?;
             }
         }
@@ -76,7 +76,8 @@ pub(super) fn needs_interior(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With a single round, a refusal is the end. With several, the next one may succeed.
+/// Returns true if reclaiming may continue after a refusal. With a single round, a refusal ends it.
+/// With several, the next one may succeed.
 fn may_go_on(args: &Args, found: &Candidates) -> anyhow::Result<()> {
     match &found.refused {
         Some(why) if args.every.is_none() => bail!("nothing is released: {why}"),
@@ -84,7 +85,7 @@ fn may_go_on(args: &Args, found: &Candidates) -> anyhow::Result<()> {
     }
 }
 
-/// Sleeps, and returns `false` if asked to stop meanwhile.
+/// Sleeps. Returns `false` if a stop was requested meanwhile.
 fn sleep(time: Duration) -> bool {
     let until = Instant::now() + time;
     while !signals::stop_requested() {
@@ -98,7 +99,8 @@ fn sleep(time: Duration) -> bool {
     false
 }
 
-/// Shows the chosen blocks as a leak report on standard error, because standard output has the rounds.
+/// Shows the chosen blocks as a leak report on standard error, because standard output has the
+/// rounds.
 fn show(args: &Args, found: &Candidates) {
     let snapshot = &found.captured.snapshot;
     let mut types = Types::new(snapshot, &found.captured.images);
@@ -112,7 +114,7 @@ fn show(args: &Args, found: &Candidates) {
         .write_all(visible_lines(&text).as_bytes());
 }
 
-/// Asks the user whether to go on. Only a terminal can answer.
+/// Asks the user whether to continue. Only a terminal can answer.
 fn ask(args: &Args, found: &Candidates) -> bool {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return false;

@@ -1,4 +1,4 @@
-//! `scan --retained`: what holds what in the heap, as text, JSON or a page.
+//! `scan --retained`: holders of the heap and the blocks that they retain, as text, JSON or a page.
 
 use super::Args;
 use crate::output::say;
@@ -8,7 +8,7 @@ use memhook_heap::{Retained, Types, dissect};
 use memhook_report::{Progress, RetainedReport, not_searched};
 use std::io::{BufWriter, Write};
 
-/// Runs the command. Returns whether all of the heap was searched.
+/// Runs the command. Returns true if all of the heap was searched.
 pub fn run(args: &Args, pid: i32) -> anyhow::Result<bool> {
     let is_page = |path: &std::path::Path| path.extension().is_some_and(|end| end == "html");
     if let Some(path) = args.output.as_deref().filter(|path| !is_page(path)) {
@@ -17,7 +17,7 @@ pub fn run(args: &Args, pid: i32) -> anyhow::Result<bool> {
             path.display()
         );
     }
-    // Before the process is touched: a file that cannot be written costs it nothing then.
+    // The file is opened before the process is touched, so that an error costs the process nothing.
     let output = args.output.as_ref();
     let output = output
         .map(|path| OutputFile::create(path, args.force))

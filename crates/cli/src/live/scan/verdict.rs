@@ -1,4 +1,4 @@
-//! `scan --verdict`: writes what a snapshot shows to be leaked, for a later `--reclaim`.
+//! `scan --verdict`: writes the leaks of a snapshot to a file, for a later `--reclaim`.
 
 use super::Args;
 use super::reclaim::needs_interior;
@@ -13,11 +13,11 @@ use std::path::Path;
 /// Name of a file that means standard output or input.
 const STANDARD: &str = "-";
 
-/// Writes a verdict, and reports its contents as scans do, unless the verdict itself is the output. Returns true if
-/// all of the heap was searched.
+/// Writes a verdict, and reports its contents as scans do, unless the verdict itself goes to
+/// standard output. Returns true if all of the heap was searched.
 pub fn write(args: &Args, pid: i32, file: &Path) -> anyhow::Result<bool> {
     needs_interior(args)?;
-    // Before the process is touched: a file that cannot be written costs it nothing then.
+    // The file is opened before the process is touched, so that an error costs the process nothing.
     let output = if file == Path::new(STANDARD) {
         None
     } else {

@@ -9,12 +9,13 @@ use rustc_hash::FxHashSet;
 pub struct Departures {
     /// Addresses released since the last call.
     gone: FxHashSet<u64>,
-    /// True once the blocks from before the attach are known; later allocations are not among them.
+    /// True after the blocks from before the attach are known. Later allocations are not among
+    /// them.
     are_earlier_known: bool,
 }
 
 impl Departures {
-    /// The addresses since the last call.
+    /// Returns the addresses released since the last call.
     pub fn take(&mut self) -> FxHashSet<u64> {
         self.are_earlier_known = true;
         std::mem::take(&mut self.gone)

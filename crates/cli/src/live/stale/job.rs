@@ -18,7 +18,7 @@ pub struct Output {
     pub duration: Duration,
     /// Time between two reports.
     pub interval: Option<Duration>,
-    /// Sites in a report.
+    /// Number of sites in a report.
     pub top: usize,
     /// True if the report includes unreachable blocks.
     pub leaks: bool,
@@ -32,7 +32,7 @@ pub struct Output {
     pub style: Style<'static>,
 }
 
-/// The job.
+/// Job of the watch.
 pub struct StaleJob {
     pid: i32,
     output: Output,
@@ -40,9 +40,9 @@ pub struct StaleJob {
     next_report_ms: Option<u32>,
     /// Summary for the last report.
     last: Option<Summary>,
-    /// The memory at the end, and when it was copied.
+    /// Copy of the memory at the end, and its time.
     captured: Option<(u32, Captured)>,
-    /// Reason why it could not be done.
+    /// Reason why the copy could not be made.
     pub failure: Option<anyhow::Error>,
 }
 
@@ -126,7 +126,7 @@ impl StaleJob {
         {
             self.next_report_ms = Some(now + interval.as_millis() as u32);
             if let Some(summary) = self.watching.summary(trace.session(), now, false) {
-                // Names may take their time; a dlopen of the target does not wait for them.
+                // Names may take their time, and a dlopen of the target does not wait for them.
                 self.print(trace.session(), summary);
             }
         }
@@ -167,7 +167,7 @@ impl Job<Departures> for StaleJob {
         self.take_census(trace);
         self.last = self.watching.summary(trace.session(), now_ms(trace), true);
         if self.output.leaks {
-            // If two watch pages, the kernel refuses the second.
+            // If two programs watch pages, the kernel refuses the second.
             self.watching.end();
             let moment_ms = now_ms(trace);
             match Progress::during("copying the memory", || {
@@ -182,10 +182,11 @@ impl Job<Departures> for StaleJob {
     }
 
     fn end(&mut self, trace: &mut Trace<Departures>, end: &End) {
-        // A process that has ended has no pages any more: the last census counts.
+        // A process that has ended has no pages any more, so the last census counts.
         let last = self.last.take();
         let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));
-        // Before anything that may take long: nothing of ours stays in the process.
+        // This comes before anything that may take long, so that nothing of ours stays in the
+        // process.
         self.watching.end();
         if let Some((moment_ms, captured)) = self.captured.take() {
             let join = || {
@@ -196,7 +197,7 @@ impl Job<Departures> for StaleJob {
         }
         match last {
             Some(summary) => self.print(trace.session(), summary),
-            // Silence would look as if nothing were stale.
+            // An empty output would look as if nothing were stale.
             None if self.failure.is_none() => {
                 let why = match end {
                     End::Gone => "has ended",

@@ -9,10 +9,10 @@ use memhook_report::{Backtraces, CaughtAccess, Progress, StaleSite, frames_at};
 use memhook_symbols::Symbolizer;
 use std::time::Duration;
 
-/// Length of one look for names, after which signals are checked.
+/// Length of one wait for names, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
-/// Knows names.
+/// Source of names for answers.
 pub struct Naming {
     symbols: Symbolizer,
     /// Source of the names, even after the process has ended.
@@ -43,7 +43,7 @@ impl Caught {
 }
 
 impl Naming {
-    /// For a process.
+    /// Creates a source of names for a process.
     pub fn of(pid: i32, depth: usize) -> Naming {
         let root = TargetRoot::of(pid);
         Naming {
@@ -53,12 +53,12 @@ impl Naming {
         }
     }
 
-    /// Frames of a stack that are collected.
+    /// Returns the maximum number of frames that are collected from a stack.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Returns rows with names. If `waits`, waits for the names for a limited time.
+    /// Returns rows with names. With `waits`, it waits for the names for a limited time.
     pub fn sites(
         &mut self,
         session: &Session,

@@ -1,4 +1,5 @@
-//! `stale --read-only`: nothing is traced or protected; the memory is read twice, and what is the same may be stale.
+//! `stale --read-only`: nothing is traced or protected. The memory is read twice, and unchanged
+//! blocks may be stale.
 
 use super::{Args, job};
 use crate::live::signals;
@@ -15,7 +16,7 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Time between two checks whether the time is over.
+/// Time between two checks of the remaining time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Limitation of this evidence.
 const BOUND: &str = "contents were compared, which shows neither reads nor writes of the same bytes: what is unchanged \
@@ -90,7 +91,8 @@ pub(super) fn run(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a site of which no byte is known to be stale, and at most the unchanged bytes can be.
+/// Returns a site with the unchanged bytes as the upper bound on its stale bytes. The lower bound
+/// is 0.
 fn row(compared: &Compared, blocks: &EarlierBlocks) -> StaleSite {
     let is_in_use = 2 * compared.unchanged_bytes < compared.live_bytes;
     StaleSite {
@@ -137,7 +139,7 @@ impl Look {
         let captured = Progress::during("reading the memory", || capture(pid, request))?;
         let snapshot = &captured.snapshot;
         let meta = &snapshot.meta;
-        // What hides pointers matters only to who follows them.
+        // Notes about hidden pointers matter only for a search that follows pointers.
         let hides = |note: &&String| meta.unsearched.iter().any(|what| note.contains(what));
         let mut notes: Vec<String> = meta
             .notes

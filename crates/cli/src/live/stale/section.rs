@@ -41,7 +41,7 @@ impl StaleSection {
         }
     }
 
-    /// Call this every few milliseconds. Returns a message if it cannot begin.
+    /// Call this every few milliseconds. Returns a message if the watch cannot begin.
     pub fn turn<O: Observer + Send>(&mut self, trace: &Trace<O>) -> Option<String> {
         let now = now_ms(trace);
         if !self.watching.is_on()
@@ -57,8 +57,8 @@ impl StaleSection {
         None
     }
 
-    /// Bytes of each call stack that nobody has touched, as of the last census: the best estimates. `None` if nothing
-    /// is watched.
+    /// Returns the best estimates of the untouched bytes of each call stack, as of the last census;
+    /// `None` if nothing is watched.
     pub fn stale_bytes<O: Observer + Send>(&self, trace: &Trace<O>) -> Option<HashMap<u32, u64>> {
         self.watching.stale_bytes(now_ms(trace))
     }
@@ -79,14 +79,15 @@ impl StaleSection {
         }
     }
 
-    /// The report, joined with what nothing reaches in a copy of the memory that was made after
-    /// [`StaleSection::before_detach`], if there is one. `None` if nothing was watched.
+    /// Returns the report. If there is a copy of the memory that was made after
+    /// [`StaleSection::before_detach`], its unreachable blocks are included. Returns `None` if
+    /// nothing was watched.
     pub fn report<O: Observer + Send>(
         &mut self,
         trace: &Trace<O>,
         memory: Option<&Snapshot>,
     ) -> Option<StaleReport> {
-        // A process that has ended has no pages any more: the last census counts.
+        // A process that has ended has no pages any more, so the last census counts.
         let last = self.last.take();
         let last = last.or_else(|| self.watching.summary(trace.session(), now_ms(trace), true));
         self.watching.end();

@@ -1,5 +1,5 @@
-//! A traced process whose accesses are watched: its live blocks are counted now and then, and at the end they are
-//! joined with what reaches them.
+//! Watches the accesses of a traced process. Its live blocks are counted periodically, and at the
+//! end they are joined with the result of a search for unreachable blocks.
 
 use super::naming::{Caught, Naming};
 use crate::tracing::DEPTH;
@@ -15,9 +15,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Time between two counts of the live blocks; longer if they take long.
+/// Time between two counts of the live blocks. It is longer if counts take long.
 const CENSUS_MS: u32 = 1000;
-/// Counts may take one part in this many of our time.
+/// Inverse of the share of our time that counts may take.
 const CENSUS_SHARE: u32 = 10;
 
 /// Result of a census, before it has names.
@@ -27,12 +27,12 @@ pub struct Summary {
     now_ms: u32,
 }
 
-/// Time since the attach.
+/// Returns the time since the attach.
 pub fn now_ms<O: Observer + Send>(trace: &Trace<O>) -> u32 {
     trace.consumer().elapsed().as_millis() as u32
 }
 
-/// One process.
+/// Watch of one process.
 pub struct Watching {
     pid: i32,
     name: String,
@@ -44,7 +44,7 @@ pub struct Watching {
     naming: Naming,
     notes: Vec<String>,
     next_census_ms: u32,
-    /// Unreachable bytes by site, if they were searched for.
+    /// Unreachable bytes by site, if a search was made.
     unreachable: Option<FxHashMap<Site, u64>>,
 }
 
@@ -65,12 +65,12 @@ impl Watching {
         }
     }
 
-    /// The name of the process.
+    /// Returns the name of the process.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Adds a notice with which reports begin.
+    /// Adds a notice to the beginning of each report.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
     }
@@ -84,7 +84,7 @@ impl Watching {
         Ok(())
     }
 
-    /// Returns true if it has begun and not ended.
+    /// Returns true if the watch has begun and not ended.
     pub fn is_on(&self) -> bool {
         self.watcher.is_some()
     }
@@ -100,7 +100,7 @@ impl Watching {
         watcher.map_or(0, |watcher| watcher.watched_ms(now_ms))
     }
 
-    /// Call this every few milliseconds. Returns whether the live blocks should be counted.
+    /// Call this every few milliseconds. Returns true if the live blocks should be counted.
     pub fn turn(&mut self, now_ms: u32) -> bool {
         let Some(watcher) = &mut self.watcher else {
             return false;
@@ -109,7 +109,7 @@ impl Watching {
         now_ms >= self.next_census_ms
     }
 
-    /// Looks at the pages now, for the last count.
+    /// Reads the pages now, for the last count.
     pub fn look_again(&mut self, now_ms: u32) {
         if let Some(watcher) = &mut self.watcher {
             watcher.look_again(now_ms);
@@ -169,7 +169,8 @@ impl Watching {
         self.unreachable = Some(sums);
     }
 
-    /// Bytes of each call stack that nobody has touched, as of the last census. `None` if nothing is watched.
+    /// Returns the untouched bytes of each call stack, as of the last census; `None` if nothing is
+    /// watched.
     pub fn stale_bytes(&self, now: u32) -> Option<HashMap<u32, u64>> {
         let answers = self.watcher.as_ref()?.answers(now).into_iter();
         let of_stack = answers.filter_map(|answer| match answer.site {
@@ -179,7 +180,7 @@ impl Watching {
         Some(of_stack.collect())
     }
 
-    /// Returns the result of the last census. `None` if nothing is watched.
+    /// Returns the result of the last census; `None` if nothing is watched.
     pub fn summary(&self, session: &Session, now: u32, is_final: bool) -> Option<Summary> {
         let watcher = self.watcher.as_ref()?;
         let answers = watcher.answers(now);
@@ -252,7 +253,7 @@ impl Watching {
         })
     }
 
-    /// The report of a census; the last one waits for names.
+    /// Returns the report of a census. The last one waits for names.
     pub fn report(&mut self, session: &Session, summary: Summary) -> StaleReport {
         let Summary {
             sites,
@@ -269,7 +270,7 @@ impl Watching {
                 row.join_reachability(bytes);
             }
         }
-        // What was found out since the census.
+        // Further notes may have been added since the census.
         for note in &self.notes {
             if !report.notes.contains(note) {
                 report.notes.push(note.clone());

@@ -1,7 +1,8 @@
 //! The key of `top` that opens a source line in the user's editor.
 //!
-//! Nothing here waits on the thread that calls: the process may need that thread at any time. Files are looked at, and
-//! the editor is started and waited for, on threads of their own, while events are counted as ever.
+//! Nothing here blocks the calling thread, because the process may need that thread at any time.
+//! Separate threads check files, start the editor and wait for it, while events are counted as
+//! usual.
 
 use super::editor::Editor;
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
@@ -24,16 +25,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Opens one source line after the other.
 pub struct EditKey {
-    /// If the user has chosen one for this program.
+    /// Editor that the user has chosen for this program, if any.
     chosen: Option<Editor>,
     state: State,
 }
 
 enum State {
     Idle,
-    /// Checking whether the file exists.
+    /// A thread checks whether the file exists.
     Looking(Receiver<Result<Box<Command>, String>>),
-    /// Waiting for the terminal.
+    /// The command waits for the terminal.
     Waiting(Box<Command>, LentKeys),
     /// The editor has the terminal. The channel reports an error, if any.
     Open(Receiver<Option<String>>, LentKeys),
@@ -54,7 +55,7 @@ impl EditKey {
         }
     }
 
-    /// Begins to open a line, or says why that is not possible.
+    /// Begins to open a line. The message says why that is not possible.
     pub fn press(&mut self, place: Result<SourceLine, &'static str>) -> Option<String> {
         if !matches!(self.state, State::Idle) {
             return None;
@@ -69,7 +70,7 @@ impl EditKey {
             );
         };
         let (to, looked) = bounded(1);
-        // A file system may not answer.
+        // The check has a separate thread, because a file system may not answer.
         std::thread::spawn(move || to.send(command(&editor, place)));
         self.state = State::Looking(looked);
         None
@@ -78,7 +79,7 @@ impl EditKey {
     /// Continues opening the line.
     ///
     /// # Errors
-    /// When the terminal cannot be used any more.
+    /// Fails if the terminal cannot be used any more.
     pub fn turn(&mut self, screen: &mut Screen) -> std::io::Result<Told> {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => Ok(Told::Nothing),
@@ -115,7 +116,7 @@ impl EditKey {
         }
     }
 
-    /// At the end: an editor that is still open has the terminal, which is left to it until it ends.
+    /// Ends the work. An editor that is still open keeps the terminal until it ends.
     pub fn finish(&mut self) {
         if let State::Open(ended, _keys) = std::mem::replace(&mut self.state, State::Idle) {
             let _ = ended.recv();
@@ -123,7 +124,7 @@ impl EditKey {
     }
 }
 
-/// The call of the editor for a file that is there.
+/// Returns the command that opens an existing file.
 fn command(editor: &Editor, place: SourceLine) -> Result<Box<Command>, String> {
     let named = Path::new(&place.file);
     let shown = visible(&place.file).into_owned();
@@ -132,7 +133,7 @@ fn command(editor: &Editor, place: SourceLine) -> Result<Box<Command>, String> {
             "The path of {shown} is relative, and not known in full"
         ));
     }
-    // Without links and dots: some editors take paths that look like addresses for such.
+    // The path is resolved first, because some editors take paths that look like URLs for such.
     let found = named.canonicalize();
     let found = found.map_err(|error| format!("Cannot open {shown} here: {error}"))?;
     if !found.is_file() {
@@ -149,15 +150,15 @@ fn command(editor: &Editor, place: SourceLine) -> Result<Box<Command>, String> {
     command.args(arguments);
     become_caller(&mut command)?;
     if !std::io::stdin().is_terminal() {
-        // A recording comes through it.
+        // Standard input may be the pipe of a recording.
         let terminal = File::open("/dev/tty");
         command.stdin(terminal.map_err(|error| format!("Cannot open /dev/tty: {error}"))?);
     }
     Ok(Box::new(command))
 }
 
-/// Like sudoedit(8), runs the editor as the user who called sudo, not as root: it reads a file that a foreign program
-/// has named, and may execute what the file says (modelines).
+/// Like sudoedit(8), runs the editor as the user who called sudo, and not as root. The file is
+/// named by a foreign program, and the editor may execute what the file says (modelines).
 fn become_caller(command: &mut Command) -> Result<(), String> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     let (Some(uid), Some(gid)) = (number("SUDO_UID"), number("SUDO_GID")) else {
@@ -198,7 +199,8 @@ fn run(command: &mut Command) -> Option<String> {
     let pid = Pid::from_raw(child.id() as i32);
     loop {
         match waitpid(pid, Some(WaitPidFlag::WUNTRACED)) {
-            // No shell gets the terminal, and nobody could continue it: we do not stop with it.
+            // The editor is continued and we do not stop with it, because no shell would get the
+            // terminal, and nobody could continue us.
             Ok(WaitStatus::Stopped(..)) => {
                 std::thread::sleep(PAUSE);
                 let _ = kill(Pid::from_raw(0), Signal::SIGCONT);

@@ -1,7 +1,7 @@
-//! Which editor opens a source line, and how it is called.
+//! Selects the editor that opens a source line, and the form of its command.
 //!
-//! The file is named by the debug information of the process, which is foreign: its name is only ever a whole argument,
-//! never a part of what a shell reads.
+//! The file is named by the debug information of the process, which is untrusted. So its name is
+//! always a whole argument, and never part of a text that a shell interprets.
 
 use memhook_report::top::SourceLine;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ const KNOWN: [(&str, &str); 4] = [
     ("idea", "idea"),
 ];
 
-/// Programs that take a line in a way other than `+LINE FILE`.
+/// Programs that take a line in a form other than `+LINE FILE`.
 const FORMS: [(&[&str], Form); 3] = [
     (
         &["code", "code-insiders", "code-oss", "codium", "cursor"],
@@ -84,12 +84,13 @@ impl Editor {
         })
     }
 
-    /// Its name, for messages.
+    /// Returns the editor's name, for messages.
     pub fn name(&self) -> &str {
         self.0.split_whitespace().next().unwrap_or(&self.0)
     }
 
-    /// The program and its arguments for a line of a file, whose path is absolute: so it is never taken for an option.
+    /// Returns the program and its arguments for a line of a file. The path is absolute, so it is
+    /// never mistaken for an option.
     pub fn words(&self, place: &SourceLine) -> Vec<OsString> {
         let line = place.line.filter(|&line| line > 0);
         if self.0.contains("{file}") {
@@ -110,7 +111,7 @@ impl Editor {
             (_, None) => vec![place.file.clone()],
         };
         let command = if self.is_for_a_shell() {
-            // As git does it: the shell reads what the user has written, and gets the rest as its arguments.
+            // As in git, the shell interprets the user's command, and gets the rest as arguments.
             let script = format!("{} \"$@\"", self.0);
             vec!["sh".into(), "-c".into(), script, self.0.clone()]
         } else {
@@ -126,7 +127,8 @@ impl Editor {
         form.map_or(Form::Plus, |(_, form)| *form)
     }
 
-    /// Returns true if there is anything but the name of a program: git's rule (`prepare_shell_cmd` in run-command.c).
+    /// Returns true if the command is more than the name of a program. The rule is git's
+    /// (`prepare_shell_cmd` in run-command.c).
     fn is_for_a_shell(&self) -> bool {
         self.0
             .contains(|c: char| "|&;<>()$`\\\"' \t\n*?[#~=%".contains(c))

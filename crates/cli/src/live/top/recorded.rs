@@ -1,4 +1,4 @@
-//! `top --from`: a recording that is still being written, on the screen.
+//! `top --from`: shows a recording that is still being written.
 
 use super::edit_key::{EditKey, Told};
 use super::editor::Editor;
@@ -21,9 +21,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Points of the activity's timeline, which is not shown.
+/// Number of points of the activity's timeline, which is not shown.
 const POINTS: usize = 1;
-/// Time to wait for keys between two look-ups of names.
+/// Time to wait for keys between two lookups of names.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The part of the recording that has been read, and its contents.
@@ -38,7 +38,7 @@ pub fn run(file: &Path, interval: Duration, editor: Option<Editor>) -> anyhow::R
         );
     }
     let read = reader(file.to_owned(), interval);
-    // Report what cannot be read before taking the screen.
+    // Errors of reading are reported before the screen is taken.
     let (recording, sample) = match read.recv() {
         Ok(first) => first?,
         Err(_) => bail!("{}: the recording is empty", file.display()),
@@ -69,7 +69,7 @@ pub fn run(file: &Path, interval: Duration, editor: Option<Editor>) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the recording on a separate thread whenever it has grown.
+/// Reads the recording in a separate thread whenever it has grown.
 fn reader(file: PathBuf, interval: Duration) -> Receiver<anyhow::Result<Read>> {
     let (to, read) = bounded(1);
     std::thread::spawn(move || {
@@ -90,14 +90,15 @@ struct View {
     board: Board,
     names: Names,
     edit: EditKey,
-    /// Reports written by a key, to name at the end.
+    /// Names of the reports that a key wrote, which are printed at the end.
     reports: Vec<String>,
 }
 
 /// Result of a report that a thread writes.
 type Written = Receiver<anyhow::Result<PathBuf>>;
 
-/// Writes a report of what has been read on a thread of its own: names take their time.
+/// Writes a report of the part that has been read, in a separate thread, because names take their
+/// time.
 fn write(recording: Arc<Recording>) -> Written {
     let (to, written) = bounded(1);
     std::thread::spawn(move || to.send(written_report(&recording)));
@@ -126,7 +127,7 @@ fn written_report(recording: &Recording) -> anyhow::Result<PathBuf> {
 }
 
 impl View {
-    /// Draws and listens until the user leaves; says how far the recording was read.
+    /// Draws and listens until the user leaves. Returns how far the recording was read.
     fn show(&mut self, read: &Receiver<anyhow::Result<Read>>) -> anyhow::Result<&'static str> {
         let mut screen = open()?;
         let mut end = "What was recorded so far";
@@ -174,7 +175,7 @@ impl View {
                         self.board.sample(sample);
                         is_stale = true;
                     }
-                    // The screen stays with what was there at the end.
+                    // The screen keeps the state at the end.
                     Err(_) => {
                         (read, end) = (None, "The recording");
                         self.board.has_ended = true;

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Rows of a report, as many as `attach` shows.
+/// Number of rows of a report, as many as `attach` shows.
 pub const ROWS: usize = 10;
 
 /// Writes reports about one traced process.
@@ -33,7 +33,7 @@ impl ReportKey {
         }
     }
 
-    /// Takes the numbers of this moment.
+    /// Takes the current numbers.
     pub fn press(&mut self, trace: &Trace) {
         let view = View {
             top: ROWS,
@@ -41,14 +41,14 @@ impl ReportKey {
             sort: SortBy::Bytes,
             by: RowsBy::Site,
         };
-        // Each report is the first: nothing says what has changed since another one.
+        // Each report is made as the first one, without changes since another one.
         let mut reporter = Reporter::new(self.pid, view, self.depth);
         reporter.begin(trace.session(), trace.consumer(), true);
         self.reporter = Some(reporter);
         self.is_waiting = true;
     }
 
-    /// Writes the report once its names are known, and then returns the name of the file.
+    /// Writes the report after its names are known, and then returns the name of the file.
     pub fn turn(&mut self, trace: &Trace) -> Option<anyhow::Result<PathBuf>> {
         let reporter = self.reporter.as_mut().filter(|_| self.is_waiting)?;
         let mut report = reporter.poll(trace.session(), Duration::ZERO)?;
@@ -59,7 +59,8 @@ impl ReportKey {
     }
 }
 
-/// Returns the message for the screen and, if the report was written, the message after the terminal has been restored.
+/// Returns the message for the screen and, if the report was written, the message for the time
+/// after the terminal is restored.
 pub fn told(saved: anyhow::Result<PathBuf>) -> (String, Option<String>) {
     match saved {
         Ok(path) => {
@@ -74,7 +75,7 @@ pub fn told(saved: anyhow::Result<PathBuf>) -> (String, Option<String>) {
     }
 }
 
-/// Writes a report to a new file in the current directory, for its owner alone.
+/// Writes a report to a new file in the current directory, readable only by its owner.
 pub fn save(report: &ReportModel, name: &str, pid: i32) -> anyhow::Result<PathBuf> {
     let text = document(report, false, Style::default())?;
     let directory = std::env::current_dir()?;
@@ -101,7 +102,7 @@ pub fn save(report: &ReportModel, name: &str, pid: i32) -> anyhow::Result<PathBu
     }
 }
 
-/// `heap-redis-server-1234-1.txt`. The name of the process is foreign.
+/// Returns a name such as `heap-redis-server-1234-1.txt`. The name of the process is untrusted.
 fn file_name(name: &str, pid: i32, number: u32) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name: String = name.chars().take(32).map(plain).collect();

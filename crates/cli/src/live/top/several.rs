@@ -1,8 +1,9 @@
-//! `top --follow-fork`: a process and those that it makes, one of them at a time on the screen.
+//! `top --follow-fork`: a process and its children, with one of them at a time on the screen.
 //!
-//! Each process has a thread that traces it, counts, and fills its board. Another thread has the terminal, which
-//! may stop taking what is written to it (Ctrl-S): a dlopen(3) of a traced process waits for the thread that traces
-//! it, so that thread never waits for the terminal. Where the board is being drawn, it comes back later.
+//! Each process has a thread that traces it, counts, and fills its board. Another thread has the
+//! terminal, which may stop accepting output (Ctrl-S). A dlopen(3) of a traced process waits for
+//! the thread that traces it, so that thread never waits for the terminal. If the board is being
+//! drawn, the tracing thread tries again later.
 
 use super::edit_key::{EditKey, Told};
 use super::editor::Editor;
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering::Re
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Longest time between two checks by the terminal's thread.
+/// Maximum time between two checks by the terminal's thread.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Runs the command.
@@ -98,17 +99,17 @@ struct View {
     wants_report: AtomicBool,
 }
 
-/// State shared by the threads of the processes and that of the terminal.
+/// State shared by the threads of the processes and the thread of the terminal.
 #[derive(Default)]
 struct Desk {
     /// Traced processes, by their ids.
     views: Mutex<BTreeMap<i32, Arc<View>>>,
-    /// The process to show; the next one if it is no longer traced.
+    /// Id of the process to show. If it is no longer traced, the next one is shown.
     shown: AtomicI32,
     is_over: AtomicBool,
     /// Messages for the time after the terminal is restored.
     notices: Mutex<Vec<String>>,
-    /// Reports written by a key, to name at the end.
+    /// Names of the reports that a key wrote, which are printed at the end.
     reports: Mutex<Vec<String>>,
     /// The highest exit code of a trace that has ended.
     code: AtomicU8,
@@ -128,7 +129,8 @@ impl Desk {
         self.shown.load(Relaxed) == pid
     }
 
-    /// Returns the process to show, and its place among all. `by` is its distance from the one shown before.
+    /// Returns the process to show, and its place among all. `by` is its distance from the one
+    /// shown before.
     fn choose(&self, by: i32) -> Option<(Arc<View>, Among)> {
         let views = lock(&self.views);
         let shown = self.shown.load(Relaxed);
@@ -158,7 +160,7 @@ impl Desk {
         let mut drawn = Among::default();
         let mut by = 0;
         while !self.is_over() {
-            // What keeps the head from being traced is said on a terminal as it was.
+            // A failure to trace the first process is printed on a restored terminal.
             let Some((view, among)) = self.choose(std::mem::take(&mut by)) else {
                 std::thread::sleep(TURN);
                 continue;
@@ -213,7 +215,7 @@ impl Assigner for Processes<'_> {
     fn work(&mut self, pid: i32, program: u32) -> Result<Work, Error> {
         let job = Box::new(Watch {
             pid,
-            // A program that was executed began later than its process.
+            // An executed program started later than its process.
             is_child: pid != self.head && program == 1,
             interval: self.args.interval,
             names: Names::new(
@@ -256,7 +258,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Brings the board up to date, unless it is being drawn.
+    /// Updates the board, unless it is being drawn.
     fn fill(&mut self, trace: &Trace) {
         let Some(view) = &self.view else { return };
         let Ok(mut board) = view.board.try_lock() else {
@@ -272,7 +274,7 @@ impl Watch {
             view.live_bytes.store(board.live_bytes(), Relaxed);
             is_stale = true;
         }
-        // Only what is on the screen needs names.
+        // Only the process on the screen needs names.
         if self.desk.shows(self.pid) {
             is_stale |= self.names.ask(&stacks, || session.module_files(), &board);
         }

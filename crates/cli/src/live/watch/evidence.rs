@@ -1,4 +1,5 @@
-//! The directory of reports: each is on the disk, whole, before its name appears; the last ones are kept.
+//! The directory of reports. Each report is completely on the disk before its name appears, and
+//! only the last ones are kept.
 
 use anyhow::Context;
 use crossbeam_channel::{Sender, unbounded};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
-/// Reports on their way to the disk. A separate thread writes them, because the disk may be slow.
+/// Queue of reports to the disk. A separate thread writes them, because the disk may be slow.
 pub struct Evidence {
     directory: PathBuf,
     count: u32,
@@ -26,18 +27,18 @@ pub struct Place(u32);
 /// One report.
 struct Written {
     pid: i32,
-    /// Without the end of a name.
+    /// Name of the file without its suffix.
     name: String,
     reason: &'static str,
     text: String,
     json: String,
-    /// True if it was written before, with fewer names.
+    /// True if the report was written before, with fewer names.
     is_again: bool,
 }
 
 impl Evidence {
-    /// Creates the directory if it is missing. `keep` is the number of reports to keep in addition to the last; `exec`
-    /// is run after each.
+    /// Creates the directory if it is missing. `keep` is the number of reports to keep in addition
+    /// to the last. `exec` is run after each report.
     pub fn new(directory: &Path, keep: usize, exec: Option<String>) -> anyhow::Result<Evidence> {
         let context = || directory.display().to_string();
         std::fs::create_dir_all(directory).with_context(context)?;
@@ -79,7 +80,7 @@ impl Evidence {
         })
     }
 
-    /// Where the reports go.
+    /// Returns the directory of the reports.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -112,8 +113,8 @@ impl Evidence {
         }
     }
 
-    /// Waits until all reports are written and the commands after them have ended. Returns true if every report was
-    /// written.
+    /// Waits until all reports are written and the commands after them have ended. Returns true if
+    /// every report was written.
     pub fn finish(&mut self) -> bool {
         self.to = None;
         let writer = self.writer.take();
@@ -142,7 +143,7 @@ impl Shelf {
             let path = path(&report.name, end);
             write_whole(&path, contents.as_bytes()).with_context(|| path.display().to_string())?;
         }
-        // The names, too.
+        // Directory entries are synchronized, too.
         File::open(&directory)?.sync_all()?;
         if report.is_again {
             return Ok(());
@@ -174,7 +175,7 @@ impl Shelf {
     }
 }
 
-/// A file appears under its name when it is whole and on the disk.
+/// Writes a file that appears under its name only when it is completely on the disk.
 fn write_whole(path: &Path, contents: &[u8]) -> anyhow::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");

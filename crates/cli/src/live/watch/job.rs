@@ -1,4 +1,5 @@
-//! The watch of one process: reports when memory is scarce, and when it has ended.
+//! The watch of one process, which writes reports when memory is scarce and when the process has
+//! ended.
 
 use super::evidence::Place;
 use super::watched::Watched;
@@ -19,23 +20,23 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two look-ups of names in advance, so that they are there when a report is due.
+/// Time between two lookups of names in advance, so that names are known when a report is due.
 const NAMES_PERIOD: Duration = Duration::from_secs(2);
-/// Seconds between two moments of the history in the reports, and how many of them are kept: ten minutes.
+/// Seconds between two moments of the history in the reports. Ten minutes are kept.
 const HISTORY_PAUSE: f64 = 5.0;
 const HISTORY_MOMENTS: usize = 120;
-/// Longest wait of an urgent report for names that are not there yet.
+/// Maximum wait of an urgent report for unknown names.
 const URGENT_WAIT: Duration = Duration::from_millis(20);
-/// Maximum number of reports that wait for names; older ones keep the names that they have.
+/// Maximum number of reports that wait for names. Older ones keep the names that they have.
 const MOST_UNNAMED: usize = 16;
-/// Length of one look for names at the end, after which signals are checked.
+/// Length of one wait for names at the end, after which signals are checked.
 const NAMES_PAUSE: Duration = Duration::from_millis(50);
 
 /// A report that was written before its names were known.
 struct Unnamed {
     place: Place,
     report: WatchReport,
-    /// `None` for the one whose names are being looked up.
+    /// Suspended rest of the report; `None` for the report whose names are being looked up.
     rest: Option<SetAside>,
 }
 
@@ -44,21 +45,22 @@ pub(super) struct Watch {
     pid: i32,
     watched: Arc<Watched>,
     alarm: Arc<Alarms>,
-    /// Number of alarms that it has answered.
+    /// Number of alarms that the watch has answered.
     answered: u64,
     own: Alarms,
     own_answered: u64,
     kills_before: Option<u64>,
-    /// Counters of the group at the last look; the group may disappear with the process.
+    /// Counters of the group at the last reading, because the group may disappear with the process.
     kills: Option<u64>,
     reporter: Reporter,
     top: usize,
     next_names: Duration,
-    /// The last minutes.
+    /// History of the last minutes.
     history: VecDeque<WatchMoment>,
-    /// Reports written before their names were known, latest first; the names of the first are being looked up.
+    /// Reports written before their names were known, latest first. The names of the first are
+    /// being looked up.
     unnamed: VecDeque<Unnamed>,
-    /// Its wait status, if it could be read.
+    /// Wait status of the process, if it could be read.
     died: Option<i32>,
 }
 
@@ -88,7 +90,7 @@ impl Watch {
     /// Returns the alarm if a report is due.
     fn alarmed(&mut self) -> Option<Alarm> {
         let of_group = self.alarm.check(&mut self.answered);
-        // Of many processes in a group, the smaller ones are not what fills it.
+        // In a group of many processes, the smaller ones are not the cause.
         let of_group = of_group.filter(|_| self.watched.crowd().is_large(self.pid));
         of_group.or_else(|| self.own.check(&mut self.own_answered))
     }
@@ -113,7 +115,7 @@ impl Watch {
         self.died = ended_with(self.pid).or(self.died);
     }
 
-    /// Writes a report at once with the known names, and again when the others are known.
+    /// Writes a report immediately with the known names, and again when the others are known.
     fn urgent(&mut self, trace: &Trace, alarm: Alarm) {
         let (session, consumer) = (trace.session(), trace.consumer());
         if let Some(before) = self.unnamed.front_mut() {
@@ -150,7 +152,7 @@ impl Watch {
         self.take_up_unnamed();
     }
 
-    /// Writes a report again whose names have come.
+    /// Writes a report again after its names have arrived.
     fn replace_unnamed(&mut self, with_names: &ReportModel) {
         if let Some(Unnamed { place, report, .. }) = self.unnamed.pop_front() {
             let report = report.with_report(with_names.clone());
@@ -159,7 +161,7 @@ impl Watch {
         }
     }
 
-    /// Continues with the report before.
+    /// Resumes the previous report.
     fn take_up_unnamed(&mut self) {
         let next = self.unnamed.front_mut();
         if let Some(rest) = next.and_then(|next| next.rest.take()) {
@@ -192,7 +194,7 @@ impl Watch {
         }
     }
 
-    /// The last report, with the names that are there when nobody waits any longer.
+    /// Returns the last report with all names that arrive during the wait for them.
     fn last_report(&mut self, trace: &Trace) -> Option<ReportModel> {
         let (session, consumer) = (trace.session(), trace.consumer());
         let wait = self.watched.name_wait();
@@ -231,13 +233,14 @@ impl Job for Watch {
         }
         self.kills = self.alarm.kills().or(self.kills);
         let now = trace.consumer().elapsed();
-        // What has been begun is to get its names first.
+        // Earlier reports get their names first.
         if now >= self.next_names && self.unnamed.is_empty() {
             self.next_names = now + NAMES_PERIOD;
             self.reporter
                 .begin(trace.session(), trace.consumer(), false);
         }
-        // Its names are wanted, for a report that is urgent, and now and then what lives.
+        // The report gives names to urgent reports that wait for them, and its live memory goes
+        // into the history.
         if let Some(report) = self.reporter.poll(trace.session(), Duration::ZERO) {
             self.replace_unnamed(&report);
             let last = self.history.back().map_or(0.0, |last| last.time_s);

@@ -1,4 +1,4 @@
-//! `watch --read-only`: nothing is traced; when memory is scarce, it is looked at.
+//! `watch --read-only`: nothing is traced. The memory is read only when it is scarce.
 
 use super::Args;
 use super::watched::Watched;
@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the memory in use.
+/// Time between two readings of the memory in use.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Time between two moments of the history, and number of moments kept: ten minutes.
+/// Time between two moments of the history. Ten minutes are kept.
 const HISTORY_PAUSE: Duration = Duration::from_secs(5);
 const HISTORY_MOMENTS: usize = 120;
 /// The first note of each report.

@@ -1,4 +1,4 @@
-//! `watch --cgroup`: all processes of a control group, those that are there and those to come.
+//! `watch --cgroup`: all current and future processes of a control group.
 
 use super::Args;
 use super::job::Watch;
@@ -11,10 +11,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time without any process in the group after which the watch ends. A restarting service has none for a moment.
+/// Time without any process in the group after which the watch ends. A restarting service has none
+/// for a moment.
 const DESERTED: Duration = Duration::from_secs(2);
 
-/// Watches the processes until the group is empty, or somebody asks for the end.
+/// Watches the processes until the group is empty, or the user requests the end.
 pub(super) fn run(args: &Args, selector: Selector) -> anyhow::Result<ExitCode> {
     let found = selector.look();
     if found.is_empty() {

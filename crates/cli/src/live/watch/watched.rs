@@ -1,5 +1,5 @@
-//! State that the watches of all processes share: where reports go, when memory is scarce, which processes the kernel
-//! has killed.
+//! State shared by the watches of all processes: the directory of reports, the criteria for scarce
+//! memory, and the processes that the kernel has killed.
 
 use super::Args;
 use super::evidence::Evidence;
@@ -28,8 +28,8 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Watched {
-    /// Creates the directory of the reports. `several` is the number of processes in a group; 0 if a single process is
-    /// watched.
+    /// Creates the directory of the reports. `several` is the number of processes in a group, or 0
+    /// if a single process is watched.
     pub(super) fn new(args: &Args, several: usize) -> anyhow::Result<Arc<Watched>> {
         let (of_process, others) = args.conditions()?;
         let evidence = Evidence::new(&args.output, args.keep, args.exec.clone())?;
@@ -62,7 +62,8 @@ impl Watched {
         &self.directory
     }
 
-    /// Returns the watched processes, and those of this one's group, that the kernel has killed.
+    /// Returns the processes that the kernel has killed: watched ones, and those of this process's
+    /// group.
     pub(super) fn killed(&self, pid: i32, group: Option<&Path>) -> Vec<KilledProcess> {
         let process = |kill: OomKill| KilledProcess {
             pid: kill.pid,
