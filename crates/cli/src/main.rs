@@ -17,6 +17,7 @@ mod output;
 mod remedies;
 mod report;
 mod scores;
+mod short_help;
 mod symbolize;
 mod symbols_pack;
 mod target;
@@ -62,7 +63,13 @@ struct Cli {
     ///
     /// Appends a line of JSON for each stop with its time, and for each call, mapping, exchanged slot and released
     /// block. Only its owner can read the file; it is written while no thread is held.
-    #[arg(long, value_name = "FILE", global = true, display_order = 1001)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        display_order = 1001,
+        hide_short_help = true
+    )]
     audit: Option<PathBuf>,
 }
 
@@ -113,7 +120,7 @@ enum Command {
     /// Find leaked memory in a running process, without tracing it
     #[command(after_long_help = include_str!("help/scan.txt"))]
     Scan(scan::Args),
-    /// Find memory that a running process still holds and no longer touches
+    /// Find memory that a running process holds but no longer touches
     #[command(after_long_help = include_str!("help/stale.txt"))]
     Stale(stale::Args),
     /// Show where the resident memory of a running process is
@@ -125,7 +132,7 @@ enum Command {
     /// Trace a process, and keep the evidence if it runs out of memory
     #[command(after_long_help = include_str!("help/watch.txt"))]
     Watch(Box<watch::Args>),
-    /// Let other profilers listen to the allocations of a running process
+    /// Let other profilers listen to a process's allocations
     ///
     /// The process gets the probes otel_memory:alloc and otel_memory:free. alloc has the block's address, its size, and
     /// weighted_bytes: the size divided by the probability with which such a block is reported. free has the address,
@@ -136,7 +143,7 @@ enum Command {
     /// Name a moment of a running trace
     #[command(after_long_help = include_str!("help/mark.txt"))]
     Mark(mark::Args),
-    /// Trace many processes all the time, by rules, for the stores that you run
+    /// Trace many processes all the time, as rules choose them
     #[command(after_long_help = include_str!("help/agent.txt"))]
     Agent(agent::Args),
     /// Check whether a process can be traced, and say what to do if not
@@ -229,7 +236,7 @@ fn options() -> clap::Command {
     };
     let of = move |command: clap::Command| command.mut_args(shown);
     let command = Cli::command().mut_subcommands(move |command| of(command).mut_subcommands(of));
-    command_groups::grouped(command)
+    command_groups::grouped(short_help::shortened(command))
 }
 
 /// Puts the most likely meaning of a mistyped command first. clap puts it last.

@@ -117,10 +117,12 @@ impl WindowArgs {
     /// Returns the window in nanoseconds. Refuses a moment that the recording does not have.
     pub fn window(&self, recording: &Recording) -> anyhow::Result<Window> {
         let end = Duration::from_nanos(recording.span_ns().1);
+        if let Some(Moment::After(to)) = self.to.as_ref()
+            && *to > end
+        {
+            bail!("--to {to:?}: the recording ends {end:.1?} after the attach");
+        }
         let ns = |option: &str, moment: &Moment, from_ns: u64| match moment {
-            Moment::After(time) if *time > end => {
-                bail!("{option} {time:?}: the recording ends {end:.1?} after the attach")
-            }
             Moment::After(time) => Ok(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
             Moment::Mark(name) => mark(recording, option, name, from_ns),
         };
@@ -154,9 +156,11 @@ fn mark(recording: &Recording, option: &str, name: &str, from_ns: u64) -> anyhow
         .map(|m| format!("{:?}", m.name))
         .collect();
     match known.as_slice() {
-        [] => bail!("{option} {name:?}: the recording has no marks (memhook-rs mark sets them)"),
+        [] => bail!(
+            "{option} {name:?} is not a time since the attach, such as 30s, and the recording has no marks"
+        ),
         _ => bail!(
-            "{option} {name:?}: the recording has no such mark; it has {}",
+            "{option} {name:?} is neither a time since the attach, such as 30s, nor one of the recording's marks: {}",
             known.join(", ")
         ),
     }

@@ -312,13 +312,11 @@ fn a_started_program_is_held_to_its_score() {
         "--fail-on",
         "leaked-blocks > 1000000",
     ];
-    for (least, code, words) in [(".0001", 0, "PASSED"), (".9", 1, "(limit 0.9)")] {
-        let arguments = [
-            &["gate", "--min-lifetime-score", least],
-            &leaks[..],
-            &[program],
-        ]
-        .concat();
+    for (limit, code, words) in [
+        ("lifetime-score < .0001", 0, "PASSED"),
+        ("lifetime-score < .9", 1, "(limit 0.9)"),
+    ] {
+        let arguments = [&["gate", "--fail-on", limit], &leaks[..], &[program]].concat();
         let (is, out, err) = run(&arguments);
         assert_eq!(is, code, "{out}{err}");
         assert!(

@@ -103,8 +103,8 @@ fn usage_is_exact_with_each_compiler() {
             assert!(text.contains("modules that do not report"), "{text}");
         }
         // The geometric mean is 0: no limit above it is kept.
-        for (least, expected) in [("0.01", 1), ("0", 0)] {
-            let (code, out, err) = run(&["gate", "--min-usage-score", least, &file]);
+        for (limit, expected) in [("usage-score < 0.01", 1), ("usage-score < 0", 0)] {
+            let (code, out, err) = run(&["gate", "--fail-on", limit, &file]);
             assert_eq!(code, expected, "{out}{err}");
         }
     }

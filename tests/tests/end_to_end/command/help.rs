@@ -84,6 +84,16 @@ fn help_fits_the_terminal() {
     }
 }
 
+/// A terminal of 80 columns has 40 lines at least.
+#[test]
+fn the_short_help_fits_one_screen() {
+    // The page of the program itself lists all commands.
+    for words in COMMANDS.into_iter().filter(|words| !words.is_empty()) {
+        let lines = help(words, "-h", 80).lines().count();
+        assert!(lines <= 40, "{words:?}: {lines} lines");
+    }
+}
+
 #[test]
 fn the_short_help_has_one_line_for_each_option() {
     for words in COMMANDS {

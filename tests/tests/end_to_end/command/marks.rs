@@ -113,7 +113,7 @@ fn a_report_between_two_marks() {
     for (options, words) in [
         (
             &["--from", "phase 9"][..],
-            "it has \"phase 2\", \"phase 3\"",
+            "recording's marks: \"phase 2\", \"phase 3\"",
         ),
         (
             &["--from", "phase 3", "--to", "phase 2"],
