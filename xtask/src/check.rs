@@ -1,25 +1,25 @@
-//! What must be true of a target between two cycles.
+//! Conditions that a target must meet between two cycles.
 
 use memhook_tests::Target;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What an attach must not change, but for what the first one leaves mapped.
+/// State that an attach must not change, except for the mappings that the first attach leaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Footprint {
-    /// Mappings of ours, but for the guide beside each region, which has a name only where others can see it.
+    /// Number of our mappings, not counting the guide next to each region, which has a name only if others can see it.
     pub mappings: usize,
     /// Locked memory, in KiB.
     pub locked_kib: i64,
     /// Open files.
     pub files: Vec<PathBuf>,
-    /// Blocked signals of the main thread, without those that the program has a handler for: such a
-    /// signal is blocked as long as its handler runs (sigaction(2)).
+    /// Blocked signals of the main thread, without the signals that the program has a handler for: such a signal is
+    /// blocked while its handler runs (sigaction(2)).
     pub blocked: u64,
 }
 
 impl Footprint {
-    /// As it is now.
+    /// Reads the present state.
     pub fn of(target: &Target) -> Footprint {
         let files = std::fs::read_dir(format!("{}/fd", target.folder()));
         let files = files.into_iter().flatten().flatten();
@@ -33,7 +33,7 @@ impl Footprint {
         }
     }
 
-    /// As it is when nothing of it changes for a while: a fork blocks all signals for a moment.
+    /// Reads the state when it has not changed for a while: a fork blocks all signals for a moment.
     pub fn settled(target: &Target) -> Footprint {
         let start = Instant::now();
         let mut seen = Footprint::of(target);
@@ -48,7 +48,7 @@ impl Footprint {
     }
 }
 
-/// Its resident memory.
+/// Returns the target's resident memory.
 pub fn resident_kib(target: &Target) -> i64 {
     kib(target, "VmRSS")
 }
@@ -58,13 +58,13 @@ fn kib(target: &Target, name: &str) -> i64 {
     text.trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
-/// A set of signals in the target's status (proc_pid_status(5)).
+/// Returns a set of signals in the target's status (proc_pid_status(5)).
 fn signals(target: &Target, name: &str) -> u64 {
     u64::from_str_radix(&target.status(name), 16).unwrap_or(0)
 }
 
-/// Whether the target is there, untraced, and runs, sleeps or stands stopped as it should. After a
-/// kill or a stop of its attacher it has some seconds to come back by itself.
+/// Checks that the target is there, untraced, and runs, sleeps or is stopped as it should. After a kill or a stop of
+/// its attacher it has some seconds to recover by itself.
 pub fn healthy(target: &Target, stopped: bool) -> Result<(), String> {
     let start = Instant::now();
     loop {

@@ -4,17 +4,17 @@ use memhook_tests::DebianPackages;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Those that stay.
+/// Releases that stay available.
 const RELEASES: [&str; 2] = ["bullseye", "trixie"];
-/// Those that move on, to the newest C libraries. A mirror need not have them.
+/// Releases that change, with the newest C libraries. A mirror may lack them.
 const MOVING: [&str; 2] = ["sid", "experimental"];
-/// With the start files and the linker script, for linking against an older C library.
+/// Packages, including the start files and the linker script for linking against an older C library.
 const PACKAGES: [&str; 4] = ["libc6", "libc6-dev", "libstdc++6", "libgcc-s1"];
 
-/// Allocators of releases that are newer than this system's. Names differ between releases, and one may have none.
+/// Allocators of releases that are newer than this system's. Names differ between releases, and a release may lack one.
 const ALLOCATORS: [&str; 3] = ["libjemalloc2", "libtcmalloc-minimal4t64", "libmimalloc3"];
 
-/// An interpreter that the releases which stay do not have. Those that move on have it for a time.
+/// An interpreter that the permanent releases lack. The changing ones have it for a time.
 const PYTHON: [&str; 5] = [
     "python3.14-minimal",
     "libpython3.14-minimal",
@@ -23,8 +23,8 @@ const PYTHON: [&str; 5] = [
     "zlib1g",
 ];
 
-/// Fetches and unpacks the packages into `target/debian-roots/RELEASE`, with apt's state kept there
-/// too: nothing of this system is changed.
+/// Fetches the packages and unpacks them into `target/debian-roots/RELEASE`. apt's state is there too, so nothing of
+/// this system changes.
 pub fn run() -> ExitCode {
     for release in RELEASES {
         if let Err(why) = fetch(release) {
@@ -67,7 +67,7 @@ fn fetch(release: &str) -> Result<(), String> {
     if work.exists() {
         std::fs::remove_dir_all(&work).map_err(fail)?;
     }
-    // Experimental has only what differs from sid.
+    // Experimental has only the packages that differ from sid.
     let suites = if release == "experimental" {
         vec!["sid", release]
     } else {
@@ -80,7 +80,7 @@ fn fetch(release: &str) -> Result<(), String> {
             println!("{release}: without {package}: {why}");
         }
     }
-    // The link to the loader names a place of the running system.
+    // The link to the loader points to a path of the running system.
     let link = work.join("lib64/ld-linux-x86-64.so.2");
     if let Ok(to) = std::fs::read_link(&link) {
         std::fs::remove_file(&link).map_err(fail)?;

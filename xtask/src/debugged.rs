@@ -1,4 +1,4 @@
-//! A debugger that is attached to a target of a storm, as somebody would who wonders about it.
+//! A debugger that is attached to a target of a storm, as a user might do.
 
 use crate::{
     looks::{end_of, waits_of},
@@ -10,7 +10,7 @@ use std::{
     process::{Command, ExitStatus, Stdio},
 };
 
-/// Has gdb show a backtrace of the process and let it go.
+/// Makes gdb show a backtrace of the process and detach.
 pub fn is_shown_by_gdb(pid: u32) -> Result<(), Failure> {
     let (status, text) = match run(pid) {
         Ok(ended) => ended,
@@ -20,25 +20,25 @@ pub fn is_shown_by_gdb(pid: u32) -> Result<(), Failure> {
         Ok(status) if status.success() && text.contains("#0 ") && text.contains("detached") => {
             Ok(())
         }
-        // What gdb's commands fail with is not in its status.
+        // gdb's status does not show failures of its commands.
         Ok(status) => {
             let waits = waits_of(pid);
             failed(Class::Debugger, format!("gdb: {status}: {text}{waits}"))
         }
         Err(what) => {
             let waits = waits_of(pid);
-            // PTRACE_ATTACH sends a SIGSTOP to each thread. Those that gdb had not waited for when it was killed stop the
-            // process (ptrace(2)), which would then be taken for one that we have left so.
-            // SAFETY: kill takes plain integers; the target has not been waited for.
+            // PTRACE_ATTACH sends a SIGSTOP to each thread. If gdb was killed before it had waited for all of them, the
+            // rest stop the process (ptrace(2)), which would look as if we had left it stopped. SAFETY: kill takes
+            // plain integers; the target has not been waited for.
             unsafe { libc::kill(pid as i32, libc::SIGCONT) };
             failed(Class::Debugger, format!("gdb: {what}{text}{waits}"))
         }
     }
 }
 
-/// How gdb ended, or what it hung in, and what it said.
+/// Runs gdb. Returns how it ended, or where it hung, and its output.
 fn run(pid: u32) -> io::Result<(Result<ExitStatus, String>, String)> {
-    // It says a line for each thread, which may be more than a pipe holds.
+    // It writes a line for each thread, which may be more than a pipe holds.
     let path = std::env::temp_dir().join(format!("storm-{}-gdb", std::process::id()));
     let mut said = File::options()
         .read(true)
@@ -50,7 +50,7 @@ fn run(pid: u32) -> io::Result<(Result<ExitStatus, String>, String)> {
         .args(["-nx", "-batch", "-p"])
         .arg(pid.to_string())
         .args(["-ex", "bt", "-ex", "detach"])
-        // It would ask the network.
+        // Otherwise it would ask the network.
         .env_remove("DEBUGINFOD_URLS")
         .stdin(Stdio::null())
         .stdout(said.try_clone()?)

@@ -1,23 +1,23 @@
-//! What happens to an attacher on its way.
+//! Disturbances of an attacher.
 
 use std::process::Child;
 use std::time::Duration;
 
-/// It comes at most this long after the start, injection included.
+/// Latest time of a disturbance after the start, which includes the injection.
 const LATEST_US: u64 = 120_000;
-/// A stopped attacher stays so for at most this long: longer than its watchdog waits.
+/// Longest time that an attacher stays stopped: longer than its watchdog waits.
 const LONGEST_STOP_US: u64 = 800_000;
 
 /// xorshift64
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below this one.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -25,18 +25,18 @@ impl Random {
         self.0 % limit
     }
 
-    /// Whether one case in so many has come; 0: none ever does.
+    /// Returns true in one of `count` cases; 0: never.
     pub fn one_in(&mut self, count: u64) -> bool {
         count > 0 && self.below(count) == 0
     }
 
-    /// A moment of an attach.
+    /// Returns a moment during an attach.
     pub fn moment(&mut self) -> Duration {
         Duration::from_micros(self.below(LATEST_US))
     }
 }
 
-/// What is done, and when.
+/// Kind and time of a disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disturbance {
     /// Nothing
@@ -48,7 +48,7 @@ pub enum Disturbance {
 }
 
 impl Disturbance {
-    /// One kill and one stop in so many.
+    /// Chooses a disturbance: one kill in `kill` cycles, and one stop in `stop`.
     pub fn choose(kill: u64, stop: u64, random: &mut Random) -> Disturbance {
         let at = random.moment();
         if random.one_in(kill) {
@@ -61,12 +61,12 @@ impl Disturbance {
         }
     }
 
-    /// Whether the attacher ends without a word.
+    /// Returns true if the attacher ends without a message.
     pub fn kills(self) -> bool {
         matches!(self, Disturbance::Kill(_) | Disturbance::Stop(_, _, true))
     }
 
-    /// Does it; `between` is called while the attacher stands stopped.
+    /// Disturbs the attacher; `between` is called while it is stopped.
     pub fn apply(
         self,
         attacher: &mut Child,

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Coverage as libFuzzer reads it (clang's manual, SanitizerCoverage): the passes that `cargo fuzz` asks for,
-/// which a stable compiler has too. As RUSTFLAGS they replace those of `.cargo/config.toml`.
+/// Flags for coverage as libFuzzer reads it (clang's manual, SanitizerCoverage): the passes that `cargo fuzz` requests,
+/// which a stable compiler also has. As RUSTFLAGS they replace those of `.cargo/config.toml`.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -20,18 +20,18 @@ const FLAGS: [&str; 8] = [
 /// Options of `fuzz`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The surface to give bytes to, a directory of fuzz/corpus; without it all of them, one after the other
+    /// The surface to fuzz, a directory of fuzz/corpus; all of them in turn by default
     surface: Option<String>,
     /// How long to run each surface
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The most executions of each surface
+    /// The largest number of executions of each surface
     #[arg(long, default_value_t = u64::MAX)]
     runs: u64,
-    /// Run this input only
+    /// Run only this input
     #[arg(long, value_name = "FILE", requires = "surface")]
     input: Option<PathBuf>,
-    /// Replace the kept inputs that have no name by small ones that together reach as much of the code
+    /// Replace the kept inputs without a name by small ones that together reach as much of the code
     #[arg(long, conflicts_with = "input")]
     keep: bool,
     /// Arguments for libFuzzer
@@ -39,9 +39,9 @@ pub struct Args {
     more: Vec<String>,
 }
 
-/// Larger inputs are not kept.
+/// Size limit of kept inputs.
 const MOST_KEPT_BYTES: u64 = 4096;
-/// At most so many inputs without a name are kept of a surface.
+/// Limit of the kept inputs without a name per surface.
 const MOST_KEPT: usize = 48;
 
 pub fn run(args: &Args) -> ExitCode {
@@ -95,17 +95,17 @@ fn build(fuzz_dir: &Path) -> std::io::Result<PathBuf> {
     Ok(fuzz_dir.join("target/x86_64-unknown-linux-gnu/release/memhook-fuzz"))
 }
 
-/// Runs or reduces one surface; returns whether nothing was found.
+/// Runs or reduces one surface; returns true if nothing was found.
 fn one(args: &Args, fuzz_dir: &Path, program: &Path, name: &str) -> std::io::Result<bool> {
     let kept = fuzz_dir.join("corpus").join(name);
-    // New inputs go here; the kept ones only change by --keep.
+    // New inputs go here; only --keep changes the kept ones.
     let found = fuzz_dir.join("target/found").join(name);
     std::fs::create_dir_all(&found)?;
     let mut command = Command::new(program);
     command
         .env("MEMHOOK_SURFACE", name)
         .current_dir(fuzz_dir.join("target"));
-    // Memory that is asked for and never touched does no harm, so it is resident memory that is limited.
+    // Allocated memory that is never touched does no harm, so resident memory is limited instead.
     command.args([
         "-malloc_limit_mb=65536",
         "-rss_limit_mb=2048",
@@ -131,8 +131,8 @@ fn one(args: &Args, fuzz_dir: &Path, program: &Path, name: &str) -> std::io::Res
     Ok(command.status()?.success())
 }
 
-/// Replaces the kept inputs by small ones that together reach all that was reached. Inputs that somebody has given a
-/// name stay: they show a finding, or are what the search began with.
+/// Replaces the kept inputs by small ones that together reach the same code. Named inputs stay: they show a finding, or
+/// are starting points of the search.
 fn keep(mut command: Command, kept: &Path, found: &Path) -> std::io::Result<bool> {
     let best = found.with_extension("best");
     let _ = std::fs::remove_dir_all(&best);
@@ -168,7 +168,7 @@ fn keep(mut command: Command, kept: &Path, found: &Path) -> std::io::Result<bool
     for path in unnamed {
         std::fs::remove_file(path)?;
     }
-    // Some of every length.
+    // This takes some inputs of every length.
     let step = small.len().div_ceil(MOST_KEPT).max(1);
     let chosen: Vec<_> = small.iter().rev().step_by(step).collect();
     for (_, name, input) in &chosen {
@@ -178,7 +178,7 @@ fn keep(mut command: Command, kept: &Path, found: &Path) -> std::io::Result<bool
     Ok(true)
 }
 
-/// Digits of an input's SHA-1, by which libFuzzer calls it, in the name of one that nobody has given another.
+/// Length of an input's name without a given one: digits of its SHA-1, which libFuzzer uses as a name.
 const NAME_DIGITS: usize = 12;
 
 fn is_unnamed(path: &Path) -> bool {

@@ -1,29 +1,29 @@
-//! The kinds of targets of a storm, and what may be done with each.
+//! Kinds of targets of a storm, and the operations that are possible with each.
 
 use clap::ValueEnum;
 
-/// A kind of target.
+/// Kind of target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Threads that allocate without pause and check every block
+    /// Threads that constantly allocate and check every block
     Hammer,
     /// One thread that waits for input
     Idle,
     /// Stopped by SIGSTOP
     Stopped,
-    /// Forks without pause
+    /// Forks constantly
     Forking,
     /// A timer whose handler allocates
     Signals,
-    /// Vector registers and control words that are looked at all the time
+    /// Vector registers and control words that are checked constantly
     Registers,
     /// Is killed at a random moment of the attach
     Dying,
-    /// Ends by itself at such a moment: by exit, by a signal, or as it becomes another program
+    /// Ends by itself at such a moment: by exit, by a signal, or by executing another program
     Ending,
-    /// A server that forks its workers beforehand; it or one of them is attached to
+    /// A server that forks its workers in advance; the server or a worker is attached to
     Prefork,
-    /// Opens and closes libraries of the system
+    /// Opens and closes system libraries
     Plugins,
     /// Under a seccomp filter that kills
     Sandboxed,
@@ -33,13 +33,13 @@ pub enum Kind {
     Handler,
     /// Threads that are cancelled
     Cancelled,
-    /// Threads in all sorts of waits with a limit
+    /// Threads in various waits with a timeout
     Waits,
-    /// Threads that fill their stacks and are joined all the time
+    /// Threads that fill their stacks and are constantly joined
     Joining,
     /// Thousands of threads a second
     Detached,
-    /// Sets its effective user id all the time
+    /// Constantly sets its effective user id
     Setxid,
     /// Its memory is locked (mlockall)
     Locked,
@@ -51,48 +51,49 @@ pub enum Kind {
     Coroutines,
     /// Children of vfork that live for a while
     Vforks,
-    /// Closes descriptors that it does not know
+    /// Closes unknown descriptors
     Closing,
-    /// Children with fewer rights that write into all memory that they share with it
+    /// Children with fewer rights that write to all memory that they share with it
     Intruding,
     /// Threads inside restartable sequences
     Sequences,
-    /// Gets one synchronous signal after the other: of a filter, of breakpoints, of itself
+    /// Gets one synchronous signal after another: from a filter, from breakpoints, from itself
     Trapping,
-    /// Answers its system calls itself (syscall user dispatch)
+    /// Handles its own system calls (syscall user dispatch)
     Dispatching,
     /// An allocator in the executable, with a mutex
     Mutexed,
-    /// The same with a spin lock
+    /// The same allocator with a spin lock
     Spinning,
-    /// The same with a cache for each thread
+    /// The same allocator with a cache for each thread
     Cached,
     /// jemalloc, linked into the executable
     Linked,
-    /// An allocator in the executable, whose hook takes a lock that a thread keeps while it sleeps
+    /// An allocator in the executable, whose hook takes a lock that a thread holds while it sleeps
     Lent,
     /// The same allocator, preloaded
     Preloaded,
     /// An auditor that takes such a lock
     Audited,
-    /// Python whose greenlets exchange the C stack
+    /// Python whose greenlets switch the C stack
     Greenlets,
-    /// The heap profiler of gperftools, preloaded, of which a thread writes a profile all the time
+    /// The heap profiler of gperftools, preloaded; a thread constantly writes a profile
     Profiled,
-    /// gperftools' allocator, preloaded, with hooks that take a lock that a thread keeps while it sleeps
+    /// gperftools' allocator, preloaded, with hooks that take a lock that a thread holds while it sleeps
     Hooked,
-    /// Handles its page faults itself (userfaultfd), and hears of its forks
+    /// Handles its own page faults (userfaultfd), and is notified of its forks
     Faulting,
-    /// Huge pages that it writes to, and that it needs to keep
+    /// Huge pages that it writes to, and must keep
     Huge,
-    /// Packed rows of pointers, over the edge of what two mappings have
+    /// Packed rows of pointers, across the border of two mappings
     Packed,
-    /// Children with fewer rights that aim at what their parent calls, reads and writes
+    /// Children with fewer rights that attack what their parent calls, reads and writes
     Haunted,
 }
 
 impl Kind {
-    /// Whether a program of this kind answers when it is asked to use the locks of its C library. The sandbox forbids it.
+    /// Returns true if a program of this kind answers a request to use the locks of its C library. The sandbox forbids
+    /// it.
     pub fn answers(self) -> bool {
         let is_silent = [
             Kind::Hammer,
@@ -109,7 +110,7 @@ impl Kind {
         !is_silent.contains(&self)
     }
 
-    /// Whether each attach is the first one to its process: only that has the hook loaded.
+    /// Returns true if each attach must be the first one to its process: only the first one loads the hook.
     pub fn is_renewed(self) -> bool {
         let kinds = [
             Kind::Dying,
@@ -131,12 +132,12 @@ impl Kind {
         kinds.contains(&self)
     }
 
-    /// Whether it ends in the middle of a cycle.
+    /// Returns true if it ends during a cycle.
     pub fn ends(self) -> bool {
         matches!(self, Kind::Dying | Kind::Ending)
     }
 
-    /// Whether an attach to it may be refused.
+    /// Returns true if an attach to it may be refused.
     pub fn may_refuse(self) -> bool {
         let kinds = [
             Kind::Stopped,
@@ -147,18 +148,19 @@ impl Kind {
         kinds.contains(&self)
     }
 
-    /// Whether its children may overwrite what is counted of it. Such a child may have the region while its last numbers
+    /// Returns true if its children may overwrite its counts. Such a child may have the region while the last numbers
     /// are read.
     pub fn spoils_numbers(self) -> bool {
         matches!(self, Kind::Intruding | Kind::Haunted)
     }
 
-    /// Whether it loses blocks that a search should find.
+    /// Returns true if it loses blocks that a search should find.
     pub fn loses_blocks(self) -> bool {
         matches!(self, Kind::Hooked | Kind::Packed)
     }
 
-    /// How its memory may be copied for a search. A write to a huge page that a forked process shares splits it.
+    /// Returns the ways in which its memory may be copied for a search. A write to a huge page that a forked process
+    /// shares splits the page.
     pub fn snapshots(self) -> &'static [&'static str] {
         match self {
             Kind::Huge => &["precopy", "stop"],
@@ -166,8 +168,8 @@ impl Kind {
         }
     }
 
-    /// Whether gdb leaves it as it was. gdb takes the signals of breakpoints for its own, has a stopped process continue,
-    /// and refuses one without its first thread.
+    /// Returns true if gdb leaves it unchanged. gdb mistakes the signals of breakpoints for its own, continues a
+    /// stopped process, and refuses a process without its first thread.
     pub fn may_be_debugged(self) -> bool {
         let kinds = [
             Kind::Stopped,

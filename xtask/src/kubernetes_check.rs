@@ -1,12 +1,12 @@
-//! `cargo xtask kubernetes-check`: the manifests for Kubernetes and the Helm chart, without a cluster. The chart must render
-//! what the manifests say, and both must be what the schemas of Kubernetes want.
+//! `cargo xtask kubernetes-check`: checks the manifests for Kubernetes and the Helm chart, without a cluster. The chart
+//! must render the same objects as the manifests, and both must conform to the schemas of Kubernetes.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Programs, and what they are built of with Go.
+/// Programs, and the Go packages that they are built from.
 const TOOLS: [(&str, &str); 3] = [
     ("helm", "helm.sh/helm/v3/cmd/helm@v3.22.0"),
     (
@@ -15,11 +15,11 @@ const TOOLS: [(&str, &str); 3] = [
     ),
     ("kustomize", "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"),
 ];
-/// A package of PyPI with the schemas of many versions of Kubernetes.
+/// Package of PyPI with the schemas of many versions of Kubernetes.
 const SCHEMAS: &str = "kubernetes-validate==1.37.0";
-/// The oldest version that knows the role, and the newest with schemas.
+/// The oldest version that has the role, and the newest one with schemas.
 const VERSIONS: [&str; 2] = ["1.33.0", "1.37.0"];
-/// Kinds of objects, as the files of their schemas are named.
+/// Kinds of objects, as in the file names of their schemas.
 const KINDS: [&str; 6] = [
     "configmap-v1",
     "serviceaccount-v1",
@@ -28,11 +28,11 @@ const KINDS: [&str; 6] = [
     "daemonset-apps-v1",
     "networkpolicy-networking-v1",
 ];
-/// Seconds for a download with its build.
+/// Time limit in seconds for a download with its build.
 const PATIENCE: &str = "600";
 const NAME: &str = "memhook-rs-agent";
 const NAMESPACE: &str = "monitoring";
-/// Values that use what the defaults leave empty, and nothing of the kubelet.
+/// Values that set what the defaults leave empty, and nothing for the kubelet.
 const OTHER_VALUES: &str = r#"
 image: {repository: registry.example/memhook-rs, tag: "1"}
 imagePullSecrets: [{name: registry}]
@@ -49,7 +49,7 @@ extraVolumes: [{name: token, secret: {secretName: store}}]
 extraVolumeMounts: [{name: token, mountPath: /run/store, readOnly: true}]
 "#;
 
-/// Checks, if the programs and the schemas can be had here, and says why otherwise.
+/// Runs the checks if the programs and the schemas are available, otherwise reports why not.
 pub fn run() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let kept = root.join("target/kubernetes");
@@ -83,7 +83,7 @@ struct Tools {
 }
 
 impl Tools {
-    /// Builds what is not there yet, each within a bounded time.
+    /// Builds the missing tools, each within a time limit.
     fn fetch(kept: &Path) -> Result<Tools> {
         std::fs::create_dir_all(kept)?;
         let kept = kept.canonicalize()?;
@@ -117,7 +117,7 @@ impl Tools {
         let plain = self.kustomized(manifests)?;
         let rendered = self.rendered(&chart, &[])?;
         let same = self.normalized(&rendered, kept)?;
-        // By it a changed configuration starts the pods anew; in the manifests nothing does.
+        // This line restarts the pods after a change of the configuration; the manifests have no equivalent.
         let is_compared = |line: &&str| !line.trim_start().starts_with("checksum/configuration:");
         let same: Vec<&str> = same.lines().filter(is_compared).collect();
         let plain_lines: Vec<&str> = plain.lines().collect();
@@ -145,7 +145,7 @@ impl Tools {
         for version in VERSIONS {
             self.conforms(&plain, version, kept)?;
             self.conforms(&other, version, kept)?;
-            // What would not be found proves nothing.
+            // A check that finds no mistake must also be able to find one.
             let wrong = plain.replace("hostPID:", "hostPid:");
             ensure!(
                 wrong != plain && self.conforms(&wrong, version, kept).is_err(),
@@ -186,7 +186,7 @@ impl Tools {
         )
     }
 
-    /// The same objects, written as kustomize writes them.
+    /// Returns the same objects in the format of kustomize.
     fn normalized(&self, text: &str, kept: &Path) -> Result<String> {
         let folder = kept.join("rendered");
         std::fs::create_dir_all(&folder)?;
@@ -221,13 +221,13 @@ fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path is not UTF-8 text")
 }
 
-/// The first line in which two texts differ.
+/// Returns the first line in which two texts differ.
 fn first_difference(one: &[&str], other: &[&str]) -> Option<usize> {
     (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at))
 }
 
-/// Puts the schemas of the kinds that are used where kubeconform looks for them. Their references go by an address on
-/// the web, which becomes the file beside them.
+/// Copies the schemas of the used kinds to where kubeconform looks for them. Their references are web addresses, which
+/// are replaced by the names of neighbouring files.
 fn fetch_schemas(kept: &Path, schemas: &Path) -> Result<()> {
     let work = kept.join("schemas.unfinished");
     if work.exists() {
@@ -281,7 +281,7 @@ fn fetch_schemas(kept: &Path, schemas: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a program writes; an error with what it says if it fails.
+/// Returns the output of a program, or an error with its messages if it fails.
 fn output(command: &mut Command) -> Result<String> {
     let output = command
         .output()

@@ -1,4 +1,4 @@
-//! The commands of a storm: what is done with a target in a cycle, and how such a command ended.
+//! Commands of a storm: the operations on a target in a cycle, and how such a command ended.
 
 use crate::{
     disturbance::Random,
@@ -15,34 +15,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A command that takes longer than this hangs, unless it gets next to no processor time.
+/// Time after which a command counts as hanging, unless it gets hardly any processor time.
 const LIMIT: Duration = Duration::from_secs(180);
 /// It has next to none if it waits for more, or ran for less than one part in so many.
 const STARVED: u32 = 20;
-/// How much longer such a one may take.
+/// Factor of the time limit for a starved command.
 const PATIENCE: u32 = 5;
-/// Bytes that fit into a pipe (pipe(7)), with some left.
+/// Bytes that fit into a pipe (pipe(7)), minus a margin.
 const PIPE_BYTES: usize = 60 << 10;
 
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Look {
-    /// Every allocation is traced
+    /// Trace every allocation
     Attach,
-    /// Untouched blocks are looked for, with as many watchpoints and marks as there can be
+    /// Search for untouched blocks, with as many watchpoints and marks as possible
     Stale,
-    /// Allocations are traced, and accesses to their blocks are sampled
+    /// Trace allocations, and sample accesses to their blocks
     Access,
-    /// Children are traced from their birth
+    /// Trace children from their birth
     Follow,
-    /// Unreachable blocks are looked for
+    /// Search for unreachable blocks
     Scan,
-    /// Unreachable blocks are released
+    /// Release unreachable blocks
     Reclaim,
 }
 
 impl Look {
-    /// One for a cycle of this kind of target, by chance.
+    /// Chooses a random command that suits this kind of target.
     pub fn choose(kind: Kind, random: &mut Random) -> Look {
         if kind.loses_blocks() && random.one_in(2) {
             return Look::Reclaim;
@@ -68,7 +68,7 @@ impl Look {
         }
     }
 
-    /// Whether it traces, and says at its end what was traced.
+    /// Returns true if the command traces, and reports at its end what was traced.
     pub fn traces(self) -> bool {
         !matches!(self, Look::Scan | Look::Reclaim)
     }
@@ -80,7 +80,7 @@ impl Look {
         if self.traces() {
             let time = format!("{}ms", 1 + random.below(40));
             command.args(["-d", &time]);
-            // What it traces it says only beside reports, and so why it traces none.
+            // It reports what it traces, and why it traces nothing, only next to its reports.
             if self != Look::Follow {
                 command.arg("-q");
             }
@@ -102,7 +102,7 @@ impl Look {
     }
 }
 
-/// How a command ended.
+/// End of a command.
 pub struct Outcome {
     pub code: Option<i32>,
     pub output: String,
@@ -110,7 +110,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Waits for it.
+    /// Waits for the end of a command.
     pub fn of(mut child: Child) -> Result<Outcome, Failure> {
         // Reports are smaller than a pipe's buffer.
         let status = end_of(&mut child).map_err(|what| Failure(Class::Attacher, what))?;
@@ -138,7 +138,8 @@ impl Outcome {
         })
     }
 
-    /// Of a target that ends by itself: a refusal names that, and not what is missing in it then.
+    /// Checks, for a target that ends by itself, that a refusal names the end, and not an item that was missing because
+    /// of it.
     pub fn says_that_it_ended(&self) -> Result<(), Failure> {
         let says_so = ENDED.iter().any(|words| self.errors.contains(words));
         if self.code == Some(2) && !says_so && !is_for_want_of_a_processor(&self.errors) {
@@ -147,14 +148,15 @@ impl Outcome {
         Ok(())
     }
 
-    /// A target that is not there, or not to be had: one line; one that ends while it is traced: a report.
+    /// Checks that a target that does not exist or is not accessible gives one line, and a target that ends during the
+    /// trace a report.
     pub fn is_refused_or_reported(&self, look: Look) -> Result<(), Failure> {
         match self.code {
-            // Without a reason.
+            // Refused without a reason.
             Some(2) if self.errors == "memhook-rs: no process was traced" => {
                 failed(Class::Attacher, &*self.errors)
             }
-            // Where accesses were wanted of a process that ended before, with 2.
+            // If accesses were requested of a process that ended before, the code is 2.
             Some(0 | 2) if self.output.contains("\"final\":true") => Ok(()),
             Some(0 | 3) if !look.traces() && self.output.starts_with('{') => Ok(()),
             Some(2) if self.errors.lines().count() == 1 || look == Look::Follow => Ok(()),
@@ -167,7 +169,7 @@ impl Outcome {
     }
 }
 
-/// Words of the refusals of a process that has ended, is about to, or has become another program.
+/// Words in the refusals of a process that has ended, is about to end, or executes another program.
 const ENDED: [&str; 10] = [
     "is gone",
     "ended",
@@ -176,13 +178,13 @@ const ENDED: [&str; 10] = [
     "zombie",
     "is ending",
     "another program",
-    // One that has just begun.
+    // A process that has just begun.
     "still being loaded",
     "no glibc in it",
     "has no heap yet",
 ];
 
-/// Waits for a command; one that hangs is killed, with an error that says what it was doing.
+/// Waits for a command. Kills one that hangs, and returns an error with what it was doing.
 pub fn end_of(child: &mut Child) -> Result<ExitStatus, String> {
     let start = Instant::now();
     loop {
@@ -217,8 +219,8 @@ fn gets_next_to_nothing(ran: Duration, waited: Duration, waits_now: bool, all: D
     waited * 2 > all || (waits_now && ran * STARVED < all)
 }
 
-/// What each thread of a process that hangs is doing: its name, state, system call with arguments, and the
-/// kernel function that it waits in.
+/// Describes each thread of a hanging process: its name, state, system call with arguments, and the kernel function in
+/// which it waits.
 pub fn waits_of(pid: u32) -> String {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     let mut waits = String::new();

@@ -1,4 +1,4 @@
-//! Tasks that a shell script would do.
+//! Tasks that would otherwise be shell scripts.
 
 mod arm64;
 mod check;
@@ -30,9 +30,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Attach and detach thousands of times, sometimes killed on the way, and count what went wrong
+    /// Attach and detach thousands of times, sometimes with a kill, and count failures
     Storm(storm::Args),
-    /// Run what takes longer than CI may: storms, all C libraries, fuzzing, experiments, measurements
+    /// Run what takes too long for CI: storms, all C libraries, fuzzing, experiments, measurements
     Nightly(nightly::Args),
     /// Fetch the C libraries of other Debian releases, for the tests of scan
     DebianRoots,
@@ -40,9 +40,9 @@ enum Task {
     Arm64(Box<arm64::Args>),
     /// Check the manifests for Kubernetes and the Helm chart, without a cluster; needs Go and pip
     KubernetesCheck,
-    /// Search for inputs that harm what reads foreign bytes
+    /// Search for inputs that break the readers of foreign bytes
     Fuzz(fuzz::Args),
-    /// Build what a release consists of: archives, packages, an image, their checksums
+    /// Build a release: archives, packages, an image, and their checksums
     Dist(dist::Args),
     /// Write the man pages of memhook-rs into a directory
     Man(man::Args),

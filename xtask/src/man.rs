@@ -1,4 +1,4 @@
-//! `cargo xtask man`: the man pages, from the definitions of the options.
+//! `cargo xtask man`: writes the man pages from the definitions of the options.
 
 use memhook_tests::binary;
 use std::{
@@ -8,7 +8,7 @@ use std::{
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the pages are written
+    /// The directory for the pages
     directory: PathBuf,
 }
 

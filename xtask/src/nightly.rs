@@ -1,4 +1,4 @@
-//! `cargo xtask nightly`: what takes longer than `.ci/run` may, by name.
+//! `cargo xtask nightly`: runs jobs that take too long for `.ci/run`, by name.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -7,14 +7,14 @@ use std::time::Instant;
 /// Options of `nightly`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Names of jobs; without any, all of them
+    /// Names of jobs; all by default
     jobs: Vec<String>,
     /// List the jobs and their commands
     #[arg(long)]
     list: bool,
 }
 
-/// Something that runs for a long time.
+/// Long-running job.
 struct Job {
     name: &'static str,
     command: &'static str,
@@ -29,7 +29,7 @@ const fn job(name: &'static str, command: &'static str) -> Job {
     }
 }
 
-/// The end-to-end tests with all targets on the C library of one release.
+/// Returns the job that runs the end-to-end tests with all targets on the C library of one release.
 const fn on_release(name: &'static str, release: &'static [(&'static str, &'static str)]) -> Job {
     Job {
         name,
@@ -38,7 +38,7 @@ const fn on_release(name: &'static str, release: &'static [(&'static str, &'stat
     }
 }
 
-/// In the order in which they run: what may find a fault that harms a target comes first.
+/// Jobs in the order of running: those that may find a fault that harms a target come first.
 const JOBS: [Job; 19] = [
     job("storm", "cargo xtask storm --cycles 2000"),
     job(
@@ -49,7 +49,7 @@ const JOBS: [Job; 19] = [
         "storm-agent",
         "cargo test -p memhook-tests --test end_to_end agent::endings -- --ignored --nocapture",
     ),
-    // CI asks for fewer.
+    // CI runs fewer cases.
     Job {
         name: "rounds",
         command: "cargo test --workspace --no-fail-fast --test end_to_end",
@@ -72,7 +72,7 @@ const JOBS: [Job; 19] = [
         &[("MEMHOOK_TEST_RELEASE", "experimental")],
     ),
     job("fuzz", "cargo xtask fuzz --seconds 300"),
-    // Nothing else compiles the workspace of the experiments.
+    // No other job compiles the workspace of the experiments.
     job(
         "experiments",
         "cargo clippy --manifest-path experiments/Cargo.toml --workspace --all-targets -- -D warnings",
@@ -91,7 +91,7 @@ const JOBS: [Job; 19] = [
     ),
 ];
 
-/// Runs the jobs one after the other. One that fails keeps no other from running.
+/// Runs the jobs one after the other. A failed job does not prevent the others from running.
 pub fn run(args: &Args) -> ExitCode {
     let is_chosen = |job: &&Job| args.jobs.is_empty() || args.jobs.iter().any(|n| n == job.name);
     let is_known = |name: &&String| JOBS.iter().all(|job| job.name != *name);
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// A job as somebody would type it.
+/// Returns a job as a command line.
 fn shown(job: &Job) -> String {
     let variables = job.variables.iter();
     let variables: String = variables
@@ -124,7 +124,7 @@ fn shown(job: &Job) -> String {
     format!("{variables}{}", job.command)
 }
 
-/// Runs a job; one line about how it ended.
+/// Runs a job; returns one line about its end.
 fn end_of(job: &Job) -> String {
     println!("\n--- {}: {}", job.name, shown(job));
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The machine's policy for memory that is mapped and not used (proc_sys_vm(5)), changed for a storm.
+//! Machine-wide policy for memory that is mapped and not used (proc_sys_vm(5)), changed during a storm.
 
 use std::{fs, io};
 
@@ -6,17 +6,17 @@ const MODE: &str = "/proc/sys/vm/overcommit_memory";
 const PERCENT: &str = "/proc/sys/vm/overcommit_ratio";
 const KIBIBYTES: &str = "/proc/sys/vm/overcommit_kbytes";
 
-/// All mappings are charged against a limit, until this is dropped.
+/// Guard during which all mappings are charged against a limit.
 pub struct Charging {
-    /// What was set before, in the order in which it is set again.
+    /// Previous settings, in the order of restoring.
     before: Vec<(&'static str, String)>,
 }
 
 impl Charging {
-    /// Begins with it. No other program of the machine may feel it, so the limit is far above its memory.
+    /// Changes the policy. The limit is far above the machine's memory, so that no other program is affected.
     pub fn begin() -> io::Result<Charging> {
         let mut before = vec![(MODE, fs::read_to_string(MODE)?)];
-        // Each of the two sets the other one to 0.
+        // Setting one of the two resets the other one to 0.
         let kibibytes = fs::read_to_string(KIBIBYTES)?;
         match kibibytes.trim() {
             "0" => before.push((PERCENT, fs::read_to_string(PERCENT)?)),

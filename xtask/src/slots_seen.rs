@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct SlotsSeen(BTreeMap<u64, (String, u64)>);
 
 impl SlotsSeen {
-    /// As they are now; `None` where they cannot be read, as of a target that has just ended.
+    /// Reads the present slots; `None` if they cannot be read, for example because the target has just ended.
     pub fn of(pid: u32) -> Option<SlotsSeen> {
         let pid = pid as i32;
         let maps = mappings(pid).ok()?;
@@ -21,8 +21,8 @@ impl SlotsSeen {
         ))
     }
 
-    /// What has changed since: a slot that lazy binding had not resolved may be resolved by now, none may hold
-    /// an address of ours, and none may hold another function than before.
+    /// Checks the changes since: a slot that lazy binding had not resolved may be resolved, but none may hold an
+    /// address of ours or a different function.
     pub fn compare(&self, pid: u32) -> Result<(), String> {
         let Some(now) = SlotsSeen::of(pid) else {
             return Ok(());
@@ -36,7 +36,7 @@ impl SlotsSeen {
         for (address, (symbol, value)) in &now.0 {
             let before = self.0.get(address).map(|slot| slot.1);
             let is_ours = place(*value).contains("memhook");
-            // Unresolved, it pointed into the module that it is part of.
+            // An unresolved slot pointed into its own module.
             let was_lazy = before.is_some_and(|before| place(before) == place(*address));
             let changed = before.is_some_and(|before| before != *value) && !was_lazy;
             if is_ours || changed {

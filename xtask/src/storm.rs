@@ -1,4 +1,4 @@
-//! `cargo xtask storm`: attach and detach again and again, with kills and stops at random moments.
+//! `cargo xtask storm`: attaches and detaches repeatedly, with kills and stops at random moments.
 
 use crate::{
     check::{Footprint, healthy, resident_kib},
@@ -19,86 +19,86 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Cycles after which a target is ended, checked, and started anew.
+/// Number of cycles after which a target is ended, checked, and started again.
 const CYCLES_OF_ONE_TARGET: u64 = 250;
-/// From then on its resident memory is compared: the first attaches leave what later ones use again.
+/// Number of cycles after which resident memory is compared: the first attaches leave memory that later ones reuse.
 const CYCLES_TO_SETTLE: u64 = 5;
-/// Growth from then on that is a leak, whatever the program itself does.
+/// Growth after that which counts as a leak, whatever the program itself does.
 const GROWTH_KIB: i64 = 32 << 10;
 
-/// What kills may leave mapped beyond what the first attach has: a region and a copy of the hook, and no more by each
-/// of them.
+/// Limit of the mappings that kills may leave beyond the first attach's: a region and a copy of the hook, and no more
+/// with each kill.
 const MAPPINGS_LEFT: usize = 8;
 
-/// A cycle that takes longer is shown: nothing failed, but the machine is busy, or something waits for long.
+/// Duration from which a cycle is reported: nothing failed, but the machine is busy, or something waits for long.
 const SLOW: Duration = Duration::from_secs(60);
 
-/// Locked memory may grow by what the program itself maps.
+/// Growth of locked memory that the program's own mappings may cause.
 const LOCKED_KIB: i64 = 16 << 10;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Cycles, over all kinds of targets
+    /// Number of cycles for all kinds of targets together
     #[arg(long, default_value_t = 1000)]
     cycles: u64,
-    /// Only these kinds of targets
+    /// Use only these kinds of targets
     #[arg(long, value_delimiter = ',')]
     kinds: Vec<Kind>,
-    /// One cycle in so many kills the attacher; 0: none
+    /// Kill the attacher in one of this many cycles; 0: never
     #[arg(long, default_value_t = 5)]
     kill: u64,
-    /// One cycle in so many stops the attacher (SIGSTOP), and continues or kills it; 0: none
+    /// Stop the attacher (SIGSTOP) in one of this many cycles, and continue or kill it; 0: never
     #[arg(long, default_value_t = 8)]
     stop: u64,
-    /// One cycle in so many is followed by gdb; 0: none
+    /// Run gdb after one of this many cycles; 0: never
     #[arg(long, default_value_t = 20)]
     gdb: u64,
-    /// What is done with the targets; without it, one or the other by chance
+    /// The operation on the targets; random by default
     #[arg(long, value_enum)]
     look: Option<Look>,
-    /// Meanwhile the kernel charges memory when it is mapped (vm.overcommit_memory 2); needs root
+    /// Make the kernel charge memory when it is mapped (vm.overcommit_memory 2) during the storm; needs root
     #[arg(long)]
     charged: bool,
-    /// The memhook-rs to attach; without it, one that is built first
+    /// The memhook-rs to run; by default it is built first
     #[arg(long)]
     binary: Option<String>,
     /// List the kinds of targets
     #[arg(long)]
     list: bool,
-    /// Of the random moments
+    /// Seed of the random moments
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// One target and what it looked like before.
+/// Target, and its state before.
 struct Victim {
     kind: Kind,
     prey: Prey,
-    /// Before the first attach.
+    /// State before the first attach.
     slots: Option<SlotsSeen>,
-    /// After the cycle before; at first, what it is before any attach.
+    /// State after the previous cycle; at first, before any attach.
     footprint: Footprint,
     /// After some.
     resident_kib: Option<i64>,
     cycles: u64,
     disturbed: bool,
-    /// What was done with it before: each leaves what the next one like it uses again.
+    /// Earlier operations: each leaves memory that the next one of its kind reuses.
     looks: Vec<Look>,
-    /// Mappings of ours after the first cycle that began with some and was not disturbed; 0: there was none yet.
+    /// Number of our mappings after the first undisturbed cycle that began with some; 0: there was none yet.
     tidy_mappings: usize,
 }
 
 impl Victim {
     fn new(kind: Kind, random: &mut Random) -> Option<Victim> {
         let mut prey = kind.start(random)?;
-        // What this maps for good (arenas, stacks that are used again) is the program's own.
+        // Permanent mappings of this request (arenas, reused stacks) are the program's own.
         if kind.answers() {
             prey.target.send("u");
             prey.target.expect("usable");
         }
         Some(Victim {
             kind,
-            // A library that has just been opened is no failure.
+            // A library that has just been opened is not a failure.
             slots: (kind != Kind::Plugins)
                 .then(|| SlotsSeen::of(prey.target.pid()))
                 .flatten(),
@@ -112,7 +112,7 @@ impl Victim {
         })
     }
 
-    /// The process to attach to.
+    /// Returns the process to attach to.
     fn pid(&self, random: &mut Random) -> u32 {
         let parent = self.prey.target.pid();
         if self.kind != Kind::Prefork {
@@ -125,7 +125,7 @@ impl Victim {
         all[random.below(all.len() as u64) as usize]
     }
 
-    /// Whether the target is well; else with what the kernel says of its end.
+    /// Checks that the target is well; otherwise adds the kernel's report of its end.
     fn is_well(&self) -> Result<(), Failure> {
         let stopped = self.kind == Kind::Stopped;
         match healthy(&self.prey.target, stopped) {
@@ -138,8 +138,8 @@ impl Victim {
         }
     }
 
-    /// Whether it can still load a library, look up a user, open a character conversion, and make threads and children:
-    /// what waits for ever for a lock that was left behind.
+    /// Checks that the target can still load a library, look up a user, open a character conversion, and create threads
+    /// and children. A lock that was left taken would make one of these wait forever.
     fn is_usable(&mut self) -> Result<(), Failure> {
         if !self.kind.answers() {
             return Ok(());
@@ -153,7 +153,7 @@ impl Victim {
         })
     }
 
-    /// A command, disturbed or not, and what is true afterwards.
+    /// Runs a command, disturbed or not, and checks the target afterwards.
     fn cycle(
         &mut self,
         look: Look,
@@ -179,7 +179,7 @@ impl Victim {
         }
         let mut well = Ok(());
         let applied = disturbance.apply(&mut attacher, || {
-            // Stopped while it holds a thread, it is continued by its watchdog to the end of that hold.
+            // If the attacher is stopped while it holds a thread, its watchdog continues it until the end of that hold.
             well = self.is_well();
             Ok(())
         });
@@ -202,15 +202,15 @@ impl Victim {
             return outcome.is_refused_or_reported(look);
         }
         if outcome.code.is_none() && outcome.errors.contains("watchdog") {
-            // Stopped longer than the watchdog could help.
+            // It was stopped for longer than the watchdog can compensate.
             return Ok(());
         }
         if matches!(outcome.code, Some(1 | 2)) && is_for_want_of_a_processor(&outcome.errors) {
-            // Its target rightly went on without it, or none of its threads could be held.
+            // Its target correctly continued without it, or none of its threads could be held.
             tally.late += 1;
             return Ok(());
         }
-        // The heap of what runs meanwhile may be found damaged.
+        // The search may find the heap of a running process damaged.
         let is_well = outcome.code == Some(0) || (outcome.code == Some(3) && !look.traces());
         if !is_well && !self.kind.spoils_numbers() {
             let what = format!("exit code {:?}: {}", outcome.code, outcome.errors);
@@ -229,7 +229,7 @@ impl Victim {
             }
             Err(error) => return failed(Class::Attacher, format!("the report: {error}")),
         };
-        // While it stands stopped, its target does not wait for it.
+        // While it is stopped, its target does not wait for it.
         let lost = |report: &serde_json::Value| report["totals"]["lost_events"].as_u64();
         let lost = reports.iter().find(|r| lost(r).unwrap_or(0) != 0);
         if let Some(report) = lost
@@ -238,7 +238,7 @@ impl Victim {
         {
             return failed(Class::Lost, format!("lost events: {}", report["totals"]));
         }
-        // What a killed attacher has left is put right by the next one.
+        // The next attacher repairs what a killed attacher has left.
         if !is_parent || (self.disturbed && !look.traces()) {
             return Ok(());
         }
@@ -251,7 +251,7 @@ impl Victim {
         self.compare_footprint(look)
     }
 
-    /// Has a debugger look at it, and checks that it goes on afterwards.
+    /// Runs a debugger on the target, and checks that the target continues afterwards.
     fn is_debuggable(&mut self) -> Result<(), Failure> {
         if !self.kind.may_be_debugged() {
             return Ok(());
@@ -279,7 +279,8 @@ impl Victim {
 
     fn compare_footprint(&mut self, look: Look) -> Result<(), Failure> {
         let target = &self.prey.target;
-        // The first attach leaves a region and the hook; a kill leaves a region that the next attach adopts or replaces.
+        // The first attach leaves a region and the hook; a kill leaves a region that the next attach adopts or
+        // replaces.
         let is_first = !self.looks.contains(&look);
         if is_first {
             self.looks.push(look);
@@ -293,8 +294,8 @@ impl Victim {
         let start = Instant::now();
         let now = loop {
             let now = Footprint::of(target);
-            // Fewer is well: a library is open while it is loaded, and a region of before goes when no thread
-            // is inside it any more.
+            // Fewer mappings are correct too: a library is open while it is loaded, and an earlier region is unmapped
+            // when no thread is inside it any more.
             let before = &self.footprint;
             let is_well = now.blocked == before.blocked
                 && now.files.len() <= before.files.len()
@@ -304,8 +305,8 @@ impl Victim {
             if is_well {
                 break now;
             }
-            // fork blocks all signals for a moment, and so does what a killed attacher leaves a thread to
-            // do; a library is open while it is loaded.
+            // fork blocks all signals for a moment, and so does the remaining work of a thread after a kill of its
+            // attacher; a library is open while it is loaded.
             if start.elapsed() > Duration::from_secs(2) {
                 let before = std::mem::replace(&mut self.footprint, now.clone());
                 let maps = target.maps();
@@ -322,7 +323,7 @@ impl Victim {
         Ok(())
     }
 
-    /// Ends it; a target that does not end has no result.
+    /// Ends the target. A target that does not end has no result.
     fn end(self, tally: &mut Tally) -> Result<(), Failure> {
         let Victim { kind, prey, .. } = self;
         let ended = catch_unwind(AssertUnwindSafe(|| kind.end(prey, tally)));
@@ -330,7 +331,7 @@ impl Victim {
     }
 }
 
-/// All cycles of one kind.
+/// Runs all cycles of one kind.
 fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
     let mut tally = Tally::default();
     let Some(mut victim) = Victim::new(kind, random) else {
@@ -370,7 +371,7 @@ fn storm(kind: Kind, cycles: u64, args: &Args, random: &mut Random) -> Tally {
                     "{kind:?}, at the end, after cycle {cycle}: {:?}: {}",
                     failure.0, failure.1
                 );
-                // Counted once.
+                // This counts it only once.
                 if result.is_ok() {
                     tally.count(&failure);
                 }

@@ -1,25 +1,25 @@
-//! What went wrong, by class, and how often.
+//! Counts of failures by class.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A kind of failure.
+/// Class of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// The target ended
     Died,
     /// The target stood still, stopped or traced
     Stuck,
-    /// It waits for a lock that was left behind
+    /// The target waits for a lock that was left taken
     Unusable,
-    /// Its self-check failed
+    /// The target's self-check failed
     WrongAnswer,
     /// A wait ended too early
     Early,
-    /// A debugger could not be attached to it
+    /// A debugger could not be attached to the target
     Debugger,
-    /// A slot does not hold what it held
+    /// A slot does not hold its original value
     Slots,
-    /// Mappings, descriptors, blocked signals
+    /// Mappings, descriptors or blocked signals changed
     Footprint,
     /// Resident memory grows
     Memory,
@@ -41,24 +41,24 @@ pub fn failed<T>(class: Class, what: impl Into<String>) -> Result<T, Failure> {
 /// Numbers of one kind of target, or of all.
 #[derive(Default)]
 pub struct Tally {
-    /// Cycles in all, with the attacher killed, stopped, refused.
+    /// Cycles in total, and with the attacher killed, stopped, refused.
     pub cycles: u64,
     pub killed: u64,
     pub stopped: u64,
     pub refused: u64,
-    /// Cycles in which the attacher was too late for want of a processor.
+    /// Cycles in which the attacher was late for lack of processor time.
     pub late: u64,
-    /// Cycles that a debugger was attached after.
+    /// Cycles that were followed by a debugger.
     pub debugged: u64,
-    /// Refusals that were shown, without their numbers.
+    /// Refusals that were printed, without the numbers in them.
     shown: BTreeSet<String>,
     failures: BTreeMap<Class, u64>,
-    /// Waits of the target, and how many of them ended with EINTR.
+    /// Waits of the target, and the number that ended with EINTR.
     pub waits: u64,
     pub interrupted: u64,
-    /// The latest end of one, in milliseconds.
+    /// Largest delay of an end, in milliseconds.
     pub latest_ms: u64,
-    /// Growth of resident memory in KiB, over so many cycles.
+    /// Growth of resident memory in KiB, and the number of cycles.
     pub growth_kib: i64,
     pub growth_cycles: u64,
 }
@@ -69,7 +69,7 @@ impl Tally {
         *self.failures.entry(failure.0).or_default() += 1;
     }
 
-    /// Counts a refusal, and shows it unless one like it was shown.
+    /// Counts a refusal, and prints it unless a similar one was printed.
     pub fn refuse(&mut self, what: &str) {
         self.refused += 1;
         let without_numbers = what.replace(|c: char| c.is_ascii_digit(), "");
@@ -78,12 +78,12 @@ impl Tally {
         }
     }
 
-    /// Failures in all.
+    /// Returns the number of failures.
     pub fn failures(&self) -> u64 {
         self.failures.values().sum()
     }
 
-    /// Adds another one.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Tally) {
         self.cycles += other.cycles;
         self.killed += other.killed;

@@ -1,4 +1,4 @@
-//! The targets of a storm: how they are started, and how they end.
+//! Targets of a storm: their start and their end.
 
 use crate::disturbance::Random;
 use crate::kinds::Kind;
@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Libraries of the distribution, of those that are installed.
+/// Libraries of the distribution; the installed ones are used.
 const PLUGINS: [&str; 6] = [
     "libxml2.so.2",
     "libcurl.so.4",
@@ -17,16 +17,16 @@ const PLUGINS: [&str; 6] = [
     "libzstd.so.1",
     "libpq.so.5",
 ];
-/// How `endings` ends.
+/// Ways in which `endings` ends.
 const WAYS: [&str; 6] = ["exit", "_exit", "kill", "segv", "exec", "exec_by_thread"];
 /// gperftools' allocator and heap profiler.
 const TCMALLOC: &str = "libtcmalloc.so.4";
-/// The distribution's, which has its packages.
+/// Python of the distribution, which has its packages.
 const PYTHON: &str = "/usr/bin/python3";
-/// Memory of the small cgroup.
+/// Memory limit of the small cgroup.
 const LIMIT_BYTES: u64 = 96 << 20;
 
-/// A cgroup of its own for a target; removed with the value.
+/// Separate cgroup for a target, removed with the value.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -54,12 +54,12 @@ impl Drop for Cgroup {
     }
 }
 
-/// A running target.
+/// Running target.
 pub struct Prey {
     pub target: Target,
-    /// How it ends, if it does.
+    /// Way in which it ends, if it does.
     way: &'static str,
-    // Goes after the target.
+    // Dropped after the target.
     _cgroup: Option<Cgroup>,
 }
 
@@ -74,7 +74,7 @@ impl Prey {
 }
 
 impl Kind {
-    /// Starts one; `None` where that is not possible, with a line that says so.
+    /// Starts a target; if that is impossible, prints a line and returns `None`.
     pub fn start(self, random: &mut Random) -> Option<Prey> {
         let way = match self {
             Kind::Ending => WAYS[random.below(WAYS.len() as u64) as usize],
@@ -170,7 +170,7 @@ impl Kind {
         })
     }
 
-    /// A library that is loaded with the program, and by which variable of its environment.
+    /// Returns a library to load with the program, and the environment variable for it.
     fn library(self) -> Option<(&'static str, &'static str)> {
         match self {
             Kind::Preloaded => Some(("LD_PRELOAD", "lending_allocator")),
@@ -208,7 +208,7 @@ impl Kind {
         })
     }
 
-    /// Ends it and takes its counts; `Err` tells what its self-check found.
+    /// Ends the target and takes its counts; `Err` has the result of its self-check.
     pub fn end(self, prey: Prey, tally: &mut Tally) -> Result<(), Failure> {
         let mut target = prey.target;
         match self {
@@ -259,7 +259,7 @@ impl Kind {
     }
 }
 
-/// Compares how it has ended with how it meant to.
+/// Compares how it has ended with the intended way.
 fn end_by_itself(mut target: Target, way: &str) -> Result<(), Failure> {
     if way.starts_with("exec") {
         target.expect("ready");
@@ -278,7 +278,7 @@ fn end_by_itself(mut target: Target, way: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the kernel has noted about the fault of a process: address and module.
+/// Returns the kernel's record of a process's fault: address and module.
 pub fn fault_of(pid: u32) -> String {
     let log = Command::new("dmesg").output();
     let log = log.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).into());

@@ -1,6 +1,6 @@
-//! What `cargo xtask dist` packs is installed into empty roots, and runs there.
+//! The packages of `cargo xtask dist` are installed into empty roots, and run there.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// This crate provides `#[test]`, which lets a test pass if a required tool is not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The standard output of a command, which succeeds.
+/// Returns the standard output of a command, which must succeed.
 fn output(command: &mut Command) -> String {
     let output = command
         .output()
@@ -33,7 +33,7 @@ fn pack(options: [&str; 2], to: &str) -> Vec<PathBuf> {
     made.lines().map(PathBuf::from).collect()
 }
 
-/// The one file whose name ends so.
+/// Returns the file whose name has this ending.
 fn ending<'a>(made: &'a [PathBuf], end: &str) -> &'a Path {
     let ends = |path: &&PathBuf| path.to_string_lossy().ends_with(end);
     let found: Vec<&PathBuf> = made.iter().filter(ends).collect();
@@ -51,7 +51,7 @@ fn unpack(archive: &Path, into: &str) {
     );
 }
 
-/// Runs the program with nothing but the root that it was installed into.
+/// Runs the program with only the root into which it was installed.
 fn runs_in(root: &str, program: &str) {
     let version = output(Command::new("chroot").args([root, program, "--version"]));
     assert_eq!(
@@ -103,7 +103,7 @@ fn packages_are_reproducible_and_run_in_empty_roots() {
         return not_run("chroot and dpkg --root need root");
     }
     let folder = Folder::new("dist");
-    // Without debug information and all names but one, which take long to compress.
+    // This has no debug information and only one name, because the others take long to compress.
     let program = folder.path("memhook-rs");
     output(
         Command::new("objcopy")
@@ -133,7 +133,7 @@ fn packages_are_reproducible_and_run_in_empty_roots() {
     bill_of_materials(&json(ending(&made, ".cdx.json")));
 }
 
-/// dpkg's own database and nothing else is in the root before.
+/// Installs a package into a root that contains only dpkg's own database.
 fn deb(package: &Path, root: &str) {
     fs::create_dir_all(format!("{root}/var/lib/dpkg/updates")).expect("writable");
     fs::create_dir_all(format!("{root}/var/lib/dpkg/info")).expect("writable");
@@ -176,10 +176,10 @@ fn rpm(package: &Path, root: &str) {
         checked.contains("SHA256") && !checked.contains("BAD"),
         "{checked}"
     );
-    // As Debian has it, rpm warns of being used on a system of another kind.
+    // Debian's rpm warns on a system of another kind.
     rpm(&["--force-debian", "--install", package]);
     runs_in(root, "/usr/bin/memhook-rs");
-    // Modes, sizes, digests, times and owners are those of the package.
+    // Modes, sizes, digests, times and owners match the package.
     assert_eq!(rpm(&["--verify", "memhook-rs"]), "");
     assert!(
         rpm(&["--query", "--list", "memhook-rs"]).contains("/usr/share/man/man1/memhook-rs.1.gz")
@@ -194,7 +194,7 @@ fn tarball(archive: &Path, root: &str) {
     runs_in(root, &format!("/{directory}/bin/memhook-rs"));
     let packed = format!("{root}/{directory}/share/doc/memhook-rs/LICENSES-DEPENDENCIES.gz");
     let texts = output(Command::new("zcat").arg(packed));
-    // Sources in C that one of the packages carries, a directory below its own.
+    // C sources that one of the packages contains, a directory below its own.
     for part in [
         "ring 0.",
         "zstd/LICENSE",
@@ -219,7 +219,7 @@ fn debug_information(archive: &Path, root: &str, program: &str) {
 
 fn image(archive: &Path, directory: &str) {
     unpack(archive, directory);
-    // Every blob is what its name says.
+    // Every blob matches its name.
     let blob = |descriptor: &Value| {
         let digest = descriptor["digest"].as_str().expect("a digest");
         let digest = digest.strip_prefix("sha256:").expect("of SHA-256");

@@ -1,6 +1,6 @@
-//! What cargo packs and installs elsewhere, without this repository around it.
+//! Packages as cargo packs them are installed elsewhere, without this repository around them.
 
-// With its `#[test]`, which lets a test pass that needs what is not installed.
+// This crate provides `#[test]`, which lets a test pass if a required tool is not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -61,11 +61,11 @@ fn the_package_holds_the_hook() {
     );
 }
 
-/// The rule that links the command, applied to a small program: outside of this repository no configuration
-/// asks for static linking, and linkers differ in how they search archives.
+/// The link rule of the command, applied to a small program: outside this repository no configuration requests static
+/// linking, and linkers differ in how they search archives.
 #[test]
 fn the_command_is_linked_statically_without_configuration() {
-    // What rustc chooses, and what it chose before it came with a linker of its own.
+    // Rustc's present choice, and its choice before it came with its own linker.
     for flags in ["", "-Clinker-features=-lld"] {
         let folder = Folder::new("static");
         let rule = root().join("crates/cli/build/static_linking.rs");
@@ -81,7 +81,7 @@ fn the_command_is_linked_statically_without_configuration() {
              [[bin]]\nname = \"linked\"\npath = \"main.rs\"\n",
         )
         .expect("written");
-        // A thread, a name from the network's library and a float, which need more of libc than printing.
+        // A thread, a network name and a float need more of libc than printing.
         fs::write(
             folder.path("main.rs"),
             "use std::net::ToSocketAddrs;\n\

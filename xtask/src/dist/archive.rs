@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
-/// A file of the release.
+/// File of the release.
 #[derive(Clone)]
 pub struct File {
-    /// Relative to the root: `usr/bin/memhook-rs`.
+    /// Path relative to the root: `usr/bin/memhook-rs`.
     pub path: String,
     pub mode: u32,
     pub bytes: Vec<u8>,
@@ -22,7 +22,7 @@ impl File {
     }
 }
 
-/// All directories that these files are in, parents first.
+/// Returns all directories that contain these files, parents first.
 pub fn directories(files: &[File]) -> BTreeSet<&str> {
     let parents = |file: &'_ File| {
         let slashes = file.path.match_indices('/').map(|(at, _)| at);
@@ -34,7 +34,7 @@ pub fn directories(files: &[File]) -> BTreeSet<&str> {
         .collect()
 }
 
-/// A tar archive of the files and their directories, all owned by root.
+/// Returns a tar archive of the files and their directories, all owned by root.
 pub fn tar(files: &[File], epoch: u64) -> anyhow::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     let header = |kind, mode| {
@@ -49,7 +49,7 @@ pub fn tar(files: &[File], epoch: u64) -> anyhow::Result<Vec<u8>> {
     for directory in directories(files) {
         let mut header = header(tar::EntryType::Directory, 0o755);
         header.set_size(0);
-        // dpkg knows paths of its database by this form: deb(5).
+        // dpkg recognizes paths of its database by this form: deb(5).
         builder.append_data(&mut header, format!("./{directory}/"), std::io::empty())?;
     }
     let mut sorted: Vec<&File> = files.iter().collect();
@@ -62,14 +62,14 @@ pub fn tar(files: &[File], epoch: u64) -> anyhow::Result<Vec<u8>> {
     Ok(builder.into_inner()?)
 }
 
-/// Compressed without a name and a time.
+/// Compresses without a name and a time.
 pub fn gzip(bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(bytes)?;
     Ok(encoder.finish()?)
 }
 
-/// In hexadecimal digits, as sha256sum(1) prints it.
+/// Returns the checksum in hexadecimal digits, as sha256sum(1) prints it.
 pub fn sha256(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest
@@ -83,7 +83,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Nothing of the machine or of the moment is in an archive.
+    /// An archive contains nothing of the machine or of the moment.
     #[test]
     fn the_same_files_give_the_same_bytes() {
         const EPOCH: u64 = 1_700_000_000;

@@ -1,4 +1,4 @@
-//! The binary of a release: built the same way everywhere, and its debug information beside it.
+//! The binary of a release: built the same way everywhere, with separate debug information.
 
 use super::output;
 use anyhow::Context;
@@ -52,13 +52,13 @@ pub fn build(sources: &Path, epoch: u64) -> anyhow::Result<PathBuf> {
     Ok(target_directory.join(TARGET).join("dist/memhook-rs"))
 }
 
-/// A binary in two parts.
+/// Binary in two parts.
 pub struct Split {
-    /// What is installed.
+    /// Part that is installed.
     pub stripped: Vec<u8>,
-    /// What debuggers and profilers look up by the build-id.
+    /// Part that debuggers and profilers look up by the build-id.
     pub debug: Vec<u8>,
-    /// In hexadecimal digits.
+    /// Build-id in hexadecimal digits.
     pub build_id: String,
 }
 

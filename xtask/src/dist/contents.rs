@@ -1,4 +1,4 @@
-//! Which files a package installs, and where.
+//! Files that a package installs, and their destinations.
 
 use super::archive::{File, gzip};
 use super::binary::Split;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Where each shell looks for completions, below the prefix.
+/// Directories in which each shell looks for completions, below the prefix.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/memhook-rs"),
     (
@@ -20,7 +20,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/site-functions/_memhook-rs"),
 ];
 const DOCUMENTS: &str = "usr/share/doc/memhook-rs";
-/// What belongs to the agent: in the sources, and installed. Nothing enables the unit; whoever wants it does.
+/// Files of the agent: source and destination. The unit is installed but not enabled.
 const FLEET: [(&str, &str); 12] = [
     (
         "fleet/systemd/memhook-rs-agent.service",
@@ -69,7 +69,7 @@ const FLEET: [(&str, &str); 12] = [
     ("docs/fleet.md", "usr/share/doc/memhook-rs/fleet.md"),
 ];
 
-/// Everything that an installation consists of, below `usr`.
+/// Returns all files of an installation, below `usr`.
 pub fn files(binary: &[u8], dependencies: &[Dependency]) -> anyhow::Result<Vec<File>> {
     let work = Scratch::new()?;
     let program = work.0.join("memhook-rs");
@@ -113,14 +113,14 @@ pub fn files(binary: &[u8], dependencies: &[Dependency]) -> anyhow::Result<Vec<F
     Ok(files)
 }
 
-/// The debug information, where debuggers look for it by the build-id.
+/// Returns the debug information at the path where debuggers look for the build-id.
 pub fn debug_file(binary: &Split) -> File {
     let (directory, rest) = binary.build_id.split_at(2);
     let path = format!("usr/lib/debug/.build-id/{directory}/{rest}.debug");
     File::new(path, binary.debug.clone())
 }
 
-/// The same files, with another directory for one of theirs.
+/// Returns the same files, with one of their directories renamed.
 pub fn renamed(files: &[File], from: &str, to: &str) -> Vec<File> {
     let moved = |file: &File| File {
         path: file.path.replacen(from, to, 1),

@@ -4,7 +4,7 @@ use super::Release;
 use super::archive::{File, gzip, tar};
 use super::contents;
 
-/// The description's further lines begin with a space: deb-control(5).
+/// Description of the package, whose further lines begin with a space: deb-control(5).
 const DESCRIPTION: &str = "\
 heap profiler for processes that are already running
  memhook-rs attaches to a C or C++ process without a restart, a preload or a
@@ -13,7 +13,7 @@ heap profiler for processes that are already running
  for leaks in CI.";
 
 pub fn package(release: &Release, files: &[File]) -> anyhow::Result<Vec<u8>> {
-    // site-functions is for the administrator there.
+    // On Debian, site-functions is for the administrator.
     let files: &[File] = &contents::renamed(files, "zsh/site-functions", "zsh/vendor-completions");
     let bytes: usize = files.iter().map(|file| file.bytes.len()).sum();
     let control = format!(
@@ -37,7 +37,7 @@ pub fn package(release: &Release, files: &[File]) -> anyhow::Result<Vec<u8>> {
     let mut package = b"!<arch>\n".to_vec();
     for (name, bytes) in members {
         let (epoch, size) = (release.epoch, bytes.len());
-        // Name, time, owner, group, mode and size, each at a column of its own: ar(5).
+        // Name, time, owner, group, mode and size, each at a fixed column: ar(5).
         let header = format!(
             "{name:<16}{epoch:<12}{:<6}{:<6}{:<8}{size:<10}`\n",
             0, 0, 100644

@@ -1,4 +1,4 @@
-//! The packages that are linked into the command, by cargo's own account.
+//! Packages that are linked into the command, according to cargo.
 
 use super::{output, root};
 use anyhow::Context;
@@ -7,22 +7,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A package that the command is built from, itself included.
+/// Package that the command is built from, including the command itself.
 pub struct Dependency {
     pub name: String,
     pub version: String,
-    /// An SPDX expression.
+    /// SPDX expression.
     pub licence: String,
-    /// Where its sources are.
+    /// Directory of its sources.
     pub directory: PathBuf,
-    /// Whether it is one of this repository.
+    /// True for a package of this repository.
     pub is_ours: bool,
-    /// The package URLs of what it depends on itself.
+    /// Package URLs of its own dependencies.
     pub depends_on: Vec<String>,
 }
 
 impl Dependency {
-    /// <https://github.com/package-url/purl-spec>
+    /// Returns the package URL: <https://github.com/package-url/purl-spec>
     pub fn url(&self) -> String {
         url(&self.name, &self.version)
     }
@@ -67,11 +67,11 @@ struct Edge {
 
 #[derive(Deserialize)]
 struct Kind {
-    /// Absent for what is linked, otherwise `dev` or `build`.
+    /// Absent for linked dependencies, otherwise `dev` or `build`.
     kind: Option<String>,
 }
 
-/// Sorted by name and version.
+/// Returns the packages, sorted by name and version.
 pub fn of_the_command() -> anyhow::Result<Vec<Dependency>> {
     let text = output(
         Command::new("cargo")

@@ -1,4 +1,4 @@
-//! The licence texts of everything that is linked into the binary.
+//! Licence texts of everything that is linked into the binary.
 
 use super::dependencies::Dependency;
 use super::root;
@@ -6,9 +6,9 @@ use anyhow::Context;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How the names of licence files begin, in lower case.
+/// Prefixes of the names of licence files, in lower case.
 const NAMES: [&str; 5] = ["licen", "copying", "copyright", "notice", "unlicense"];
-/// Texts of packages that are published without theirs, by the name of the package.
+/// Directory of texts for packages that are published without them, by the name of the package.
 const KEPT: &str = "xtask/licences";
 const SYSTEM: &str = "\
 memhook-rs is linked statically with the Rust standard library (MIT OR Apache-2.0, The Rust
@@ -17,7 +17,7 @@ and with the GNU C library (LGPL-2.1-or-later, Free Software Foundation). Its ow
 recipe to build it are public, so that anybody can link it with another version of these.
 ";
 
-/// The file that Debian's policy asks for (12.5), for all forms of a release.
+/// Returns the file that Debian's policy requires (12.5), for all forms of a release.
 pub fn summary() -> anyhow::Result<String> {
     let mit = fs::read_to_string(root().join("LICENSE-MIT")).context("LICENSE-MIT")?;
     Ok(format!(
@@ -27,7 +27,7 @@ pub fn summary() -> anyhow::Result<String> {
     ))
 }
 
-/// One text with a section for each package.
+/// Returns one text with a section for each package.
 pub fn of_dependencies(dependencies: &[Dependency]) -> anyhow::Result<String> {
     let mut all = format!("{SYSTEM}\n");
     for dependency in dependencies.iter().filter(|dependency| !dependency.is_ours) {
@@ -63,7 +63,7 @@ pub fn of_dependencies(dependencies: &[Dependency]) -> anyhow::Result<String> {
     Ok(all)
 }
 
-/// Licence files of a package and of the sources of others that it carries one directory below.
+/// Collects the licence files of a package, and of other sources that it contains one directory below.
 fn collect(directory: &Path, depth: u32, into: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

@@ -1,6 +1,6 @@
-//! `cargo xtask dist`: what a release consists of.
+//! `cargo xtask dist`: makes a release.
 //!
-//! Everything is made from one list of files, and the same sources give the same bytes: times come from
+//! All forms are made from one list of files, and the same sources give the same bytes: times come from
 //! SOURCE_DATE_EPOCH or the last commit, owners are root, and entries are sorted.
 
 mod archive;
@@ -26,20 +26,20 @@ pub struct Args {
     /// Build the sources in this directory instead of those of this program
     #[arg(long, conflicts_with = "binary")]
     sources: Option<PathBuf>,
-    /// Where the files are written
+    /// Directory for the files
     #[arg(long, default_value = "target/dist")]
     to: PathBuf,
 }
 
-/// What the packers need to know beside the files.
+/// Facts about the release for the packers, in addition to the files.
 struct Release {
     version: String,
-    /// The time of everything in it, in seconds since 1970.
+    /// Time of all its contents, in seconds since 1970.
     epoch: u64,
 }
 
 impl Release {
-    /// How the names of archives begin.
+    /// Returns the beginning of the archives' names.
     fn stem(&self) -> String {
         format!("memhook-rs-{}-x86_64-linux", self.version)
     }
@@ -120,7 +120,7 @@ fn make(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// <https://reproducible-builds.org/specs/source-date-epoch/>
+/// Returns the time: <https://reproducible-builds.org/specs/source-date-epoch/>
 fn epoch() -> anyhow::Result<u64> {
     let text = match env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,
@@ -142,7 +142,7 @@ fn root() -> &'static Path {
         .expect("xtask is below the root")
 }
 
-/// The standard output of a command, which must succeed.
+/// Returns the standard output of a command, which must succeed.
 fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .stderr(std::process::Stdio::inherit())

@@ -1,11 +1,11 @@
-//! A container image with the binary in it and nothing else, as an OCI image layout:
+//! Container image that contains only the binary, as an OCI image layout:
 //! <https://github.com/opencontainers/image-spec>, image-layout.md.
 
 use super::Release;
 use super::archive::{File, gzip, sha256, tar};
 use serde_json::{Value, json};
 
-/// The layout as a tar archive, as `podman load` and `skopeo copy oci-archive:` take it.
+/// Returns the layout as a tar archive, for `podman load` and `skopeo copy oci-archive:`.
 pub fn image(release: &Release, binary: &[u8]) -> anyhow::Result<Vec<u8>> {
     let program = File {
         path: "memhook-rs".to_owned(),
@@ -46,7 +46,7 @@ pub fn image(release: &Release, binary: &[u8]) -> anyhow::Result<Vec<u8>> {
     tar(&blobs, release.epoch)
 }
 
-/// Adds a blob, and describes it for what refers to it.
+/// Adds a blob, and returns its description for references.
 fn add(blobs: &mut Vec<File>, media_type: &str, bytes: Vec<u8>) -> Value {
     let digest = sha256(&bytes);
     let descriptor = json!({

@@ -1,4 +1,4 @@
-//! A package for Fedora, openSUSE and the like: a lead, a header with digests, the header, and a cpio archive.
+//! Package for Fedora, openSUSE and others: a lead, a header with digests, the header, and a cpio archive.
 //! <https://rpm-software-management.github.io/rpm/manual/format_v4.html>
 
 use super::Release;
@@ -9,19 +9,19 @@ memhook-rs attaches to a C or C++ process without a restart, a preload or a
 rebuild, records every allocation and release, and shows what is live and what
 has leaked by call stack.";
 
-/// The number of SHA-256 in RFC 4880, section 9.4.
+/// Number of SHA-256 in RFC 4880, section 9.4.
 const SHA256: u32 = 8;
-/// A condition on a version: equal, and less or equal on a feature of rpm itself (rpmds.h).
+/// Conditions on a version: equal, and less or equal for a feature of rpm itself (rpmds.h).
 const EQUAL: u32 = 1 << 3;
 const FEATURE: u32 = 1 << 24 | 1 << 1 | EQUAL;
-/// What rpm has to know in order to read this package.
+/// Features that rpm needs in order to read this package.
 const FEATURES: [(&str, &str); 3] = [
     ("rpmlib(CompressedFileNames)", "3.0.4-1"),
     ("rpmlib(FileDigests)", "4.6.0-1"),
     ("rpmlib(PayloadFilesHavePrefix)", "4.0-1"),
 ];
 
-/// What a value of a header is about: rpmtag.h.
+/// Meaning of a header's value: rpmtag.h.
 mod tag {
     pub const SIG_SIZE: u32 = 1000;
     pub const HEADER_SIGNATURES: u32 = 62;
@@ -71,14 +71,14 @@ mod tag {
     pub const PAYLOAD_DIGEST_ALGO: u32 = 5093;
 }
 
-/// How a value of a header is stored: rpmtag.h.
+/// Type of a header's value: rpmtag.h.
 mod kind {
     pub const HALVES: u32 = 3;
     pub const NUMBERS: u32 = 4;
     pub const ONE_STRING: u32 = 6;
     pub const BYTES: u32 = 7;
     pub const STRINGS: u32 = 8;
-    /// One string in each language of the table of languages, which has only the first.
+    /// One string for each language of the table of languages, which has only the first.
     pub const TRANSLATED: u32 = 9;
 }
 
@@ -97,7 +97,7 @@ pub fn package(release: &Release, files: &[File]) -> anyhow::Result<Vec<u8>> {
     Ok([lead(release), digests, header, compressed].concat())
 }
 
-/// Only the magic number is still looked at.
+/// Returns the lead, of which rpm now reads only the magic number.
 fn lead(release: &Release) -> Vec<u8> {
     let mut lead = vec![0xed, 0xab, 0xee, 0xdb, 3, 0, 0, 0, 0, 1];
     lead.extend(format!("memhook-rs-{}-1", release.version).bytes());
@@ -169,7 +169,7 @@ fn header(release: &Release, files: &[&File], payload_size: usize, compressed: &
         kind::STRINGS,
         &vec!["root"; files.len()],
     );
-    // Without the name of a source package, this would be one.
+    // Without the name of a source package, rpm would consider this one a source package.
     header.strings(
         tag::SOURCE_RPM,
         kind::ONE_STRING,
@@ -209,18 +209,18 @@ fn header(release: &Release, files: &[&File], payload_size: usize, compressed: &
     header
 }
 
-/// The directory from the root, with both slashes, and the name.
+/// Splits a path into the directory from the root, with both slashes, and the name.
 fn split(path: &str) -> (String, &str) {
     let (directory, name) = path.rsplit_once('/').expect("files are below directories");
     (format!("/{directory}/"), name)
 }
 
-/// With the bit of a regular file: inode(7).
+/// Returns the mode with the bit of a regular file: inode(7).
 fn mode(file: &File) -> u32 {
     0o100_000 | file.mode
 }
 
-/// The portable format of SVR4: cpio(5), "newc".
+/// Packs the files in the portable format of SVR4: cpio(5), "newc".
 fn cpio(files: &[&File], epoch: u64) -> Vec<u8> {
     let mut archive = Vec::new();
     let mut add = |name: &str, inode: usize, mode: u32, bytes: &[u8]| {
@@ -299,7 +299,7 @@ impl Header {
         );
     }
 
-    /// As it is in the file; `region` is the tag whose entry says that all the others belong together.
+    /// Returns the header as bytes; `region`: tag whose entry marks all the others as immutable.
     fn bytes(mut self, region: u32) -> Vec<u8> {
         let entries = self.index.len() as u32 + 1;
         let trailer = [region, kind::BYTES, (entries * 16).wrapping_neg(), 16];

@@ -1,4 +1,4 @@
-//! What the binary is made of, for programs: <https://cyclonedx.org/docs/1.5/json/>.
+//! Components of the binary in machine-readable form: <https://cyclonedx.org/docs/1.5/json/>.
 
 use super::Release;
 use super::dependencies::Dependency;
@@ -11,7 +11,7 @@ pub fn cyclonedx(release: &Release, dependencies: &[Dependency]) -> anyhow::Resu
             "bom-ref": dependency.url(),
             "name": dependency.name,
             "version": dependency.version,
-            // Older manifests write "MIT/Apache-2.0" for what SPDX writes with OR.
+            // Older manifests write "MIT/Apache-2.0" where SPDX writes OR.
             "licenses": [{ "expression": dependency.licence.replace('/', " OR ") }],
             "purl": dependency.url(),
         })
