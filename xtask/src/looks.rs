@@ -17,7 +17,7 @@ use std::{
 
 /// Time after which a command counts as hanging, unless it gets hardly any processor time.
 const LIMIT: Duration = Duration::from_secs(180);
-/// It has next to none if it waits for more, or ran for less than one part in so many.
+/// Divisor of a time: a thread that waits for a processor is starved if it ran for less than this fraction (1/n).
 const STARVED: u32 = 20;
 /// Factor of the time limit for a starved command.
 const PATIENCE: u32 = 5;
@@ -204,7 +204,7 @@ pub fn end_of(child: &mut Child) -> Result<ExitStatus, String> {
     }
 }
 
-/// Whether the first thread of a process that has run for a time is starved.
+/// Returns true if the first thread of a process that has run for a time is starved.
 fn is_starved(pid: u32, elapsed: Duration) -> bool {
     let pid = pid as i32;
     let figures = SchedulingFile::of(pid, pid).and_then(|file| file.read());
@@ -213,8 +213,8 @@ fn is_starved(pid: u32, elapsed: Duration) -> bool {
     figures.is_some_and(|(ran, waited)| gets_next_to_nothing(ran, waited, waits_now, elapsed))
 }
 
-/// Whether a thread has waited for a processor most of the time. The kernel adds a wait when it ends, so one that waits now
-/// is judged by how little it ran.
+/// Returns true if a thread has waited for a processor most of the time. The kernel adds a wait when it ends, so a
+/// thread that waits now is judged by its run time.
 fn gets_next_to_nothing(ran: Duration, waited: Duration, waits_now: bool, all: Duration) -> bool {
     waited * 2 > all || (waits_now && ran * STARVED < all)
 }

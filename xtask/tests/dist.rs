@@ -21,7 +21,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Packs what these options name into a directory; the paths of what was made.
+/// Packs a release with these options into a directory; returns the paths of the results.
 fn pack(options: [&str; 2], to: &str) -> Vec<PathBuf> {
     let made = output(
         Command::new(env!("CARGO_BIN_EXE_memhook-xtask"))

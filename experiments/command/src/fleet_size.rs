@@ -1,7 +1,8 @@
-//! `cargo experiment fleet-size`: what a store of profiles gets from many hosts, by replaying what a receiver got from a few.
+//! `cargo experiment fleet-size`: computes the load of a profile store with many hosts, by replaying what a receiver
+//! got from a few.
 //!
-//! docs/fleet-costs.md has a calculation for it. This goes through every push: hosts begin at different moments, and the store
-//! is away for a time, after which all of them come back with what has waited on their disks.
+//! docs/fleet-costs.md has a calculation of it. This program simulates every push: hosts begin at different moments,
+//! and the store is unavailable for a time, after which all of them send what has waited on their disks.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -12,12 +13,12 @@ use std::process::ExitCode;
 /// Pauses of a sender (crates/agent/src/send/store.rs), in seconds.
 const FIRST_PAUSE: f64 = 0.5;
 const LONGEST_PAUSE: f64 = 120.0;
-/// A request, sent to a store that is there.
+/// Duration of a request to an available store, in seconds.
 const SENDING: f64 = 0.05;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Lines of the receiver of `cargo experiment fleet-demo`
+    /// File with the lines of the receiver of `cargo experiment fleet-demo`
     #[arg(long, default_value = "target/fleet/demo/receiver.jsonl")]
     recorded: PathBuf,
     #[arg(long, default_value_t = 10_000)]
@@ -31,7 +32,7 @@ pub struct Args {
     /// Seconds that are simulated
     #[arg(long, default_value_t = 4 * 3600)]
     seconds: u64,
-    /// Seconds for which the store is away, from a quarter of the time on
+    /// Seconds during which the store is unavailable, beginning at a quarter of the time
     #[arg(long, default_value_t = 3600)]
     away: u64,
     /// Bytes that may wait on a host's disk
@@ -54,7 +55,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// The sizes of the pushes of each service of each host, in the order in which they came.
+/// Returns the sizes of the pushes of each service of each host, in order.
 fn recorded(path: &Path) -> Result<Vec<Vec<u64>>> {
     let hint = || {
         format!(
@@ -71,7 +72,7 @@ fn recorded(path: &Path) -> Result<Vec<Vec<u64>>> {
             .entry((label("host"), label("service_name")))
             .or_default();
         let bytes = line["bytes"].as_u64().unwrap_or(0);
-        // A push has two profiles: what is live, and what was allocated.
+        // A push has two profiles: live and allocated memory.
         match sizes.last_mut() {
             Some(last) if line["sums"].get("alloc_space").is_some() => *last += bytes,
             _ => sizes.push(bytes),
@@ -81,7 +82,7 @@ fn recorded(path: &Path) -> Result<Vec<Vec<u64>>> {
     Ok(series.into_values().collect())
 }
 
-/// A generator of Marsaglia's (xorshift64), so that a run can be repeated.
+/// Marsaglia's generator (xorshift64), which makes a run repeatable.
 struct Random(u64);
 
 impl Random {
@@ -98,15 +99,15 @@ impl Random {
     }
 }
 
-/// What the store and the hosts saw.
+/// Results of the store and the hosts.
 struct Fleet {
-    /// Pushes and bytes of each second.
+    /// Pushes and bytes in each second.
     seconds: Vec<(u64, u64)>,
-    /// What was made.
+    /// Pushes that were made, and their bytes.
     made: (u64, u64),
     dropped: u64,
     most_waiting: u64,
-    /// When the last host had nothing that waited, after the store was back.
+    /// Time when the last host had sent everything, after the store was available again.
     caught_up: f64,
 }
 
@@ -134,7 +135,7 @@ fn simulate(args: &Args, recorded: &[Vec<u64>]) -> Result<Fleet> {
     Ok(fleet)
 }
 
-/// When a host makes a push, and of how many bytes, in order.
+/// Returns the times and sizes of a host's pushes, in order.
 fn one_host(args: &Args, recorded: &[Vec<u64>], random: &mut Random) -> Vec<(f64, u64)> {
     let mut pushes = Vec::new();
     for _ in 0..args.targets {
@@ -152,7 +153,7 @@ fn one_host(args: &Args, recorded: &[Vec<u64>], random: &mut Random) -> Vec<(f64
 }
 
 impl Fleet {
-    /// One sender a host: the oldest first, with pauses while the store is away.
+    /// Simulates the sender of a host: the oldest push first, with pauses while the store is unavailable.
     fn send(&mut self, pushes: Vec<(f64, u64)>, away: (f64, f64), queue: u64, random: &mut Random) {
         let mut waiting = std::collections::VecDeque::new();
         let mut bytes_waiting = 0;
@@ -196,7 +197,7 @@ impl Fleet {
         }
     }
 
-    /// Tells it, beside the calculation of docs/fleet-costs.md. Returns whether the two agree.
+    /// Prints the results next to the calculation of docs/fleet-costs.md. Returns true if the two agree.
     fn tell(&self, args: &Args) -> bool {
         let quiet = &self.seconds[args.interval as usize..(args.seconds / 4) as usize];
         let mean = |of: fn(&(u64, u64)) -> u64| {
@@ -260,7 +261,7 @@ mod tests {
         let fleet = simulate(&args(1 << 20), &recorded).expect("possible");
         let sent: u64 = fleet.seconds.iter().map(|second| second.0).sum();
         assert_eq!((fleet.dropped, fleet.made.0), (0, 50 * 4 * 200));
-        // Those of the last moment are on their way.
+        // Pushes of the last moment are still being sent.
         assert!(fleet.made.0 - sent < 10, "{sent}");
         let away = &fleet.seconds[500..1000];
         assert!(away.iter().all(|second| *second == (0, 0)));

@@ -1,4 +1,4 @@
-//! Lines over an axis, as SVG: the only plotter of the experiments.
+//! Line charts as SVG, used by all experiments.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -15,27 +15,27 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(127, 127, 127),
 ];
 
-/// A name, and values by what the axis counts.
+/// Name, and points of the line.
 pub type Line = (String, Vec<(f64, f64)>);
 
-/// What is drawn around the lines.
+/// Text and scales of a chart.
 #[derive(Default)]
 pub struct Chart {
-    /// Above the picture.
+    /// Title above the picture.
     pub title: String,
-    /// Below the horizontal axis.
+    /// Label below the horizontal axis.
     pub x: &'static str,
-    /// Beside the vertical axis; may be empty.
+    /// Label beside the vertical axis; may be empty.
     pub y: &'static str,
-    /// Whether each step of the horizontal axis multiplies.
+    /// True for a logarithmic horizontal axis.
     pub log_x: bool,
-    /// The same for the vertical axis, which otherwise begins at 0 or below.
+    /// True for a logarithmic vertical axis; a linear one begins at 0 or below.
     pub log_y: bool,
 }
 
 type Failed = Box<dyn std::error::Error>;
 
-/// One chart in a file of its own.
+/// Draws one chart to its own file.
 pub fn draw(to: &Path, chart: &Chart, lines: &[Line]) -> Result<(), Failed> {
     let area = SVGBackend::new(to, (900, 500)).into_drawing_area();
     area.fill(&WHITE)?;
@@ -52,7 +52,7 @@ fn scaled(value: f64, is_log: bool) -> f64 {
     }
 }
 
-/// A tick's number, short: on a scale that multiplies, its first two digits.
+/// Returns a short label for a tick: on a logarithmic scale, its first two digits.
 fn label(value: f64, is_log: bool) -> String {
     let value = if is_log {
         let value = 10f64.powf(value);
@@ -70,7 +70,7 @@ fn label(value: f64, is_log: bool) -> String {
     }
 }
 
-/// Names and colours in a column of their own, where they cover no line.
+/// Draws names and colours in a separate column, where they cover no line.
 fn legend(column: &DrawingArea<SVGBackend, Shift>, lines: &[Line]) -> Result<(), Failed> {
     for (number, (name, _)) in lines.iter().enumerate() {
         let (colour, y) = (COLOURS[number % COLOURS.len()], 50 + 18 * number as i32);
@@ -82,7 +82,7 @@ fn legend(column: &DrawingArea<SVGBackend, Shift>, lines: &[Line]) -> Result<(),
     Ok(())
 }
 
-/// One chart as a part of a picture.
+/// Draws one chart as a part of a picture.
 pub fn draw_panel(
     panel: &DrawingArea<SVGBackend, Shift>,
     chart: &Chart,

@@ -27,21 +27,21 @@ struct Cli {
 enum Experiment {
     /// Repeat the experiments of the papers that memhook-rs builds on, into target/papers; some need root
     Papers(papers::Args),
-    /// Compare what `advise --what-if` predicts with what programs take when they are started with these settings
+    /// Compare the predictions of `advise --what-if` with the memory of programs that are started with these settings
     Predictions(predictions::Args),
     /// Compare the gate with LeakSanitizer and memcheck on the tests of Debian packages
     GateProjects(gate_projects::Args),
-    /// Measure what a leak check costs: the gate, LeakSanitizer, memcheck
+    /// Measure the cost of a leak check: the gate, LeakSanitizer, memcheck
     PeersGate(peers_gate::Args),
-    /// Run two hosts with services, agents and stores on this machine, and compare what arrives; needs root and Go
+    /// Run two hosts with services, agents and stores on this machine, and compare the arrived data; needs root and Go
     FleetDemo(fleet_demo::Args),
-    /// Say what a store gets from many hosts, by replaying what `fleet-demo` recorded
+    /// Compute the load of a store with many hosts, by replaying a recording of `fleet-demo`
     FleetSize(fleet_size::Args),
-    /// One Markdown page from what the benchmarks measured
+    /// Write one Markdown page from the benchmarks' results
     BenchReport(bench_report::Args),
 }
 
-/// The directory of the product's workspace, and of its `target`.
+/// Returns the directory of the product's workspace, which contains `target`.
 fn root() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", ".."].iter().collect()
 }

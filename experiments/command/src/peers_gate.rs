@@ -1,7 +1,7 @@
-//! `cargo experiment peers-gate`: what a leak check costs, with the gate, LeakSanitizer and memcheck, on the same programs.
+//! `cargo experiment peers-gate`: cost of a leak check with the gate, LeakSanitizer and memcheck, on the same programs.
 //!
-//! The programs are as a distribution builds them, and LeakSanitizer is preloaded: another build of a program would
-//! measure another program. With PYTHONMALLOC=malloc each small object of Python's is an allocation.
+//! The programs are a distribution's builds, and LeakSanitizer is preloaded: another build would be another program.
+//! With PYTHONMALLOC=malloc each small object of Python is an allocation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 /// Options of the task.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Runs of each tool but memcheck, which runs once; the median counts
+    /// Runs of each tool except memcheck, which runs once; the median counts
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Times the usual work, which takes some ten seconds
+    /// Factor for the usual work, which takes some ten seconds
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Only programs with this in their name
+    /// Run only programs with this in their name
     #[arg(long)]
     program: Option<String>,
 }
 
-/// Reads and writes documents, sorts and counts words, as the tests of a program would that handles text.
+/// Reads and writes documents, sorts and counts words, like the tests of a text processing program.
 const WORK: &str = "
 import json, random, re, sys
 random.seed(1)
@@ -39,7 +39,7 @@ print(top[0][0])
 
 const PYTHON_ROUNDS: f64 = 700.0;
 const SQL_ROWS: f64 = 2_200_000.0;
-/// memcheck gets so much of the work, and is compared with an untraced run of as much.
+/// Share of the work for memcheck, which is compared with an untraced run of the same share.
 const MEMCHECK_SHARE: f64 = 0.04;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -50,12 +50,12 @@ enum Tool {
     Memcheck,
 }
 
-/// What is run.
+/// Program to measure.
 struct Program {
     name: &'static str,
-    /// Its command for so much work.
+    /// Returns its command for this amount of work.
     command: fn(f64) -> std::io::Result<Vec<String>>,
-    /// More runs of it than of the others.
+    /// True if it has more runs than the others.
     is_short: bool,
 }
 
@@ -74,7 +74,7 @@ const PROGRAMS: [Program; 3] = [
         name: "Python: documents, every object from malloc",
         command: |scale| {
             let rounds = (PYTHON_ROUNDS * scale).ceil().to_string();
-            // Not one that a version manager puts in front of it: that is a chain of shell scripts.
+            // This avoids a version manager's wrapper, which is a chain of shell scripts.
             let python = Path::new("/usr/bin/python3");
             let python = if python.exists() {
                 "/usr/bin/python3"
@@ -87,7 +87,7 @@ const PROGRAMS: [Program; 3] = [
     },
 ];
 
-/// Statements in a file, as dumps have them.
+/// Writes statements to a file, like those of dumps.
 fn sql(scale: f64) -> std::io::Result<Vec<String>> {
     use std::fmt::Write;
     let rows = (SQL_ROWS * scale) as u64;
@@ -150,7 +150,7 @@ fn table(args: &Args) -> Result<String, String> {
         let tools = [Tool::None, Tool::Gate, Tool::Lsan];
         let mut times = [const { Ok(Vec::new()) }; 3];
         for _ in 0..runs {
-            // In turn, so that a load of the machine meets all of them.
+            // The runs alternate, so that load on the machine affects all of them.
             for (tool, times) in tools.into_iter().zip(&mut times) {
                 add(times, time(tool, gate, &whole)?);
             }
@@ -182,7 +182,7 @@ fn table(args: &Args) -> Result<String, String> {
     Ok(out)
 }
 
-/// A time, or how the run failed; one failure makes all of a tool's runs one.
+/// Time, or the failure of the run; one failure makes all of a tool's runs one.
 type Timed = Result<Duration, String>;
 
 fn add(times: &mut Result<Vec<Duration>, String>, time: Timed) {
@@ -209,7 +209,7 @@ fn cell(alone: &Timed, with: &Timed) -> String {
     }
 }
 
-/// An error if it cannot be started at all.
+/// Returns the time of a command; fails if it cannot be started at all.
 fn time(tool: Tool, gate: &Path, command: &[String]) -> Result<Timed, String> {
     let mut run = match tool {
         Tool::None => Command::new(&command[0]),
@@ -247,7 +247,7 @@ fn time(tool: Tool, gate: &Path, command: &[String]) -> Result<Timed, String> {
     })
 }
 
-/// The runtime of the C compiler.
+/// Returns the sanitizer runtime of the C compiler.
 fn lsan() -> Result<String, String> {
     let output = Command::new("cc")
         .arg("-print-file-name=liblsan.so")

@@ -1,5 +1,5 @@
-//! The cost of a malloc/free pair on a hot stack, and of replacing blocks from thousands of stacks, in
-//! the target: one and two threads, with and without frame pointers.
+//! Cost of a malloc/free pair on a hot stack, and of replacing blocks from thousands of stacks, in the target: one and
+//! two threads, with and without frame pointers.
 //!
 //! `cargo measure churn`
 
@@ -143,8 +143,8 @@ fn main() {
         let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
         figures.add(&[work.name], &names, || {
             let program = build(work.program, &[work.flags]);
-            // Two threads and the attacher on two processors: what the attacher takes from a thread
-            // is time that it waits for a processor, which is not counted but shown as the tool's.
+            // Two threads and the attacher share two processors. A thread waits while the attacher uses its processor;
+            // that time is not counted for the thread but shown as the tool's.
             let processors = match work.threads {
                 1 => &place.target,
                 _ => &place.all,

@@ -1,5 +1,5 @@
-//! Events a second of processor time through drain and ledger, and memory a live block. The producer's
-//! work is not timed.
+//! Events per second of processor time through drain and ledger, and memory per live block. The producer's work is not
+//! timed.
 //!
 //! `cargo measure consumer`
 
@@ -15,7 +15,7 @@ use memhook_stream::Drain;
 use std::time::Duration;
 
 const RING_BYTES: usize = 1 << 20;
-/// A pass takes half a ring.
+/// Number of events in a pass: half a ring.
 const PASS_EVENTS: usize = RING_BYTES / 16 / 2;
 
 /// Returns the bytes of the ledger's tables.
@@ -72,7 +72,7 @@ fn consumer(c: &mut Criterion) {
     conditions.write("consumer");
 }
 
-/// Reports over a million sites and as many live blocks.
+/// Measures reports over a million sites and as many live blocks.
 fn queries(c: &mut Criterion) {
     let live = 1_000_000;
     let mut stream = Churn::new(live, 4_000_000);

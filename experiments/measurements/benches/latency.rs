@@ -1,5 +1,5 @@
-//! The cost of malloc by size, in the target: untraced, through the hook without a record, with call
-//! stacks found in each way at each depth, sampled; and with user probes of the kernel.
+//! Cost of malloc by size, in the target: untraced, through the hook without a record, with call stacks found in each
+//! way at each depth, sampled; and with user probes of the kernel.
 //!
 //! `cargo measure latency`
 
@@ -11,16 +11,16 @@ use memhook_measurements::{
 const SIZES: [&str; 9] = [
     "16 B", "32 B", "64 B", "128 B", "256 B", "512 B", "1 KiB", "4 KiB", "64 KiB",
 ];
-/// Mallocs in a row, of each size in each round.
+/// Consecutive mallocs of each size in each round.
 const COUNT: u32 = 100_000;
-/// With probes, which are slower by two orders of magnitude.
+/// The same with probes, which are slower by two orders of magnitude.
 const SLOW_COUNT: u32 = 10_000;
 
 fn main() {
     let mut figures = Figures::new("latency");
     let place = placement();
     bind_to(&place.rest);
-    // Few tools a cycle: the round without one shall not be long ago.
+    // A cycle has few tools, so that the round without a tool is recent.
     for tools in [
         &[
             ("pass-through", "--size 1G.."),

@@ -1,7 +1,6 @@
-//! Tracing within a budget: what programs lose by it, once it has settled.
+//! Tracing within a budget: the throughput that programs lose once the budget has settled.
 //!
-//! `cargo measure overhead`; takes long, because each round begins with the time that the
-//! budget needs to settle.
+//! `cargo measure overhead`; takes long, because each round begins with the settling time.
 
 use memhook_measurements::programs::PROGRAMS;
 use memhook_measurements::{
@@ -10,7 +9,7 @@ use memhook_measurements::{
 };
 use std::time::Duration;
 
-/// The first two seconds are the controller's.
+/// Settling time of the controller.
 const SETTLES_IN: Duration = Duration::from_secs(2);
 
 fn main() {
@@ -47,7 +46,7 @@ fn main() {
             run(&mut subject, 12)
         });
     }
-    // Programs that stand while tools come and go; a compiler has ended before its budget has settled.
+    // Programs that keep running while tools come and go; a compiler ends before its budget has settled.
     for program in PROGRAMS.iter().filter(|program| program.stands) {
         figures.add(program.works, &names, || match (program.start)(&place) {
             Ok(mut subject) => run(&mut *subject, program.cycles),

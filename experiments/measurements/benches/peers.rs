@@ -1,4 +1,4 @@
-//! Other tools beside memhook-rs, on the same programs in one run. Each round is a new process.
+//! Comparison of memhook-rs with other tools on the same programs in one run. Each round is a new process.
 //!
 //! `cargo measure peers`
 
@@ -9,17 +9,17 @@ use memhook_measurements::{
 };
 use memhook_tests::programs::Folder;
 
-/// A program that is started anew for each round.
+/// Program that is started again for each round.
 struct Work {
     names: Vec<&'static str>,
-    /// Part of a round's usual work.
+    /// Share of a round's usual work.
     share: f64,
     start: Box<dyn Fn(&Placement) -> Result<Box<dyn Subject>, String>>,
-    /// Also run under tools that slow it down by two orders of magnitude.
+    /// True if it also runs under tools that slow it down by two orders of magnitude.
     is_small: bool,
 }
 
-/// A program of ours, which measures itself.
+/// Program of ours, which measures itself.
 struct Own(Measured);
 
 impl Subject for Own {
@@ -85,7 +85,7 @@ impl Subject for Fresh<'_> {
     }
 }
 
-/// Stands for a tool that has started the target.
+/// Placeholder for a tool that has started the target.
 struct Started<'a>(&'a str);
 
 impl Tool for Started<'_> {

@@ -1,5 +1,5 @@
-//! What a probe costs a loop that calls a function that increments a counter, and how long it takes to place one.
-//! Rounds with and without each tool alternate, in one process; uftrace runs the program itself, beside one without it.
+//! Cost of a probe in a loop that calls a function that increments a counter, and the time to place the probe. Rounds
+//! with and without each tool alternate, in one process; uftrace runs the program itself, next to one without it.
 //!
 //! `cargo measure probes`
 
@@ -11,20 +11,20 @@ use memhook_measurements::{
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Milliseconds of a round, and rounds.
+/// Milliseconds of a round, and number of rounds.
 const ROUND_MS: f64 = 100.0;
 const ROUNDS: usize = 15;
-/// The same with a tool that writes megabytes for each millisecond.
+/// The same for a tool that writes megabytes per millisecond.
 const WRITTEN_MS: f64 = 20.0;
 const WRITTEN_ROUNDS: usize = 5;
 const FUNCTION: &str = "bar";
 const MANY: (&str, usize) = ("many_*", 1000);
-/// The same with a tool whose buffer is soon full.
+/// The same for a tool whose buffer is soon full.
 const COLLECTED_MS: f64 = 2.0;
-/// So many calls fill the buffer of gdbserver's agent, of 5 MiB.
+/// Number of calls that fill the buffer of gdbserver's agent, of 5 MiB.
 const FULL_AT: u64 = 873_812;
 
-/// One round: nanoseconds a call without the probe and with it, and milliseconds to place it.
+/// Runs one round; returns nanoseconds per call without the probe and with it, and milliseconds to place it.
 fn round(target: &mut Measured, probe: FunctionProbe, ms: f64) -> Result<[f64; 3], String> {
     let without = ns(target, ms)?;
     let (placed, time) = probe.place(target, FUNCTION)?;
@@ -44,7 +44,7 @@ fn median(spread: Option<Spread>) -> f64 {
     spread.map_or(f64::NAN, |spread| spread.median)
 }
 
-/// A line of the table.
+/// Prints a line of the table.
 fn print(name: &str, found: Result<Vec<[f64; 3]>, String>) {
     let found = match found {
         Ok(found) => found,
@@ -64,7 +64,7 @@ fn print(name: &str, found: Result<Vec<[f64; 3]>, String>) {
     );
 }
 
-/// uftrace runs a program that was compiled with places for it, and traces entry and return.
+/// Measures uftrace, which runs a program that was compiled for it, and traces entry and return.
 fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, String> {
     let is_there = Command::new("uftrace").arg("--version").output();
     is_there.map_err(|error| format!("uftrace cannot be run: {error}"))?;
@@ -104,10 +104,11 @@ fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, St
     }
 }
 
-/// A fast tracepoint without actions, which collects each call until its buffer is full: with so few calls it is not.
+/// Measures a fast tracepoint without actions, which collects each call until its buffer is full; this number of calls
+/// does not fill it.
 fn gdbserver(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, String> {
     let agent = in_process_agent()?;
-    // Its jumps do not reach a program that lies anywhere.
+    // Its jumps do not reach a position-independent program.
     let flags = ["-no-pie", "-rdynamic", "-DFIVE_BYTES"];
     let program = build("bar", &flags);
     let mut plain = Measured::start(&program, &["1"], processors);
@@ -157,7 +158,7 @@ fn main() {
         "gdbserver, fast tracepoint",
         gdbserver(&place.target, written_rounds, ms.min(COLLECTED_MS)),
     );
-    // The function of the slides that measured the first such tools: nothing but an increment.
+    // The function of the slides that measured the first such tools: only an increment.
     let increment = build("increment", &["-rdynamic"]);
     let mut plain = Measured::start(&increment, &[], &place.target);
     for probe in [
@@ -168,7 +169,7 @@ fn main() {
         let found = (0..rounds).map(|_| round(&mut plain, probe, ms)).collect();
         print(&format!("an increment: {}", probe.name()), found);
     }
-    // Two threads, each on a processor of its own: nothing that they write is on one cache line.
+    // Two threads, each on its own processor, which write to no common cache line.
     let mut two = Measured::start(&program, &["2"], &place.all);
     for probe in [FunctionProbe::Count, FunctionProbe::Stack] {
         let found = (0..rounds).map(|_| round(&mut two, probe, ms)).collect();

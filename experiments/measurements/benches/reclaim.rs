@@ -1,12 +1,10 @@
-//! A program that keeps a sorted list and loses a share of what it removes: size of its heap over
-//! time without leaks, with leaks, and with leaks that are reclaimed at several intervals; operations
-//! that it makes in a second of its processor time; how long threads are held. And the holds of a
-//! scan of larger programs that write meanwhile.
+//! A program that keeps a sorted list and loses a share of the removed nodes: size of its heap over time without leaks,
+//! with leaks, and with leaks that are reclaimed at several intervals; operations per second of its processor time; how
+//! long threads are held. Also the holds of a scan of larger programs that write meanwhile.
 //!
-//! `cargo measure reclaim -- [--seconds N]`: N seconds for seven runs side by
-//! side, each of which needs little of a processor; 170 as a default, as a block is released at the second
-//! scan that finds it lost. With the scans before them some four minutes. Writes
-//! `target/reclaim/heap.svg`.
+//! `cargo measure reclaim -- [--seconds N]`: N seconds for seven concurrent runs, each of which needs little processor
+//! time. The default is 170, because a block is released at the second scan that finds it lost. With the preceding
+//! scans it takes about four minutes. Writes `target/reclaim/heap.svg`.
 
 use memhook_tests::{Target, binary, build_target};
 use plotters::prelude::*;
@@ -14,20 +12,19 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Of the nodes removed, in percent.
+/// Percentage of the removed nodes that is lost.
 const LOST: &str = "10";
-/// Between two operations, in µs: the rate of the leak is about the same on any machine.
+/// Pause between two operations in µs, so that the rate of the leak is about the same on any machine.
 const PACE: &str = "20";
 const INTERVALS: [u64; 5] = [2, 10, 20, 40, 80];
 
-/// What was seen of one run.
+/// Results of one run.
 struct Run {
     name: String,
-    /// Seconds, and what malloc has from the system in MiB.
+    /// Time in seconds, and MiB that malloc has from the system.
     heap: Vec<(f64, f64)>,
     operations_a_cpu_second: f64,
-    /// In ms, of all threads for each snapshot, and the longest of one thread for the releases of a
-    /// round.
+    /// Held milliseconds: of all threads for each snapshot, and the longest of one thread for the releases of a round.
     snapshot_holds: Vec<f64>,
     release_holds: Vec<f64>,
     released_mib: f64,
@@ -93,7 +90,7 @@ fn run(name: String, lost: &str, every: Option<u64>, time: Duration) -> Run {
     }
 }
 
-/// Seconds that the process has run (fields 14 and 15 of proc_pid_stat(5), in ticks of 10 ms).
+/// Returns the processor time in seconds (fields 14 and 15 of proc_pid_stat(5), in ticks of 10 ms).
 fn processor_time(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
@@ -104,7 +101,7 @@ fn processor_time(pid: u32) -> f64 {
     ticks.fold(0.0, |sum, t| sum + t) / 100.0
 }
 
-/// Median and maximum, or a dash.
+/// Formats median and maximum, or a dash.
 fn spread(values: &[f64]) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -155,7 +152,7 @@ fn plot(runs: &[Run]) -> Result<PathBuf, Box<dyn std::error::Error>> {
     Ok(file)
 }
 
-/// Holds of scans of a program with a heap of this size that writes meanwhile.
+/// Measures the holds of scans of a program with a heap of this size that writes meanwhile.
 fn scan_holds(what: &str, blocks: &str, bytes: &str, megabytes_a_second: &str) {
     let program = build_target("scan_graph", &[]);
     let target = Target::start(&program, &[blocks, bytes, megabytes_a_second]);

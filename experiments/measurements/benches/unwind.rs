@@ -1,5 +1,5 @@
-//! Unwind tables: how fast they are compiled, how large they are, and what a frame costs in the
-//! target when the backtrace is remembered and when it is not.
+//! Unwind tables: compile time, size, and the cost of a frame in the target if the backtrace is remembered and if it is
+//! not.
 //!
 //! `cargo measure unwind`
 
@@ -11,10 +11,10 @@ use memhook_measurements::{
 use memhook_unwind::compile;
 use std::{path::PathBuf, process::Command, time::Duration};
 
-/// Modules of very different sizes that are on most machines where this is built.
+/// Returns modules of very different sizes that most build machines have.
 fn modules() -> Vec<(String, Vec<u8>)> {
     let mut paths = Vec::new();
-    // The C++ compiler knows where the target's libraries are; this program has none.
+    // The C++ compiler knows the target's libraries; this program has none.
     for library in ["libc.so.6", "libstdc++.so.6"] {
         let option = format!("-print-file-name={library}");
         let output = Command::new("c++").arg(option).output();

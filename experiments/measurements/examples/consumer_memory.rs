@@ -1,5 +1,4 @@
-//! Memory of the ledger by live blocks, and the longest pass (processor time) while
-//! it grows.
+//! Memory of the ledger by live blocks, and the longest pass (processor time) while it grows.
 //!
 //! `cargo run --release --manifest-path experiments/Cargo.toml --example consumer_memory`
 
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 const PASS_EVENTS: usize = 32_768;
 
-/// Resident and largest resident memory of this process in bytes (proc_pid_status(5)).
+/// Returns present and largest resident memory of this process in bytes (proc_pid_status(5)).
 fn resident() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {
@@ -26,8 +25,8 @@ fn main() {
         let mut churn = Churn::new(live, 10_000);
         let mut events = Vec::with_capacity(PASS_EVENTS);
         let mut ledger = Ledger::new(LedgerOptions::default());
-        // The stream's own memory is there before the first look: touched while it grows, so it is
-        // counted by its known size instead.
+        // The stream's own memory is allocated already, but touched only as the stream grows, so its known size is
+        // subtracted below.
         let before = resident().0;
         std::fs::write("/proc/self/clear_refs", "5").ok(); // the largest so far starts anew
         let (mut longest, mut total, mut passes) = (Duration::ZERO, Duration::ZERO, 0);

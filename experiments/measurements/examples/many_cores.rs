@@ -22,11 +22,11 @@ struct Costs {
     apply: f64,
     /// Writing an event for a shard and reading it there; only with several drains.
     hand_over: f64,
-    /// Encoding it for a recording, on the drain's thread.
+    /// Encoding an event for a recording, on the drain's thread.
     encode: f64,
-    /// A pass, whatever it takes: waking, locks, clocks.
+    /// Fixed cost of a pass: waking, locks, clocks.
     pass: f64,
-    /// A ring in a pass.
+    /// Cost of a ring in a pass.
     ring: f64,
 }
 
@@ -41,20 +41,20 @@ const COSTS: Costs = Costs {
 const STEP_S: f64 = 20e-6;
 const SECONDS: f64 = 2.0;
 const EVENT_BYTES: f64 = 16.0;
-/// Bytes of a recording for an event, as `measure` and recordings of servers have it.
+/// Bytes of a recording per event, as in recordings of servers.
 const RECORDED_BYTES: f64 = 0.7;
-/// Mean size of a block, in bytes, and the mean distance of samples of a thread whose ring is full.
+/// Mean size of a block in bytes, and mean sampling distance of a thread whose ring is full.
 const BLOCK_BYTES: f64 = 128.0;
 const SAMPLE_BYTES: f64 = 65_536.0;
-/// A thread's patience, as in the hook: what it may have waited, which part of the time it forgets of that, and
-/// the most that it remembers.
+/// A thread's patience, as in the hook: the time that it may have waited, the fraction of the time by which it forgets
+/// waits, and the most that it remembers.
 const WAIT_BUDGET_S: f64 = 0.020;
 const WAIT_SHARE: f64 = 0.05;
 const MOST_WAITED_S: f64 = 3.0 * WAIT_BUDGET_S;
 const NEARLY_FULL: f64 = 0.75;
-/// How long a thread takes samples, at least: twice as long each time that its ring is full again before long.
+/// Shortest and longest minimum time of sampling, which doubles each time that the ring soon is full again.
 const SAMPLING_S: (f64, f64) = (0.020, 0.640);
-/// Of the pacing: pauses in seconds, and how full a ring should get.
+/// Pacing: pauses in seconds, and target level of a ring.
 const PAUSES_S: (f64, f64) = (100e-6, 1e-3);
 const GOAL: f64 = 0.15;
 
@@ -66,13 +66,13 @@ enum OnFull {
 
 #[derive(Clone)]
 struct Thread {
-    /// Its rate now, as a part of the mean.
+    /// Present rate, relative to the mean.
     activity: f64,
     in_ring: f64,
     samples: bool,
     waited_s: f64,
     wait_under_way_s: f64,
-    /// How long it takes samples, and until when it does or did so.
+    /// Duration of its sampling, and the end of it.
     sampling_s: f64,
     sampling_until_s: f64,
     /// Recorded blocks that are still to be released, in events.
@@ -81,11 +81,11 @@ struct Thread {
 
 #[derive(Default)]
 struct Outcome {
-    /// Time of the threads, and what of it they waited.
+    /// Time of the threads, and the part of it spent waiting.
     time_s: f64,
     waited_s: f64,
     longest_wait_s: f64,
-    /// What happened, what was recorded, and what happened while the thread recorded everything.
+    /// Events that happened, events that were recorded, and events that happened while the thread recorded everything.
     events: f64,
     recorded: f64,
     exact: f64,
@@ -109,7 +109,7 @@ impl Random {
 
 struct Setup {
     threads: usize,
-    /// Events a second of each, if nobody traces it.
+    /// Events per second of each thread without tracing.
     rate: f64,
     drains: usize,
     ring_bytes: f64,
@@ -147,7 +147,8 @@ fn simulate(setup: &Setup, costs: Costs) -> Outcome {
         ..Outcome::default()
     };
     let mut pause_s = PAUSES_S.1;
-    // All drains begin a pass together (the order of events needs that), so they are one that is so much faster.
+    // All drains begin a pass together (the order of events requires that), so they are modelled as one that is
+    // correspondingly faster.
     let mut next_pass_s = 0.0;
     let mut now_s = 0.0;
     while now_s < SECONDS {
@@ -157,8 +158,8 @@ fn simulate(setup: &Setup, costs: Costs) -> Outcome {
                 thread.activity = (2.0 + 2.0 * random.unit()) / 3.0;
             }
             let wanted = setup.rate * thread.activity * STEP_S;
-            // Half of the events are releases, and blocks live for a while: what was recorded is released at
-            // the same pace whether it is recorded now or not.
+            // Half of the events are releases, and blocks live for a while: recorded blocks are released at the same
+            // pace whether new ones are recorded or not.
             let released = (wanted / 2.0).min(thread.owed) * 0.2;
             let allocated = wanted / 2.0;
             let chosen = 1.0 - (-BLOCK_BYTES / SAMPLE_BYTES).exp();

@@ -16,7 +16,7 @@ use memhook_stream::{Drain, Region, Sink, Stack};
 use std::path::Path;
 use std::time::Duration;
 
-/// What a busy target records from one pass to the next.
+/// Number of events that a busy target records between two passes.
 const PASS_EVENTS: usize = 8192;
 
 struct Nowhere(u64);
@@ -67,7 +67,7 @@ impl Sink for ToBoth<'_> {
     }
 }
 
-/// What takes a pass.
+/// Consumer of a pass.
 type Pass<'a> = &'a mut dyn FnMut(&mut Drain, &Region, u64);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -16,7 +16,7 @@ use memhook_stream::Sink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What threads of a busy target record from one pass to the next.
+/// Number of events that threads of a busy target record between two passes.
 const PASS_EVENTS: usize = 1 << 16;
 
 struct ToRouter(Router);
@@ -41,7 +41,7 @@ impl Sink for ToRouter {
     fn end_pass(&mut self) {}
 }
 
-/// Processor time and time by the clock.
+/// Processor time and elapsed time.
 #[derive(Default)]
 struct Taken {
     processor: Duration,

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-/// A band: its name, and a value for each moment.
+/// Band: its name, and a value for each moment.
 pub struct Band {
-    /// As the legend shows it.
+    /// Name in the legend.
     pub name: String,
     /// One for each moment.
     pub values: Vec<f64>,
@@ -15,12 +15,12 @@ const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 50.0;
 const LEGEND: f64 = 240.0;
-/// From dark to light, told apart without colours.
+/// Colours from dark to light, distinguishable without colour vision.
 const COLORS: [&str; 7] = [
     "#0b3954", "#155e7a", "#2a8c9b", "#5cb8a8", "#a5d6a7", "#dcedc8", "#f6f7e3",
 ];
 
-/// The picture: bands one upon the other, the first one at the bottom. `times`: seconds.
+/// Returns the picture: stacked bands, the first one at the bottom. `times`: seconds.
 pub fn band_plot(title: &str, unit: &str, times: &[f64], bands: &[Band]) -> String {
     let sum = |at: usize| bands.iter().map(|band| band.values[at]).sum::<f64>();
     let most = (0..times.len()).map(sum).fold(1.0, f64::max);

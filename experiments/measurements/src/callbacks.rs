@@ -1,6 +1,6 @@
-//! How programs are compiled that report their reads and writes.
+//! Compiler flags for programs that report their reads and writes.
 
-/// What `pkg-config --variable=gcc_flags memhook-access` says, and what keeps calls of the C library.
+/// Flags from `pkg-config --variable=gcc_flags memhook-access`, and flags that keep calls of the C library.
 pub const CALLBACKS: [&str; 8] = [
     "-fsanitize=kernel-address",
     "-fno-builtin",

@@ -1,62 +1,62 @@
-//! What criterion has no place for: losses, processors used, growth, failures, facts.
+//! Conditions of a benchmark that criterion does not store: losses, used processors, growth, failures, facts.
 
 use crate::{Machine, Phase, Spread, output_folder, ratios};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What criterion has no place for, of one work with one tool.
+/// Conditions of one work with one tool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Condition {
-    /// Events that the tool could not record, all rounds together. Not 0: no result.
+    /// Events that the tool could not record, in all rounds together. If not 0, there is no result.
     pub lost: u64,
-    /// Events that it recorded, all rounds together.
+    /// Events that it recorded, in all rounds together.
     pub events: u64,
-    /// Median share of a processor that the tool needed outside of the target.
+    /// Median share of a processor that the tool used outside the target.
     pub tool_cpu: f64,
     /// Largest growth of the target's resident memory in a round, in bytes.
     pub growth_bytes: i64,
-    /// Whether there is a figure for each cycle.
+    /// True if there is a figure for each cycle.
     pub is_complete: bool,
-    /// Rounds that failed and were taken again.
+    /// Rounds that failed and were repeated.
     pub repeated: u32,
-    /// Why there are no figures, or fewer; or why the last of those rounds was taken again.
+    /// Reason why there are no or fewer figures; or why the last of these rounds was repeated.
     pub failure: Option<String>,
-    /// Nanoseconds that the target ran for an operation, in user and kernel mode, by cycle: without the
-    /// tool and with it. Empty where it is not measured.
+    /// Processor time of the target per operation in nanoseconds, in user and kernel mode, by cycle: without the tool
+    /// and with it. Empty if it is not measured.
     #[serde(default)]
     pub target_cpu_ns: Vec<(f64, f64)>,
 }
 
 impl Condition {
-    /// Work for a second of the target's processor time, with the tool divided by without.
+    /// Returns the work per second of the target's processor time, with the tool divided by without.
     pub fn cpu_throughput(&self) -> Option<Spread> {
         let (untraced, traced): (Vec<f64>, Vec<f64>) = self.target_cpu_ns.iter().copied().unzip();
         ratios(&traced, &untraced)
     }
 }
 
-/// The circumstances of one benchmark program's figures.
+/// Conditions of one benchmark program's figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// What it ran on.
+    /// Machine.
     pub machine: Machine,
-    /// In which phase that was; `None` on one processor.
+    /// Phase of the machine; `None` on one processor.
     #[serde(default)]
     pub phase: Option<Phase>,
-    /// What is no time: by name, in words.
+    /// Facts that are not times, by name, in words.
     #[serde(default)]
     pub facts: Vec<(String, String)>,
-    /// By work, then by tool, in the order of the last run.
+    /// Conditions by work, then by tool, in the order of the last run.
     pub works: Vec<(String, Vec<(String, Condition)>)>,
 }
 
 impl Conditions {
-    /// Where those of a benchmark program are.
+    /// Returns the path of a benchmark program's conditions.
     pub fn path(folder: &Path, bench: &str) -> PathBuf {
         folder.join("conditions").join(format!("{bench}.json"))
     }
 
-    /// Those of the last run; empty if there are none.
+    /// Reads the conditions of the last run; empty if there are none.
     pub fn read(folder: &Path, bench: &str) -> Conditions {
         let text = std::fs::read(Self::path(folder, bench)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
@@ -70,7 +70,7 @@ impl Conditions {
         }
     }
 
-    /// Sets those of one work with one tool.
+    /// Sets the conditions of one work with one tool.
     pub(crate) fn set(&mut self, work: &str, tool: &str, condition: Condition) {
         let at = self.works.iter().position(|(name, _)| name == work);
         let at = at.unwrap_or_else(|| {
@@ -84,7 +84,7 @@ impl Conditions {
         }
     }
 
-    /// Replaces those of the last run.
+    /// Replaces the conditions of the last run.
     pub fn write(&self, bench: &str) {
         let path = Self::path(&output_folder(), bench);
         let folder = path.parent().expect("a folder");

@@ -1,4 +1,4 @@
-//! A region whose rings are filled from Rust, without a target.
+//! Region whose rings are filled from Rust, without a target.
 
 use memhook_abi::{
     Event, RING_PREFIX_BYTES, RINGS_OFFSET, RawEvent, RingHeader, TALLY_OFFSET, Tally,
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-/// Hands the events of a drain to a ledger.
+/// Sink that passes the events of a drain to a ledger.
 pub struct ToLedger<'a>(pub &'a mut Ledger);
 
 impl Sink for ToLedger<'_> {
@@ -26,26 +26,26 @@ impl Sink for ToLedger<'_> {
     }
 }
 
-/// Plays the producer of rings. It writes through the file of the mapping, so it needs none.
+/// Producer of rings. It writes through the file of the mapping, so it needs no mapping of its own.
 pub struct Feeder {
     file: File,
-    /// The consumer's view.
+    /// Region as the consumer sees it.
     pub region: Region,
     ring_bytes: usize,
     /// By ring.
     heads: Vec<u64>,
-    /// By ring, the thread that its header names.
+    /// Thread in the header of each ring.
     tids: Vec<u32>,
     bytes: Vec<u8>,
 }
 
 impl Feeder {
-    /// A region of its own with one ring of `ring_bytes`.
+    /// Creates a region with one ring of `ring_bytes`.
     pub fn new(ring_bytes: usize) -> Self {
         Self::with_rings(1, ring_bytes)
     }
 
-    /// A region of its own with so many rings of `ring_bytes`.
+    /// Creates a region with this many rings of `ring_bytes`.
     pub fn with_rings(rings: usize, ring_bytes: usize) -> Self {
         let file = sealed_file(region_bytes(ring_bytes) as u64).expect("a sparse file");
         let file = File::from(file);
@@ -86,12 +86,12 @@ impl Feeder {
         feeder
     }
 
-    /// The region again, as a mapping of its own: for a consumer on another thread.
+    /// Maps the region again, for a consumer on another thread.
     pub fn second_view(&self) -> Region {
         Region::map(&self.file).expect("a mapping")
     }
 
-    /// Events that fit into the ring.
+    /// Returns the number of events that fit into the ring.
     pub fn capacity(&self) -> usize {
         self.ring_bytes / size_of::<RawEvent>()
     }
@@ -120,7 +120,7 @@ impl Feeder {
         self.write_header(ring, offset_of!(RingHeader, head), &head);
     }
 
-    /// Names the thread that publishes in a ring from now on.
+    /// Sets the thread that publishes in a ring from now on.
     pub fn set_tid(&mut self, ring: usize, tid: u32) {
         if self.tids[ring] != tid {
             self.tids[ring] = tid;

@@ -1,4 +1,4 @@
-//! From rounds to criterion.
+//! Passes rounds to criterion.
 
 use crate::conditions::{Condition, Conditions};
 use crate::{
@@ -11,7 +11,7 @@ use criterion::{
 };
 use std::time::{Duration, Instant};
 
-/// Nanoseconds that somebody else has measured, with fractions: [`WallTime`] has none.
+/// Measurement in nanoseconds by another program, with fractions, which [`WallTime`] does not support.
 pub struct Nanoseconds;
 
 impl Measurement for Nanoseconds {
@@ -38,8 +38,8 @@ impl Measurement for Nanoseconds {
     }
 }
 
-/// The part of an id that is asked for on the command line: an argument that is no option, nor an
-/// option's value.
+/// Returns the filter on the command line, a part of an id: an argument that is neither an option nor an option's
+/// value.
 fn filter() -> Option<String> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let plain = |text: &str| !text.starts_with('-');
@@ -61,36 +61,36 @@ fn filter() -> Option<String> {
         .map(|(_, argument)| argument.clone())
 }
 
-/// Criterion for figures that targets have measured.
+/// Returns a criterion for figures that targets have measured.
 pub fn criterion() -> Criterion<Nanoseconds> {
     Criterion::default()
         .with_measurement(Nanoseconds)
         .output_directory(&output_folder())
         .configure_from_args()
-        // The rounds are there before criterion asks: one call for the warm-up, one a sample.
+        // The rounds exist before criterion asks: one call for the warm-up, one per sample.
         .warm_up_time(Duration::from_nanos(1))
         .measurement_time(Duration::from_millis(1))
         // Ten rounds need no more; there are hundreds of figures.
         .nresamples(5000)
 }
 
-/// Hands rounds to criterion and remembers their circumstances.
+/// Passes rounds to criterion, and remembers their conditions.
 pub struct Figures {
     bench: &'static str,
     criterion: Criterion<Nanoseconds>,
     conditions: Conditions,
     lines: Vec<String>,
-    /// What tools without losses added, by work and tool.
+    /// Cost added by tools without losses, by work and tool.
     added: Vec<(String, String, Spread)>,
 }
 
 impl Figures {
-    /// Of the benchmark program of this name.
+    /// Creates the figures of the benchmark program with this name.
     pub fn new(bench: &'static str) -> Figures {
         guard();
-        // Built now, on all processors and not within a round.
+        // This is built now, on all processors and not within a round.
         memhook_tests::binary();
-        // With a filter the rest stays as the last run left it.
+        // With a filter the other figures stay as in the last run.
         let last = match filter() {
             Some(_) => Conditions::read(&output_folder(), bench),
             None => Conditions::default(),
@@ -108,29 +108,29 @@ impl Figures {
         }
     }
 
-    /// Rounds of each figure: the least that criterion takes.
+    /// Returns the number of rounds of each figure: criterion's minimum.
     pub fn cycles() -> usize {
         Self::cycles_of(10)
     }
 
-    /// So many, but for a test.
+    /// Returns this number of rounds, or one in a test.
     pub fn cycles_of(count: usize) -> usize {
         if is_test() { 1 } else { count }
     }
 
-    /// For what is measured here and not by a target.
+    /// Returns criterion for figures that are measured here and not by a target.
     pub fn criterion(&mut self) -> &mut Criterion<Nanoseconds> {
         &mut self.criterion
     }
 
-    /// Notes something that is no time.
+    /// Stores a fact that is not a time.
     pub fn fact(&mut self, name: &str, value: &str) {
         self.lines.push(format!("{name}: {value}"));
         self.conditions.set_fact(name, value);
     }
 
-    /// Hands the rounds of `works` with `tools` to criterion. They are collected only if the filter on
-    /// the command line, part of an id, leaves any of them.
+    /// Passes the rounds of `works` with `tools` to criterion. They are measured only if the filter on the command
+    /// line, part of an id, selects any of them.
     pub fn add(&mut self, works: &[&str], tools: &[&str], collect: impl FnOnce() -> Alternated) {
         let group = |work: &str| format!("{}/{work}", self.bench);
         let is_wanted = |work: &str, tool: &str| {
@@ -150,7 +150,7 @@ impl Figures {
             group.sampling_mode(SamplingMode::Flat);
             for traced in all.traced.iter().filter(|t| !t.rounds.is_empty()) {
                 for (value, rounds) in [("untraced", &all.untraced), ("traced", &traced.rounds)] {
-                    // Some figures are only there with a tool.
+                    // Some figures exist only with a tool.
                     if rounds.iter().any(|round| round.figures.len() <= at) {
                         continue;
                     }
@@ -166,7 +166,7 @@ impl Figures {
             group.finish();
         }
         self.note(works, &all);
-        // What is there stays there, should the rest be interrupted.
+        // These figures stay if the rest is interrupted.
         if !is_test() {
             self.conditions.write(self.bench);
         }
@@ -215,7 +215,7 @@ impl Figures {
         }
     }
 
-    /// Notes how many times as much the other tools added to a work as this one.
+    /// Stores the ratios of the other tools' added cost to this one's.
     pub fn compare(&mut self, work: &str, ours: &str) {
         let of_work = || self.added.iter().filter(|(name, ..)| name == work);
         let Some((.., own)) = of_work().find(|(_, tool, _)| tool == ours) else {
@@ -230,7 +230,7 @@ impl Figures {
         self.lines.extend(lines);
     }
 
-    /// Writes the circumstances and prints what was found.
+    /// Writes the conditions and prints the results.
     pub fn finish(self) {
         self.criterion.final_summary();
         if self.lines.is_empty() || is_test() {

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A way to count the calls of a function.
+/// Way to count the calls of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionProbe {
     /// `memhook-rs probe`.
@@ -24,16 +24,16 @@ pub enum FunctionProbe {
     Uprobe,
 }
 
-/// A probe that is in place.
+/// Probe that is in place.
 pub enum Placed {
     /// A running `memhook-rs probe`.
     Prober(Child),
-    /// Events of the threads.
+    /// Kernel events of the threads.
     Events(Vec<Event>),
 }
 
 impl FunctionProbe {
-    /// All of them.
+    /// All of these ways.
     pub const ALL: [FunctionProbe; 5] = [
         FunctionProbe::Count,
         FunctionProbe::Arguments,
@@ -42,7 +42,7 @@ impl FunctionProbe {
         FunctionProbe::Uprobe,
     ];
 
-    /// What it is called.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             FunctionProbe::Count => "memhook-rs probe",
@@ -53,7 +53,7 @@ impl FunctionProbe {
         }
     }
 
-    /// Places it; returns how long that took, from the command to the probe.
+    /// Places the probe; returns the time from the command to the probe.
     pub fn place(
         self,
         target: &Measured,
@@ -62,7 +62,7 @@ impl FunctionProbe {
         self.place_at(target.pid(), function)
     }
 
-    /// The same in any process.
+    /// Like the function above, in any process.
     pub fn place_at(self, pid: u32, function: &'static str) -> Result<(Placed, Duration), String> {
         let begin = Instant::now();
         let placed = match self {
@@ -76,8 +76,8 @@ impl FunctionProbe {
     }
 }
 
-/// How long `memhook-rs probe` takes to place a probe at each function that matches, of which there must be so many: in
-/// all, and with all threads held; milliseconds, as it tells.
+/// Returns the time of `memhook-rs probe` to place a probe at each matching function, of which there must be this many:
+/// in total, and with all threads held, in milliseconds, as reported.
 pub fn place_many(pid: u32, functions: &str, count: usize) -> Result<[f64; 2], String> {
     let Placed::Prober(child) = prober(pid, functions, &[])? else {
         return Err("no prober".into());
@@ -132,7 +132,7 @@ fn events(pid: u32, function: &str) -> Result<Placed, String> {
 }
 
 impl Placed {
-    /// Takes it out; returns how many calls it has counted.
+    /// Removes the probe; returns the number of calls that it has counted.
     pub fn finish(self) -> Result<u64, String> {
         match self {
             Placed::Events(events) => {

@@ -1,5 +1,5 @@
-//! A fast tracepoint of gdbserver, placed as GDB places one, by GDB's remote protocol: in a program that has the
-//! in-process agent loaded. (GDB manual, "Tracepoint Packets" and "Relocate instruction reply packet".)
+//! Fast tracepoint of gdbserver, placed as GDB places it, by GDB's remote protocol, in a program that has loaded the
+//! in-process agent (GDB manual, "Tracepoint Packets" and "Relocate instruction reply packet").
 
 use memhook_process::mappings;
 use std::collections::HashMap;
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where distributions keep what a program must have loaded.
+/// Paths of the agent that a program must have loaded.
 const AGENTS: [&str; 2] = [
     "/usr/lib/libinproctrace.so",
     "/usr/lib/x86_64-linux-gnu/libinproctrace.so",
 ];
-/// What a function must begin with: an instruction as long as a jump that means the same at any address.
+/// Required beginning of the function: an instruction of the length of a jump that has the same effect at any address.
 const FIVE_BYTES: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The in-process agent, to be preloaded into the program.
+/// Returns the in-process agent, to be preloaded into the program.
 pub fn in_process_agent() -> Result<PathBuf, String> {
     let is_there = Command::new("gdbserver").arg("--version").output();
     is_there.map_err(|error| format!("gdbserver cannot be run: {error}"))?;
@@ -26,15 +26,15 @@ pub fn in_process_agent() -> Result<PathBuf, String> {
     Ok(agent.ok_or("libinproctrace.so is not installed")?.into())
 }
 
-/// A tracepoint that is in place; the program runs.
+/// Tracepoint that is in place while the program runs.
 pub struct FastTracepoint {
     server: Child,
     connection: Connection,
 }
 
 impl FastTracepoint {
-    /// Places it in a function of a program, given by its address, and returns how long that took from the command on.
-    /// The program must lead a process group: gdbserver interrupts by a signal to that.
+    /// Places a tracepoint in a function of a program, given by its address; returns the time from the command on. The
+    /// program must lead a process group, because gdbserver interrupts by a signal to the group.
     pub fn place(
         pid: u32,
         agent: &Path,
@@ -90,7 +90,7 @@ impl FastTracepoint {
         connection.send("vCont;c")
     }
 
-    /// Takes it away and lets go of the program; returns how many calls it has collected.
+    /// Removes it and detaches from the program; returns the number of calls that it has collected.
     pub fn finish(mut self) -> Result<u64, String> {
         let connection = &mut self.connection;
         connection.stream().write_all(&[3]).map_err(lost)?;
@@ -112,7 +112,7 @@ impl Drop for FastTracepoint {
     }
 }
 
-/// The port on which it waits, from what it says at its start.
+/// Returns gdbserver's port, from its first messages.
 fn port(server: &mut Child) -> Result<String, String> {
     let mut said = BufReader::new(server.stderr.take().expect("piped"));
     let mut line = String::new();
@@ -120,7 +120,7 @@ fn port(server: &mut Child) -> Result<String, String> {
     while said.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
         if let Some(port) = line.trim().strip_prefix("Listening on port ") {
             let port = port.to_owned();
-            // It goes on talking, and must not wait for a reader.
+            // It continues to write, and must not wait for a reader.
             std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
             return Ok(port);
         }
@@ -129,7 +129,7 @@ fn port(server: &mut Child) -> Result<String, String> {
     Err(format!("gdbserver does not listen: {}", all.trim()))
 }
 
-/// The addresses of the agent's symbols in the process.
+/// Returns the addresses of the agent's symbols in the process.
 fn symbols_of(pid: u32, agent: &Path) -> Result<HashMap<String, u64>, String> {
     let real = std::fs::canonicalize(agent).map_err(|error| error.to_string())?;
     let maps = mappings(pid as i32).map_err(|error| error.to_string())?;
@@ -218,7 +218,7 @@ impl Connection {
         Ok(bytes(&reply))
     }
 
-    /// Answers what gdbserver asks for as long as it asks.
+    /// Answers gdbserver's symbol requests as long as there are any.
     fn tell_symbols(&mut self, symbols: &HashMap<String, u64>) -> Result<(), String> {
         let mut reply = self.ask("qSymbol::")?;
         while let Some(asked) = reply.strip_prefix("qSymbol:") {
@@ -237,8 +237,8 @@ fn bytes(digits: &str) -> Vec<u8> {
     pairs.map_while(byte).collect()
 }
 
-/// A character, `*` and another one: the first as often again as the code of the other less 29 (GDB manual, "Overview"
-/// of the remote protocol).
+/// Expands run-length encoding: a character, `*` and another one, whose code less 29 is the number of further
+/// repetitions (GDB manual, "Overview" of the remote protocol).
 fn expanded(raw: &[u8]) -> String {
     let mut text = String::new();
     let mut at = raw.iter();

@@ -1,11 +1,10 @@
-//! What the benchmarks that keep their figures are made of, beside what `cargo bench` of the product has too.
+//! Parts of the benchmarks that keep their figures, in addition to those that `cargo bench` of the product uses.
 //!
-//! [`Figures`] hands the rounds of an [`alternate`] run to criterion, whose files `cargo experiment bench-report`
-//! reads, together with what criterion has no place for ([`Conditions`]): events lost, the attacher's share of a
-//! processor, growth of the target.
+//! [`Figures`] passes the rounds of an [`alternate`] run to criterion, whose files `cargo experiment bench-report`
+//! reads, together with conditions that criterion does not store ([`Conditions`]): events lost, the attacher's share of
+//! a processor, growth of the target.
 //!
-//! The consumer is measured without a target: [`Feeder`] fills a region with a [`Stream`],
-//! or with what was [`Recorded`].
+//! The consumer is measured without a target: [`Feeder`] fills a region with a [`Stream`], or with [`Recorded`] events.
 
 mod band_plot;
 mod callbacks;

@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! Machine of the figures.
 
 use serde::{Deserialize, Serialize};
 use std::process::Command;
@@ -6,9 +6,9 @@ use std::process::Command;
 /// The machine and its programs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// As /proc/cpuinfo names it.
+    /// Name in /proc/cpuinfo.
     pub processor: String,
-    /// How many there are.
+    /// Number of processors.
     pub processors: usize,
     /// Installed memory in GiB.
     pub memory_gib: u64,
@@ -34,7 +34,7 @@ fn field(file: &str, name: &str) -> String {
     value.unwrap_or("").trim().to_owned()
 }
 
-/// Lines with this field.
+/// Counts the lines with this field.
 fn count(file: &str, name: &str) -> usize {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines().filter(|line| line.starts_with(name)).count()

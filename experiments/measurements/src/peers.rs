@@ -1,4 +1,4 @@
-//! Other tools that record allocations, as far as they are installed.
+//! Other tools that record allocations, if they are installed.
 
 use crate::programs::find;
 use crate::uprobe::{Action, Uprobes};
@@ -11,26 +11,26 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// A tool that records allocations.
+/// Tool that records allocations.
 pub struct Peer {
-    /// As tables show it.
+    /// Name in tables.
     pub name: &'static str,
-    /// How it gets to its target; or what is missing, and how to have it.
+    /// Its way to the target; or what is missing, and how to install it.
     pub way: Result<Way, String>,
-    /// Slows targets down so much that only the smallest programs are run.
+    /// True if it slows targets down so much that only the smallest programs are run.
     pub is_slow: bool,
 }
 
-/// How a tool gets to its target.
+/// Way of a tool to its target.
 pub enum Way {
-    /// Into the running process. Its target is ended with it still there: taking it off again is not
-    /// safe for all of them.
+    /// Attached to the running process. The target ends with the tool in it, because not all of them can be detached
+    /// safely.
     Attached(Box<dyn Tool>),
-    /// It starts the target, in the same process in the end.
+    /// The tool starts the target, finally in the same process.
     Wrapped {
-        /// What the target is started through for comparison.
+        /// Command through which the target is started for comparison.
         without: Vec<String>,
-        /// What it is started through.
+        /// Command through which the target is started with the tool.
         with: Vec<String>,
     },
 }
@@ -42,7 +42,7 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// A file of a package.
+/// Returns a file of a package.
 fn file(path: &str, package: &str) -> Result<(), String> {
     let there = Path::new(path).is_file();
     let why = || format!("{path} is not there: apt-get install {package}");
@@ -86,7 +86,7 @@ fn jemalloc(name: &'static str, options: &str) -> Peer {
     Peer {
         name,
         way: file(JEMALLOC, "libjemalloc2").map(|()| Way::Wrapped {
-            // The other allocator is not the profiler's doing.
+            // The other allocator is not an effect of the profiler.
             without: start("prof:false"),
             with: start(options),
         }),
@@ -105,7 +105,7 @@ fn valgrind(name: &'static str, options: &str) -> Peer {
     }
 }
 
-/// memhook-rs, and the others; what they write goes into the folder.
+/// Returns memhook-rs and the others, whose output goes to the folder.
 pub fn peers(folder: &Folder) -> Vec<Peer> {
     let preloaded = file(PRELOADED, "heaptrack").map(|()| {
         let output = folder.path("preloaded");
@@ -143,23 +143,23 @@ pub fn peers(folder: &Folder) -> Vec<Peer> {
     ]
 }
 
-/// A program that attaches, says so, and stays until its target ends.
+/// Program that attaches, reports that, and stays until its target ends.
 struct Attaching {
     name: &'static str,
     program: PathBuf,
     /// Arguments before the process id.
     before: Vec<String>,
-    /// And after it.
+    /// Arguments after the process id.
     after: Vec<String>,
-    /// What it has to be told about the target's allocator.
+    /// Returns its arguments about the target's allocator.
     allocator: fn(u32) -> Vec<String>,
-    /// How the line begins that says that it is there.
+    /// Beginning of the line that reports the attach.
     ready: &'static str,
-    /// Those whose targets have ended, or are about to.
+    /// Tools whose targets have ended, or are about to.
     left: RefCell<Vec<Child>>,
 }
 
-/// memleak looks at libc if it is not told otherwise, and says nothing where nothing comes from there.
+/// memleak uses libc by default, and reports nothing if no allocation comes from there.
 fn memleak_object(pid: u32) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let mut paths = maps
@@ -247,7 +247,7 @@ impl Tool for Attaching {
             };
             return Err(format!("{last}{advice}"));
         }
-        // It shall not wait for us to read more, nor end because nobody does.
+        // It must not wait for us to read more, nor end because its output has no reader.
         std::thread::spawn(move || lines.for_each(drop));
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
         Ok(Box::new(Attached(id)))
@@ -268,7 +268,7 @@ impl Running for Attached {
     }
 
     fn finish(self: Box<Self>) -> Result<Outcome, String> {
-        // What it has lost it does not say.
+        // It does not report its losses.
         Ok(Outcome::default())
     }
 }

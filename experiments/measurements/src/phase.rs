@@ -1,7 +1,7 @@
-//! In which phase the machine is: how long a cache line takes from the target's processor to the attacher's and back.
+//! Phase of the machine: the time of a cache line from the target's processor to the attacher's and back.
 //!
-//! On a virtual machine that changes from hour to hour, and every event of a trace is such a line. A figure can only be
-//! compared with another one if it is known for both.
+//! On a virtual machine this time changes from hour to hour, and every event of a trace is such a transfer. Two figures
+//! are comparable only if the phase is known for both.
 
 use crate::{Placement, Spread, bind_to};
 use serde::{Deserialize, Serialize};
@@ -12,22 +12,22 @@ use std::time::{Duration, Instant};
 /// Round trips of one sample.
 const TRIPS: u64 = 200;
 const SAMPLES: usize = 101;
-/// On one processor, a trip takes a time slice.
+/// Time limit: on one processor, a trip takes a time slice.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// The time of a round trip, in nanoseconds.
+/// Time of a round trip, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
-    /// Half of them took less.
+    /// Median.
     pub median: f64,
-    /// A quarter took less.
+    /// First quartile.
     pub low: f64,
-    /// A quarter took more.
+    /// Third quartile.
     pub high: f64,
 }
 
 impl Phase {
-    /// That of this moment; `None` where there is only one processor.
+    /// Measures the present phase; `None` if there is only one processor.
     pub fn now(placement: &Placement) -> Option<Phase> {
         if placement.target == placement.rest {
             return None;
@@ -57,7 +57,7 @@ impl Phase {
     }
 }
 
-/// Even numbers are questions, the next odd one is the answer, and this ends it.
+/// Even numbers are questions, the next odd number is the answer, and this number ends the exchange.
 const END: u64 = u64::MAX;
 
 fn answer(word: &AtomicU64) {
@@ -72,7 +72,7 @@ fn answer(word: &AtomicU64) {
 
 fn ask(word: &AtomicU64) -> Vec<f64> {
     let (mut times, begin, mut number) = (Vec::new(), Instant::now(), 0);
-    // One at least, however late this thread gets its turn.
+    // At least one is taken, however late this thread gets its turn.
     while times.is_empty() || times.len() < SAMPLES && begin.elapsed() < LONGEST {
         let sample = Instant::now();
         for _ in 0..TRIPS {

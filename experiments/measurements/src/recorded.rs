@@ -1,4 +1,4 @@
-//! The events of a recording, as rings held them.
+//! Events of a recording, as rings held them.
 
 use crate::{Feeder, bind_to, placement};
 use memhook_abi::{Accesses, Event, Op, RawEvent};
@@ -7,31 +7,31 @@ use memhook_stream::{Drain, Region};
 use std::path::Path;
 use std::sync::Barrier;
 
-/// Bytes of a ring that events are published in.
+/// Bytes of a ring in which events are published.
 const RING_BYTES: usize = 1 << 20;
 
-/// What one pass of the drain took.
+/// Events of one pass of the drain.
 #[derive(Default)]
 pub struct Pass {
     /// Ring, thread, and how many of the [`events`](Recorded::events) come next.
     pub parts: Vec<(usize, u32, usize)>,
-    /// When it ended, nanoseconds since the attach.
+    /// End of the pass, nanoseconds since the attach.
     pub now_ns: u64,
 }
 
-/// The events of a recording in the order in which they were drained, packed as in a ring.
+/// Events of a recording in the order in which they were drained, packed as in a ring.
 #[derive(Default)]
 pub struct Recorded {
-    /// Of all passes, one after the other.
+    /// Events of all passes in order.
     pub events: Vec<RawEvent>,
-    /// How they came.
+    /// Passes in which they came.
     pub passes: Vec<Pass>,
-    /// Rings have smaller numbers than this.
+    /// Upper bound of the ring numbers.
     pub rings: usize,
     pass: Pass,
-    /// Events of the pass under way.
+    /// Events of the present pass.
     taken: usize,
-    /// Of the last event of each ring.
+    /// Time of the last event of each ring.
     times: Vec<u64>,
     most: usize,
     pass_events: usize,
@@ -68,13 +68,13 @@ impl Recorded {
 }
 
 impl Recorded {
-    /// Publishes everything from another processor, pass by pass, and calls `take` here for each of them, with
-    /// the time of the pass. The other processor is idle meanwhile.
+    /// Publishes everything from another processor, pass by pass, and calls `take` on this thread for each pass with
+    /// its time. The other processor is idle meanwhile.
     pub fn replay(&self, mut take: impl FnMut(&mut Drain, &Region, u64)) {
         let place = placement();
         let mut feeder = Feeder::with_rings(self.rings, RING_BYTES);
         let region = feeder.second_view();
-        // Longer runs of a ring's events than it holds, or several in one pass, become passes of their own.
+        // If a ring's events exceed its capacity, or a pass has several runs of them, they become separate passes.
         let (published, drained) = (Barrier::new(2), Barrier::new(2));
         let times = std::sync::mpsc::channel();
         std::thread::scope(|scope| {

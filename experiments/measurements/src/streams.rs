@@ -3,12 +3,12 @@
 use memhook_abi::{Op, RawEvent};
 
 const HEAP: u64 = 0x5555_5560_0000;
-/// Sequence words, as in the shared region, so that numbers have realistic distances.
+/// Number of sequence words, as in the shared region, so that numbers have realistic distances.
 const WORDS: usize = 16_384;
 
-/// A source of events.
+/// Source of events.
 pub trait Stream {
-    /// Replaces the contents of `events` by `count` more.
+    /// Replaces the contents of `events` by the next `count` events.
     fn next(&mut self, events: &mut Vec<RawEvent>, count: usize);
 }
 
@@ -43,7 +43,7 @@ impl Words {
     }
 }
 
-/// Short-lived blocks: at most 32 at a time, from many sites, out of a warm free list.
+/// Short-lived blocks: at most 32 at a time, from many sites, from a warm free list.
 pub struct Pairs {
     random: Random,
     words: Words,
@@ -53,7 +53,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// With blocks from `sites` sites.
+    /// Creates a stream with blocks from `sites` sites.
     pub fn new(sites: u64) -> Self {
         Pairs {
             random: Random(0x1234_5678_9abc_def1),
@@ -96,7 +96,7 @@ pub struct Churn {
 }
 
 impl Churn {
-    /// With `live` blocks from `sites` sites.
+    /// Creates a stream with `live` blocks from `sites` sites.
     pub fn new(live: usize, sites: u64) -> Self {
         Churn {
             random: Random(0x9876_5432_1abc_def1),

@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same for the same seed.
+//! Repeatable pseudo-random numbers.
 
-/// A xorshift generator (Marsaglia 2003).
+/// Xorshift generator (Marsaglia 2003).
 pub struct Chance(pub u32);
 
 impl Chance {

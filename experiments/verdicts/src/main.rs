@@ -1,7 +1,7 @@
-//! How often `memhook-rs advise` is right about programs of which the truth is known.
+//! Accuracy of `memhook-rs advise` on programs with a known truth.
 //!
-//! Not here: rules of advice. A wrong verdict is mended in `crates/advice`, seen with the situations that are not held
-//! back, and counted with those that are.
+//! The rules of advice are in `crates/advice`. A wrong verdict is corrected there, found with the situations that are
+//! not held back, and counted with those that are.
 
 mod chance;
 mod situation;

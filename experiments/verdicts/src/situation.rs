@@ -1,9 +1,8 @@
-//! The table of situations: what is wrong with a program, in which language, on which allocator, and when it is
-//! attached to.
+//! Table of situations: the problem of a program, its language, its allocator, and the time of the attach.
 
 use crate::chance::Chance;
 
-/// Trouble with memory, or the healthy program that resembles it.
+/// Memory problem, or the healthy program that resembles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Disease {
     Leak,
@@ -20,7 +19,7 @@ pub enum Disease {
     Steady,
 }
 
-/// What a verdict may be called, in the order of the matrix.
+/// Possible verdicts, in the order of the matrix.
 pub const CLASSES: [&str; 9] = [
     "leak",
     "unbounded",
@@ -47,22 +46,22 @@ pub enum Allocator {
     Mimalloc,
 }
 
-/// A program to attach to, and the truth about it.
+/// Program to attach to, and the truth about it.
 #[derive(Clone, Debug)]
 pub struct Situation {
     pub number: usize,
     pub disease: Disease,
     pub language: Language,
     pub allocator: Allocator,
-    /// The word that the program prints when it is to be attached to.
+    /// Word that the program prints when it is time to attach.
     pub moment: &'static str,
     pub size: u32,
     pub rate: u32,
     pub limit: u32,
     pub seed: u32,
-    /// The function that allocates what there is too much of.
+    /// Function that allocates the excess.
     pub function: &'static str,
-    /// It is kept out of sight while rules are tuned.
+    /// True if it is held back while rules are tuned.
     pub is_held: bool,
 }
 
@@ -99,7 +98,7 @@ const FUNCTIONS: [&str; 8] = [
 ];
 
 impl Disease {
-    /// The class of the process.
+    /// Returns the class of the process.
     pub fn class(self) -> &'static str {
         match self {
             Disease::Leak | Disease::LeakBehindCache => "leak",
@@ -112,13 +111,13 @@ impl Disease {
         }
     }
 
-    /// Whether the first finding names a function: not where all was allocated before the attach.
+    /// Returns true if the first finding must name a function: not if everything was allocated before the attach.
     pub fn has_site(self) -> bool {
         matches!(self.class(), "leak" | "unbounded")
     }
 }
 
-/// Every combination once, each with numbers and a name that the seed chooses, in an order that it chooses too: the
+/// Returns every combination once, each with numbers and a name from the seed, in an order from the seed, so that the
 /// first ones are a sample of all.
 pub fn all(seed: u32) -> Vec<Situation> {
     let mut chance = Chance(seed.wrapping_mul(2_654_435_761));
@@ -147,7 +146,7 @@ pub fn all(seed: u32) -> Vec<Situation> {
     for at in (1..found.len()).rev() {
         found.swap(at, chance.below(at as u32 + 1) as usize);
     }
-    // Each disease comes round as often as any other one, whatever part of the list is run.
+    // All diseases occur equally often, whatever part of the list is run.
     let mut round = [0usize; DISEASES.len()];
     let mut keyed: Vec<((usize, u32), Situation)> = Vec::new();
     for situation in found {

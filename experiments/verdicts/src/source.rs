@@ -1,4 +1,4 @@
-//! The text of a situation's program.
+//! Source text of a situation's program.
 
 use crate::situation::{Disease, Language, Situation};
 
@@ -144,7 +144,7 @@ fn in_cpp(disease: Disease) -> String {
             "if (step % 400 == 100) for (int i = 0; i < 1000; i++) @NAME@(SIZE);\n\
              if (step % 400 == 250) store->rows.clear();",
         ),
-        // The same in both languages: what the heap looks like does not depend on it.
+        // It is the same in both languages, because the heap does not depend on the language.
         other => in_c(other),
     }
 }

@@ -1,4 +1,4 @@
-//! One situation: its program is built, started and attached to, and what is said of it is compared with the truth.
+//! One situation: its program is built, started and attached to, and the advice is compared with the truth.
 
 use crate::situation::{Allocator, Language, Situation};
 use crate::source::source;
@@ -7,17 +7,17 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// What was said.
+/// Advice.
 pub struct Said {
     pub class: String,
-    /// The first finding names the function that is to blame, if one is.
+    /// True if the first finding names the function that is to blame, if there is one.
     pub is_site_right: bool,
     pub is_certain: bool,
-    /// The first line, or the error.
+    /// First line, or the error.
     pub answer: String,
 }
 
-/// A program. Its output stays open, or it would be ended by the next word.
+/// Running program. Its output stays open, because otherwise its next word would end it.
 struct Running {
     child: Child,
     output: Option<Lines<BufReader<ChildStdout>>>,
@@ -33,7 +33,7 @@ impl Drop for Running {
 
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// The library, and settings with which free memory stays where the disease is that it does.
+/// Returns the library to preload, and settings with which free memory stays in the process if that is the disease.
 fn preloaded(
     allocator: Allocator,
 ) -> Option<(&'static str, &'static [(&'static str, &'static str)])> {
@@ -101,7 +101,7 @@ fn started(of: &Situation, program: &Path) -> Result<Running, String> {
     Err("it has ended by itself".into())
 }
 
-/// Builds, starts, asks.
+/// Builds and starts the program, and asks for advice.
 pub fn trial(of: &Situation, memhook: &str, time: &str, folder: &Path) -> Said {
     try_it(of, memhook, time, folder).unwrap_or_else(|why| Said {
         class: "failed".into(),
@@ -132,7 +132,7 @@ fn try_it(of: &Situation, memhook: &str, time: &str, folder: &Path) -> Result<Sa
     let first = &json["findings"][0];
     let class = match json["class"].as_str() {
         Some(class) => class.to_owned(),
-        // Of a version that names only the kinds of its findings.
+        // The version names only the kinds of its findings.
         None => class_of_kind(first["kind"].as_str()).to_owned(),
     };
     let found = first["found"].as_str().unwrap_or_default();

@@ -4,7 +4,7 @@ use super::results::Row;
 use memhook_measurements::{Spread, duration, times_goal};
 use std::fmt::Write as _;
 
-/// A table under a title; nothing if it has no rows.
+/// Writes a table under a title; nothing if it has no rows.
 pub fn table(page: &mut String, title: &str, columns: &[&str], rows: Vec<Vec<String>>) {
     if rows.is_empty() {
         return;
@@ -20,7 +20,7 @@ pub fn table(page: &mut String, title: &str, columns: &[&str], rows: Vec<Vec<Str
     page.push('\n');
 }
 
-/// Median and quartiles, or nothing.
+/// Formats median and quartiles, or nothing.
 pub fn spread(spread: Option<Spread>, format: impl Fn(f64) -> String) -> String {
     spread.map_or_else(String::new, |s| {
         format!(
@@ -32,7 +32,7 @@ pub fn spread(spread: Option<Spread>, format: impl Fn(f64) -> String) -> String 
     })
 }
 
-/// Nanoseconds.
+/// Formats nanoseconds.
 pub fn ns(value: f64) -> String {
     if value.abs() < 100.0 {
         format!("{value:.1}")
@@ -41,8 +41,8 @@ pub fn ns(value: f64) -> String {
     }
 }
 
-/// What the rows' tools added to an operation, and how many times as much as `ours`. Rows that are no
-/// result are left out; without ours there is nothing to compare with.
+/// Writes what the rows' tools added to an operation, and the ratio to `ours`. Invalid rows are omitted; without `ours`
+/// there is no comparison.
 pub fn compared<'a>(page: &mut String, title: &str, ours: &str, rows: &[Row<'a>]) {
     let sound = || rows.iter().filter(|row| row.flaw().is_none());
     let own = sound().find(|row| row.tool == ours);
@@ -73,7 +73,7 @@ pub const RATIO_COLUMNS: [&str; 8] = [
     "target grows by",
 ];
 
-/// A row about throughput.
+/// Returns a row about throughput.
 pub fn ratio_row(row: &Row) -> Vec<String> {
     let mut cells = vec![row.work.to_owned(), row.tool.to_owned()];
     if let Some(flaw) = row.flaw() {

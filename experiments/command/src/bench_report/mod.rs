@@ -1,4 +1,4 @@
-//! `cargo experiment bench-report`: one Markdown page from what the benchmarks left.
+//! `cargo experiment bench-report`: writes one Markdown page from the results of the benchmarks.
 
 mod markdown;
 mod moved;
@@ -12,10 +12,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Write the page into this file instead of standard output
+    /// Write the page to this file instead of standard output
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// Only the machine, and the ratios beside those that were committed last
+    /// Write only the machine, and the ratios next to the last committed ones
     #[arg(long)]
     ratios: bool,
 }

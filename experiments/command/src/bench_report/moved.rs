@@ -1,8 +1,8 @@
-//! What has moved since the figures that were committed last.
+//! Changes since the last committed figures.
 //!
-//! Each figure is a ratio within one alternated run: the time of an operation with the tool, divided by that without it
-//! in the same seconds. The table that is written here is what is read again from `docs/measurements.md`, so to
-//! commit new figures is to copy it there.
+//! Each figure is a ratio within one alternated run: the time of an operation with the tool, divided by the time
+//! without it in the same seconds. The table that is written here has the format that is read from
+//! `docs/measurements.md`, so new figures are committed by copying it there.
 
 use super::results::{BENCHES, Results};
 use memhook_measurements::{Spread, ratios};
@@ -10,17 +10,17 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The title of the table, on the page and in the committed file.
+/// Title of the table, on the page and in the committed file.
 pub const TITLE: &str = "Ratios to compare with";
-/// Where the committed figures are.
+/// File with the committed figures.
 const COMMITTED: &str = "docs/measurements.md";
 
-/// Figures that were committed, by name.
+/// Committed figures by name.
 #[derive(Debug, Default)]
 pub struct Committed(HashMap<String, Spread>);
 
 impl Committed {
-    /// Those of the last commit; none if it has no such table.
+    /// Reads the figures of the last commit; none if it has no such table.
     pub fn read(workspace: &Path) -> Committed {
         let output = Command::new("git")
             .arg("-C")
@@ -39,7 +39,7 @@ impl Committed {
     }
 }
 
-/// From `| pair/table | 3.100 (3.000 to 3.300) | … |`.
+/// Parses `| pair/table | 3.100 (3.000 to 3.300) | … |`.
 fn row(line: &str) -> Option<(String, Spread)> {
     let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
     let (name, figure) = (cells.next()?, cells.next()?);
@@ -61,13 +61,13 @@ fn text(spread: &Spread) -> String {
     format!("{median:.3} ({low:.3} to {high:.3})")
 }
 
-/// Whether a figure is another one now: by more than either run scattered.
+/// Returns true if a figure has changed by more than the scatter of either run.
 fn has_moved(before: &Spread, now: &Spread) -> bool {
     let scatter = (before.high - before.low).max(now.high - now.low);
     (now.median - before.median).abs() > scatter
 }
 
-/// The rows: name, ratio, what it was, and whether it moved.
+/// Returns the rows: name, ratio, previous ratio, and if it has changed.
 pub fn rows(results: &Results, committed: &Committed) -> Vec<Vec<String>> {
     let of_bench = |bench: &'static str| {
         results.rows(bench).filter_map(move |row| {

@@ -1,4 +1,4 @@
-//! Criterion's files, and the circumstances beside them.
+//! Criterion's files, and the conditions stored next to them.
 
 use memhook_measurements::{Condition, Conditions, Spread, differences, ratios};
 use serde::Deserialize;
@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The programs that `cargo bench -p memhook-measurements` runs, and the peers.
+/// Programs that `cargo bench -p memhook-measurements` runs, and the peers.
 pub const BENCHES: [&str; 7] = [
     "churn", "latency", "programs", "peers", "attach", "unwind", "consumer",
 ];
 
-/// `benchmark.json`, as far as it matters.
+/// `benchmark.json`: the fields that are used.
 #[derive(Deserialize)]
 struct Benchmark {
     full_id: String,
@@ -25,7 +25,7 @@ struct Throughput {
     elements: Option<u64>,
 }
 
-/// `sample.json`: iterations and nanoseconds of each sample, in the order in which they were taken.
+/// `sample.json`: iterations and nanoseconds of each sample, in the order of measurement.
 #[derive(Deserialize)]
 struct Sample {
     iters: Vec<f64>,
@@ -33,12 +33,12 @@ struct Sample {
 }
 
 struct Series {
-    /// Nanoseconds an operation.
+    /// Nanoseconds per operation.
     rounds: Vec<f64>,
     elements: Option<u64>,
 }
 
-/// Everything that was found.
+/// All results that were found.
 pub struct Results {
     series: HashMap<String, Series>,
     conditions: HashMap<&'static str, Conditions>,
@@ -46,9 +46,9 @@ pub struct Results {
 
 /// One work with one tool.
 pub struct Row<'a> {
-    /// What was done.
+    /// Name of the work.
     pub work: &'a str,
-    /// What traced it.
+    /// Tool that traced it.
     pub tool: &'a str,
     /// Losses, processor time, failures.
     pub condition: &'a Condition,
@@ -59,7 +59,7 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Why the row is no result.
+    /// Returns the reason why the row is invalid.
     pub fn flaw(&self) -> Option<String> {
         match (self.condition.lost, &self.condition.failure) {
             (lost @ 1.., _) => Some(format!("no result: {lost} events lost")),
@@ -69,27 +69,27 @@ impl Row<'_> {
         }
     }
 
-    /// Whether the tool's failures, if any, were made up for.
+    /// Returns true if every failure of the tool was repeated successfully.
     fn is_complete(&self) -> bool {
         self.condition.is_complete && !self.traced.is_empty()
     }
 
-    /// What the tool added, in nanoseconds.
+    /// Returns the nanoseconds that the tool added.
     pub fn added(&self) -> Option<Spread> {
         differences(self.untraced, self.traced)
     }
 
-    /// Work a second with the tool divided by without.
+    /// Returns the work per second with the tool, divided by that without it.
     pub fn throughput(&self) -> Option<Spread> {
         ratios(self.traced, self.untraced)
     }
 
-    /// The median without the tool.
+    /// Returns the median without the tool.
     pub fn base(&self) -> Option<Spread> {
         Spread::of(self.untraced.to_vec())
     }
 
-    /// The median with it.
+    /// Returns the median with the tool.
     pub fn with(&self) -> Option<Spread> {
         Spread::of(self.traced.to_vec())
     }
@@ -144,12 +144,12 @@ impl Results {
         Ok(Results { series, conditions })
     }
 
-    /// The circumstances of one benchmark program.
+    /// Returns the conditions of one benchmark program.
     pub fn conditions(&self, bench: &str) -> Option<&Conditions> {
         self.conditions.get(bench)
     }
 
-    /// All rows of a benchmark program.
+    /// Returns all rows of a benchmark program.
     pub fn rows<'a>(&'a self, bench: &'a str) -> impl Iterator<Item = Row<'a>> {
         let works = self.conditions.get(bench).map(|c| &c.works);
         works.into_iter().flatten().flat_map(move |(work, tools)| {
@@ -173,7 +173,7 @@ impl Results {
         self.series.get(id).map_or(&[], |series| &series.rounds)
     }
 
-    /// What has no tool: id after the prefix, nanoseconds, elements.
+    /// Returns figures without a tool: id after the prefix, nanoseconds, elements.
     pub fn plain(&self, prefix: &str) -> Vec<(&str, Spread, Option<u64>)> {
         let mut found: Vec<_> = self
             .series

@@ -1,4 +1,4 @@
-//! What arrived, by host and service, wherever it did.
+//! Data that arrived, by host and service, in any of the stores.
 
 use anyhow::{Context, Result};
 use memhook_tests::agents::Pprof;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The site that leaks.
+/// Site that leaks.
 pub const SITE: &str = "planted_leak";
 
 /// Profiles of one service of one host.
@@ -14,12 +14,12 @@ pub const SITE: &str = "planted_leak";
 struct Series {
     profiles: u64,
     allocated: i64,
-    /// Live bytes by the innermost function, of the last profile.
+    /// Live bytes by the innermost function, from the last profile.
     live: BTreeMap<String, i64>,
     at: u64,
 }
 
-/// What is in one place.
+/// Data in one store.
 #[derive(Default)]
 pub struct Arrived(BTreeMap<(String, String), Series>);
 
@@ -30,7 +30,7 @@ fn lines(path: &Path) -> Result<Vec<Value>> {
     lines.map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
 
-/// A number of protobuf's JSON, where large ones are texts.
+/// Returns a number of protobuf's JSON, in which large numbers are strings.
 fn number(value: &Value) -> i64 {
     let text = value.as_str().and_then(|text| text.parse().ok());
     value.as_i64().or(text).unwrap_or(0)
@@ -43,7 +43,7 @@ impl Arrived {
             .or_default()
     }
 
-    /// What the collector wrote: OTLP as JSON.
+    /// Reads the collector's output: OTLP as JSON.
     pub fn at_collector(path: &Path) -> Result<Arrived> {
         let mut arrived = Arrived::default();
         for request in lines(path)? {
@@ -79,7 +79,7 @@ impl Arrived {
         Ok(arrived)
     }
 
-    /// What the receiver wrote.
+    /// Reads the receiver's output.
     pub fn at_receiver(path: &Path) -> Result<Arrived> {
         let mut arrived = Arrived::default();
         for (at, line) in lines(path)?.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Arrived {
         Ok(arrived)
     }
 
-    /// What the agents wrote into directories that have the names of their hosts.
+    /// Reads the files that the agents wrote into directories named after their hosts.
     pub fn in_files(out: &Path) -> Result<Arrived> {
         let mut arrived = Arrived::default();
         for host in super::hosts::NAMES {
@@ -126,19 +126,19 @@ impl Arrived {
         Ok(arrived)
     }
 
-    /// The services of a host.
+    /// Returns the services of a host.
     pub fn services(&self, host: &str) -> BTreeSet<String> {
         let of = self.0.keys().filter(|(of, _)| of == host);
         of.map(|(_, service)| service.clone()).collect()
     }
 
-    /// Profiles of a service, and the bytes that were allocated in all of them.
+    /// Returns the number of profiles of a service, and the bytes allocated in all of them.
     pub fn allocated(&self, host: &str, service: &str) -> (u64, i64) {
         let series = self.0.get(&(host.to_owned(), service.to_owned()));
         series.map_or((0, 0), |series| (series.profiles, series.allocated))
     }
 
-    /// Service, site and live bytes of the last profile of each service, largest first.
+    /// Returns service, site and live bytes of the last profile of each service, largest first.
     pub fn largest(&self, host: &str) -> Vec<(String, String, i64)> {
         let of = self.0.iter().filter(|((of, _), _)| of == host);
         let mut sites: Vec<_> = of
@@ -159,7 +159,7 @@ fn string<'a>(tables: &'a Value, index: &Value) -> &'a str {
     text.as_str().unwrap_or_default()
 }
 
-/// One value of a profile of OTLP.
+/// Adds one value of an OTLP profile.
 fn take(series: &mut Series, tables: &Value, profile: &Value, at: u64) {
     let row = |table: &str, index: &Value| &tables[table][number(index) as usize];
     let text = |index: &Value| string(tables, index);

@@ -1,4 +1,4 @@
-//! The picture: what Prometheus has, as the dashboard of fleet/grafana shows it.
+//! Picture of Prometheus's data, as in the dashboard of fleet/grafana.
 
 use super::servers::Servers;
 use crate::line_chart::{Chart, Line, draw_panel};
@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use plotters::prelude::*;
 use std::path::Path;
 
-/// Title, query, what its series are called by, and the unit.
+/// Title, query, label of the series, unit factor and name.
 const PANELS: [(&str, &str, &str, f64, &str); 6] = [
     (
         "Live bytes",

@@ -1,4 +1,5 @@
-//! Hosts: a network namespace each, with PIDs, mounts and a name of its own, and what fleet/demo/host.sh starts there.
+//! Hosts: each has a network namespace, with its own PIDs, mounts and name, in which fleet/demo/host.sh starts
+//! programs.
 
 use super::{SAMPLE_BYTES, run_well};
 use crate::root;
@@ -8,10 +9,10 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 pub const NAMES: [&str; 2] = ["one", "two"];
-/// The network namespace of the stores.
+/// Network namespace of the stores.
 pub const STORES: &str = "memhook-stores";
 
-/// The namespaces; gone with it.
+/// Network namespaces, removed with this value.
 pub struct Network;
 
 fn ip(words: &str) -> Result<String> {
@@ -23,7 +24,8 @@ fn namespace(name: &str) -> String {
 }
 
 impl Network {
-    /// The stores reach each host by a network of its own: 10.222.NUMBER.1 are they, 10.222.NUMBER.2 is the host.
+    /// Creates the networks. The stores reach each host by a separate network: 10.222.NUMBER.1 is the stores' address,
+    /// 10.222.NUMBER.2 the host's.
     pub fn new() -> Result<Network> {
         let network = Network;
         network.remove();
@@ -65,14 +67,14 @@ impl Drop for Network {
     }
 }
 
-/// A command in a network namespace.
+/// Returns a command in a network namespace.
 pub fn inside(space: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", space]).arg(program);
     command
 }
 
-/// A host that works; it ends with all its processes.
+/// Running host, which ends with all its processes.
 pub struct Host {
     name: &'static str,
     folder: PathBuf,
@@ -143,7 +145,7 @@ impl Host {
         format!("{}{}", read("host.log"), read("agent.log"))
     }
 
-    /// Nothing is wrong with it.
+    /// Checks that the host is running.
     pub fn expect_alive(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             Some(status) if !self.folder.join("ended").exists() => {
@@ -153,7 +155,7 @@ impl Host {
         }
     }
 
-    /// Ends it. Its profiles and what its agent said are copied. Returns how often the planted program has leaked.
+    /// Ends the host. Copies its profiles and its agent's messages. Returns how often the planted program has leaked.
     pub fn finish(mut self, out: &Path) -> Result<u64> {
         std::fs::write(self.folder.join("stop"), "")?;
         let leaks = self.wait_for("leaks")?.parse()?;

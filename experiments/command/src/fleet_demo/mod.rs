@@ -1,5 +1,5 @@
-//! `cargo experiment fleet-demo`: two hosts with services and an agent each, a Prometheus, an OpenTelemetry Collector and a
-//! receiver on Pyroscope's API, and whether the same arrives everywhere.
+//! `cargo experiment fleet-demo`: two hosts with services and an agent each, a Prometheus, an OpenTelemetry Collector
+//! and a receiver for Pyroscope's API. Checks that the same data arrives everywhere.
 
 mod arrived;
 mod chart;
@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Mean bytes between samples; also in the configurations of the agents.
+/// Mean bytes between samples, as in the configurations of the agents.
 const SAMPLE_BYTES: f64 = 65_536.0;
-/// What one request leaks in the planted program (tests/targets/served.cc).
+/// Bytes that one request leaks in the planted program (tests/targets/served.cc).
 const LEAK_BYTES: u64 = 100_000;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// How long the hosts work
+    /// Seconds that the hosts work
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Where to put what arrived, and the picture
+    /// The directory for the data that arrived, and the picture
     #[arg(long, default_value = "target/fleet/demo")]
     out: PathBuf,
 }
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Runs a program to its end; its output is told when it fails.
+/// Runs a program to its end; prints its output if it fails.
 fn run_well(command: &mut Command) -> Result<String> {
     let output = command
         .output()
@@ -64,7 +64,7 @@ fn demonstrate(args: &Args) -> Result<()> {
     }
     std::fs::create_dir_all(&out)?;
     let programs = servers::build(&crate::root().canonicalize()?)?;
-    // PostgreSQL does not run as root, and its user must get to its files.
+    // PostgreSQL does not run as root, and its user must be able to read its files.
     let work = std::env::temp_dir().join(format!("memhook-fleet-{}", std::process::id()));
     std::fs::create_dir_all(&work)?;
     let result = show(args, &programs, &work, &out);
@@ -95,7 +95,7 @@ fn show(args: &Args, programs: &servers::Programs, work: &Path, out: &Path) -> R
     for host in running {
         leaked.push(host.finish(out)? * LEAK_BYTES);
     }
-    // Collector and receiver write what they have got within moments.
+    // Collector and receiver write received data within moments.
     std::thread::sleep(Duration::from_secs(2));
     let span = (unix(began), unix(SystemTime::now()));
     chart::draw(&servers, span, &out.join("dashboard.svg"))?;
@@ -114,7 +114,7 @@ fn show(args: &Args, programs: &servers::Programs, work: &Path, out: &Path) -> R
     Ok(())
 }
 
-/// What arrived of one host, in all places.
+/// Compares the data of one host in all places.
 fn compare(host: &str, leaked: u64, places: &[Arrived; 3]) -> Result<()> {
     println!("\nhost {host}: {leaked} bytes were leaked by {SITE}");
     let [collector, receiver, files] = places;
@@ -127,7 +127,7 @@ fn compare(host: &str, leaked: u64, places: &[Arrived; 3]) -> Result<()> {
             "  {service}: {profiles} profiles, {} bytes allocated",
             sums[2]
         );
-        // Profiles of times in which nothing happened make no difference: a collector drops them.
+        // Profiles of times without activity make no difference: a collector drops them.
         ensure!(
             sums[0] == sums[2] && sums[1] == sums[2],
             "{service}: the collector has {}, the receiver {}, the files {} bytes",
@@ -136,7 +136,7 @@ fn compare(host: &str, leaked: u64, places: &[Arrived; 3]) -> Result<()> {
             sums[2]
         );
     }
-    // The standard deviation of an estimate by samples, for blocks that are small beside their distance.
+    // Standard deviation of an estimate from samples, for blocks that are small compared with the sampling distance.
     let error = 4.0 * (leaked as f64 * SAMPLE_BYTES).sqrt();
     for (name, place) in [("collector", collector), ("Pyroscope receiver", receiver)] {
         println!("  live at the {name}, largest first:");

@@ -1,4 +1,4 @@
-//! What profiles and numbers are sent to: an OpenTelemetry Collector and a receiver on Pyroscope's API, built from Go
+//! Receivers of profiles and numbers: an OpenTelemetry Collector and a receiver for Pyroscope's API, built from Go
 //! modules, and Debian's Prometheus.
 
 use super::hosts::{NAMES, Network, STORES, inside};
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Of the collector's modules that fleet/demo/collector.yaml names.
+/// Collector modules that fleet/demo/collector.yaml names.
 const BUILDER: &str = "go.opentelemetry.io/collector/cmd/builder@v0.162.0";
 
-/// Where they are.
+/// Paths of the programs.
 pub struct Programs {
     collector: PathBuf,
     receiver: PathBuf,
@@ -29,7 +29,7 @@ fn go() -> Result<PathBuf> {
     found.context("Go is not installed: the collector and the receiver are built with it")
 }
 
-/// Builds both, if that has not been done; `root`: the directory of the workspace.
+/// Builds both programs if they are missing; `root`: the directory of the workspace.
 pub fn build(root: &Path) -> Result<Programs> {
     let (target, demo, go) = (root.join("target/fleet"), root.join("fleet/demo"), go()?);
     std::fs::create_dir_all(&target)?;
@@ -66,8 +66,8 @@ pub fn build(root: &Path) -> Result<Programs> {
             "collector.yaml",
             "--skip-compilation",
         ]);
-        // It ends with `go mod tidy`, which also wants what the tests of all modules import, and of which not
-        // everything is to be had everywhere. What is compiled needs none of it.
+        // The generator ends with `go mod tidy`, which also needs the imports of the tests of all modules, some of
+        // which are not available everywhere. The compiled code needs none of them.
         let tidied = run_well(generate.current_dir(&demo));
         let sources = target.join("collector");
         ensure!(
@@ -80,7 +80,7 @@ pub fn build(root: &Path) -> Result<Programs> {
     Ok(programs)
 }
 
-/// The servers; they end with it.
+/// Servers, which end with this value.
 pub struct Servers(Vec<Child>);
 
 const COLLECTOR: &str = r#"
@@ -96,7 +96,7 @@ service:
     profiles: {receivers: [otlp], exporters: [file]}
 "#;
 
-/// Starts them in their namespace.
+/// Starts the servers in their namespace.
 pub fn start(programs: &Programs, _: &Network, out: &Path) -> Result<Servers> {
     let collector = out.join("collector.yaml");
     std::fs::write(
@@ -173,7 +173,7 @@ impl Servers {
         Ok(())
     }
 
-    /// What Prometheus answers.
+    /// Returns Prometheus's answer.
     pub fn get(&self, path: &str, parameters: &[&str]) -> Result<Value> {
         let mut command = inside(STORES, "curl");
         command.args(["-sfG", &format!("http://127.0.0.1:9090{path}")]);
@@ -183,7 +183,7 @@ impl Servers {
         Ok(serde_json::from_str::<Value>(&run_well(&mut command)?)?["data"].take())
     }
 
-    /// The value of each series of a query, in one line.
+    /// Returns the value of each series of a query, in one line.
     pub fn query(&self, query: &str) -> Result<String> {
         let answer = self.get("/api/v1/query", &[&format!("query={query}")])?;
         let series = answer["result"].as_array().cloned().unwrap_or_default();
@@ -200,7 +200,7 @@ impl Servers {
         Ok(texts.collect::<Vec<_>>().join(", "))
     }
 
-    /// How many alert rules there are, all of which must be evaluated well.
+    /// Returns the number of alert rules; fails if one of them is not evaluated successfully.
     pub fn rules(&self) -> Result<String> {
         let answer = self.get("/api/v1/rules", &[])?;
         let rules = answer["groups"][0]["rules"]

@@ -6,12 +6,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How a project is built.
+/// Kind of build.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flavour {
-    /// As people debug it.
+    /// Ordinary debug build.
     Plain,
-    /// With AddressSanitizer, of which LeakSanitizer is a part.
+    /// With AddressSanitizer, which includes LeakSanitizer.
     Sanitized,
 }
 
@@ -31,13 +31,13 @@ impl Flavour {
     }
 }
 
-/// The directory with all builds.
+/// Directory with all builds.
 pub struct Builds {
     directory: PathBuf,
 }
 
 impl Builds {
-    /// In this directory, which is made if it is missing.
+    /// Uses this directory, which is created if it is missing.
     pub fn new(directory: PathBuf) -> Result<Builds, String> {
         let fail = |e: std::io::Error| format!("{}: {e}", directory.display());
         std::fs::create_dir_all(&directory).map_err(fail)?;
@@ -45,12 +45,12 @@ impl Builds {
         Ok(Builds { directory })
     }
 
-    /// A file beside the builds.
+    /// Returns the path of a file next to the builds.
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Where this build of the project is, which is made if it is missing.
+    /// Returns the directory of this build of the project, which is made if it is missing.
     pub fn of(&self, project: &Project, flavour: Flavour) -> Result<PathBuf, String> {
         let folder = self.directory.join(project.name);
         let place = folder.join(flavour.name());
@@ -96,13 +96,13 @@ impl Builds {
         Ok(place)
     }
 
-    /// The object file with the leak that is planted.
+    /// Returns the object file with the planted leak.
     fn planted(&self, flavour: Flavour) -> Result<PathBuf, String> {
         let source = self.file("planted.c");
         let object = self.file(&format!("planted-{}.o", flavour.name()));
         std::fs::write(&source, include_str!("planted.c")).map_err(|e| e.to_string())?;
         let flags = flavour.flags().split(' ');
-        // Position-independent: it is linked into libraries, too.
+        // It is position-independent because it is also linked into libraries.
         complete(
             Command::new("cc")
                 .args(flags)
@@ -121,7 +121,7 @@ fn complete(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// The directory in a build that its tests run in.
+/// Returns the directory in a build in which its tests run.
 pub fn directory_of_tests(build: &Path, project: &Project) -> PathBuf {
     build.join(project.directory)
 }

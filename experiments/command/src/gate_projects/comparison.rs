@@ -1,9 +1,9 @@
-//! What the tools say of one test, side by side, and the table of projects.
+//! Comparison of the tools' results for one test, and the table of projects.
 
 use super::tools::{Leaked, Outcome, PLANTED_IN, Runner, Tool};
 use std::time::Duration;
 
-/// What the tools say of one test.
+/// Results of the tools for one test.
 pub struct Compared {
     alone: Outcome,
     gate: Outcome,
@@ -22,7 +22,7 @@ impl Compared {
         let mut times = [Vec::new(), Vec::new()];
         let (mut alone, mut gate) = (run(Tool::None, false)?, run(Tool::Gate, false)?);
         for _ in 0..runs {
-            // In turn, so that a load of the machine meets both.
+            // The runs alternate, so that load on the machine affects both.
             alone = run(Tool::None, false)?;
             gate = run(Tool::Gate, false)?;
             times[0].push(alone.time);
@@ -42,7 +42,7 @@ impl Compared {
         })
     }
 
-    /// All in which the gate differs from the others, or disturbs the test.
+    /// Returns all differences of the gate from the others, and all disturbances of the test.
     pub fn disagreements(&self, project: &str, test: &str) -> Vec<String> {
         let mut found = Vec::new();
         let mut note = |text: String| found.push(format!("{project}: `{test}`: {text}"));
@@ -115,7 +115,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// What one tool says of all tests of a project.
+/// Results of one tool for all tests of a project.
 #[derive(Default)]
 struct Tally {
     passed: usize,
@@ -160,7 +160,7 @@ pub struct Row {
     lsan: Tally,
     memcheck: Tally,
     tests: usize,
-    /// Tests in which the gate, LeakSanitizer and memcheck find what is planted, to the byte.
+    /// Number of tests in which the gate, LeakSanitizer and memcheck find the planted leak, to the byte.
     planted: [usize; 3],
     /// Without a tool, under the gate, and under memcheck.
     times: [Duration; 3],
@@ -213,7 +213,7 @@ impl Row {
     }
 }
 
-/// The table in Markdown.
+/// Returns the table in Markdown.
 pub fn table(rows: &[Row]) -> String {
     let mut out = String::from(
         "| project | tests | gate | LeakSanitizer | memcheck | planted leak found by the three | alone | gate: times | \

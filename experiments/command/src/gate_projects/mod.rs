@@ -1,7 +1,7 @@
-//! `cargo experiment gate-projects`: the gate on the tests of projects that nobody here wrote, beside LeakSanitizer and
-//! memcheck: the same verdicts, the same blocks, the same bytes, and what each of them costs.
+//! `cargo experiment gate-projects`: compares the gate with LeakSanitizer and memcheck on the tests of foreign
+//! projects: the verdicts, the blocks, the bytes, and the cost.
 //!
-//! Each test runs as it is, and with a leak planted (`planted.c`), which all three tools have to find to the byte.
+//! Each test runs unchanged, and with a planted leak (`planted.c`), which all three tools must find to the byte.
 
 mod builds;
 mod comparison;
@@ -18,15 +18,15 @@ use tools::Runner;
 /// Options of the task.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Names of projects (Debian source packages); all of them if none is given
+    /// Names of projects (Debian source packages); all by default
     names: Vec<String>,
-    /// Where projects are built, 4 GB for all of them; builds that are there are used again
+    /// The directory for builds, 4 GB for all projects; existing builds are reused
     #[arg(long, value_name = "DIR")]
     builds: Option<PathBuf>,
     /// Only build
     #[arg(long)]
     only_build: bool,
-    /// Timed runs of each test without a tool and under the gate, in turn; the medians count
+    /// Alternating timed runs of each test without a tool and under the gate; the medians count
     #[arg(long, default_value_t = 3)]
     runs: usize,
 }

@@ -1,19 +1,19 @@
-//! The projects: where they come from, how they are built, and which of their own tests are run.
+//! Projects: their source, their build, and the tests to run.
 
-/// A Debian source package with tests of its own.
+/// Debian source package with its own tests.
 pub struct Project {
     /// Name of the source package.
     pub name: &'static str,
-    /// A shell script that builds it in its unpacked source. [`PRELUDE`] goes before it.
+    /// Shell script that builds it in its unpacked source, after [`PRELUDE`].
     pub build: &'static str,
-    /// The directory that its tests run in.
+    /// Directory in which its tests run.
     pub directory: &'static str,
-    /// A shell script that prints the tests, one command a line.
+    /// Shell script that prints the tests, one command per line.
     pub tests: &'static str,
 }
 
-/// What the build scripts have in common. The environment has the compilers and their flags, among them the planted
-/// leak in `LDFLAGS`; static libraries, because test programs would else be scripts of libtool.
+/// Common beginning of the build scripts. The environment has the compilers and their flags, including the planted leak
+/// in `LDFLAGS`. Libraries are static, because otherwise the test programs would be libtool scripts.
 pub const PRELUDE: &str = r#"set -e
 use_cmake() {
     cmake -S . -B build -DCMAKE_BUILD_TYPE=None -DBUILD_SHARED_LIBS=OFF "$@"

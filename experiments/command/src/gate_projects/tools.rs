@@ -1,4 +1,4 @@
-//! One run of one test under one tool, and what the tool says of it.
+//! One run of one test under one tool, and the tool's result.
 
 use super::builds::{Builds, directory_of_tests};
 use super::projects::Project;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a test runs under.
+/// Tool under which a test runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tool {
     /// Nothing.
@@ -21,13 +21,13 @@ pub enum Tool {
     Memcheck,
 }
 
-/// The blocks that are planted, and the bytes of each; each has a string of eight bytes.
+/// Number of the planted blocks, and the bytes of each; each contains a string of eight bytes.
 pub const PLANTED: (u64, u64) = (37, 112);
-/// The function that leaks them.
+/// Function that leaks them.
 pub const PLANTED_IN: &str = "planted_leak";
 const STRING_BYTES: u64 = 8;
 
-/// Blocks and bytes that leak.
+/// Leaked blocks and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaked {
     pub blocks: u64,
@@ -35,7 +35,7 @@ pub struct Leaked {
 }
 
 impl Leaked {
-    /// With what is planted.
+    /// Adds the planted leak.
     pub fn with_planted(self) -> Leaked {
         let (blocks, bytes) = PLANTED;
         Leaked {
@@ -45,20 +45,20 @@ impl Leaked {
     }
 }
 
-/// What came of one run.
+/// Result of one run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub time: Duration,
     pub status: ExitStatus,
-    /// What leaks, or why that is not known.
+    /// Leak, or the reason why it is unknown.
     pub leaked: Result<Leaked, String>,
-    /// Functions that the tool blames; of the gate, one for each leak.
+    /// Functions that the tool names; for the gate, one per leak.
     pub blamed: Vec<String>,
-    /// Of the gate: an allocation of which the caller was not known leaks.
+    /// For the gate: true if a leaked allocation has an unknown caller.
     pub has_unknown_caller: bool,
 }
 
-/// Runs the tests of a project.
+/// Runner of a project's tests.
 pub struct Runner<'a> {
     builds: &'a Builds,
     gate: PathBuf,
@@ -86,7 +86,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// The commands of the tests.
+    /// Returns the commands of the tests.
     pub fn tests(&self) -> Result<Vec<String>, String> {
         let mut shell = Command::new("sh");
         let output = shell.args(["-c", self.tests]).current_dir(&self.plain);
@@ -106,7 +106,7 @@ impl<'a> Runner<'a> {
         let shown = log.display();
         let prefix = match tool {
             Tool::None | Tool::Lsan => String::new(),
-            // The program's own exit status comes first, so it tells nothing of ours.
+            // The program's own exit status takes precedence, so it says nothing about our verdict.
             Tool::Gate => format!("{} gate --json={shown} --", self.gate.display()),
             Tool::Memcheck => {
                 format!("valgrind --leak-check=full --num-callers=40 --log-file={shown}.%p")
@@ -153,7 +153,7 @@ impl<'a> Runner<'a> {
 
 fn asan_options(tool: Tool, log: &Path) -> String {
     if tool == Tool::Lsan {
-        // What a test does wrong beside leaking is not asked here.
+        // Other faults of a test are not the subject here.
         format!(
             "detect_leaks=1:exitcode=0:halt_on_error=0:detect_odr_violation=0:alloc_dealloc_mismatch=0:\
              allocator_may_return_null=1:log_path={}",
@@ -164,7 +164,7 @@ fn asan_options(tool: Tool, log: &Path) -> String {
     }
 }
 
-/// Those of a program's children, too.
+/// This includes the reports of a program's children.
 fn remove_reports(log: &Path) {
     let (Some(folder), Some(name)) = (log.parent(), log.file_name()) else {
         return;
@@ -288,7 +288,7 @@ impl Said {
         let mut blamed = Vec::new();
         let mut is_record = false;
         for line in text.lines() {
-            // "==17== Memory check", with the process in front.
+            // "==17== Memory check", preceded by the process.
             let line = line.splitn(3, "==").last().unwrap_or_default().trim();
             for class in ["definitely lost: ", "indirectly lost: "] {
                 if let Some(amounts) = line.strip_prefix(class) {

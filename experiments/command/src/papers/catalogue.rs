@@ -1,4 +1,4 @@
-//! Every experiment, what it answers, how long it takes, and what it needs.
+//! Catalogue of all experiments: their subject, duration and requirements.
 
 use super::needs::Need;
 use super::sheet::Sheets;
@@ -23,7 +23,7 @@ impl Paper {
         Paper::Memoro,
     ];
 
-    /// As it is named on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Paper::Thesis => "thesis",
@@ -47,12 +47,12 @@ impl Paper {
 
 /// One experiment.
 pub struct Experiment {
-    /// On the command line, and of its files.
+    /// Name on the command line and of its files.
     pub name: &'static str,
     pub paper: Paper,
-    /// The tables and figures of the paper that it is about.
+    /// Tables and figures of the paper that it repeats.
     pub answers: &'static str,
-    /// On two processors that are free, rounded up.
+    /// Duration on two idle processors, rounded up.
     pub minutes: u32,
     pub needs: &'static [Need],
     pub run: fn(&mut Sheets) -> Result<(), String>,

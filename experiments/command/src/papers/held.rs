@@ -1,4 +1,5 @@
-//! Stop and copy: a process is stopped, all that it can write to is read, and it goes on. What snapshots are compared with.
+//! Stop and copy: a process is stopped, all its writable memory is read, and it continues. Snapshots are compared with
+//! this.
 
 use memhook_process::mappings;
 use nix::sys::signal::{Signal, kill};
@@ -7,24 +8,24 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// What it took.
+/// Cost of a stop and copy.
 pub struct Stopped {
-    /// From the signal that stops it to the one that lets it go on.
+    /// Time from the signal that stops it to the signal that continues it.
     pub held_ms: f64,
-    /// How much was read.
+    /// Bytes that were read.
     pub bytes: f64,
 }
 
-/// Room for a copy, whose pages exist before anything is stopped.
+/// Buffer for a copy, whose pages exist before anything is stopped.
 pub struct Copier(Vec<u8>);
 
 impl Copier {
-    /// For a process of this size.
+    /// Creates a buffer for a process of this size.
     pub fn with_room(bytes: usize) -> Copier {
         Copier(vec![1; bytes])
     }
 
-    /// Stops the process, copies, and lets it go on.
+    /// Stops the process, copies, and continues it.
     pub fn copy(&mut self, pid: u32) -> Result<Stopped, String> {
         let say = |error: &dyn std::fmt::Display| error.to_string();
         let memory = File::open(format!("/proc/{pid}/mem")).map_err(|error| say(&error))?;
@@ -56,14 +57,14 @@ impl Copier {
             let Some(room) = self.0.get_mut(at..at + length) else {
                 return Err(format!("more than {} bytes", self.0.len()));
             };
-            // Device memory, and what was never mapped, cannot be read.
+            // Device memory and memory that was never mapped cannot be read.
             at += memory.read_at(room, map.start).unwrap_or(0);
         }
         Ok(at)
     }
 }
 
-/// Whether all threads stand still: `T` behind the name (proc_pid_stat(5)).
+/// Returns true if all threads are stopped: `T` after the name (proc_pid_stat(5)).
 fn is_stopped(pid: u32) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let mut tasks = tasks.into_iter().flatten().flatten();

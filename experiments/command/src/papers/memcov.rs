@@ -1,10 +1,11 @@
-//! Callanan et al., "Model Predictive Control for Memory Profiling": its figures by the benchmark that has them.
+//! Callanan et al., "Model Predictive Control for Memory Profiling": its figures, from the benchmark that measures
+//! them.
 
 use super::sheet::Sheets;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a part of a benchmark, and keeps what it says and the pictures that it names.
+/// Runs a part of a benchmark, and keeps its output and the pictures that it names.
 pub fn bench(sheets: &mut Sheets, bench: &str, part: &[&str]) -> Result<(), String> {
     let output = Command::new(env!("CARGO"))
         .args([

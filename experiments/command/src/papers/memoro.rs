@@ -1,4 +1,4 @@
-//! Byma and Larus, "Detailed Heap Profiling": tables 1 to 6 by the benchmark that has them.
+//! Byma and Larus, "Detailed Heap Profiling": tables 1 to 6, from the benchmark that measures them.
 
 use super::memcov::bench;
 use super::sheet::{Sheet, Sheets};
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Programs of one thread, and how often each does its work.
+/// Single-threaded programs, and the number of repetitions.
 const ACCESSING: [(&str, &str); 2] = [("realistic", "5\n"), ("mixed", "5\n")];
 
 pub fn protobuf(sheets: &mut Sheets) -> Result<(), String> {
@@ -22,7 +22,7 @@ pub fn bamtools(sheets: &mut Sheets) -> Result<(), String> {
     bench(sheets, "scores", &["2", "bamtools"])
 }
 
-/// Section 5.1: of the accesses that a compiler reports, those that cannot be the heap's.
+/// Section 5.1: the compiler-reported accesses that cannot be to the heap.
 pub fn stack_accesses(sheets: &mut Sheets) -> Result<(), String> {
     let targets = crate::root().join("benches/targets");
     let folder = output_folder();
@@ -74,7 +74,7 @@ pub fn stack_accesses(sheets: &mut Sheets) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs such a program: its accesses of the stack, of its own data, and of the heap.
+/// Runs such a program; returns its accesses to the stack, to its own data, and to the heap.
 fn counted(program: &Path, input: &str) -> Result<[f64; 3], String> {
     let mut child = Command::new(program)
         .stdin(Stdio::piped())

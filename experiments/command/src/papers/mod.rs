@@ -1,5 +1,5 @@
 //! `cargo experiment papers`: the experiments of the papers that this project builds on, on this machine.
-//! `docs/papers.md` has their figures beside ours.
+//! `docs/papers.md` has their figures next to ours.
 
 mod catalogue;
 mod held;
@@ -22,17 +22,17 @@ use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Papers (thesis, slides, kal, memcov, memoro) or single experiments; without any, all of them
+    /// Papers (thesis, slides, kal, memcov, memoro) or single experiments; all by default
     parts: Vec<String>,
-    /// List the experiments with the tables and figures that they belong to, and the minutes that they take
+    /// List the experiments with their tables and figures, and the minutes that they take
     #[arg(long)]
     list: bool,
 }
 
-/// How an experiment ended.
+/// End of an experiment.
 enum End {
     Done,
-    /// Something is missing; nothing was started.
+    /// A requirement is missing; nothing was started.
     NotRun(String),
     Failed(String),
 }
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> ExitCode {
         return ExitCode::from(2);
     }
     memhook_measurements::guard();
-    // Built before anything is timed.
+    // This is built before anything is timed.
     memhook_tests::binary();
     bind_to(&placement().rest);
     let mut failed = 0;
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// `target/papers`.
+/// Returns `target/papers`.
 fn output_folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     target
@@ -85,7 +85,7 @@ fn output_folder() -> PathBuf {
         .join("papers")
 }
 
-/// The experiments that are meant, or the first name that means none.
+/// Returns the selected experiments, or the first unknown name.
 fn chosen(parts: &[String]) -> Result<Vec<&'static Experiment>, &str> {
     let is_meant = |part: &str, of: &Experiment| part == of.name || part == of.paper.name();
     for part in parts {
@@ -129,7 +129,7 @@ fn attempt(experiment: &Experiment, folder: &Path) -> End {
             Err(error) => End::Failed(error.to_string()),
         },
         Ok(Err(why)) => End::Failed(why),
-        // The panic has already said on standard error what it was.
+        // The panic has already been reported on standard error.
         Err(_) => End::Failed("it panicked".into()),
     }
 }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The experiments that a row of the page names by its command.
+    /// Returns the experiments that a row of the page names by their commands.
     fn on_the_page() -> BTreeSet<String> {
         let path = crate::root().join("docs/papers.md");
         let page = std::fs::read_to_string(path).expect("the page");

@@ -1,24 +1,24 @@
-//! What an experiment cannot do without.
+//! Requirements of an experiment.
 
 use memhook_measurements::programs::find;
 use std::path::Path;
 
-/// Something that not every machine has.
+/// Requirement that not every machine meets.
 pub enum Need {
-    /// User probes of the kernel and other users' processes.
+    /// Kernel user probes, and other users' processes.
     Root,
-    /// A program, and the package that has it.
+    /// Program, and its package.
     Program(&'static str, &'static str),
-    /// A file, and the package that has it.
+    /// File, and its package.
     File(&'static str, &'static str),
-    /// A program of PostgreSQL, which Debian keeps in a directory for each version.
+    /// Program of PostgreSQL, which Debian keeps in a directory for each version.
     Postgresql,
     /// Two processors: one for the target, one for everything else.
     TwoProcessors,
 }
 
 impl Need {
-    /// Why the experiment cannot run, in one line.
+    /// Returns the reason why the experiment cannot run, in one line.
     pub fn missing(&self) -> Option<String> {
         match self {
             Need::Root => (!is_root()).then(|| "it needs root, for user probes".to_owned()),
@@ -38,7 +38,7 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A program of the newest PostgreSQL that is installed.
+/// Returns a program of the newest installed PostgreSQL.
 pub fn postgresql(name: &str) -> Result<std::path::PathBuf, String> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter();
     let mut found: Vec<_> = versions

@@ -1,4 +1,4 @@
-//! `memhook-rs scan` on a process: once, or every so many seconds beside it.
+//! Runs `memhook-rs scan` on a process, once or periodically.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -7,31 +7,31 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// From the end of a scanned process to that of the work.
+/// Time limit from the end of a scanned process to the end of the work.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Where the search of a copy takes place.
+/// Place where a copy is searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Search {
-    /// Here, after the copy.
+    /// On this machine, after the copy.
     Here,
-    /// On another machine, which only gets the copy: what is left here is to make it.
+    /// On another machine, which only gets the copy: only the cost of making it remains here.
     Elsewhere,
 }
 
-/// What one scan took.
+/// Cost of one scan.
 pub struct Scan {
-    /// Milliseconds for which all threads of the process were held; not known of a copy that is only saved.
+    /// Milliseconds for which all threads of the process were held; unknown for a copy that is only saved.
     pub held_ms: f64,
-    /// Bytes that were copied; likewise.
+    /// Bytes that were copied; unknown for a copy that is only saved.
     pub copied: f64,
     /// Seconds from the start of the command to its end.
     pub wall_s: f64,
-    /// Seconds of a processor that memhook-rs took.
+    /// Processor time of memhook-rs in seconds.
     pub cpu_s: f64,
 }
 
-/// Seconds of a processor of all children that have ended.
+/// Returns the processor time of all ended children in seconds.
 fn cpu_of_children() -> f64 {
     getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |usage| {
         let us = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
@@ -39,12 +39,12 @@ fn cpu_of_children() -> f64 {
     })
 }
 
-/// One scan with these options. Nothing else may end meanwhile that this process has started.
+/// Runs one scan with these options. No other child of this process may end meanwhile.
 pub fn scan(pid: u32, search: Search, options: &[&str]) -> Result<Scan, String> {
     scan_by(Command::new(memhook_tests::binary()), pid, search, options)
 }
 
-/// A scan that leaves the processor to others, as the paper's does.
+/// Runs a scan that leaves the processor to others, like the paper's.
 pub fn scan_behind(pid: u32, search: Search) -> Result<Scan, String> {
     let mut command = Command::new("nice");
     command.arg(memhook_tests::binary());
@@ -83,7 +83,8 @@ fn scan_by(
     })
 }
 
-/// Scans again and again while `work` runs, a period after each start. Returns what the work did and what the scans took.
+/// Scans periodically while `work` runs, a period after each start. Returns the result of the work and the costs of the
+/// scans.
 pub fn scanning<T>(
     period: Duration,
     mut one: impl FnMut() -> Result<Scan, String> + Send,
@@ -119,11 +120,11 @@ pub fn scanning<T>(
     })
 }
 
-/// `memhook-rs scan --reclaim` that goes on beside a process; killed when it is dropped early.
+/// Running `memhook-rs scan --reclaim` on a process; killed when it is dropped early.
 pub struct Reclaimer(Option<Child>);
 
 impl Reclaimer {
-    /// Releases what was lost, at this period.
+    /// Starts to release lost blocks at this period.
     pub fn start(pid: u32, seconds: u64) -> Result<Reclaimer, String> {
         Command::new(memhook_tests::binary())
             .args(["scan", "--reclaim", "--yes", "--json"])
@@ -136,7 +137,7 @@ impl Reclaimer {
             .map_err(|error| format!("memhook-rs: {error}"))
     }
 
-    /// Ends it; returns what it says of each of its rounds, of which there must be one.
+    /// Ends it; returns the report of each round, of which there must be at least one.
     pub fn finish(mut self) -> Result<Vec<Value>, String> {
         let child = self.0.take().ok_or("it has ended")?;
         let pid = nix::unistd::Pid::from_raw(child.id() as i32);

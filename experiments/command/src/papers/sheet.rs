@@ -1,5 +1,5 @@
-//! What an experiment leaves in `target/papers`: its tables as CSV, all of them with their
-//! circumstances as Markdown, and its plots.
+//! Output of an experiment in `target/papers`: its tables as CSV, all of them with their conditions as Markdown, and
+//! its plots.
 
 use crate::line_chart::{Chart, Line, draw};
 use memhook_measurements::{Alternated, Machine, Spread, differences, ratios};
@@ -16,7 +16,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// Without rows.
+    /// Creates a table without rows.
     pub fn new(title: &str, columns: &[&str]) -> Sheet {
         Sheet {
             title: title.to_owned(),
@@ -50,7 +50,7 @@ impl Sheet {
     }
 }
 
-/// All that one experiment leaves.
+/// Complete output of one experiment.
 pub struct Sheets {
     folder: PathBuf,
     experiment: &'static str,
@@ -62,7 +62,7 @@ pub struct Sheets {
 }
 
 impl Sheets {
-    /// Notes date and load.
+    /// Begins the output, with date and load.
     pub fn begin(folder: &Path, experiment: &'static str) -> Sheets {
         Sheets {
             folder: folder.to_owned(),
@@ -79,7 +79,7 @@ impl Sheets {
         self.folder.join(format!("{}{suffix}", self.experiment))
     }
 
-    /// A file of the experiment's own among the results.
+    /// Returns the path of the experiment's own file among the results.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -104,7 +104,7 @@ impl Sheets {
         let _ = writeln!(self.text, "{sentence}\n");
     }
 
-    /// Adds what a program has said, as it is.
+    /// Adds the output of a program verbatim.
     pub fn quote(&mut self, text: &str) {
         let _ = writeln!(self.text, "```\n{}\n```\n", text.trim_end());
     }
@@ -118,7 +118,7 @@ impl Sheets {
         }
     }
 
-    /// Writes the page; returns it.
+    /// Writes the page, and returns it.
     pub fn finish(self) -> Result<String> {
         let machine = Machine::here();
         let page = format!(
@@ -154,25 +154,25 @@ fn date() -> String {
     text.unwrap_or_default()
 }
 
-/// The load average of the last minute.
+/// Returns the load average of the last minute.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or("?").to_owned()
 }
 
-/// What one tool did to one work, over all rounds.
+/// Effect of one tool on one work, over all rounds.
 pub struct Effect {
     /// Nanoseconds without the tool.
     pub untraced: f64,
     /// With it.
     pub traced: f64,
-    /// The median of each round's difference from the round without a tool of its cycle.
+    /// Median of each round's difference from the round without a tool in its cycle.
     pub added: f64,
-    /// The median ratio of the two, and its quartiles.
+    /// Median ratio of the two, and its quartiles.
     pub ratio: Spread,
 }
 
-/// What the tool at `tool` did to the work at `work`; or why it has no figures.
+/// Returns the effect of the tool at `tool` on the work at `work`, or the reason why it has no figures.
 pub fn effect(all: &Alternated, tool: usize, work: usize) -> std::result::Result<Effect, String> {
     let traced = &all.traced[tool];
     let ns = |rounds: &[memhook_measurements::Round]| -> Vec<f64> {
@@ -190,7 +190,7 @@ pub fn effect(all: &Alternated, tool: usize, work: usize) -> std::result::Result
     })
 }
 
-/// A number with as many digits as it deserves.
+/// Formats a number with a sensible number of digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if !size.is_finite() => "-".to_owned(),

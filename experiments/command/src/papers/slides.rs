@@ -10,16 +10,16 @@ use memhook_measurements::{
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The slides count ten billion calls.
+/// Number of calls in the slides: ten billion.
 const THEIR_CALLS: f64 = 1e10;
-/// Rounds with and without a probe in turn, and the milliseconds of each: about ten billion calls without.
+/// Alternating rounds with and without a probe, and the milliseconds of each: about ten billion calls without.
 const ROUNDS: usize = 15;
 const ROUND_MS: f64 = 400.0;
-/// gdbserver's agent collects each call, probed or not asked for, until its buffer of 5 MiB is full.
+/// gdbserver's agent collects each call, probed or not requested, until its buffer of 5 MiB is full.
 const COLLECTED_MS: f64 = 2.0;
 const FULL_AT: u64 = 873_812;
 
-/// Nanoseconds a call without and with the probe, and the milliseconds to place it.
+/// Nanoseconds per call without and with the probe, and the milliseconds to place it.
 type Rounds = Vec<[f64; 3]>;
 
 fn ns(target: &mut Measured, ms: f64) -> Result<f64, String> {
@@ -41,10 +41,10 @@ fn probed(target: &mut Measured, probe: FunctionProbe, ms: f64) -> Result<Rounds
     Ok(found)
 }
 
-/// A fast tracepoint without actions, as the slides set one.
+/// Measures a fast tracepoint without actions, as in the slides.
 fn gdbserver(processors: &str) -> Result<Rounds, String> {
     let agent = in_process_agent()?;
-    // Its jumps do not reach a program that may lie anywhere, and it needs an instruction of five bytes.
+    // Its jumps do not reach a position-independent program, and it needs an instruction of five bytes.
     let flags = ["-no-pie", "-rdynamic", "-DFIVE_BYTES"];
     let program = build("bar", &flags);
     let mut plain = Measured::start(&program, &["1"], processors);

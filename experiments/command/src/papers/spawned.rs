@@ -1,4 +1,4 @@
-//! Other people's tracers, as programs beside the target.
+//! Foreign tracers, as programs next to the target.
 
 use memhook_measurements::uprobe::file_offset;
 use memhook_measurements::{Outcome, Running, Tool};
@@ -9,20 +9,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Longest time that a tracer may take until it says that it is there.
+/// Time limit for a tracer to report that it has attached.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A tracer that is started for a process.
+/// Tracer that is started for a process.
 pub struct Spawned {
     name: String,
     command: Box<dyn Fn(u32) -> Result<Command, String>>,
     /// Part of the line that it writes when it attaches.
     ready: &'static str,
-    /// From then until all of its probes are there.
+    /// Time from that line until all of its probes are in place.
     settles_in: Duration,
 }
 
-/// A bpftrace script; `LIBC` in it stands for the target's C library. It has to leave a map, whose
+/// Returns a bpftrace script, in which `LIBC` stands for the target's C library. The script must leave a map, whose
 /// output shows that its probes were hit.
 pub fn bpftrace(name: &str, script: &str) -> Spawned {
     let script = format!("BEGIN {{ printf(\"ready\\n\"); }} {script}");
@@ -39,14 +39,14 @@ pub fn bpftrace(name: &str, script: &str) -> Spawned {
     }
 }
 
-/// The same for every process that uses this C library.
+/// Like the function above, for every process that uses this C library.
 pub fn bpftrace_of_all(script: &str, libc: &str) -> Result<Box<dyn Running>, String> {
     let script = format!("BEGIN {{ printf(\"ready\\n\"); }} {script}");
     let command = bpftrace_command(&script, libc);
     start(command, "ready", Duration::from_millis(700))
 }
 
-/// The C library that a program will have.
+/// Returns the C library that a program will use.
 pub fn libc_of(program: &str) -> Result<String, String> {
     let output = Command::new("ldd").arg(program).output();
     let output = output.map_err(|error| error.to_string())?;
@@ -66,7 +66,7 @@ fn bpftrace_command(script: &str, libc: &str) -> Command {
     command
 }
 
-/// strace that only counts.
+/// Returns strace in counting mode.
 pub fn strace() -> Spawned {
     Spawned {
         name: "strace -c".to_owned(),
@@ -80,13 +80,13 @@ pub fn strace() -> Spawned {
     }
 }
 
-/// ltrace that only counts.
+/// Returns ltrace in counting mode.
 pub fn ltrace() -> Spawned {
     Spawned {
         name: "ltrace -c".to_owned(),
         command: Box::new(|pid| {
             let mut command = Command::new("sh");
-            // It says nothing when it has attached.
+            // It prints nothing when it has attached.
             let line = format!("echo ready; exec ltrace -c -e malloc+free -p {pid}");
             command.args(["-c", &line]);
             Ok(command)
@@ -96,7 +96,7 @@ pub fn ltrace() -> Spawned {
     }
 }
 
-/// gdb with a breakpoint that it passes each time.
+/// Returns gdb with a breakpoint that it passes each time.
 pub fn gdb(function: &str) -> Spawned {
     let function = function.to_owned();
     Spawned {
@@ -124,7 +124,7 @@ impl Tool for Spawned {
     }
 }
 
-/// A tracer at work, and the lines of both its outputs.
+/// Running tracer, and the lines of both its outputs.
 struct Started {
     child: Child,
     lines: Receiver<String>,

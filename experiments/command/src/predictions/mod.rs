@@ -1,5 +1,5 @@
-//! Whether programs really take what `advise --what-if` predicts: each is recorded once, replayed, and started again
-//! with each setting.
+//! Check if programs really use the memory that `advise --what-if` predicts: each is recorded once, replayed, and
+//! started again with each setting.
 
 mod programs;
 
@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 /// Options of this task.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Programs, by name; all unless told otherwise
+    /// Names of programs; all by default
     programs: Vec<String>,
-    /// Starts of a program with each setting: the median counts
+    /// Starts of a program with each setting; the median counts
     #[arg(long, default_value_t = 3)]
     starts: usize,
 }
 
-/// How far a prediction may be off.
+/// Largest allowed error of a prediction.
 const MOST: f64 = 0.15;
-/// What is resident is looked at as often as a recording does.
+/// Time between two readings of resident memory, as in a recording.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A program that takes longer is ended.
+/// Time limit of a program.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the task.
@@ -53,14 +53,14 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Resident anonymous memory: on average, and at the peak.
+/// Resident anonymous memory: the average and the peak.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     mean: f64,
     peak: f64,
 }
 
-/// How many predictions there were, and how many of them were right.
+/// Returns the number of predictions, and the number of correct ones.
 fn of_program(program: &Program, folder: &Path, starts: usize) -> Result<(usize, usize), String> {
     let work = (program.work)(folder)?;
     let file = folder.join(format!("{}.mhk", program.name));
@@ -98,7 +98,7 @@ fn of_program(program: &Program, folder: &Path, starts: usize) -> Result<(usize,
     let mut right = 0;
     for row in others {
         let outcome = measured(program, &work, row, starts)?;
-        // What a reader does with the table: what it takes now, and by how much less it is.
+        // This is how a reader uses the table: the present memory, and the predicted decrease.
         let change =
             |name: &str| row[name].as_f64().unwrap_or(0.0) - first[name].as_f64().unwrap_or(0.0);
         let predicted = Taken {
@@ -130,7 +130,7 @@ fn of_program(program: &Program, folder: &Path, starts: usize) -> Result<(usize,
     Ok((others.len(), right))
 }
 
-/// What the program takes with the settings of a row, untraced.
+/// Returns the memory of the program with the settings of a row, untraced.
 fn measured(program: &Program, work: &Work, row: &Value, starts: usize) -> Result<Taken, String> {
     let settings = row["settings"].as_str().unwrap_or_default();
     let settings = settings
@@ -140,7 +140,7 @@ fn measured(program: &Program, work: &Work, row: &Value, starts: usize) -> Resul
     command.envs(settings);
     match row["library"].as_str() {
         Some(library) => drop(command.env("LD_PRELOAD", library)),
-        // One that is linked with another allocator has the C library's before it.
+        // A program that is linked with another allocator gets the C library's preloaded.
         None => drop(command.env("LD_PRELOAD", "libc.so.6")),
     }
     let mut all = Vec::new();
@@ -158,7 +158,7 @@ fn measured(program: &Program, work: &Work, row: &Value, starts: usize) -> Resul
     })
 }
 
-/// Lets a program work, and looks at what it takes.
+/// Runs a program, and measures its memory.
 fn started(command: &mut Command, work: &Work, program: &Program) -> Result<Taken, String> {
     let child = command
         .stdin(work.input()?)

@@ -1,30 +1,30 @@
-//! Programs whose memory other settings change, or do not: each does the same work every time.
+//! Programs whose memory depends on settings, or not: each does the same work every time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A program, and what has to happen beside it.
+/// Program, and its driver.
 pub struct Program {
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it is to do; files for it are made in this folder.
+    /// Returns the work; its files are created in this folder.
     pub work: fn(&Path) -> Result<Work, String>,
-    /// Who gives it work, and ends it; `None`: it works and ends by itself.
+    /// Driver that gives it work, and ends it; `None`: it works and ends by itself.
     pub driver: Option<fn() -> Result<(), String>>,
 }
 
-/// How a program is started.
+/// Command line and input of a program.
 #[derive(Default)]
 pub struct Work {
-    /// What starts all of it as another user; empty: nothing has to.
+    /// Command that starts all of it as another user; may be empty.
     before: Vec<String>,
-    /// The program and its arguments.
+    /// Program and its arguments.
     words: Vec<String>,
-    /// The environment.
+    /// Environment variables.
     variables: Vec<(&'static str, &'static str)>,
-    /// Its standard input; `None`: there is none.
+    /// Standard input; `None`: no input.
     input: Option<String>,
 }
 
@@ -36,7 +36,7 @@ impl Work {
         }
     }
 
-    /// The program, started by these words.
+    /// Returns the program's command, started by these words.
     pub fn command(&self, by: &[&str]) -> Command {
         let by = by.iter().map(|word| (*word).to_owned());
         let mut words = self
@@ -50,7 +50,7 @@ impl Work {
         command
     }
 
-    /// What it reads.
+    /// Returns its standard input.
     pub fn input(&self) -> Result<Stdio, String> {
         let Some(path) = &self.input else {
             return Ok(Stdio::null());
@@ -176,7 +176,7 @@ fn written(folder: &Path, name: &str, text: &str) -> Result<String, String> {
     Ok(path.display().to_string())
 }
 
-/// The command that makes sqlite3 read a script.
+/// Returns the command that makes sqlite3 read a script.
 fn read_script(folder: &Path, name: &str, text: &str) -> Result<String, String> {
     Ok(format!(".read {}", written(folder, name, text)?))
 }
@@ -190,7 +190,7 @@ fn compile(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Rows in sizes that change, of which most go again.
+/// Rows of varying sizes, most of which are deleted again.
 const SQL: &str = "
 create table t(a integer primary key, b blob);
 with recursive n(i) as (select 1 union all select i+1 from n where i < 200000)
@@ -207,7 +207,7 @@ with recursive n(i) as (select 1 union all select i+1 from n where i < 3000000)
   select max(i) from n;
 ";
 
-/// Sessions of several sizes that come and go, and a cache that keeps some of what they made.
+/// Sessions of several sizes that come and go, and a cache that keeps some of their data.
 const PYTHON: &str = "
 import random, time
 random.seed(1)
@@ -239,7 +239,7 @@ for my $round (1 .. 5) {
 }
 ";
 
-/// Threads that are busy in turn, each with a heap of its own.
+/// Threads that are busy in turn, each with its own heap.
 const ARENAS: &str = r#"
 #include <malloc.h>
 #include <pthread.h>
@@ -295,7 +295,7 @@ int main(int count, char** words) {
 }
 "#;
 
-/// One backend without a server, which reads statements.
+/// Returns a single backend without a server, which reads statements.
 fn postgres(folder: &Path) -> Result<Work, String> {
     let bin = std::fs::read_dir("/usr/lib/postgresql")
         .ok()
@@ -307,7 +307,7 @@ fn postgres(folder: &Path) -> Result<Work, String> {
     let (bin, data) = (bin.display(), folder.join("data"));
     let data = data.display();
     let lines = [
-        // Its recording is written there, too.
+        // Its recording is written there too.
         format!("chmod 777 {}", folder.display()),
         format!("test -d {data} || {before} {bin}/initdb -A trust -D {data}"),
     ];
@@ -327,7 +327,7 @@ fn postgres(folder: &Path) -> Result<Work, String> {
     })
 }
 
-/// A line is a statement.
+/// Statements, one per line.
 const POSTGRES: &str = "\
 set work_mem = '200MB'
 drop table if exists t
@@ -341,7 +341,7 @@ select pg_sleep(.5)
 drop table t
 ";
 
-/// Until a port answers.
+/// Waits until a port answers.
 fn connect(port: u16) -> Result<std::net::TcpStream, String> {
     let begin = Instant::now();
     loop {
@@ -355,7 +355,7 @@ fn connect(port: u16) -> Result<std::net::TcpStream, String> {
     }
 }
 
-/// Keys with values of changing sizes, most of which go again.
+/// Sets keys with values of varying sizes, most of which are deleted again.
 fn drive_redis() -> Result<(), String> {
     drop(connect(7391)?);
     let call = |words: &[&str]| {

@@ -1,4 +1,4 @@
-//! Programs whose Debian sources are compiled here, as they are and with callbacks.
+//! Programs whose Debian sources are compiled here, without and with callbacks.
 
 use super::{Program, Work, reads, run_command};
 pub use memhook_measurements::CALLBACKS;
@@ -29,8 +29,8 @@ fn run_quietly(command: &mut Command) {
     run_command(command.stdout(Stdio::null()));
 }
 
-/// The server, by its own build; `None` where its source cannot be fetched. By clang, because gcc does not tell of a write
-/// to what the same basic block has read, which is all that is ever written to the table of items.
+/// Builds the server with its own build system; `None` if its source cannot be fetched. It uses clang, because gcc does
+/// not report a write to memory that the same basic block has read, and the table of items has no other writes.
 pub fn memcached(folder: &Path) -> Option<Program> {
     let source = memhook_tests::debian_source("memcached")?;
     let compiled = |tells| {
@@ -45,7 +45,7 @@ pub fn memcached(folder: &Path) -> Option<Program> {
         };
         let mut make = Command::new("make");
         make.args(["-s", "memcached"]);
-        // Valgrind 3.19 cannot read what clang writes by default.
+        // Valgrind 3.19 cannot read clang's default debug format.
         make.arg(format!("CFLAGS=-O2 -gdwarf-4 -w -pthread {callbacks}"));
         make.arg(format!("LIBS={} -levent", runtime(tells)));
         run_quietly(make.current_dir(&folder));
@@ -62,12 +62,12 @@ pub fn memcached(folder: &Path) -> Option<Program> {
     })
 }
 
-/// Sorting and filtering of 4,000 reads; none where the source cannot be fetched.
+/// Returns the sorting and filtering of 4,000 reads; none if the source cannot be fetched.
 pub fn bamtools(folder: &Path) -> Vec<Program> {
     let Some(source) = memhook_tests::debian_source("bamtools") else {
         return Vec::new();
     };
-    // Debian's archive is without the copies of libraries that this directory had.
+    // Debian's archive lacks the library copies that this directory had.
     let copies = source.join("src/third_party");
     std::fs::create_dir_all(&copies).expect("a folder");
     std::fs::write(copies.join("CMakeLists.txt"), "").expect("written");
@@ -83,10 +83,10 @@ pub fn bamtools(folder: &Path) -> Vec<Program> {
         let objects = format!("{} {}", own_cost.display(), runtime(tells));
         let mut configure = Command::new("cmake");
         configure.arg("-S").arg(&source).arg("-B").arg(&folder);
-        // As a release, but with asserts, which cmake would leave out.
+        // This is a release build with asserts, which cmake would remove.
         configure.arg("-DCMAKE_BUILD_TYPE=None");
         run_quietly(&mut configure);
-        // Not before: the programs by which cmake looks at the compiler are not linked with the callbacks.
+        // This cannot come earlier: cmake's test programs for the compiler are not linked with the callbacks.
         configure.arg(format!("-DCMAKE_CXX_FLAGS={}", flags(tells)));
         configure.arg(format!("-DCMAKE_EXE_LINKER_FLAGS={objects}"));
         run_quietly(&mut configure);

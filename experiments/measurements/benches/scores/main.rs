@@ -1,14 +1,14 @@
-//! The evaluation of Memoro (Byma and Larus, "Detailed Heap Profiling", ISMM 2018) again: protobuf with and without
-//! arenas, leveldb's fillseq, memcached, and bamtools. Scores by all accesses and by watched blocks, run time and memory without us, with
-//! lifetimes alone and with both sources, and those of valgrind's dhat.
+//! Repeats the evaluation of Memoro (Byma and Larus, "Detailed Heap Profiling", ISMM 2018): protobuf with and without
+//! arenas, leveldb's fillseq, memcached, and bamtools. Compares scores by all accesses and by watched blocks; run time
+//! and memory without us, with lifetimes alone and with both sources; and those of valgrind's dhat.
 //!
-//! `cargo measure scores -- [ROUNDS] [NAME]`, 3 rounds if none are named: some minutes. It needs
-//! protoc, libprotobuf-dev, libleveldb-dev and valgrind; clang, cmake, libevent-dev and libjsoncpp-dev for the last two, whose
+//! `cargo measure scores -- [ROUNDS] [NAME]`, with 3 rounds by default, takes some minutes. It needs protoc,
+//! libprotobuf-dev, libleveldb-dev and valgrind; clang, cmake, libevent-dev and libjsoncpp-dev for the last two, whose
 //! sources apt fetches.
 //!
-//! All accesses are those of code that is compiled here: memcached and bamtools, and the other programs with what the
-//! headers of the libraries have, but not the libraries, which are Debian's. What the libraries call of the C library
-//! counts, too.
+//! "All accesses" are those of code that is compiled here: memcached and bamtools, and the other programs with the
+//! inline code of the libraries' headers. Debian's compiled libraries are not included, except for their calls of the C
+//! library.
 
 mod debian;
 mod memcached;
@@ -18,21 +18,21 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// One of the programs.
+/// Program to measure.
 struct Program {
     name: &'static str,
-    /// Compiled as it is, and with callbacks.
+    /// Compiled without and with callbacks.
     plain: PathBuf,
     telling: PathBuf,
     arguments: Vec<String>,
-    /// A directory that must be new each time, as the last argument.
+    /// Directory that must be new each time, passed as the last argument.
     folder: Option<PathBuf>,
     work: Work,
-    /// What the paper says: lifetime, usage, useful lifetime, and how many times slower.
+    /// Figures of the paper: lifetime, usage, useful lifetime, and slowdown.
     paper: &'static str,
 }
 
-/// memcached sets both limits of its descriptors to 1,024, which valgrind permits only where that is its own limit.
+/// memcached sets both limits of its descriptors to 1,024, which valgrind permits only if its own limit is the same.
 const DHAT: [&str; 6] = [
     "prlimit",
     "--nofile=1024:4096",
@@ -42,20 +42,20 @@ const DHAT: [&str; 6] = [
     "--dhat-out-file=/dev/null",
 ];
 
-/// What a program does in a run.
+/// Work of a program in a run.
 enum Work {
-    /// What its arguments say; then it prints its cost.
+    /// Determined by its arguments; the program then prints its cost.
     Own,
-    /// It answers requests of memcached until it is told to end.
+    /// Answers memcached requests until it is told to end.
     Requests,
 }
 
-/// What a run took.
+/// Cost of a run.
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    /// Without those in which it waited for a processor; of a server, those of processors for 10,000 requests.
+    /// Run time without waits for a processor; for a server, the processor time of 10,000 requests.
     milliseconds: f64,
-    /// The most that was resident.
+    /// Maximum resident memory.
     kib: f64,
 }
 
@@ -158,7 +158,7 @@ fn programs(folder: &Path) -> Vec<Program> {
     ]
 }
 
-/// Runs a program below others (`with`): what it says of its time and its largest size.
+/// Runs a program under others (`with`); returns its reported time and its largest size.
 fn cost(program: &Program, path: &Path, with: &[&str]) -> Cost {
     if let Some(folder) = &program.folder {
         let _ = std::fs::remove_dir_all(folder);
@@ -189,7 +189,7 @@ fn cost(program: &Program, path: &Path, with: &[&str]) -> Cost {
     }
 }
 
-/// The median of what some runs took, or of how many times as much they took as the run without us of their round.
+/// Returns the median cost of some runs, or the median ratio to the run without us in the same round.
 fn median(costs: impl Iterator<Item = f64>) -> f64 {
     let mut costs: Vec<f64> = costs.collect();
     costs.sort_by(f64::total_cmp);
@@ -212,7 +212,7 @@ fn measure(program: &Program, folder: &Path, rounds: usize) {
     ];
     let mut scores = vec!["| - | - | - | -".to_owned(); sources.len()];
     let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); sources.len()];
-    // Round by round, because a machine is slower at one time than at another.
+    // The runs are compared within rounds, because a machine is slower at some times.
     for round in 0..rounds {
         for (number, (name, path, with)) in sources.iter().enumerate() {
             if *name == "dhat" && round > 0 {

@@ -1,4 +1,4 @@
-//! A memcached server that answers requests: what they cost it.
+//! Cost of requests to a memcached server.
 
 use super::Cost;
 use std::io::{Read, Write};
@@ -7,19 +7,19 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// As Mutilate has them by default, which the paper used: get requests for 10,000 records with keys of 30 bytes and
-/// values of 200.
+/// Number of records. Mutilate's defaults, which the paper used: get requests for 10,000 records with keys of 30 bytes
+/// and values of 200.
 const RECORDS: usize = 10_000;
 const VALUE_BYTES: usize = 200;
 const CONNECTIONS: usize = 4;
-/// The paper's were 5 s.
+/// Duration of a measurement; the paper's was 5 s.
 const LASTS: Duration = Duration::from_secs(5);
-/// `Cost` is of so many requests.
+/// Number of requests in a `Cost`.
 const REQUESTS: f64 = 10_000.0;
-/// Below valgrind a server takes seconds to start.
+/// Under valgrind a server takes seconds to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a server below others (`with`): its processor time for 10,000 requests, and its largest size.
+/// Runs a server under others (`with`); returns its processor time for 10,000 requests, and its largest size.
 pub fn cost(server: &Path, with: &[&str]) -> Cost {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = free.local_addr().expect("an address").port();
@@ -50,7 +50,7 @@ pub fn cost(server: &Path, with: &[&str]) -> Cost {
     let mut clients: Vec<TcpStream> = clients.collect();
     let (before, begin, mut requests) = (processor_ns(pid), Instant::now(), 0usize);
     while begin.elapsed() < LASTS {
-        // A stride that has no divisor in common with the number of records visits all of them.
+        // A stride that is coprime to the number of records visits all of them.
         let at = |client: usize| &keys[(requests + client) * 7919 % RECORDS];
         for (number, client) in clients.iter_mut().enumerate() {
             let get = format!("get {}\r\n", at(number));
@@ -94,7 +94,7 @@ fn answer(stream: &mut TcpStream, request: &[u8]) -> String {
     String::from_utf8_lossy(&until(stream, b"END\r\n")).into_owned()
 }
 
-/// Reads until an answer ends so.
+/// Reads until an answer has this end.
 fn until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
     let mut said = Vec::new();
     let mut part = [0; 4096];
@@ -106,7 +106,8 @@ fn until(stream: &mut TcpStream, end: &[u8]) -> Vec<u8> {
     said
 }
 
-/// Of all threads (the first number of schedstat, sched-stats.rst in the kernel's documentation).
+/// Returns the processor time of all threads (the first number of schedstat, sched-stats.rst in the kernel's
+/// documentation).
 fn processor_ns(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
     let of_thread = |thread: std::fs::DirEntry| {

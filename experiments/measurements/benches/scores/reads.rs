@@ -1,16 +1,16 @@
-//! A BAM file of aligned reads of our own making ("Sequence Alignment/Map Format Specification", section 4).
+//! A generated BAM file of aligned reads ("Sequence Alignment/Map Format Specification", section 4).
 
 use std::path::Path;
 
-/// As in the paper: 4,000 reads of 101 bases.
+/// Number of reads; like the paper, 4,000 reads of 101 bases.
 const READS: usize = 4000;
 const BASES: usize = 101;
-/// A BGZF block holds no more than 64 KiB.
+/// Bytes in a BGZF block, which holds at most 64 KiB.
 const BLOCK_BYTES: usize = 60_000;
 const REFERENCE: &str = "chr1";
 const REFERENCE_BASES: i32 = 1_000_000;
 
-/// Numbers that look random and are always the same (Marsaglia, "Xorshift RNGs", 2003).
+/// Repeatable pseudo-random numbers (Marsaglia, "Xorshift RNGs", 2003).
 struct Random(u64);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Writes the file: reads in no order, half of which have a mapping quality below 50.
+/// Writes the file: reads in random order, half of which have a mapping quality below 50.
 pub fn write(to: &Path) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut bam = Vec::new();
@@ -73,7 +73,7 @@ fn read(number: usize, random: &mut Random) -> Vec<u8> {
     read.extend_from_slice(name.as_bytes());
     // "101M"
     add(&mut read, (BASES as i32) << 4);
-    // Two bases a byte: 1, 2, 4 and 8 are A, C, G and T.
+    // Two bases per byte: 1, 2, 4 and 8 are A, C, G and T.
     for at in 0..BASES.div_ceil(2) {
         let second = if 2 * at + 1 < BASES {
             1 << random.below(4)
@@ -99,7 +99,7 @@ fn bin_of(from: i32, to: i32) -> i32 {
     fits.map_or(0, |(shift, bits)| ((1 << bits) - 1) / 7 + (from >> shift))
 }
 
-/// A gzip member whose extra field says how long it is (section 4.1), of one stored block (RFC 1951, 3.2.4).
+/// Adds a gzip member whose extra field has its length (section 4.1), with one stored block (RFC 1951, 3.2.4).
 fn add_block(file: &mut Vec<u8>, bytes: &[u8]) {
     const HEADER: [u8; 16] = [
         0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 0xff, 6, 0, b'B', b'C', 2, 0,
@@ -116,7 +116,7 @@ fn add_block(file: &mut Vec<u8>, bytes: &[u8]) {
     file.extend_from_slice(&u32::from(stored).to_le_bytes());
 }
 
-/// The check sum of gzip (RFC 1952, section 8).
+/// Returns the checksum of gzip (RFC 1952, section 8).
 fn crc(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 };
     let of_byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), step);

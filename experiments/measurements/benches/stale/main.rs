@@ -1,9 +1,8 @@
-//! Memory that is held and no longer touched: the evaluation of Memcov (Callanan et al., Model predictive control for
-//! memory profiling) again, a server whose stale bytes are known, and redis with keys that nobody reads.
+//! Memory that is held and no longer touched: repeats the evaluation of Memcov (Callanan et al., Model predictive
+//! control for memory profiling), and adds a server with known stale bytes, and redis with unread keys.
 //!
-//! `cargo measure stale`; takes half an hour. It needs vim and redis, and leaves its
-//! pictures in `target/criterion/stale`. `-- figures`, `-- times`, `-- pages`, `-- server` or `-- redis` runs a
-//! part of it.
+//! `cargo measure stale`; takes half an hour. It needs vim and redis, and writes its pictures to
+//! `target/criterion/stale`. `-- figures`, `-- times`, `-- pages`, `-- server` or `-- redis` runs a part of it.
 
 mod known_server;
 mod pages;
@@ -40,7 +39,7 @@ fn main() {
     }
 }
 
-/// Runs memhook-rs with a process, and returns when it is traced.
+/// Runs memhook-rs on a process, and returns when the process is traced.
 fn attached(arguments: &[&str]) -> Child {
     let mut child = Command::new(memhook_tests::binary())
         .args(arguments)
@@ -69,7 +68,7 @@ fn report(of: Child) -> Value {
     serde_json::from_str(text.lines().last().unwrap_or_default()).expect("a report")
 }
 
-/// Asks for the end; the last report.
+/// Requests the end; returns the last report.
 fn ended(attacher: Child) -> Value {
     // SAFETY: kill(2) takes plain integers; the child has not been waited for.
     unsafe { libc::kill(attacher.id() as i32, libc::SIGINT) };

@@ -1,4 +1,4 @@
-//! What it costs to allocate, touch, resize and free a page: the loop of the paper's figures 7 and 8.
+//! Cost of allocating, touching, resizing and freeing a page: the loop of the paper's figures 7 and 8.
 
 use super::{attached, ended};
 use memhook_measurements::{Spread, bind_to, build, placement};
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 const STEPS: [&str; 5] = ["allocate", "touch", "resize", "touch", "free"];
-/// Figures 7 and 8, in thousands of cycles: glibc, Memcov, and Memcov with glibc behind it.
+/// Figures 7 and 8, in thousands of cycles: glibc, Memcov, and Memcov on top of glibc.
 const PAPER: [[f64; 3]; 5] = [
     [13.4, 38.8, 39.7],
     [0.27, 24.5, 0.21],
@@ -16,7 +16,7 @@ const PAPER: [[f64; 3]; 5] = [
     [2.61, 108.3, 26.3],
 ];
 const CYCLES: usize = 6;
-/// Until the pages of a heap are watched.
+/// Time until the pages of a heap are watched.
 const SETTLED: Duration = Duration::from_secs(4);
 const MEASURED: Duration = Duration::from_secs(3);
 
@@ -45,7 +45,7 @@ impl Loop {
         }
     }
 
-    /// Thousands of counts of the time-stamp counter for a block, by step; of each the median of many rounds.
+    /// Returns thousands of time stamp counter ticks per block, by step; each is the median of many rounds.
     fn measure(&mut self, time: Duration) -> [f64; 5] {
         let mut steps = [const { Vec::new() }; 5];
         let begun = Instant::now();

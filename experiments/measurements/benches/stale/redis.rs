@@ -1,5 +1,5 @@
-//! redis-server with a million keys of which one in ten is read: how much is said to be cold, and what its clients
-//! notice of the watching.
+//! redis-server with a million keys of which one in ten is read: the share that is reported as cold, and the effect of
+//! the watching on clients.
 
 use super::{attached, ended, report};
 use memhook_measurements::{Spread, bind_to, placement};
@@ -13,9 +13,9 @@ const READ: u32 = KEYS / 10;
 const VALUE_BYTES: u32 = 200;
 const BUDGET: &str = "1%";
 const OLDER: Duration = Duration::from_secs(30);
-/// Time for the threshold to pass twice once all keys are there.
+/// Time for the threshold to pass twice after all keys are set.
 const WATCHED: Duration = Duration::from_secs(110);
-/// Rounds with and without watching, and how long each is under load.
+/// Rounds with and without watching, and the duration of the load in each.
 const ROUNDS: usize = 8;
 const ROUND: Duration = Duration::from_secs(12);
 
@@ -48,7 +48,7 @@ impl Loaded {
         self.target.pid().to_string()
     }
 
-    /// Makes the keys, named as redis-benchmark names them.
+    /// Sets the keys, with redis-benchmark's names.
     fn fill(&mut self) {
         let script = format!(
             "for i=0,{} do redis.call('SET', string.format('key:%012d', i), string.rep('x', {VALUE_BYTES})) end",
@@ -62,7 +62,7 @@ impl Loaded {
         assert_eq!(self.client.redis("DBSIZE"), format!(":{KEYS}"));
     }
 
-    /// Processor time of its main thread until now, in nanoseconds (the first number of schedstat,
+    /// Returns the processor time of its main thread until now, in nanoseconds (the first number of schedstat,
     /// Documentation/scheduler/sched-stats.rst in the kernel's sources).
     fn cpu_ns(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid()));
@@ -74,7 +74,7 @@ impl Loaded {
         first.expect("a number")
     }
 
-    /// Reads some of the keys at random for so long; the nanoseconds of processor time that a request took.
+    /// Reads some of the keys at random for this time; returns the nanoseconds of processor time per request.
     fn read(&self, time: Duration) -> f64 {
         const REQUESTS: u32 = 200_000;
         let (begun, cpu_ns) = (Instant::now(), self.cpu_ns());
@@ -99,7 +99,7 @@ pub fn measure() {
     price();
 }
 
-/// What is said of the values, of which nine in ten are never read.
+/// Measures the reported share of cold values, of which nine in ten are never read.
 fn cold_share() {
     let mut redis = Loaded::start();
     let (pid, older) = (redis.pid(), format!("{}s", OLDER.as_secs()));
@@ -133,8 +133,8 @@ fn cold_share() {
     );
 }
 
-/// The processor time of a read while the process is traced and watched, beside that while it is traced only. What a
-/// client gets depends on the attacher, too, which runs where the clients do.
+/// Compares the processor time of a read while the process is traced and watched with that while it is only traced. A
+/// client's response time also depends on the attacher, which shares a processor with the clients.
 fn price() {
     let mut redis = Loaded::start();
     redis.fill();

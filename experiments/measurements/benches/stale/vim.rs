@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Vim inserts lines at the beginning, writes the file, deletes all lines, writes again, and quits.
+/// Number of lines. Vim inserts lines at the beginning, writes the file, deletes all lines, writes again, and quits.
 const LINES: u32 = 200_000;
-/// After so many lines it waits, so that blocks can become old.
+/// Number of lines after which it waits, so that blocks can become old.
 const LINES_AT_A_TIME: u32 = 500;
 const PAUSE_MS: u32 = 75;
 
@@ -44,7 +44,7 @@ impl Vim {
             .stderr(Stdio::null())
             .spawn()
             .expect("vim: apt-get install vim");
-        // Until it reads keys.
+        // It takes a while until it reads keys.
         std::thread::sleep(Duration::from_secs(1));
         Vim { child, script }
     }
@@ -53,7 +53,7 @@ impl Vim {
         self.child.id().to_string()
     }
 
-    /// Types the name of the script, and waits for the end. Returns the seconds of processor time that vim took.
+    /// Types the name of the script, and waits for the end. Returns the processor time of vim in seconds.
     fn work(mut self) -> f64 {
         let mut keys = self.child.stdin.take().expect("piped");
         let line = format!(":source {}\r", self.script.display());
@@ -79,7 +79,7 @@ fn numbers(list: &Value) -> Vec<f64> {
         .collect()
 }
 
-/// Figures 4, 5 and 6.
+/// Makes figures 4, 5 and 6.
 pub fn figures(folder: &Path) {
     let recording = folder.join("vim.mhk");
     let recording = recording.to_str().expect("a path");
@@ -150,7 +150,7 @@ pub fn figures(folder: &Path) {
     );
 }
 
-/// Figure 4: calls of malloc and free for each second.
+/// Makes figure 4: calls of malloc and free in each second.
 fn calls(folder: &Path, recording: &str, seconds: f64) {
     let mut times = Vec::new();
     let mut bands = ["allocations", "releases"].map(|name| Band {
@@ -189,7 +189,7 @@ fn save(folder: &Path, name: &str, picture: &str) {
     println!("{}", path.display());
 }
 
-/// The processor time of vim's script, traced and watched.
+/// Measures the processor time of vim's script, traced and watched.
 pub fn run_times(folder: &Path) {
     const ROUNDS: usize = 5;
     let ways: [(&str, bool); 2] = [("traced, not watched", false), ("watched", true)];

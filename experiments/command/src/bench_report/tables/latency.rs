@@ -1,16 +1,16 @@
-//! The cost of malloc by size, in the form of the tables of the work that this tool comes from:
-//! probes (5.1), hooked without a record (5.3), recorded with call stacks (6.1).
+//! Cost of malloc by size, in the form of the tables of the thesis behind this tool: probes (5.1), hooked without a
+//! record (5.3), recorded with call stacks (6.1).
 
 use crate::bench_report::markdown::{compared, ns, table};
 use crate::bench_report::results::{Results, Row};
 use std::fmt::Write as _;
 
-/// Mallocs are compared with the probes at this size.
+/// Size at which mallocs are compared with the probes.
 const COMPARED: &str = "64 B";
-/// What the others are compared with.
+/// Tool with which the others are compared.
 const OURS: &str = "table 10";
 
-/// By size: one column a tool, nanoseconds a malloc.
+/// Writes a table by size: one column per tool, in nanoseconds per malloc.
 fn by_size(page: &mut String, results: &Results, title: &str, columns: &[(&str, &str)]) {
     let mut sizes: Vec<&str> = Vec::new();
     for row in results.rows("latency") {

@@ -9,7 +9,7 @@ use latency::latency;
 use memhook_measurements::{Machine, Phase, Spread, duration};
 use std::fmt::Write as _;
 
-/// The machine and the ratios.
+/// Returns the page with only the machine and the ratios.
 pub fn ratios_alone(results: &Results, committed: &Committed) -> String {
     let mut page = String::from("# Benchmarks\n\n");
     machine(&mut page, results);
@@ -33,7 +33,7 @@ fn moved(page: &mut String, results: &Results, committed: &Committed) {
     );
 }
 
-/// In which phase the machine was during each benchmark program.
+/// Writes the phase of the machine during each benchmark program.
 fn phase(page: &mut String, results: &Results) {
     let untraced = |bench: &str| {
         let row = results.rows(bench).find(|row| row.flaw().is_none())?;
@@ -56,7 +56,7 @@ fn phase(page: &mut String, results: &Results) {
     table(page, "Phase of the machine", &columns, rows.collect());
 }
 
-/// The whole page.
+/// Returns the whole page.
 pub fn page(results: &Results, committed: &Committed) -> String {
     let mut page = String::from("# Benchmarks\n\n");
     machine(&mut page, results);
@@ -99,7 +99,7 @@ fn machine(page: &mut String, results: &Results) {
     );
 }
 
-/// A row about what was added to an operation.
+/// Returns a row about the cost added to an operation.
 fn added(row: &Row) -> Vec<String> {
     let mut cells = vec![row.work.to_owned(), row.tool.to_owned()];
     if let Some(flaw) = row.flaw() {
@@ -179,7 +179,7 @@ fn peers(page: &mut String, results: &Results) {
         &RATIO_COLUMNS,
         rows,
     );
-    // Only of the tight pair: elsewhere the difference of two noisy figures would be divided.
+    // This is done only for the tight pair: elsewhere the difference of two noisy figures would be divided.
     let rows: Vec<Row> = results
         .rows("peers")
         .filter(|row| row.work == "pair, depth 10")

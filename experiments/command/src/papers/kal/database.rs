@@ -1,5 +1,5 @@
-//! Figure 13: a database under load whose backend is scanned at several periods, searched here and elsewhere. The paper's
-//! OSDB is no longer to be had; this is PostgreSQL under pgbench.
+//! Figure 13: a database under load whose backend is scanned at several periods, with the search here and elsewhere.
+//! The paper's OSDB is no longer available; this uses PostgreSQL under pgbench.
 
 use super::super::needs::postgresql;
 use super::super::scanner::{Search, scan_behind, scanning};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SECONDS: u64 = 9;
 const ROUNDS: usize = 3;
-/// Each short enough for two scans in a round.
+/// Scan periods, each short enough for two scans in a round.
 const PERIODS: [u64; 2] = [2, 4];
 const NOBODY: u32 = 65534;
 
@@ -34,7 +34,7 @@ fn start(folder: &Folder) -> Result<Target, String> {
     let say = |error: std::io::Error| error.to_string();
     std::fs::create_dir(&data).map_err(say)?;
     for path in [folder.path(""), data.clone()] {
-        // Without root there is nobody to give it to.
+        // Without root the owner cannot be changed.
         let _ = std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY));
     }
     let mut initdb = as_nobody(postgresql("initdb")?);
@@ -63,7 +63,7 @@ fn pgbench(program: PathBuf, folder: &Folder, options: &[&str]) -> Command {
     command
 }
 
-/// The child of the postmaster that serves the client.
+/// Returns the child of the postmaster that serves the client.
 fn backend(postmaster: u32) -> Option<u32> {
     let path = format!("/proc/{postmaster}/task/{postmaster}/children");
     let children = std::fs::read_to_string(path).unwrap_or_default();
@@ -74,7 +74,7 @@ fn backend(postmaster: u32) -> Option<u32> {
     children.split_whitespace().find(serves)?.parse().ok()
 }
 
-/// Transactions a second.
+/// Returns the transactions per second.
 fn load(folder: &Folder) -> Result<f64, String> {
     let time = SECONDS.to_string();
     let options = ["-n", "-c", "1", "-T", &time];

@@ -1,4 +1,5 @@
-//! How long a process stands still for a snapshot, beside stop and copy of the same process: the downtimes of figures 8 and 10.
+//! Time that a process is stopped for a snapshot, compared with stop and copy of the same process: the downtimes of
+//! figures 8 and 10.
 
 use super::super::held::Copier;
 use super::super::scanner::{Search, scan};
@@ -8,7 +9,7 @@ use memhook_tests::{Target, build_target};
 use std::process::Command;
 
 const ROUNDS: usize = 7;
-/// Name, blocks, mean bytes of their payload, megabytes that it writes a second.
+/// Name, blocks, mean bytes of their payload, megabytes written per second.
 const WORKS: [(&str, [&str; 3]); 4] = [
     ("10 MB, idle", ["90000", "72", "0"]),
     ("10 MB, writing 100 MB/s", ["90000", "72", "100"]),
@@ -16,7 +17,7 @@ const WORKS: [(&str, [&str; 3]); 4] = [
     ("1 GB, writing 100 MB/s", ["7000000", "110", "100"]),
 ];
 
-/// `scan_graph` of this size on the target's processor.
+/// Starts a `scan_graph` of this size on the target's processor.
 pub fn graph(arguments: &[&str]) -> Target {
     let program = build_target("scan_graph", &[]);
     let mut command = Command::new("taskset");

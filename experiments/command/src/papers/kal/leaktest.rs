@@ -1,5 +1,5 @@
-//! Figures 7 and 9: a program that keeps a sorted list and loses a part of what it removes, alone, with what is lost
-//! released at several periods, and on Boehm's conservative collector.
+//! Figures 7 and 9: a program that keeps a sorted list and loses a part of the removed nodes. It runs alone, with the
+//! lost blocks released at several periods, and with Boehm's conservative collector.
 
 use super::super::scanner::Reclaimer;
 use super::super::sheet::{Sheet, Sheets, number};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Of the nodes removed, in percent.
+/// Percentage of the removed nodes that is lost.
 const LOST: &str = "10";
-/// Pause between two operations in µs, so that the leak is as fast on any machine.
+/// Pause between two operations in µs, so that the leak is equally fast on any machine.
 const PACE: &str = "20";
 const TIME: Duration = Duration::from_secs(42);
 const PERIODS: [u64; 3] = [2, 5, 10];
@@ -25,7 +25,7 @@ const WRAPPED: [&str; 6] = [
     "pthread_join",
 ];
 
-/// A program, and what is done about its leaks.
+/// Program with a treatment of its leaks.
 struct Case {
     name: String,
     program: PathBuf,
@@ -35,17 +35,17 @@ struct Case {
 
 struct Outcome {
     name: String,
-    /// Seconds, and MiB that the allocator has from the system.
+    /// Time in seconds, and MiB that the allocator has from the system.
     heap: Vec<(f64, f64)>,
-    /// Microseconds of a processor an operation.
+    /// Processor time per operation in microseconds.
     cost: f64,
     released_mib: f64,
-    /// Milliseconds: of all threads for each snapshot, and of one thread for the releases.
+    /// Held milliseconds: of all threads for each snapshot, and of one thread for the releases.
     held: Vec<f64>,
     releasing: Vec<f64>,
 }
 
-/// The program, linked with the collector.
+/// Builds the program with the collector.
 fn collected(folder: &Path) -> Result<PathBuf, String> {
     let root = crate::root();
     let program = folder.join("leaktest-collected");
@@ -62,7 +62,7 @@ fn collected(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Microseconds of a processor that its threads have had.
+/// Returns the processor time of its threads in microseconds.
 fn cpu_us(pid: u32) -> f64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
@@ -148,7 +148,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
         }
         Err(why) => sheets.say(why),
     }
-    // Side by side: each needs little of a processor, and all see the same machine.
+    // They run concurrently: each needs little processor time, and all see the same machine.
     let outcomes: Result<Vec<Outcome>, String> = std::thread::scope(|scope| {
         let running: Vec<_> = cases
             .into_iter()

@@ -1,5 +1,5 @@
-//! Figure 10: how long a client waits for its answers while snapshots of the server are taken. The paper asks a web
-//! server for files of 64 KiB; this asks redis-server for values of 64 KiB.
+//! Figure 10: how long a client waits for its answers while snapshots of the server are taken. The paper requests files
+//! of 64 KiB from a web server; this requests values of 64 KiB from redis-server.
 
 use super::super::held::Copier;
 use super::super::scanner::{Search, scan};
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const VALUE_BYTES: usize = 64 << 10;
-/// Together the 10 MB of the paper's web server.
+/// Number of values: together the 10 MB of the paper's web server.
 const VALUES: usize = 160;
 const WINDOWS: usize = 16;
 const WINDOW: Duration = Duration::from_millis(900);
 const PACE: Duration = Duration::from_micros(500);
 
-/// What happens in a window.
+/// Kind of copying in a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Copying {
     None,
@@ -33,7 +33,7 @@ const WAYS: [(Copying, &str); 3] = [
     (Copying::StopAndCopy, "stop and copy"),
 ];
 
-/// Asks until the end; seconds since the start, and milliseconds of each answer.
+/// Sends requests until the end; returns seconds since the start, and milliseconds of each answer.
 fn ask(socket: &str, ended: &AtomicBool, since: Instant) -> Vec<(f64, f64)> {
     let mut client = Client::connect(socket);
     let mut answers = Vec::new();
@@ -49,7 +49,7 @@ fn ask(socket: &str, ended: &AtomicBool, since: Instant) -> Vec<(f64, f64)> {
     answers
 }
 
-/// The smallest value that this share of all does not exceed.
+/// Returns the smallest value that this share of all does not exceed.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = (sorted.len() as f64 * share).ceil() as usize;
     sorted
@@ -63,7 +63,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     let folder = Folder::new("papers-redis");
     let socket = folder.path("socket");
     let mut command = placement().command(&program);
-    // Debian's has jemalloc, whose blocks no scan tells apart.
+    // Debian's redis uses jemalloc, whose blocks a scan cannot distinguish.
     command.env("LD_PRELOAD", libc_of(&program.to_string_lossy())?);
     command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
     command.args(["--loglevel", "warning", "--unixsocket", &socket]);
@@ -161,7 +161,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     Ok(())
 }
 
-/// The first windows, one line for each kind.
+/// Plots the first windows, one line per kind.
 fn plot(sheets: &mut Sheets, windows: &[Vec<(f64, f64)>; 3], answers: &[(f64, f64)]) {
     let line = |(windows, (_, name)): (&Vec<(f64, f64)>, &(Copying, &str))| -> Line {
         let (from, to) = windows.get(1).copied().unwrap_or_default();

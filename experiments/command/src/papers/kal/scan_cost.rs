@@ -1,5 +1,5 @@
-//! What scanning costs by the size of the heap and by the period, searched here and elsewhere: figures 8 and 11. The
-//! background job of figure 11, SPEC CPU 2000, is a loop of calls here.
+//! Cost of scanning by the size of the heap and by the period, with the search here and elsewhere: figures 8 and 11. In
+//! place of figure 11's background job, SPEC CPU 2000, this uses a loop of calls.
 
 use super::super::scanner::{Search, scan, scan_behind, scanning};
 use super::super::sheet::{Sheet, Sheets, number};
@@ -16,7 +16,7 @@ const SIZES: [(&str, f64, [&str; 3]); 4] = [
 ];
 const PERIODS: [u64; 4] = [2, 10, 20, 80];
 const SCANS: usize = 5;
-/// Rounds of the background job, without and with scans in turn.
+/// Rounds of the background job, alternately without and with scans.
 const ROUNDS: usize = 6;
 const ROUND_MS: f64 = 4000.0;
 
@@ -79,7 +79,7 @@ fn by_size(sheets: &mut Sheets) -> Result<(), String> {
     Ok(())
 }
 
-/// Calls of the job in a nanosecond, waits for the processor included: its own figure leaves them out.
+/// Returns the calls of the job per nanosecond, including waits for the processor, which the job's own figure excludes.
 fn speed(job: &mut Measured) -> Result<f64, String> {
     let (begin, cpu) = (Instant::now(), cpu_ns(job.pid()));
     job.send(ROUND_MS)?;
@@ -88,14 +88,14 @@ fn speed(job: &mut Measured) -> Result<f64, String> {
     Ok(share / ns)
 }
 
-/// Nanoseconds of a processor that the first thread of a process has had.
+/// Returns the processor time of a process's first thread in nanoseconds.
 fn cpu_ns(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     let first = text.split_whitespace().next();
     first.and_then(|ns| ns.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// A loop on the processor that scans run on, too.
+/// Measures a loop on the processor that the scans also use.
 fn beside_a_job(sheets: &mut Sheets) -> Result<(), String> {
     let place = placement();
     bind_to(&place.target);

@@ -1,5 +1,5 @@
-//! Figures 14 and 15: a web service that leaks, with and without what is lost being released. The paper plants a leak
-//! into PHP below Apache; this one is in an extension that php-fpm loads.
+//! Figures 14 and 15: a web service that leaks, with and without a release of the lost blocks. The paper plants a leak
+//! in PHP below Apache; here the leak is in an extension that php-fpm loads.
 
 use super::super::scanner::Reclaimer;
 use super::super::sheet::{Sheet, Sheets, number};
@@ -15,10 +15,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const TIME: Duration = Duration::from_secs(75);
-/// Between two requests: about as many a second as the paper's services get.
+/// Pause between two requests, which gives about the request rate of the paper's services.
 const PACE: Duration = Duration::from_millis(10);
 const PERIOD: u64 = 10;
-/// Name, blocks that a request loses, whether they are released.
+/// Name, blocks that a request loses, and true if they are released.
 const CASES: [(&str, u32, bool); 3] = [
     ("no leak", 0, false),
     ("leak", 1, false),
@@ -94,7 +94,7 @@ impl Service {
         })
     }
 
-    /// Milliseconds until the answer.
+    /// Returns the milliseconds until the answer.
     fn request(&self, lost: u32) -> Result<f64, String> {
         let begin = Instant::now();
         let answer = fast_cgi(&self.socket, &self.script, lost);
@@ -105,7 +105,7 @@ impl Service {
         }
     }
 
-    /// MiB of memory that is no file's.
+    /// Returns the anonymous memory in MiB.
     fn anonymous(&self) -> f64 {
         let path = format!("/proc/{}/status", self.worker);
         let status = std::fs::read_to_string(path).unwrap_or_default();
@@ -125,7 +125,7 @@ impl Drop for Service {
     }
 }
 
-/// One request of the FastCGI protocol (its specification, sections 3 to 6): what was answered.
+/// Makes one request of the FastCGI protocol (its specification, sections 3 to 6); returns the answer.
 fn fast_cgi(socket: &str, script: &str, lost: u32) -> std::io::Result<Vec<u8>> {
     fn record(to: &mut Vec<u8>, kind: u8, content: &[u8]) {
         let length = (content.len() as u16).to_be_bytes();
@@ -143,7 +143,7 @@ fn fast_cgi(socket: &str, script: &str, lost: u32) -> std::io::Result<Vec<u8>> {
         parameters.extend(name.bytes().chain(value.bytes()));
     }
     let mut request = Vec::new();
-    // Begin as a responder that closes the connection, parameters, their end, no input.
+    // Begin as a responder that closes the connection, parameters, end of parameters, no input.
     record(&mut request, 1, &[0, 1, 0, 0, 0, 0, 0, 0]);
     record(&mut request, 4, &parameters);
     record(&mut request, 4, &[]);

@@ -1,4 +1,4 @@
-//! Table 2.1: what each tracer adds to one event, today's tools beside the ones of the table.
+//! Table 2.1: cost that each tracer adds to one event; today's tools next to those of the table.
 
 use super::super::sheet::{Sheet, Sheets, effect, number};
 use super::super::spawned::{bpftrace, gdb, ltrace, strace};
@@ -7,7 +7,7 @@ use memhook_measurements::{
     Alternated, FunctionProbe, Measured, Memhook, Outcome, Placed, Running, Tool, build, placement,
 };
 
-/// A probe at the function of `increment.cc`.
+/// Probe at the function of `increment.cc`.
 struct AtFunction {
     name: &'static str,
     probe: FunctionProbe,

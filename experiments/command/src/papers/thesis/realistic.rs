@@ -1,4 +1,4 @@
-//! Table 6.2: one run of `realistic.cc` untraced, traced, and below what memleak of bcc does.
+//! Table 6.2: one run of `realistic.cc` untraced, traced, and under an equivalent of bcc's memleak.
 
 use super::super::sheet::{Sheet, Sheets, effect, number};
 use super::super::spawned::bpftrace;
@@ -6,7 +6,7 @@ use super::latency::{Boxed, rounds};
 use memhook_measurements::{Measured, Memhook, build, placement};
 
 /// memleak's own probes (bcc, tools/memleak.py): sizes are kept from the entry to the return, where the stack is taken;
-/// a release forgets the block. What is live at the end is not printed, which would take longer than the run.
+/// a release forgets the block. The live blocks at the end are not printed, which would take longer than the run.
 const MEMLEAK: &str = "uprobe:LIBC:malloc { @size[tid] = arg0; } \
     uretprobe:LIBC:malloc /@size[tid]/ { @block[retval] = ustack(10); delete(@size[tid]); } \
     uprobe:LIBC:free /arg0/ { @releases = count(); delete(@block[arg0]); } \

@@ -14,7 +14,7 @@ const SQL: &str = "create table t(a, b); \
     insert into t select i, 'row number ' || i from n; \
     select count(*), max(b) from t where a % 7 = 0;\n";
 
-/// A program that is traced with user probes of all processes, or through a command.
+/// Way to trace a program: with user probes on all processes, or through a command.
 struct Way {
     name: &'static str,
     probes: &'static str,
@@ -60,11 +60,11 @@ fn ways() -> Vec<Way> {
     ]
 }
 
-/// Milliseconds from the start to the end.
+/// Returns the milliseconds from the start to the end.
 fn once(through: &[String], processors: &str) -> Result<f64, String> {
     let program = find("sqlite3", "sqlite3")?;
     let mut command = Command::new("taskset");
-    // Tools have threads of their own, so both processors are theirs.
+    // Tools have their own threads, so they may use both processors.
     command.args(["-c", processors]).args(through).arg(program);
     command.args(["-batch", ":memory:"]);
     let begin = Instant::now();
@@ -107,7 +107,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
     for way in ways() {
         let mut figures = [Vec::new(), Vec::new()];
         let mut failure = None;
-        // Probes stay for some runs at a time, because it takes a second to place them.
+        // Probes stay for several runs, because placing them takes a second.
         for _ in 0..RUNS / 4 {
             let alone: Result<Vec<f64>, String> = (0..4).map(|_| once(&[], &place.all)).collect();
             figures[0].extend(alone?);

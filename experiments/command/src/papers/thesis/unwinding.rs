@@ -1,5 +1,5 @@
-//! Table and figure 6.1: what a malloc takes with call stacks of 5, 10 and 20 frames, found by our
-//! unwind tables and by glibc's backtrace(3).
+//! Table and figure 6.1: duration of a malloc with call stacks of 5, 10 and 20 frames, found by our unwind tables and
+//! by glibc's backtrace(3).
 
 use super::super::sheet::{Sheet, Sheets, effect, number};
 use super::latency::{Boxed, by_size, rounds};
@@ -14,7 +14,7 @@ const DEPTHS: [u32; 3] = [5, 10, 20];
 const COUNT: f64 = 100_000.0;
 const MANY_MS: f64 = 150.0;
 
-/// The malloc of `backtraced.cc`, told how many frames to take through a file that both map.
+/// The malloc of `backtraced.cc`, which gets the number of frames through a file that both map.
 struct Backtrace {
     name: String,
     depth: u32,
@@ -22,7 +22,7 @@ struct Backtrace {
 }
 
 fn set(file: &Path, depth: u32) -> Result<(), String> {
-    // In place: the target has the file mapped.
+    // The file is written in place, because the target has it mapped.
     let open = std::fs::OpenOptions::new().write(true).open(file);
     let mut open = open.map_err(|error| error.to_string())?;
     std::io::Write::write_all(&mut open, &depth.to_le_bytes()).map_err(|error| error.to_string())
