@@ -1,4 +1,4 @@
-//! Rounds with and without tools in turn.
+//! Alternating rounds with and without tools.
 
 use crate::guard::Limit;
 use crate::round::{Round, Subject};
@@ -6,23 +6,23 @@ use crate::tools::Tool;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// The rounds with one tool.
+/// Rounds measured with one tool.
 pub struct Traced {
     /// The tool's name.
     pub tool: String,
-    /// One round for each cycle; none if the tool went on failing.
+    /// One round for each cycle. Empty if the tool failed too often.
     pub rounds: Vec<Round>,
-    /// Rounds that failed and were taken again.
+    /// Number of failed rounds that were repeated.
     pub repeated: u32,
-    /// What the tool could not do, in the last round that failed.
+    /// Error text of the last failed round.
     pub failure: Option<String>,
 }
 
 /// All rounds of a subject.
 pub struct Alternated {
-    /// Without a tool, one for each cycle.
+    /// Rounds without a tool, one for each cycle.
     pub untraced: Vec<Round>,
-    /// With each tool.
+    /// Rounds with each tool.
     pub traced: Vec<Traced>,
 }
 
@@ -40,19 +40,20 @@ impl Alternated {
         }
     }
 
-    /// Without any round, because the subject could not be had.
+    /// Returns a result without rounds, for a subject that could not be started.
     pub fn impossible(tools: &[&str], why: &str) -> Alternated {
         Self::nothing(tools, Some(why))
     }
 }
 
-/// Failures of a tool after which it is left out.
+/// Number of failures after which a tool is left out.
 const PATIENCE: u32 = 3;
 
-/// No round takes so long, not under the slowest tool: what does hangs.
+/// Longest time for one round. Even with the slowest tool a round is shorter, so a longer one
+/// hangs.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A round that panics (most often because its target has ended) or hangs is a round that failed.
+/// Runs one round. A round that panics (usually because its target has ended) or hangs has failed.
 fn round(subject: &mut dyn Subject, tool: Option<&dyn Tool>) -> Result<Round, String> {
     let _limit = Limit::start(LIMIT);
     let result = catch_unwind(AssertUnwindSafe(|| subject.round(tool)));
@@ -63,9 +64,10 @@ fn round(subject: &mut dyn Subject, tool: Option<&dyn Tool>) -> Result<Round, St
     })
 }
 
-/// In each cycle one round without a tool and one with each, forwards and backwards in turn, so that
-/// what changes slowly favours none. A round that fails is taken again; a tool that goes on failing is
-/// left out. Without the round without a tool there is no result.
+/// Runs rounds in cycles. Each cycle has one round without a tool and one round with each tool. The
+/// order is reversed in every second cycle, so that slow changes of the machine favour no tool. A
+/// failed round is repeated; a tool that keeps failing is left out. If the round without a tool
+/// fails, there is no result.
 pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) -> Alternated {
     let names: Vec<&str> = tools.iter().map(|tool| tool.name()).collect();
     let mut all = Alternated::nothing(&names, None);
@@ -102,7 +104,7 @@ pub fn alternate(subject: &mut dyn Subject, tools: &[&dyn Tool], cycles: usize) 
             }
         }
     }
-    // Fewer rounds than cycles cannot be compared round by round.
+    // A tool with fewer rounds than cycles cannot be compared round by round.
     for traced in &mut all.traced {
         if traced.rounds.len() < cycles {
             traced.rounds.clear();
@@ -127,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Fails, or panics, in these rounds.
+    /// A test subject that fails or panics in the listed rounds.
     struct Script {
         rounds: usize,
         failing: &'static [usize],

@@ -1,4 +1,4 @@
-//! memhook-rs as a process beside the target.
+//! Runs memhook-rs as a process beside the target.
 
 use serde_json::Value;
 use std::{
@@ -14,17 +14,17 @@ impl Report {
         self.0[part][field].as_f64().unwrap_or(0.0)
     }
 
-    /// Events that could not be recorded.
+    /// Number of events that could not be recorded.
     pub fn lost(&self) -> u64 {
         self.0["totals"]["lost_events"].as_u64().unwrap_or(0)
     }
 
-    /// Allocations and releases.
+    /// Number of allocations and releases.
     pub fn events(&self) -> u64 {
         (self.number("totals", "allocations") + self.number("totals", "releases")) as u64
     }
 
-    /// Call stacks cut short.
+    /// Number of truncated call stacks.
     pub fn truncated(&self) -> u64 {
         self.0["totals"]["truncated_stacks"].as_u64().unwrap_or(0)
     }
@@ -34,20 +34,20 @@ impl Report {
         self.number("attach", "attach_ms")
     }
 
-    /// Longest time that one thread was held, in milliseconds.
+    /// Longest time for which a thread was stopped, in milliseconds.
     pub fn held_ms(&self) -> f64 {
         self.number("attach", "held_ms")
     }
 }
 
-/// A running attacher; killed when it is dropped early.
+/// A running attacher; dropping it early kills its process.
 pub struct Attacher {
     child: Child,
     errors: BufReader<ChildStderr>,
 }
 
 impl Attacher {
-    /// Attaches; returns when every slot is patched.
+    /// Attaches, and returns when every slot is patched.
     pub fn start(pid: u32, options: &[String]) -> Result<Attacher, String> {
         let mut child = Command::new(memhook_tests::binary())
             .args(["attach", "--json", "-i", "1h", "-T", "1"])
@@ -72,19 +72,20 @@ impl Attacher {
         }
     }
 
-    /// Processor time of all its threads so far, in nanoseconds.
+    /// Returns the processor time of all threads of the attacher so far, in nanoseconds.
     pub fn cpu_ns(&self) -> u64 {
         cpu_ns(self.child.id())
     }
 
-    /// Asks for the detach; returns the final report.
+    /// Asks the attacher to detach, and returns the final report.
     pub fn detach(self) -> Result<Report, String> {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
         self.last_report()
     }
 
-    /// Waits for the end, which comes by itself when the target has ended.
+    /// Waits for the attacher, which ends by itself when the target has ended, and returns the
+    /// final report.
     pub fn last_report(mut self) -> Result<Report, String> {
         let mut output = String::new();
         if let Some(mut pipe) = self.child.stdout.take() {
@@ -114,8 +115,9 @@ impl Drop for Attacher {
     }
 }
 
-/// Processor time of a process's present threads in nanoseconds: the first number of each
-/// /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst in the kernel's sources).
+/// Returns the processor time of the existing threads of a process, in nanoseconds: the sum of the
+/// first number of each /proc/PID/task/TID/schedstat (Documentation/scheduler/sched-stats.rst in
+/// the kernel's sources).
 pub fn cpu_ns(pid: u32) -> u64 {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return 0;

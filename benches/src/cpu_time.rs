@@ -1,4 +1,5 @@
-//! Time on the processor, so that other work on the machine disturbs less.
+//! Processor time of this process and of its threads. It depends less than elapsed time on other
+//! work on the machine.
 
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -7,7 +8,7 @@ fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// What all threads of this process have had so far.
+/// Returns the processor time that all threads of this process have used so far.
 pub fn process_cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

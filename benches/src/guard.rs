@@ -1,4 +1,4 @@
-//! Ends what hangs, and leaves nothing behind when the benchmark itself is ended.
+//! Kills processes that hang, and cleans up when the benchmark itself is killed.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-/// From now on SIGINT, SIGTERM and SIGHUP end this process with all that it has started, and remove
-/// its folders. Signals are handled, not blocked: programs that are started inherit a mask, and an
-/// attacher that SIGINT does not reach never detaches.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP. They kill this process and all its
+/// descendants, and remove its folders. The signals are not blocked, because child processes would
+/// inherit the mask, and an attacher that SIGINT does not reach never detaches.
 pub fn guard() {
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else {
         return;
@@ -27,13 +27,13 @@ pub fn guard() {
     });
 }
 
-/// Kills everything that this process has started, when dropped too late.
+/// Kills all descendants of this process unless it is dropped within the time limit.
 pub struct Limit {
     _in_time: Sender<()>,
 }
 
 impl Limit {
-    /// From now on.
+    /// Starts the time limit.
     pub fn start(limit: Duration) -> Limit {
         let (in_time, ended) = channel::<()>();
         std::thread::spawn(move || {
@@ -46,7 +46,7 @@ impl Limit {
     }
 }
 
-/// The processes that this one has started, and theirs.
+/// Returns the process ids of all descendants of this process.
 fn descendants() -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -54,7 +54,7 @@ fn descendants() -> Vec<i32> {
             continue;
         };
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The command's name, in parentheses, may hold anything; state and parent come after it
+        // The command's name, in parentheses, may contain any character; state and parent follow it
         // (proc_pid_stat(5)).
         let parent = stat.rsplit(')').next().and_then(|rest| {
             let parent = rest.split_whitespace().nth(1)?;
@@ -94,10 +94,10 @@ mod tests {
             .expect("sh");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut text = String::new();
-        // It says so when both are there.
+        // The shell prints the line when both processes are running.
         output.read_line(&mut text).expect("text");
         let limit = Limit::start(Duration::from_millis(100));
-        // Both have the pipe open: it ends when both have.
+        // Both processes have the pipe open, so its end is reached when both have ended.
         output.read_to_string(&mut text).expect("text");
         drop(limit);
         let status = child.wait().expect("a child of ours");

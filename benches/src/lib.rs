@@ -1,9 +1,9 @@
-//! What the benchmarks are made of.
+//! Parts that the benchmarks share.
 //!
-//! The cost of tracing is measured *in the target*: programs under `targets/` time their own work in
-//! rounds, distribution programs are timed by what they answer. [`alternate`] runs rounds with and
-//! without each [`Tool`] in turn, in one process, so that a figure is always compared with one of the
-//! same seconds and the same heap.
+//! The cost of tracing is measured *in the target*: programs under `targets/` time their own work
+//! in rounds, and distribution programs are timed by their answers. [`alternate`] alternates rounds
+//! with and without each [`Tool`] in one process, so that both figures of a comparison come from
+//! the same seconds and the same heap.
 
 mod alternation;
 mod attacher;

@@ -1,31 +1,33 @@
-//! Who runs where, and how much: the target on the last processor, attacher and load on the first.
+//! Divides the processors: the target runs on the last one, attacher and load generator on the
+//! first.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::{path::Path, process::Command};
 
-/// Processor lists, as `taskset -c` takes them.
+/// Processor lists in the format of `taskset -c`.
 pub struct Placement {
-    /// Of the target.
+    /// Processor of the target.
     pub target: String,
-    /// Of the attacher, the load generator and the benchmark itself.
+    /// Processor of the attacher, the load generator and the benchmark itself.
     pub rest: String,
-    /// Both, for targets with several threads.
+    /// Both processors, for targets with several threads.
     pub all: String,
-    /// Program and arguments that targets are started through; usually none.
+    /// Program and arguments through which targets are started; usually empty.
     pub wrapper: Vec<String>,
-    /// Part of a round's usual work that programs shall do, for comparisons with slow tools.
+    /// Part of a round's usual work that programs do. Less than 1 for comparisons with slow tools.
     pub share: f64,
 }
 
 impl Placement {
-    /// What is to be done of a round's usual work.
+    /// Returns the share of a round's usual work.
     pub fn part(&self, usual: u32) -> u32 {
         let share = if crate::is_test() { 0.02 } else { self.share };
         (f64::from(usual) * share) as u32
     }
 
-    /// The command that starts a program on the target's processor, as one process in the end.
+    /// Returns a command that starts a program on the target's processor. All wrappers replace
+    /// themselves by the program, so it is one process in the end.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("taskset");
         command.args(["-c", &self.target]).args(&self.wrapper);
@@ -34,7 +36,7 @@ impl Placement {
     }
 }
 
-/// Divides the processors that this process may use. With one processor all share it.
+/// Divides the processors that this process may use. If there is only one, all processes share it.
 pub fn placement() -> Placement {
     let set = sched_getaffinity(Pid::from_raw(1)).or_else(|_| sched_getaffinity(Pid::from_raw(0)));
     let set = set.unwrap_or_default();
@@ -54,7 +56,8 @@ pub fn placement() -> Placement {
     }
 }
 
-/// Binds the calling thread, and what it starts from now on, to one processor of a [`Placement`].
+/// Binds the calling thread, and all threads and processes that it starts later, to one processor
+/// of a [`Placement`].
 pub fn bind_to(processor: &str) {
     let mut set = CpuSet::new();
     let one = processor.parse().ok().and_then(|cpu| set.set(cpu).ok());

@@ -4,13 +4,14 @@ use crate::attacher::cpu_ns;
 use crate::tools::{Outcome, Running, Tool};
 use std::time::Instant;
 
-/// What an operation of one work took.
+/// Cost of one operation of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figure {
-    /// Nanoseconds.
+    /// Elapsed nanoseconds.
     pub ns: f64,
-    /// Nanoseconds that the target ran for it, in user and kernel mode: what others do on the machine
-    /// changes it less. Programs that measure themselves leave out their waits for a processor anyway.
+    /// Nanoseconds for which the target ran per operation, in user and kernel mode. Other load on
+    /// the machine changes this figure less. `None` for programs that measure themselves, because
+    /// they already leave out waits for a processor.
     pub cpu_ns: Option<f64>,
 }
 
@@ -21,7 +22,7 @@ impl From<f64> for Figure {
 }
 
 impl Figure {
-    /// Of work that says how many operations it did.
+    /// Measures work that returns its number of operations.
     pub fn of(pid: u32, work: impl FnOnce() -> Result<f64, String>) -> Result<Figure, String> {
         let (start, cpu) = (Instant::now(), cpu_ns(pid));
         let operations = work()?;
@@ -34,31 +35,32 @@ impl Figure {
     }
 }
 
-/// What one round found.
+/// Result of one round.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
-    /// One for each work of the subject.
+    /// One figure for each workload of the subject.
     pub figures: Vec<Figure>,
-    /// Of the tool; nothing without one.
+    /// Result of the tool; the default without a tool.
     pub outcome: Outcome,
-    /// Processors that the tool kept busy outside of the target, while the round lasted.
+    /// Mean number of processors that the tool kept busy outside the target during the round.
     pub tool_cpu: f64,
-    /// By how much the target's resident memory grew from before the tool to the end of the round,
-    /// shared memory included, in bytes.
+    /// Growth of the target's resident memory from before the attach to the end of the round,
+    /// including shared memory, in bytes.
     pub growth_bytes: i64,
 }
 
-/// Something that can be measured with and without a tool.
+/// A program that can be measured with and without a tool.
 pub trait Subject {
-    /// One round.
+    /// Runs one round.
     fn round(&mut self, tool: Option<&dyn Tool>) -> Result<Round, String>;
 }
 
-/// A process that stands while tools come and go, and how its work is measured.
+/// A process that keeps running while tools attach and detach, and the function that measures its
+/// work.
 pub struct Standing<F> {
     /// Process id.
     pub pid: u32,
-    /// Does the work; one figure for each.
+    /// Does the work, and returns one figure for each workload.
     pub measure: F,
 }
 
@@ -89,14 +91,14 @@ impl<F: FnMut() -> Result<Vec<Figure>, String>> Subject for Standing<F> {
     }
 }
 
-/// Takes the share of a processor that a tool needs.
+/// Measures the share of a processor that a tool uses.
 pub struct Watch {
     start: Instant,
     cpu_ns: u64,
 }
 
 impl Watch {
-    /// From now on.
+    /// Begins to measure.
     pub fn start(running: &dyn Running) -> Watch {
         Watch {
             start: Instant::now(),
@@ -104,14 +106,14 @@ impl Watch {
         }
     }
 
-    /// Until now.
+    /// Returns the processors that the tool used since [`Watch::start`].
     pub fn end(self, running: &dyn Running) -> f64 {
         let used = running.cpu_ns().saturating_sub(self.cpu_ns);
         used as f64 / self.start.elapsed().as_nanos().max(1) as f64
     }
 }
 
-/// Resident memory of a process in bytes (proc_pid_status(5)); 0 when it has ended.
+/// Returns the resident memory of a process in bytes (proc_pid_status(5)), or 0 if it has ended.
 pub fn resident_bytes(pid: u32) -> i64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));

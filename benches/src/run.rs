@@ -1,8 +1,9 @@
-//! How this run of a benchmark was asked for.
+//! How this run of a benchmark was started.
 
 use std::path::{Path, PathBuf};
 
-/// `target/criterion`, wherever Cargo puts its output: also where our own files go.
+/// Returns the folder `target/criterion`, wherever Cargo puts its output. The benchmarks write
+/// their own files there too.
 pub fn output_folder() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -12,7 +13,8 @@ pub fn output_folder() -> PathBuf {
     )
 }
 
-/// Returns true if each round runs only once, to see that it works: `cargo test --benches`, not `cargo bench`.
+/// Returns true if each round runs only once, as a check that it works: `cargo test --benches`
+/// instead of `cargo bench`.
 pub fn is_test() -> bool {
     let has = |wanted| std::env::args().any(|argument| argument == wanted);
     !has("--bench") || has("--test")

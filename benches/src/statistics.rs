@@ -1,20 +1,20 @@
-//! Medians and spread of paired rounds.
+//! Median and spread of paired rounds.
 
-/// The middle of some figures and how far they scatter.
+/// Median and quartiles of some figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Half of the figures are below.
+    /// Half of the figures are below this one.
     pub median: f64,
-    /// A quarter is below.
+    /// A quarter of the figures is below this one.
     pub low: f64,
-    /// A quarter is above.
+    /// A quarter of the figures is above this one.
     pub high: f64,
-    /// How many there are.
+    /// Number of figures.
     pub count: usize,
 }
 
 impl Spread {
-    /// Of these figures; `None` if there are none.
+    /// Computes the spread of these figures; `None` if there are none.
     pub fn of(mut figures: Vec<f64>) -> Option<Spread> {
         figures.retain(|figure| figure.is_finite());
         figures.sort_by(f64::total_cmp);
@@ -34,18 +34,18 @@ impl Spread {
     }
 }
 
-/// Each round's figure divided by the one of the same cycle without a tool.
+/// Divides each round's figure by the figure of the same cycle without a tool.
 pub fn ratios(untraced: &[f64], traced: &[f64]) -> Option<Spread> {
     Spread::of(untraced.iter().zip(traced).map(|(u, t)| t / u).collect())
 }
 
-/// Each round's figure less the one of the same cycle without a tool.
+/// Subtracts from each round's figure the figure of the same cycle without a tool.
 pub fn differences(untraced: &[f64], traced: &[f64]) -> Option<Spread> {
     Spread::of(untraced.iter().zip(traced).map(|(u, t)| t - u).collect())
 }
 
-/// How many times as much others add as we do: of the medians, and as far as the quartiles of both
-/// leave it open.
+/// Returns by which factor other tools add more than we do: the ratio of the medians, with bounds
+/// from the quartiles of both.
 pub fn times(theirs: Spread, ours: Spread) -> Spread {
     Spread {
         median: theirs.median / ours.median,
@@ -55,7 +55,7 @@ pub fn times(theirs: Spread, ours: Spread) -> Spread {
     }
 }
 
-/// Nanoseconds in the unit that suits them.
+/// Formats nanoseconds in a suitable unit.
 pub fn duration(ns: f64) -> String {
     match ns.abs() {
         size if size < 1e3 => format!("{ns:.1} ns"),
@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn rounds_are_compared_with_the_round_of_their_cycle() {
-        // The machine was twice as slow in the second cycle; the ratio does not see it.
+        // The machine was twice as slow in the second cycle; the ratio does not change.
         let spread = ratios(&[10.0, 20.0, 10.0], &[15.0, 30.0, 15.0]).expect("figures");
         assert_eq!((spread.low, spread.median, spread.high), (1.5, 1.5, 1.5));
-        // A tool that failed in the last cycle has the others.
+        // A tool that failed in the last cycle is compared in the other cycles.
         let spread = differences(&[10.0, 20.0, 10.0], &[12.0, 22.0]).expect("figures");
         assert_eq!((spread.median, spread.count), (2.0, 2));
     }

@@ -1,4 +1,4 @@
-//! The programs under `targets/`: built once, started, asked for rounds.
+//! Programs under `targets/`: each is built once, started, and asked for rounds.
 
 use crate::Figure;
 use std::{
@@ -9,12 +9,12 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// Builds `targets/NAME.cc` with these flags; returns the program's path.
+/// Builds `targets/NAME.cc` with these flags, and returns the program's path.
 pub fn build(name: &str, flags: &[&str]) -> PathBuf {
     build_as(name, name, &["-pthread"], flags)
 }
 
-/// Builds `targets/NAME.cc` into a shared library under another name.
+/// Builds `targets/NAME.cc` into a shared library with another name.
 pub fn build_library(name: &str, file: &str) -> PathBuf {
     build_as(name, file, &["-shared", "-fPIC"], &[])
 }
@@ -37,7 +37,7 @@ fn build_as(name: &str, file: &str, base: &[&str], flags: &[&str]) -> PathBuf {
     path
 }
 
-/// A program that measures itself, waiting for the next question.
+/// A program that measures itself; it waits for the next request.
 pub struct Measured {
     child: Child,
     input: ChildStdin,
@@ -45,7 +45,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Starts a program on the given processors and waits until it is ready.
+    /// Starts a program on the given processors, and waits until it is ready.
     pub fn start(program: &Path, args: &[&str], processors: &str) -> Measured {
         Self::run(
             Command::new("taskset")
@@ -55,7 +55,7 @@ impl Measured {
         )
     }
 
-    /// Runs a command that ends in such a program, in the same process.
+    /// Runs a command that replaces itself by such a program.
     pub fn run(command: &mut Command) -> Measured {
         let mut child = command
             .stdin(Stdio::piped())
@@ -67,7 +67,7 @@ impl Measured {
             output: BufReader::new(child.stdout.take().expect("piped")),
             child,
         };
-        // Tools that run a program say things of their own first.
+        // Tools that start a program may print lines of their own first.
         loop {
             let line = measured.line().expect("the program starts");
             if line == "ready" {
@@ -76,7 +76,7 @@ impl Measured {
         }
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -93,7 +93,7 @@ impl Measured {
         numbers.map_err(|_| format!("the target answers {line:?}"))
     }
 
-    /// Asks for a round.
+    /// Asks the program for a round.
     pub fn round(&mut self, number: f64) -> Result<Vec<Figure>, String> {
         self.send(number)?;
         Ok(self.figures()?.into_iter().map(Figure::from).collect())

@@ -1,36 +1,36 @@
-//! What the target is traced with during a round.
+//! Tools that trace the target during a round.
 
 use crate::attacher::Attacher;
 use std::time::Duration;
 
-/// What a tool says in the end.
+/// Counts that a tool reports at its end.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Events that it could not record.
+    /// Number of events that the tool could not record.
     pub lost: u64,
-    /// Events that it recorded.
+    /// Number of events that the tool recorded.
     pub events: u64,
 }
 
-/// A tool that can be put onto a running process, any number of times.
+/// A tool that can attach to a running process any number of times.
 pub trait Tool {
-    /// As tables show it.
+    /// Returns the name that tables show.
     fn name(&self) -> &str;
-    /// Returns when tracing is on.
+    /// Starts tracing, and returns when it is active.
     fn start(&self, pid: u32) -> Result<Box<dyn Running>, String>;
-    /// How long the target works under the tool before anything counts.
+    /// Returns how long the target works under the tool before the measurement begins.
     fn settles_in(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// A tool at work.
+/// A running tool.
 pub trait Running {
-    /// Its processor time outside of the target so far, in nanoseconds.
+    /// Returns the processor time of the tool outside the target so far, in nanoseconds.
     fn cpu_ns(&self) -> u64;
-    /// Takes it off the target.
+    /// Detaches the tool from the target.
     fn finish(self: Box<Self>) -> Result<Outcome, String>;
-    /// The target has ended: waits until the tool has seen it.
+    /// Waits until the tool has noticed that the target has ended.
     fn after_end(self: Box<Self>) -> Result<Outcome, String> {
         self.finish()
     }
@@ -44,7 +44,7 @@ pub struct Memhook {
 }
 
 impl Memhook {
-    /// With these options of `attach`, separated by spaces.
+    /// Creates the tool with these options of `attach`, separated by spaces.
     pub fn new(name: &str, options: &str) -> Memhook {
         Memhook {
             name: name.to_owned(),
@@ -53,7 +53,7 @@ impl Memhook {
         }
     }
 
-    /// The same, where it takes so much work of the target until it has found how to trace it.
+    /// Sets the time for which the target works before memhook-rs has found out how to trace it.
     pub fn settling(self, settles_in: Duration) -> Memhook {
         Memhook { settles_in, ..self }
     }
@@ -94,7 +94,7 @@ fn outcome(report: crate::Report) -> Result<Outcome, String> {
     })
 }
 
-/// What an attach leaves behind: attached and detached before the round.
+/// Measures what an attach leaves behind: it attaches and detaches before the round.
 pub struct AfterDetach;
 
 impl Tool for AfterDetach {

@@ -1,6 +1,8 @@
-// The callbacks that a compiler inserts for -fsanitize=kernel-address, as far as it calls them here: each access is counted
-// by where it leads. Linked into a program with one thread, and not compiled with callbacks itself; the last line on
-// standard error has the accesses of the stack, of the program's own data, and of all else, which is the heap.
+// Defines the callbacks that a compiler inserts for -fsanitize=kernel-address, as far as our
+// programs need them. They count each access by the kind of memory. This file is linked into a
+// program with one thread, and is itself compiled without callbacks. The last line on standard
+// error has the number of accesses to the stack, to the program's own data, and to everything else,
+// which is the heap.
 #include <pthread.h>
 
 #include <cstdint>
@@ -50,7 +52,7 @@ extern "C" void __asan_after_dynamic_init() {}
 extern "C" void __asan_init() {}
 extern "C" void __asan_version_mismatch_check_v8() {}
 
-// Linked with -Wl,--wrap=main,--wrap=_exit: the programs end by either.
+// Linked with -Wl,--wrap=main,--wrap=_exit, because programs end in either way.
 extern "C" void __real__exit(int) __attribute__((noreturn));
 extern "C" void __wrap__exit(int code) {
   fprintf(stderr, "%lu %lu %lu\n", on_stack, in_program, in_heap);

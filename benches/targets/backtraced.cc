@@ -1,6 +1,6 @@
-// A malloc for LD_PRELOAD that takes call stacks with glibc's backtrace(3) and writes each of them into a ring, as a hook
-// without an unwinder of its own would. How many frames is in the file that BACKTRACE_DEPTH names; 0: it only passes
-// calls on. For programs with one thread.
+// A malloc for LD_PRELOAD that takes call stacks with glibc's backtrace(3) and writes each stack
+// into a ring, like a hook without its own unwinder. The file named by BACKTRACE_DEPTH contains the
+// number of frames; with 0, the malloc only forwards calls. Only for programs with one thread.
 #include <execinfo.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ extern "C" void* malloc(size_t size) {
 }
 
 [[gnu::constructor]] static void open_depth() {
-  // The first backtrace loads libgcc_s and allocates.
+  // The first call of backtrace loads libgcc_s and allocates.
   void* frame;
   backtrace(&frame, 1);
   const char* path = getenv("BACKTRACE_DEPTH");

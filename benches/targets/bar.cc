@@ -1,15 +1,15 @@
-// The loop of a function that increments a counter, which tools put a probe on, in one thread or in several; and a
-// thousand functions to place probes at.
+// Calls a function that increments a counter in a loop, in one thread or in several. Tools put a
+// probe on this function. The program also has a thousand functions for more probes.
 #include "measured.hpp"
 
 using namespace measured;
 
-// Of its own for each thread, so that threads are as fast as one where the tool lets them be.
+// Each thread has a separate counter, so that threads do not slow each other down.
 static thread_local volatile uint64_t calls;
 
 extern "C" [[gnu::noinline, gnu::noclone]] void bar(uint64_t number) {
 #ifdef FIVE_BYTES
-  // gdbserver's fast tracepoints need an instruction that is as long as a jump.
+  // gdbserver's fast tracepoints need an instruction as long as a jump.
   asm volatile(".byte 0x0f, 0x1f, 0x44, 0, 0");
 #endif
   calls = calls + 1;

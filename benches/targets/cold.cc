@@ -1,8 +1,9 @@
-// A server whose blocks are touched by a known pattern, and which knows what is stale at any moment. Each line on
-// standard input names a time in seconds; it is answered with the bytes of each site that nobody has touched for so
-// long, in the order of `sites`, and the live bytes of each.
+// A server that touches its blocks in a known pattern, and knows which bytes are stale at any time.
+// Each line on standard input contains a time in seconds. For each site, in the order of `sites`,
+// the answer contains the bytes that nobody has touched for this time, and the live bytes.
 //
-// The pattern of a site is a period, and the share of its blocks that follow it. The others are never touched.
+// The pattern of a site is a period and the share of blocks that follow it. The other blocks are
+// never touched.
 #include "measured.hpp"
 
 struct Block {
@@ -12,16 +13,16 @@ struct Block {
 };
 
 struct Kind {
-  // 0: never.
+  // Period of the touches; 0 means never.
   double period_s;
-  // Of 100 blocks, so many are touched.
+  // Percentage of the blocks that are touched.
   int touched;
   std::vector<Block> blocks;
 };
 
 static const size_t SITE_BYTES = 8 << 20;
 
-// One function a site, so that each has a call stack of its own.
+// One function for each site, so that each site has a different call stack.
 #define ALLOCATES(NAME)                                                    \
   __attribute__((noinline)) static unsigned char* NAME(size_t bytes) {     \
     auto* memory = static_cast<unsigned char*>(malloc(bytes));             \
@@ -43,7 +44,7 @@ int main() {
   Kind kinds[] = {{0, 0, {}}, {.2, 100, {}}, {.2, 50, {}}, {5, 100, {}}, {20, 100, {}}, {60, 100, {}}};
   std::atomic<bool> is_over{false};
   measured::say("ready\n");
-  // Attached now.
+  // The input continues when the tool is attached.
   char line[64];
   if (read(0, line, 1) != 1) return 1;
   unsigned random = 1;
@@ -56,7 +57,8 @@ int main() {
     }
   }
   double began_ns = now_ns();
-  // Blocks of a site take turns, so that at any moment some have waited for nearly a whole period.
+  // The blocks of a site are touched one after another, so that at any time some of them have
+  // waited for nearly a whole period.
   std::thread worker([&] {
     std::vector<size_t> next(6);
     unsigned sum = 0;
@@ -67,7 +69,7 @@ int main() {
         if (kind.period_s == 0) continue;
         double turns = (now - began_ns) / 1e9 / kind.period_s;
         auto until = static_cast<size_t>(turns * static_cast<double>(kind.blocks.size()));
-        // A pause of the machine is no reason to touch a block twice.
+        // After a pause of the machine, no block is touched twice.
         if (until > next[at] + kind.blocks.size()) next[at] = until - kind.blocks.size();
         for (; next[at] < until; next[at]++) {
           size_t index = next[at] % kind.blocks.size();

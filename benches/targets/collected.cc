@@ -1,5 +1,5 @@
-// Puts Boehm's conservative collector (bdwgc) behind a program that is linked with it: with -static-libstdc++ and
-// -Wl,--wrap= for each function below, the program's own calls come here.
+// Puts Boehm's conservative collector (bdwgc) behind a program that is linked with it. With
+// -static-libstdc++ and -Wl,--wrap= for each function below, the program's own calls arrive here.
 #define GC_THREADS
 #include <gc.h>
 #include <malloc.h>
@@ -17,7 +17,7 @@ void __wrap_free(void* block) {
 
 size_t __wrap_malloc_usable_size(void* block) { return block ? GC_size(block) : 0; }
 
-// Where programs ask for the size of their heap.
+// Programs call this function to learn the size of their heap.
 struct mallinfo2 __wrap_mallinfo2() {
   struct mallinfo2 sizes = {};
   sizes.arena = GC_get_heap_size();

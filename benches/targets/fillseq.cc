@@ -1,6 +1,7 @@
-// leveldb's fillseq: so many values of 100 bytes under keys of 16 in their order, into a new database in the directory
-// of the second argument. Prints the milliseconds of the writing thread without those in which it waited for a processor, and the
-// KiB that were resident at most.
+// leveldb's fillseq: writes values of 100 bytes under ascending keys of 16 bytes into a new
+// database in the directory given by the second argument. The first argument is the number of
+// values. Prints the milliseconds of the writing thread without waits for a processor, and the peak
+// resident memory in KiB.
 #include <leveldb/db.h>
 
 #include <sys/resource.h>

@@ -1,11 +1,12 @@
-// Heaps of different shapes, to be searched for pointers.
+// Heaps of different shapes, in which a tool searches for pointers.
 //
 //   heaps nodes|map|strings|buffers MILLIONS
 //
-// nodes: one list of 32-byte nodes, linked in random order: each block is a cache miss, and known only
-// when the one before it has been read. map: a std::map, from numbers to blocks. strings: pointers in one
-// array to blocks of text. buffers: blocks of 64 KB without pointers, thousands instead of millions.
-// Protocol: "ready"; the end of input ends it.
+// nodes: one list of 32-byte nodes, linked in random order, so that each block is a cache miss and
+// its address is only known after the previous block has been read. map: a std::map from numbers to
+// blocks. strings: one array of pointers to blocks of text. buffers: blocks of 64 KB without
+// pointers, thousands instead of millions. Protocol: prints "ready"; the end of input ends the
+// program.
 #include <unistd.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A loop of a function that does nothing but increment a variable, compiled as it is: what the oldest comparison of such
-// tools measured.
+// Calls a function that only increments a variable in a loop, compiled without optimization: the
+// workload of the oldest comparison of such tools.
 #include "measured.hpp"
 
 using namespace measured;

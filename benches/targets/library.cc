@@ -1,4 +1,4 @@
-// One of many libraries with slots of their own.
+// One of many libraries, each with its own slots.
 #include <cstdlib>
 #include <cstring>
 #include <string>

@@ -1,5 +1,6 @@
-// Blocks of 16 to 1,039 bytes from 4,096 different stacks of 12 frames below the work loop; of
-// 100,000 live ones a random one is replaced. An operation is a free and a malloc. Argument: THREADS.
+// Allocates blocks of 16 to 1,039 bytes from 4,096 different stacks of 12 frames below the work
+// loop. An operation frees a random one of 100,000 live blocks and allocates a new one. Argument:
+// THREADS.
 #include "measured.hpp"
 
 using namespace measured;
@@ -18,7 +19,7 @@ struct Heap {
   keep(block);
 }
 
-// Bits 52 to 63 of the number choose the way.
+// Bits 52 to 63 of the number select the call path.
 template <int Depth>
 struct Way {
   static void on(Heap& heap, uint64_t r) {

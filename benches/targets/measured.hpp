@@ -1,6 +1,6 @@
-// Programs that measure themselves: each line on standard input asks for one round, each round is
-// answered with one line of figures. Between rounds they wait in read(2), so that a tool can come
-// and go, and rounds with and without it come from one process with one heap.
+// Base of programs that measure themselves. Each line on standard input asks for one round, and the
+// answer is one line of figures. Between rounds the program waits in read(2), so that tools can
+// attach and detach, and rounds with and without a tool run in one process with one heap.
 #pragma once
 #include <fcntl.h>
 #include <sched.h>
@@ -25,9 +25,10 @@ inline double clock_ns(clockid_t clock) {
   return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
 }
 
-// Nanoseconds since the start of the calling thread that it did not wait for a processor: it ran or
-// slept. So other programs on the machine disturb less, and waiting for the tool still counts. (The
-// second number of schedstat, Documentation/scheduler/sched-stats.rst in the kernel's sources.)
+// Nanoseconds since the start of the calling thread without its waits for a processor: the time in
+// which it ran or slept. Other programs on the machine disturb this time less, and it still
+// includes waits for the tool. (The wait time is the second number of schedstat,
+// Documentation/scheduler/sched-stats.rst in the kernel's sources.)
 inline double own_ns() {
   static thread_local int file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
   char text[128];
@@ -42,7 +43,7 @@ inline double own_ns() {
 // Keeps the compiler from removing an allocation.
 inline void keep(void* block) { asm volatile("" : : "r"(block) : "memory"); }
 
-// Not stdio: its buffers are allocations.
+// Writes without stdio, whose buffers would be allocations.
 inline void say(const char* format, ...) {
   char line[1024];
   va_list arguments;
@@ -52,7 +53,7 @@ inline void say(const char* format, ...) {
   if (write(1, line, static_cast<size_t>(length)) != length) _exit(9);
 }
 
-// The number in the next line; false at the end of the input.
+// Reads the number in the next line; returns false at the end of the input.
 inline bool asked(double* number) {
   char line[64];
   size_t length = 0;
@@ -83,7 +84,7 @@ struct Cost {
   double operations = 0;
 };
 
-// Repeats `block`, which does so many operations, for this time.
+// Repeats `block` for the given time; each call does several operations.
 template <typename Block>
 inline Cost repeat(double milliseconds, double operations, Block block) {
   Cost cost;
@@ -96,8 +97,7 @@ inline Cost repeat(double milliseconds, double operations, Block block) {
   return cost;
 }
 
-// Binds the calling thread to the `index`-th of the processors that the program may use, the last
-// first.
+// Binds the calling thread to one processor that the program may use. Index 0 is the last one.
 inline void bind_to_processor(int index) {
   static const std::vector<int> allowed = [] {
     cpu_set_t set;
@@ -113,9 +113,9 @@ inline void bind_to_processor(int index) {
   sched_setaffinity(0, sizeof one, &one);
 }
 
-// Answers each line "MILLISECONDS" with the nanoseconds an operation took, the mean over the threads.
-// A quarter of the time before the measurement is not counted. `work(thread, ms)` runs in `threads` threads that live as long as the program; the
-// first is the main thread.
+// Answers each line "MILLISECONDS" with the nanoseconds per operation, averaged over the threads. A
+// warm-up of a quarter of the time is not counted. `work(thread, ms)` runs in `threads` threads
+// that live as long as the program; the first is the main thread.
 inline int serve(int threads, const std::function<Cost(int, double)>& work) {
   std::vector<Cost> costs(static_cast<size_t>(threads));
   std::atomic<int> generation = 0, working = 0;

@@ -1,5 +1,5 @@
-// malloc(64) and free from 64 callers in random order, whose frames are alike: what is remembered of
-// one backtrace never holds for the next. More than 20 frames deep.
+// Calls malloc(64) and free from 64 callers in random order, whose frames have equal sizes, more
+// than 20 frames deep. What an unwinder caches from one backtrace never applies to the next.
 #include <array>
 #include <utility>
 
@@ -18,7 +18,7 @@ template <size_t Index>
   char room[32];
   keep(room);
   leaf();
-  // Makes each its own function.
+  // Makes each instance a different function.
   asm volatile("" : : "i"(Index));
   keep(room + Index % 2);
 }

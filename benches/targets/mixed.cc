@@ -1,5 +1,5 @@
-// What ordinary C++ does to its heap: strings, vectors that grow, hash maps and trees, shared
-// pointers, virtual objects, closures, exceptions, streams. An operation is one batch of all.
+// The heap use of ordinary C++: strings, growing vectors, hash maps and trees, shared pointers,
+// virtual objects, closures, exceptions, streams. An operation is one batch of all of them.
 #include <algorithm>
 #include <map>
 #include <memory>

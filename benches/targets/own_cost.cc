@@ -1,6 +1,6 @@
-// Linked with a program that is not ours: at its end it prints the milliseconds since its start without those in which it
-// waited for a processor, and the KiB that were resident at most. Not those of getrusage(2), which has what was resident
-// before the exec, too.
+// Linked into a foreign program. At the end of the program it prints the milliseconds since the
+// start without waits for a processor, and the peak resident memory in KiB. It does not use
+// getrusage(2), whose peak includes memory from before the exec.
 #include "measured.hpp"
 
 namespace {

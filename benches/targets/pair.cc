@@ -1,5 +1,5 @@
-// malloc(64) and free in a tight loop, below at least FRAMES frames. Arguments: FRAMES (10 or 20),
-// THREADS.
+// Calls malloc(64) and free in a tight loop, at least FRAMES frames deep. Arguments: FRAMES (10 or
+// 20), THREADS.
 #include "measured.hpp"
 
 using namespace measured;
@@ -15,7 +15,7 @@ using namespace measured;
   });
 }
 
-// Frames of different functions and sizes.
+// Makes frames of different functions and sizes.
 template <int Depth>
 struct Below {
   [[gnu::noinline]] static Cost run(double milliseconds) {

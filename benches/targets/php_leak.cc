@@ -1,5 +1,6 @@
-// An extension of PHP whose function allocates and releases 3,000 blocks, as a page of a shop does, and forgets to release
-// as many of them as its argument says: the leak that KAL's authors planted into Apache's PHP.
+// A PHP extension with a function that allocates 3,000 blocks, as a page of a shop does, and
+// releases all but the number in its argument: the leak that KAL's authors planted into Apache's
+// PHP.
 #include <php.h>
 
 #include <cstdlib>

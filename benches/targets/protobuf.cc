@@ -1,6 +1,7 @@
-// A message with 1000 numbers and five parts of 1000 numbers each is read so many times as the first argument says, each
-// time into a new message; with "arena", into one that is made in an arena. Prints the milliseconds without those
-// in which it waited for a processor, and the KiB that were resident at most.
+// Reads a message with 1000 numbers and five parts of 1000 numbers each. The first argument is the
+// number of repetitions, each of which creates a new message; with "arena", it is created in an
+// arena. Prints the milliseconds without waits for a processor, and the peak resident memory in
+// KiB.
 #include <sys/resource.h>
 
 #include <cstdio>

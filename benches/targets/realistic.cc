@@ -1,6 +1,6 @@
-// What stands in for the thesis's realistic.cpp, of which it only gives the name and 14 ms: a service that parses orders,
-// plans a route for each over a small map, keeps some of them in a cache, and logs. A line "COUNT" is answered with the
-// nanoseconds that a run took, the mean of COUNT runs.
+// Replaces the thesis's realistic.cpp, of which the thesis only gives the name and 14 ms: a service
+// that parses orders, plans a route for each order on a small map, keeps some orders in a cache,
+// and writes a log. The answer to a line "COUNT" is the mean time of COUNT runs in nanoseconds.
 #include <deque>
 #include <map>
 #include <memory>
@@ -55,7 +55,7 @@ std::unique_ptr<Order> parsed(const std::string& text) {
   return order;
 }
 
-// Breadth first over a ring with chords.
+// Breadth-first search over a ring with chords.
 std::optional<std::vector<int>> route(int from, int to) {
   std::deque<std::shared_ptr<Step>> open{std::make_shared<Step>(Step{from, nullptr})};
   std::vector<bool> seen(places);

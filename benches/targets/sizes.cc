@@ -1,5 +1,6 @@
-// The cost of malloc by size: a line "COUNT" is answered with one number for each size, nanoseconds
-// a malloc, mean of COUNT in a row. The frees afterwards are not timed. More than 20 frames deep.
+// The cost of malloc by size. The answer to a line "COUNT" has one number for each size:
+// nanoseconds per malloc, the mean of COUNT calls in a row. The frees afterwards are not timed.
+// More than 20 frames deep.
 #include <malloc.h>
 
 #include "measured.hpp"

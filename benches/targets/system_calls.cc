@@ -1,4 +1,4 @@
-// A loop of the shortest system call that enters the kernel, for tools that trace system calls.
+// Repeats the shortest system call that enters the kernel, for tools that trace system calls.
 #include <sys/syscall.h>
 
 #include "measured.hpp"

@@ -1,4 +1,4 @@
-//! g++'s compiler proper on a large file, attached to before it has read the first line.
+//! Runs g++'s compiler proper on a large file. Tools attach before it has read the first line.
 
 use super::{Program, find};
 use crate::round::{Watch, resident_bytes};
@@ -25,11 +25,12 @@ struct Compiler {
     program: String,
     processor: String,
     source: Vec<u8>,
-    /// By how much it grew in the last round without a tool, in bytes.
+    /// Memory growth in the last round without a tool, in bytes.
     own_growth: i64,
 }
 
-/// g++, which is installed wherever this is built, on a file with this text.
+/// Returns g++, which is installed wherever this crate is built, as a subject that compiles this
+/// text.
 pub fn compiler(place: &Placement, text: &str) -> Result<Box<dyn Subject>, String> {
     let driver = find("g++", "g++")?;
     let output = |command: &mut Command| {
@@ -52,7 +53,8 @@ pub fn compiler(place: &Placement, text: &str) -> Result<Box<dyn Subject>, Strin
     }))
 }
 
-/// Processor time of the children that were waited for (getrusage(2)); the tool is still there.
+/// Returns the processor time of all children that were waited for (getrusage(2)), which leaves out
+/// the running tool.
 fn ended_children_ns() -> i64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN);
     usage.map_or(0, |usage| {
@@ -73,7 +75,7 @@ impl Subject for Compiler {
             .map_err(|e| format!("cc1plus: {e}"))?;
         let mut input = child.stdin.take().expect("piped");
         let pid = child.id();
-        // Nothing is compiled before there is input, so the attach sees all of it.
+        // The compiler waits for input before it compiles anything, so the attach sees everything.
         let waits = || {
             let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
             call.is_ok_and(|call| call.starts_with("0 0x0 "))
@@ -89,7 +91,7 @@ impl Subject for Compiler {
         let (start, cpu) = (Instant::now(), ended_children_ns());
         input.write_all(&self.source).map_err(|e| e.to_string())?;
         drop(input);
-        // Its memory is gone when it ends; looked at until then.
+        // The memory of a process cannot be read after its end, so it is read repeatedly before.
         let mut resident = before;
         let status = loop {
             if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {

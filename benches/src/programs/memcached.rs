@@ -1,4 +1,4 @@
-//! memcached under sets and gets of 100 bytes.
+//! Loads memcached with sets and gets of 100 bytes.
 
 use super::{Program, find, pump::Pump};
 use crate::{Figure, Round, Standing, Subject, Tool, is_test, processors::Placement};
@@ -37,7 +37,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     }
     let target = server(&mut command, &socket);
     let mut pump = Pump::connect(&socket, 8, 16)?;
-    // Every key is there before the first get.
+    // Every key is stored before the first get.
     pump.run_count(KEYS, "STORED\r\n".len(), set)?;
     Ok(Box::new(Memcached {
         target,

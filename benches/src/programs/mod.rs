@@ -1,6 +1,7 @@
-//! Programs of distributions under load, timed by what they answer.
+//! Programs of distributions under load, timed by their answers.
 //!
-//! Each runs on the target's processor; its load generator shares the other one with the attacher.
+//! Each program runs on the target's processor; its load generator shares the other processor with
+//! the attacher.
 
 mod compiler;
 mod memcached;
@@ -16,21 +17,22 @@ use crate::Subject;
 use crate::processors::Placement;
 use std::path::{Path, PathBuf};
 
-/// A program and what it can be asked to do.
+/// A program of a distribution, with its workloads.
 pub struct Program {
-    /// Its works, in the order of a round's figures.
+    /// Names of the workloads, in the order of a round's figures.
     pub works: &'static [&'static str],
-    /// Rounds: many short ones, so that what else the machine does hits all alike.
+    /// Number of cycles. Many short rounds spread other load of the machine evenly over all tools.
     pub cycles: usize,
-    /// Whether it is one process that tools come to and leave; otherwise each round is a process of its own.
+    /// True if one process serves all rounds while tools attach and detach; false if each round
+    /// starts a new process.
     pub stands: bool,
-    /// Starts it; the error says what is missing.
+    /// Starts the program; the error says what is missing.
     pub start: fn(&Placement) -> Result<Box<dyn Subject>, String>,
 }
 
 /// redis-server, for comparisons with other tools.
 pub const REDIS: Program = redis::PROGRAM;
-/// sqlite3, likewise.
+/// sqlite3, for comparisons with other tools.
 pub const SQLITE: Program = sqlite::PROGRAM;
 
 /// All programs.
@@ -43,7 +45,7 @@ pub const PROGRAMS: &[Program] = &[
     compiler::PROGRAM,
 ];
 
-/// The path of an installed program.
+/// Returns the path of an installed program; the error names the package.
 pub fn find(name: &str, package: &str) -> Result<PathBuf, String> {
     ["/usr/bin", "/usr/sbin", "/usr/games", "/usr/local/bin"]
         .iter()

@@ -1,4 +1,4 @@
-//! nginx, one process, serving a small file over kept connections.
+//! Loads nginx, as one process, with requests for a small file over persistent connections.
 
 use super::{Program, find, pump::Pump};
 use crate::{Figure, Round, Standing, Subject, Tool, is_test, processors::Placement};

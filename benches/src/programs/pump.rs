@@ -1,4 +1,4 @@
-//! A load generator for servers that answer each request with a fixed number of bytes.
+//! Load generator for servers that answer each request with a fixed number of bytes.
 
 use std::{
     io::{Read, Write},
@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections that send `pipeline` requests at a time.
+/// Connections, each of which sends `pipeline` requests in a row.
 pub struct Pump {
     connections: Vec<UnixStream>,
     pipeline: usize,
@@ -14,7 +14,7 @@ pub struct Pump {
 }
 
 impl Pump {
-    /// Connects.
+    /// Opens the connections.
     pub fn connect(socket: &str, connections: usize, pipeline: usize) -> Result<Pump, String> {
         let connect = || {
             let stream = UnixStream::connect(socket)?;
@@ -30,7 +30,7 @@ impl Pump {
         })
     }
 
-    /// One answer to `request`, which ends when the server is silent.
+    /// Returns the answer to `request`, which ends when the server pauses.
     pub fn answer(&mut self, request: &str) -> Result<Vec<u8>, String> {
         let error = |e: std::io::Error| format!("the server: {e}");
         let stream = &mut self.connections[0];
@@ -50,7 +50,8 @@ impl Pump {
         Ok(answer)
     }
 
-    /// Sends `request(n)` for this time, each answered with so many bytes; how many were sent.
+    /// Sends `request(n)` for the given time, and expects `answer_bytes` bytes for each. Returns
+    /// the number of requests.
     pub fn run(
         &mut self,
         time: Duration,
@@ -62,7 +63,7 @@ impl Pump {
         Ok(count as f64)
     }
 
-    /// Sends at least so many requests.
+    /// Sends at least `count` requests.
     pub fn run_count(
         &mut self,
         count: u64,

@@ -1,4 +1,4 @@
-//! redis-server under redis-benchmark.
+//! Loads redis-server with redis-benchmark.
 
 use super::{Program, find};
 use crate::{Figure, Round, Standing, Subject, Tool, processors::Placement};
@@ -67,7 +67,7 @@ impl Redis {
                     rate = self.rate(kind, pipeline, requests)?;
                     Ok(f64::from(requests))
                 })?;
-                // Without the time that the load generator needs to start.
+                // The rate of redis-benchmark leaves out its start.
                 let ns = 1e9 / rate;
                 figures.push(Figure { ns, ..figure });
             }
@@ -75,7 +75,7 @@ impl Redis {
         Ok(figures)
     }
 
-    /// Requests a second, as redis-benchmark counts them.
+    /// Returns requests per second, as measured by redis-benchmark.
     fn rate(&self, kind: &str, pipeline: u32, requests: u32) -> Result<f64, String> {
         let output = Command::new(&self.load)
             .args(["-s", &self.socket, "-c", "20", "--csv", "-r", "100000"])

@@ -1,4 +1,4 @@
-//! sqlite3 inserting rows into a table in memory.
+//! Lets sqlite3 insert rows into a table in memory.
 
 use super::{Program, find};
 use crate::{Figure, Round, Standing, Subject, Tool, processors::Placement};
@@ -20,7 +20,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let program = find("sqlite3", "sqlite3")?;
     let mut command = place.command(&program);
     let mut target = Target::silent(command.args(["-batch", ":memory:"]));
-    // What sqlite3 prints itself is buffered as long as it reads from a pipe.
+    // sqlite3 buffers its own output while its input is a pipe, so a shell command prints the word.
     target.send(".shell echo ready\n");
     target.expect("ready");
     Ok(Box::new(Sqlite {

@@ -1,4 +1,4 @@
-//! stockfish's own benchmark: a fixed search of fixed positions.
+//! Runs stockfish's own benchmark: a fixed search of fixed positions.
 
 use super::{Program, find};
 use crate::{Figure, Round, Standing, Subject, Tool, is_test, processors::Placement};
@@ -20,7 +20,7 @@ fn start(place: &Placement) -> Result<Box<dyn Subject>, String> {
     let mut target = Target::silent(command.stderr(Stdio::null()));
     target.expect("Stockfish");
     let mut stockfish = Stockfish(target);
-    // The network is loaded with the first search.
+    // The first search loads the neural network.
     stockfish.search(1);
     Ok(Box::new(stockfish))
 }

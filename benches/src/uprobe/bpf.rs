@@ -1,4 +1,4 @@
-//! bpf(2): programs of a few instructions, without compiler or library.
+//! bpf(2): programs of a few instructions, without a compiler or a library.
 
 use super::event::explain;
 use std::{
@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsRawFd, FromRawFd},
 };
 
-/// `union bpf_attr` for `BPF_PROG_LOAD`, the part that we need (linux/bpf.h).
+/// The first part of `union bpf_attr` for `BPF_PROG_LOAD`, as far as we need it (linux/bpf.h).
 #[repr(C)]
 #[derive(Default)]
 struct Load {
@@ -22,13 +22,13 @@ struct Load {
 }
 
 const PROG_LOAD: i32 = 5;
-/// `BPF_PROG_TYPE_KPROBE`, which user probes are, too.
+/// `BPF_PROG_TYPE_KPROBE`, which is also the type for user probes.
 const KPROBE: u32 = 2;
 const GET_STACK: i32 = 67;
 const USER_STACK: i32 = 1 << 8;
 
-/// An instruction: 8 bits of operation, 4 of destination, 4 of source, 16 of offset, 32 immediate
-/// (Documentation/bpf/standardization/instruction-set.rst in the kernel's sources).
+/// Encodes an instruction: 8 bits of operation, 4 of destination, 4 of source, 16 of offset, 32 of
+/// immediate value (Documentation/bpf/standardization/instruction-set.rst in the kernel's sources).
 const fn instruction(operation: u8, destination: u8, source: u8, immediate: i32) -> u64 {
     operation as u64
         | (destination as u64) << 8
@@ -50,12 +50,13 @@ const FRAME_POINTER: u8 = 10;
 pub struct Program(File);
 
 impl Program {
-    /// `return 1`, so that the kernel still counts the hit.
+    /// Loads `return 1`: with this result the kernel counts the hit.
     pub fn returning() -> Result<Program, String> {
         Self::load(&[set(0, 1), EXIT])
     }
 
-    /// Takes the user stack, by frame pointers as the kernel does, and returns 1.
+    /// Loads a program that takes the user stack, for which the kernel follows frame pointers, and
+    /// returns 1.
     pub fn taking_stacks(frames: u16) -> Result<Program, String> {
         let bytes = i32::from(frames) * 8;
         Self::load(&[
@@ -76,7 +77,7 @@ impl Program {
             kind: KPROBE,
             instruction_count: instructions.len() as u32,
             instructions: instructions.as_ptr() as u64,
-            // bpf_get_stack is for programs under the GPL; this one is compatible by its licence.
+            // bpf_get_stack requires a program under a GPL-compatible licence.
             license: c"Dual MIT/GPL".as_ptr() as u64,
             log_level: 1,
             log_size: log.len() as u32,

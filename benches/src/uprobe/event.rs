@@ -1,4 +1,4 @@
-//! perf_event_open(2) on the `uprobe` source.
+//! perf_event_open(2) with the event source `uprobe`.
 
 use super::bpf::Program;
 use std::{
@@ -21,9 +21,9 @@ struct Attributes {
     flags: u64,
     wakeup_events: u32,
     breakpoint_type: u32,
-    /// Of a probe: the path of its file.
+    /// Address of the path of the probed file.
     config1: u64,
-    /// Of a probe: the offset in it.
+    /// Offset of the probe in the file.
     config2: u64,
     branch_sample_type: u64,
     sample_regs_user: u64,
@@ -46,15 +46,15 @@ const ENABLE: u64 = 0x2400;
 const DISABLE: u64 = 0x2401;
 const SET_BPF: u64 = 0x4004_2408;
 
-/// Where a probe stands.
+/// Location of a probe.
 pub struct Place {
-    /// The file and the offset in it.
+    /// Path of the file and offset in it.
     pub file_offset: (String, u64),
-    /// When the function returns, instead of when it is called.
+    /// True if the probe fires when the function returns instead of when it is called.
     pub at_return: bool,
 }
 
-/// One probe on one thread, disabled at first.
+/// One probe on one thread, initially disabled.
 pub struct Event(File);
 
 fn source(file: &str) -> Result<String, String> {
@@ -63,7 +63,7 @@ fn source(file: &str) -> Result<String, String> {
         .map_err(|e| format!("{path}: {e}; a kernel with CONFIG_UPROBE_EVENTS is needed"))
 }
 
-/// What went wrong and what to do about it.
+/// Explains the failure of a system call, and says what to do.
 pub(super) fn explain(call: &str) -> String {
     let error = Error::last_os_error();
     match error.raw_os_error() {
@@ -75,10 +75,10 @@ pub(super) fn explain(call: &str) -> String {
 }
 
 impl Event {
-    /// A probe; with `frames` it writes call chains of so many.
+    /// Opens a probe. With `frames` it records call chains of at most this number of frames.
     pub fn open(tid: i32, place: Place, frames: Option<u16>) -> Result<Event, String> {
         let kind = source("type")?.trim().parse().unwrap_or(0);
-        // "config:0", the bit that makes it a return probe
+        // "config:0" names the bit that makes it a return probe.
         let return_bit = source("format/retprobe")?;
         let return_bit = return_bit.trim().trim_start_matches("config:");
         let return_bit: u32 = return_bit.parse().unwrap_or(0);
@@ -97,8 +97,8 @@ impl Event {
             flags: DISABLED | EXCLUDE_KERNEL_CALLCHAIN,
             config1: path.as_ptr() as u64,
             config2: offset,
-            // The reader looks by itself. (The kernel takes the number for a signed one; 0 would be
-            // the watermark of half a ring.)
+            // The reader polls, so no wake-up is needed. (The kernel reads the number as a signed
+            // one; 0 would mean half of the ring.)
             wakeup_events: i32::MAX as u32,
             sample_max_stack: frames.unwrap_or(0),
             ..Attributes::default()
@@ -130,22 +130,23 @@ impl Event {
         Ok(())
     }
 
-    /// Runs a program at every hit.
+    /// Makes the kernel run a program at every hit.
     pub fn run(&self, program: &Program) -> Result<(), String> {
         self.control(SET_BPF, program.descriptor(), "PERF_EVENT_IOC_SET_BPF")
     }
 
-    /// From now on.
+    /// Enables the probe.
     pub fn enable(&self) -> Result<(), String> {
         self.control(ENABLE, 0, "PERF_EVENT_IOC_ENABLE")
     }
 
-    /// No longer.
+    /// Disables the probe.
     pub fn disable(&self) -> Result<(), String> {
         self.control(DISABLE, 0, "PERF_EVENT_IOC_DISABLE")
     }
 
-    /// Hits so far. With a program the kernel counts none: it decides by the program's result.
+    /// Returns the number of hits so far. With a program, the kernel counts only the hits for which
+    /// the program returns a nonzero value.
     pub fn count(&self) -> Result<u64, String> {
         let mut bytes = [0; 8];
         let mut file = &self.0;

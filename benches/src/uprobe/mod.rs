@@ -1,7 +1,7 @@
-//! User probes of the kernel, by perf_event_open(2) and bpf(2) themselves: what every tracer that is
-//! built on them (bpftrace, bcc, perf) pays at least.
+//! User probes of the kernel through perf_event_open(2) and bpf(2): the least that every tracer
+//! built on them (bpftrace, bcc, perf) costs.
 //!
-//! Needs root, or CAP_PERFMON and CAP_BPF.
+//! They need root, or CAP_PERFMON and CAP_BPF.
 
 mod bpf;
 mod event;
@@ -14,19 +14,19 @@ pub use event::{Event, Place};
 use ring::Reader;
 pub use symbol::{address, file_offset};
 
-/// Frames that are collected where stacks are.
+/// Maximum number of frames in a recorded stack.
 pub const FRAMES: u16 = 10;
 
-/// What happens at a probe.
+/// Action at a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// The kernel counts.
+    /// The kernel counts the hit.
     Count,
     /// The kernel writes a record with the user stack into a ring, which we empty.
     Callchain,
-    /// A BPF program that returns at once runs.
+    /// A BPF program runs and returns immediately.
     Program,
-    /// A BPF program that takes the user stack runs.
+    /// A BPF program runs and takes the user stack.
     ProgramWithStack,
 }
 
@@ -38,7 +38,7 @@ pub struct Uprobes {
 }
 
 impl Uprobes {
-    /// Probes on these functions; `true`: on their return.
+    /// Creates probes on these functions; `true` means on their return.
     pub fn new(name: &str, probes: &[(&'static str, bool)], action: Action) -> Uprobes {
         Uprobes {
             name: name.to_owned(),
@@ -64,7 +64,7 @@ impl Tool for Uprobes {
             reader: None,
             _program: program,
         };
-        // An event belongs to one thread; it is not inherited by those that exist already.
+        // An event belongs to one thread, and existing threads do not inherit it.
         for tid in memhook_process::thread_ids(pid as i32).map_err(|e| e.to_string())? {
             for &(function, at_return) in &self.probes {
                 let place = Place {

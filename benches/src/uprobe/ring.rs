@@ -1,4 +1,4 @@
-//! The rings that events with call chains write into, and a thread that empties them.
+//! Rings for events with call chains, and the thread that empties them.
 
 use super::event::{Event, explain};
 use std::{
@@ -12,7 +12,8 @@ use std::{
 };
 
 const PAGE: usize = 4096;
-/// A power of two (perf_event_open(2), "MMAP layout"); as large as memhook-rs's own ring.
+/// Size of a ring: a power of two (perf_event_open(2), "MMAP layout"), and equal to the size of
+/// memhook-rs's own ring.
 const DATA_BYTES: usize = 1 << 20;
 /// Offsets in the first page, `struct perf_event_mmap_page`.
 const HEAD: usize = 1024;
@@ -55,7 +56,7 @@ impl Ring {
         unsafe { self.0.as_ptr().add(offset).cast::<u64>().read_volatile() }
     }
 
-    /// Takes all records: samples, and samples that the kernel had no room for.
+    /// Reads all records, and counts samples and lost samples.
     fn drain(&self, counts: &mut (u64, u64)) {
         let head = self.word(HEAD).load(Ordering::Acquire);
         let mut tail = self.word(TAIL).load(Ordering::Relaxed);
@@ -65,7 +66,8 @@ impl Ring {
             match kind {
                 RECORD_SAMPLE => {
                     counts.0 += 1;
-                    // The number of addresses, then these: reading them is what a tracer must do.
+                    // The number of addresses and then the addresses; every tracer has to read
+                    // them.
                     let frames = self.read_u64(tail + 8);
                     for frame in 0..frames.min(bytes / 8) {
                         std::hint::black_box(self.read_u64(tail + 16 + 8 * frame));
@@ -88,7 +90,7 @@ impl Drop for Ring {
     }
 }
 
-/// Empties rings until it is told to finish.
+/// Thread that empties rings until it is told to finish.
 pub struct Reader {
     stop: Arc<AtomicBool>,
     cpu_ns: Arc<AtomicU64>,
@@ -96,7 +98,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Of these events.
+    /// Starts the thread for these events.
     pub fn start(events: &[Event]) -> Result<Reader, String> {
         let rings: Result<Vec<Ring>, String> = events.iter().map(Ring::map).collect();
         let rings = rings?;
@@ -106,7 +108,7 @@ impl Reader {
         let thread = std::thread::spawn(move || {
             let mut counts = (0, 0);
             loop {
-                // Looked at before the last drain, so that nothing stays in the rings.
+                // Read before the last drain, so that nothing remains in the rings.
                 let last = stop_seen.load(Ordering::Acquire);
                 let (time, ()) =
                     crate::timed(|| rings.iter().for_each(|ring| ring.drain(&mut counts)));
@@ -128,7 +130,7 @@ impl Reader {
         self.cpu_ns.load(Ordering::Relaxed)
     }
 
-    /// Samples taken, and lost.
+    /// Returns the numbers of recorded and of lost samples.
     pub fn finish(self) -> (u64, u64) {
         self.stop.store(true, Ordering::Release);
         self.thread.join().unwrap_or((0, 0))

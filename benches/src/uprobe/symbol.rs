@@ -1,27 +1,27 @@
-//! Where an exported function of a module is in its file.
+//! Locates functions in the files of modules.
 
 use memhook_process::{ElfView, ModuleFiles, ModuleImage, mappings, modules};
 
-/// The file of the target's libc, and the offset of a function in it.
+/// Returns the path of the target's libc, and the offset of a function in this file.
 pub fn in_libc(pid: i32, function: &str) -> Result<(String, u64), String> {
     file_offset(pid, |module| module.is_libc, function)
 }
 
-/// The file of the first such module, and the offset of a function in it.
+/// Returns the path of the first wanted module, and the offset of a function in this file.
 pub fn file_offset(
     pid: i32,
     is_wanted: impl Fn(&ModuleImage) -> bool,
     function: &str,
 ) -> Result<(String, u64), String> {
     let (module, avma) = find(pid, is_wanted, function)?;
-    // The mapping that the address is in says where that part of the file begins.
+    // The mapping that contains the address has the file offset of its start.
     let maps = mappings(pid).map_err(|e| e.to_string())?;
     let mapping = maps.iter().find(|m| (m.start..m.end).contains(&avma));
     let mapping = mapping.ok_or(format!("{function} is not mapped"))?;
     Ok((module.path.clone(), avma - mapping.start + mapping.offset))
 }
 
-/// Where a function of the program itself is (avma).
+/// Returns the address of a function of the program itself (avma).
 pub fn address(pid: i32, function: &str) -> Result<u64, String> {
     Ok(find(pid, |module| module.is_main, function)?.1)
 }

@@ -1,11 +1,12 @@
-//! `#[test]` for tests that need programs which are not everywhere.
+//! A `#[test]` for tests that need programs which are not installed everywhere.
 //!
-//! A test program that begins with `#[macro_use] extern crate memhook_tests;` has this attribute in place of Rust's. A test
-//! then passes where something that it needs is not installed, however deep in it that is found out, and says so.
+//! A test program that begins with `#[macro_use] extern crate memhook_tests;` gets this attribute
+//! in place of Rust's. If such a test finds, at any depth, that something it needs is not
+//! installed, it passes and prints what is missing.
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
-/// Declares a test whose body `memhook_tests::unless_left` calls.
+/// Declares a test whose body is called by `memhook_tests::unless_left`.
 #[proc_macro_attribute]
 pub fn test(_: TokenStream, item: TokenStream) -> TokenStream {
     let mut function: Vec<TokenTree> = item.into_iter().collect();
