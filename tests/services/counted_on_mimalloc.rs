@@ -1,5 +1,6 @@
-//! A Rust service with mimalloc linked in, whose allocations after "ready" are all known. It prints "ready", waits for
-//! a byte, allocates, prints "done", and waits for another.
+//! A Rust service with mimalloc linked in. The number of its allocations after "ready" is known
+//! exactly. It prints "ready", waits for a byte, allocates, prints "done", and waits for another
+//! byte.
 
 use std::alloc::{Layout, alloc};
 use std::hint::black_box;

@@ -1,9 +1,10 @@
-//! A Rust service with 412 blocks that were planted before anyone looked, leaked ones and reachable ones, by the
-//! threads of the service and by threads that have ended. Then N threads continue to allocate and release, including
-//! blocks that others have allocated.
+//! A Rust service that plants 412 blocks before anyone attaches: leaked and reachable ones, from
+//! threads that still run and from threads that have ended. Afterwards N threads keep allocating
+//! and releasing, and also release blocks that other threads have allocated.
 //!
-//! Its protocol is that of `targets/planted_heap.c`: "ready" when planted, and the list for each byte on standard
-//! input. The end of input ends it, with exit code 0 if all contents are intact.
+//! Its protocol is that of `targets/planted_heap.c`: it prints "ready" when all blocks are planted,
+//! and the list for each byte on standard input. The end of input ends it, with exit code 0 if all
+//! contents are intact.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -15,10 +16,10 @@ use std::sync::{Mutex, OnceLock};
 const MOST: usize = 512;
 const SLOTS: usize = 256;
 
-/// Usable bytes of a block, as the allocator says.
+/// Returns the usable bytes of a block according to the allocator.
 pub type Usable = fn(*const u8) -> usize;
 
-/// Addresses are stored inverted: they keep nothing alive.
+/// Addresses are stored inverted, so that they keep no block alive.
 static PLANTED: [(AtomicUsize, AtomicUsize, AtomicBool); MOST] = [const {
     (
         AtomicUsize::new(0),
@@ -42,7 +43,7 @@ struct Node {
     next: Option<Box<Node>>,
 }
 
-/// One of two objects that hold each other.
+/// One of two objects that refer to each other.
 struct Half {
     number: u64,
     other: RefCell<Option<Rc<Half>>>,
@@ -82,7 +83,7 @@ fn list(count: usize, usable: Usable, is_leaked: bool) -> Option<Box<Node>> {
     list
 }
 
-/// Objects that count their references, and refer to themselves in a circle.
+/// Leaks objects that count their references and refer to themselves.
 #[inline(never)]
 fn leak_circles(count: u64, usable: Usable) {
     for number in 0..count {
@@ -91,7 +92,7 @@ fn leak_circles(count: u64, usable: Usable) {
                 number,
                 other: RefCell::new(other),
             });
-            // Two counts come before the value.
+            // Two reference counts precede the value.
             let block = Rc::as_ptr(&half).cast::<u8>().wrapping_sub(16);
             note(block, usable, true);
             half
@@ -119,7 +120,7 @@ fn plant(usable: Usable) {
     }
     note(blocks.as_ptr(), usable, false);
     let list = list(104, usable, false);
-    // Nothing of it is in memory.
+    // No page of this block is in memory.
     let zeros = vec![0; 1 << 20];
     note(zeros.as_ptr(), usable, false);
     let live = Live {
@@ -130,7 +131,7 @@ fn plant(usable: Usable) {
     assert!(LIVE.set(live).is_ok(), "once");
 }
 
-/// Allocates and releases until the end.
+/// Allocates and releases blocks until the end.
 fn work(seed: u64) {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut slots: Vec<Option<Box<[u8]>>> = (0..SLOTS).map(|_| None).collect();
@@ -202,7 +203,7 @@ pub fn serve(usable: Usable) {
             scope.spawn(|| work(seed.fetch_add(1, Ordering::Relaxed)));
         }
         println!("ready");
-        // A buffer would hold whatever was in its memory before.
+        // A buffered reader would contain stale memory with pointers.
         let mut input = std::fs::File::open("/dev/stdin").expect("a pipe");
         while input.read(&mut [0]).expect("a pipe") > 0 {
             list_planted();

@@ -1,4 +1,4 @@
-//! Agents under test, and a store that takes what they push.
+//! Agents under test, and a store that receives their profiles.
 
 pub use crate::pprof::Pprof;
 use crate::pprof::unpacked;
@@ -13,35 +13,36 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-/// An agent, killed when the test ends early.
+/// An agent; its process is killed when the test ends early.
 pub struct Agent {
     child: Child,
     said: Arc<Mutex<Vec<String>>>,
-    /// Ends with the last line.
+    /// Thread that reads the output, and ends after the last line.
     listener: JoinHandle<()>,
     folder: Arc<Folder>,
 }
 
 impl Agent {
-    /// Starts an agent with these rules and stores. It keeps its state in the folder, answers on a port that it
-    /// chooses, and has no limit on its resource use: targets of tests share two processors with it.
+    /// Starts an agent with these rules and stores. The agent keeps its state in the folder,
+    /// answers on a port that it chooses, and has no limit on its resource use, because the targets
+    /// of tests share two processors with it.
     pub fn start(folder: &Arc<Folder>, configuration: &str) -> Agent {
         Agent::start_with(folder, configuration, &[])
     }
 
-    /// The same with further arguments.
+    /// Starts an agent with further arguments.
     pub fn start_with(folder: &Arc<Folder>, configuration: &str, arguments: &[&str]) -> Agent {
         let mut agent = Agent::launch_with(folder, configuration, arguments);
         agent.hear("the agent runs");
         agent
     }
 
-    /// The same, without waiting for it.
+    /// Starts an agent without waiting for it.
     pub fn launch(folder: &Arc<Folder>, configuration: &str) -> Agent {
         Agent::launch_with(folder, configuration, &[])
     }
 
-    /// Starts an agent whose long pauses are divided by a number, which must not change anything else.
+    /// Starts an agent whose long pauses are divided by a number. Nothing else may change by that.
     pub fn start_hastily(folder: &Arc<Folder>, configuration: &str, by: u32) -> Agent {
         let by = by.to_string();
         let mut command = Command::new(binary());
@@ -85,12 +86,12 @@ impl Agent {
         }
     }
 
-    /// Returns its output so far.
+    /// Returns the agent's output so far.
     pub fn said(&self) -> String {
         lock(&self.said).join("\n")
     }
 
-    /// Waits until it has said something with these words.
+    /// Waits until the agent has printed a line with these words.
     pub fn hear(&mut self, words: &str) {
         until(&format!("the agent says {words:?}"), || {
             let ended = self.child.try_wait().expect("a child");
@@ -106,35 +107,35 @@ impl Agent {
         });
     }
 
-    /// Waits until all is heard that it has said, of one that has ended.
+    /// Reads the whole output of an agent that has ended.
     fn hear_all(&self) {
         until("its last word is heard", || self.listener.is_finished());
     }
 
-    /// Has another configuration read.
+    /// Makes the agent read another configuration.
     pub fn reconfigure(&self, configuration: &str) {
         configure(&self.folder, configuration);
         self.signal(libc::SIGHUP);
     }
 
-    /// Returns whether it is still running.
+    /// Returns whether the agent is still running.
     pub fn lives(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_none()
     }
 
-    /// Its process id.
+    /// Returns the agent's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the agent.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         let sent = unsafe { libc::kill(self.child.id() as i32, signal) };
         assert_eq!(sent, 0);
     }
 
-    /// Returns its address.
+    /// Returns the address on which the agent answers.
     pub fn address(&self) -> SocketAddr {
         let mut found = None;
         until("the agent says where its metrics are", || {
@@ -146,12 +147,12 @@ impl Agent {
         found.expect("an address")
     }
 
-    /// Returns its answer for this path.
+    /// Returns the agent's answer for this path.
     pub fn get(&self, path: &str) -> String {
         get(self.address(), path)
     }
 
-    /// Its targets by process id, from a document that fits the schema.
+    /// Returns the agent's targets by process id. Checks that the document fits the schema.
     pub fn targets(&self) -> BTreeMap<u64, Value> {
         let document: Value = serde_json::from_str(&self.get("/targets")).expect("JSON");
         JsonSchema::load("targets-1").check(&document);
@@ -161,14 +162,14 @@ impl Agent {
             .collect()
     }
 
-    /// Waits until a process is traced, refused, or whatever the phase is.
+    /// Waits until a process is in this phase, such as traced or refused.
     pub fn await_phase(&self, pid: u32, phase: &str) {
         let mut last = Value::Null;
         until(&format!("process {pid} is {phase}"), || {
             last = self.targets().remove(&u64::from(pid)).unwrap_or_default();
             last["phase"] == phase || {
                 let is_refused = phase == "traced" && last["phase"] == "refused";
-                // It is tried again if there was no processor.
+                // An attach that failed because no processor was free is repeated.
                 let is_for_now = patience::is_for_want_of_a_processor(&last.to_string());
                 assert!(!is_refused || is_for_now, "{last}");
                 false
@@ -176,7 +177,7 @@ impl Agent {
         });
     }
 
-    /// Waits until a number of a traced process is this one.
+    /// Waits until a number of a traced process has this value.
     pub fn await_number(&self, pid: u32, name: &str, value: u64) {
         let mut last = Value::Null;
         until(&format!("{name} of process {pid} is {value}"), || {
@@ -189,7 +190,7 @@ impl Agent {
         });
     }
 
-    /// Returns the value of a metric whose labels contain all of these.
+    /// Returns the value of a metric whose labels contain all the given ones.
     pub fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let text = self.get("/metrics");
         assert!(text.ends_with("# EOF\n"), "{text}");
@@ -201,7 +202,7 @@ impl Agent {
         line?.rsplit_once(' ')?.1.parse().ok()
     }
 
-    /// Ends it by SIGTERM; its exit code.
+    /// Ends the agent by SIGTERM. Returns its exit code and its output.
     pub fn end(mut self) -> (Option<i32>, String) {
         self.signal(libc::SIGTERM);
         let status = patience::end_of(&mut self.child);
@@ -209,7 +210,7 @@ impl Agent {
         (status.code(), self.said())
     }
 
-    /// Kills it.
+    /// Kills the agent.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
@@ -229,7 +230,7 @@ fn configure(folder: &Folder, configuration: &str) {
          [http]\nlisten = \"127.0.0.1:0\"\n{configuration}",
         folder.path("state")
     );
-    // Replaced as a whole: the agent may read it at any time.
+    // The file is replaced as a whole, because the agent may read it at any time.
     let beside = folder.path("agent.toml.part");
     std::fs::write(&beside, text).expect("written");
     std::fs::rename(beside, folder.path("agent.toml")).expect("renamed");
@@ -239,7 +240,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().expect("no panic")
 }
 
-/// Returns how many words in the mapped files of a process lead into our hook: its slots, while it is traced.
+/// Returns the number of words in a process's mapped files that point into our hook. While the
+/// process is traced, these words are its slots.
 pub fn wrapped_slots(pid: u32) -> usize {
     let maps = memhook_process::mappings(pid as i32).expect("it lives");
     let is_hook = |path: &str| path.starts_with("/memfd:memhook");
@@ -249,7 +251,7 @@ pub fn wrapped_slots(pid: u32) -> usize {
     let memory = memory.expect("its memory");
     let files = maps
         .iter()
-        // Shared memory without a file is called /dev/zero.
+        // /dev/zero is the name of shared memory without a file.
         .filter(|m| m.path.starts_with('/') && m.read && !is_hook(&m.path))
         .filter(|m| !m.path.starts_with("/dev/zero"));
     let words = files.flat_map(|m| {
@@ -269,8 +271,8 @@ pub fn wrapped_slots(pid: u32) -> usize {
         .count()
 }
 
-/// Returns the body of an answer. A client that pauses for some seconds before it has asked is disconnected, and asks
-/// again.
+/// Returns the body of an answer. The agent disconnects a client that has sent no request for some
+/// seconds; the request is then repeated.
 pub fn get(address: SocketAddr, path: &str) -> String {
     let mut found = None;
     until("it answers", || {
@@ -285,7 +287,7 @@ pub fn get_at_once(address: SocketAddr, path: &str) -> String {
     ask(address, path).expect("an answer")
 }
 
-/// `None` where the connection ends without a word.
+/// Returns `None` if the connection ends without an answer.
 fn ask(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
@@ -297,8 +299,8 @@ fn ask(address: SocketAddr, path: &str) -> Option<String> {
     Some(body.to_owned())
 }
 
-/// Returns an address for a later listener: nothing else uses this address of the machine itself, so its port stays
-/// free.
+/// Returns an address for a later listener. It is a loopback address that nothing else uses, so its
+/// port stays free.
 pub fn free_address() -> SocketAddr {
     static COUNT: AtomicU8 = AtomicU8::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed) % 100;
@@ -308,10 +310,10 @@ pub fn free_address() -> SocketAddr {
     listener.local_addr().expect("an address")
 }
 
-/// The same for a server that may not be ready; its answers may have any form.
+/// Asks a server that may not be ready; its answer may have any form.
 pub fn get_if_ready(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    // No chunks in HTTP/1.0.
+    // HTTP/1.0 has no chunked answers.
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
@@ -353,26 +355,26 @@ struct RawSample {
 /// Reaction of the store to a request.
 #[derive(Clone, Debug)]
 pub enum Reaction {
-    /// It accepts it.
+    /// Accepts the request.
     Take,
-    /// With a status, and with these headers.
+    /// Answers with this status and these headers.
     Status(&'static str, String),
-    /// With less than it announces.
+    /// Announces more bytes than it sends.
     Half,
-    /// Not at all.
+    /// Sends no answer.
     Silence,
 }
 
 /// A request received by a store.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The request line.
+    /// Request line.
     pub line: String,
-    /// Names in small letters.
+    /// Headers, with names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// Body as it was sent.
+    /// Body, as sent.
     pub body: Vec<u8>,
-    /// True if the answer was that the request is accepted.
+    /// True if the store accepted the request.
     pub is_taken: bool,
 }
 
@@ -396,7 +398,7 @@ impl Request {
     }
 }
 
-/// A store that reacts as it is told to, and accepts everything afterwards.
+/// A store with scripted reactions, after which it accepts everything.
 pub struct ScriptedStore {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -404,12 +406,12 @@ pub struct ScriptedStore {
 }
 
 impl ScriptedStore {
-    /// Begins to listen.
+    /// Starts to listen.
     pub fn start(script: Vec<Reaction>) -> ScriptedStore {
         ScriptedStore::listen(TcpListener::bind("127.0.0.1:0").expect("a port"), script)
     }
 
-    /// The same at an address of [`free_address`]; it accepts everything.
+    /// Starts a store at an address of [`free_address`] that accepts everything.
     pub fn start_at(address: SocketAddr) -> ScriptedStore {
         let listener = TcpListener::bind(address).expect("the port is free");
         ScriptedStore::listen(listener, Vec::new())
@@ -431,30 +433,30 @@ impl ScriptedStore {
         store
     }
 
-    /// Returns its URL.
+    /// Returns the URL of the store.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Returns the requests so far.
+    /// Returns all requests so far.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.requests).clone()
     }
 
-    /// Returns the profiles that it accepted.
+    /// Returns the profiles that the store accepted.
     pub fn profiles(&self) -> Vec<Pprof> {
         let requests = self.requests();
         let taken = requests.iter().filter(|request| request.is_taken);
         taken.flat_map(Request::profiles).collect()
     }
 
-    /// Reactions that have not come about.
+    /// Returns the number of scripted reactions that are still unused.
     pub fn left(&self) -> usize {
         lock(&self.script).len()
     }
 }
 
-/// Any number of requests on one connection.
+/// Serves any number of requests on one connection.
 fn serve(stream: TcpStream, requests: &Mutex<Vec<Request>>, script: &Mutex<Vec<Reaction>>) {
     let Ok(mut to) = stream.try_clone() else {
         return;
@@ -484,7 +486,7 @@ fn serve(stream: TcpStream, requests: &Mutex<Vec<Request>>, script: &Mutex<Vec<R
                 return;
             }
             Reaction::Silence => {
-                // Until the other side gives up.
+                // Waits until the client gives up.
                 let _ = from.read(&mut [0]);
                 return;
             }
@@ -509,7 +511,7 @@ pub(crate) fn read(from: &mut BufReader<TcpStream>) -> Option<Request> {
         };
         headers.insert(name.to_ascii_lowercase(), value.to_owned());
     }
-    // A question without a body has none.
+    // A request without a body has no Content-Length.
     let length = headers.get("content-length").map_or("0", String::as_str);
     let length = length.parse().ok()?;
     let mut body = vec![0; length];

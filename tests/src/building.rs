@@ -1,4 +1,4 @@
-//! Builds the programs that the tests run: the binary, and the targets.
+//! Builds the programs that the tests run: the memhook-rs binary and the targets.
 
 use crate::releases::Release;
 use crate::requirements::{has_program, leave_unless_linkable, not_run};
@@ -14,8 +14,9 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns a command for Cargo as started from a shell: with the variables that it sets for a test, build scripts that
-/// read them would run again, and everything that depends on their crates would be rebuilt.
+/// Returns a Cargo command with the environment of a shell. The variables that Cargo sets for tests
+/// would rerun build scripts that read them, and everything that depends on their crates would be
+/// rebuilt.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     for (name, _) in std::env::vars_os() {
@@ -31,7 +32,7 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
-/// Returns the program whose path ends like this, according to the output of cargo.
+/// Returns the program whose path has this end, according to the output of cargo.
 pub(crate) fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(messages);
     let messages = text.lines().map(serde_json::from_str::<serde_json::Value>);
@@ -42,10 +43,11 @@ pub(crate) fn built(messages: &[u8], end: &str) -> Option<PathBuf> {
     programs.next_back()
 }
 
-/// Builds a Rust service of `tests/services` with this allocator linked in, named after its program. `None` if it
-/// cannot be built here; says so on standard error.
+/// Builds a Rust service of `tests/services` with this allocator linked in, and names it after its
+/// program. `None` if it cannot be built here; the reason is printed on standard error.
 pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
-    // In a folder of its own: nothing that the tests need is built with other features for it, or waits for it.
+    // A separate target folder keeps Cargo from building what the tests need with other features,
+    // and from waiting for it.
     let folder = folder().join("../../services");
     let mut build = cargo();
     build.args(["build", "-p", "memhook-test-services"]);
@@ -63,17 +65,19 @@ pub fn build_service(allocator: &str, name: &str) -> Option<PathBuf> {
 
 static BINARY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Has [`binary`] be this one, for a program whose own package has it.
+/// Sets the path of the memhook-rs binary, for a test program in the binary's own package.
 pub fn binary_is(path: &str) {
     BINARY.get_or_init(|| PathBuf::from(path));
 }
 
-/// Returns the memhook-rs binary, built once for all tests of a program, in the profile of the tests.
+/// Returns the memhook-rs binary. It is built once for all tests of a program, in the profile of
+/// the tests.
 pub fn binary() -> &'static Path {
     BINARY.get_or_init(|| {
         let mut build = cargo();
-        // With the features that `cargo test --workspace` uses, for which cargo needs all packages and a test: with
-        // those of `-p memhook-cli` half of the dependencies would be built again, while the first test waits.
+        // Uses the features of `cargo test --workspace`, for which Cargo needs all packages and a
+        // test. With the features of `-p memhook-cli`, half of the dependencies would be rebuilt
+        // while the first test waits.
         build.args(["build", "-q", "--workspace", "--bin", "memhook-rs"]);
         build.args(["--test", "rooms", "--message-format=json"]);
         if !cfg!(debug_assertions) {
@@ -90,8 +94,8 @@ pub fn source(file: &str) -> PathBuf {
     root().join("tests/targets").join(file)
 }
 
-/// Folder for targets of the current sources: beside the binary, one folder for each state of the sources, so that
-/// nothing is built twice.
+/// Returns the folder for built targets, which is beside the binary. Each state of the sources has
+/// a separate folder, so that nothing is built twice.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -112,7 +116,8 @@ pub(crate) fn folder() -> &'static Path {
     })
 }
 
-/// Has a file made, which is moved into place when it is whole: another process may look for it now.
+/// Makes a file, and moves it into place when it is complete, because another process may wait for
+/// it.
 fn whole(to: &Path, make: impl FnOnce(&Path)) {
     let mut unfinished = to.as_os_str().to_owned();
     unfinished.push(format!(".{}", std::process::id()));
@@ -120,8 +125,9 @@ fn whole(to: &Path, make: impl FnOnce(&Path)) {
     std::fs::rename(&unfinished, to).expect("moved");
 }
 
-/// Has a file made unless there is one. Tests of one program run side by side and may want the same: the second
-/// waits. If both made it, the first would execute a file that the linker of the second still writes (ETXTBSY).
+/// Makes a file unless it exists. Tests of one program run in parallel and may need the same file;
+/// the second test waits. If both made the file, the first would execute it while the linker of the
+/// second still writes it (ETXTBSY).
 pub(crate) fn once(to: &Path, make: impl FnOnce(&Path)) {
     type Turns = BTreeMap<PathBuf, Arc<Mutex<()>>>;
     static TURNS: Mutex<Turns> = Mutex::new(Turns::new());
@@ -129,25 +135,26 @@ pub(crate) fn once(to: &Path, make: impl FnOnce(&Path)) {
         let mut turns = TURNS.lock().unwrap_or_else(|e| e.into_inner());
         Arc::clone(turns.entry(to.to_owned()).or_default())
     };
-    // A target that failed to build for one test also fails for the next, which then reports it itself.
+    // A target that failed to build for one test also fails for the next test, which then reports
+    // the failure itself.
     let _turn = turn.lock().unwrap_or_else(|e| e.into_inner());
     if !to.exists() {
         whole(to, make);
     }
 }
 
-/// Builds `tests/targets/NAME.cc` with extra flags; returns the program's path.
+/// Builds `tests/targets/NAME.cc` with extra flags, and returns the program's path.
 pub fn build_target(name: &str, flags: &[&str]) -> PathBuf {
     build_for(Release::asked_for().as_ref(), name, flags)
 }
 
-/// The same for the C library of a release; `None` for that of this system.
+/// Builds a target for the C library of a release; `None` means this system's library.
 pub(crate) fn build_for(release: Option<&Release>, name: &str, flags: &[&str]) -> PathBuf {
     let file = format!("{name}-{}", flags.join("").replace(['/', ','], "_"));
     build(release, name, &file, &["-pthread"], flags)
 }
 
-/// Builds `tests/targets/NAME.cc` into a shared library of this name; returns its path.
+/// Builds `tests/targets/NAME.cc` into a shared library with this name, and returns its path.
 pub fn build_library(name: &str, file: &str, flags: &[&str]) -> PathBuf {
     build(None, name, file, &["-shared", "-fPIC"], flags)
 }
@@ -175,8 +182,8 @@ fn build(
     path
 }
 
-/// Builds `tests/targets/NAME.c` with musl's compiler wrapper and these flags; returns the program's path.
-/// `None` where that is not installed; says so on standard error.
+/// Builds `tests/targets/NAME.c` with musl's compiler wrapper and these flags, and returns the
+/// program's path. `None` if musl is not installed; this is printed on standard error.
 pub fn build_on_musl(name: &str, flags: &[&str]) -> Option<PathBuf> {
     let flags_in_name = flags.join("").replace(['/', '"'], "_");
     let to = folder().join(format!("{name}-musl{flags_in_name}"));
@@ -210,11 +217,12 @@ pub fn access_runtime() -> &'static Path {
     })
 }
 
-/// Builds `tests/targets/NAME.cc` so that it reports its reads and writes, with g++ or clang++; returns the
-/// program's path.
+/// Builds `tests/targets/NAME.cc` with g++ or clang++ so that it reports its reads and writes, and
+/// returns the program's path.
 pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     let path = folder().join(format!("{name}-telling-{compiler}{}", flags.join("")));
-    // One that runs must keep its file. That of an earlier run has an earlier runtime.
+    // A running program must keep its file, so each program is built once per run. A file from an
+    // earlier run has an older runtime.
     static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     if built.contains(&path) {
@@ -240,7 +248,7 @@ pub fn build_telling(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     path
 }
 
-/// Builds `tests/targets/NAME.c` with extra flags; returns the program's path.
+/// Builds `tests/targets/NAME.c` with extra flags, and returns the program's path.
 pub fn build_c_target(name: &str, flags: &[&str]) -> PathBuf {
     let path = folder().join(format!("{name}-c{}", flags.join("")));
     let source = source(&format!("{name}.c"));

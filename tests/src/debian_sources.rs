@@ -1,12 +1,13 @@
-//! Sources of Debian packages, for projects that nobody here wrote.
+//! Sources of Debian packages, for tests on projects of other people.
 
 use crate::{binary, not_run_here};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Returns the unpacked source of a Debian source package: fetched once by apt, then kept beside the
-/// binary. `None` if apt cannot fetch sources (no network, another system); says so on standard error.
+/// Returns the unpacked source of a Debian source package. apt fetches it once, and it is kept
+/// beside the binary. `None` if apt cannot fetch sources (no network, another system); the reason
+/// is printed on standard error.
 pub fn debian_source(package: &str) -> Option<PathBuf> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -34,8 +35,8 @@ fn fetch(folder: &Path, package: &str, kept: &Path) -> Result<(), String> {
         "Dir::Etc::sourceparts=/dev/null".to_owned(),
         format!("Dir::State::lists={at}/lists"),
     ];
-    // Only the archive: a list may name a revision of the package that its mirror no longer has, while all
-    // revisions share the upstream archive.
+    // Fetches only the archive. A package list may name a Debian revision that its mirror no longer
+    // has, but all revisions share the upstream archive.
     for words in [vec!["update"], vec!["source", "--tar-only", package]] {
         let mut apt = Command::new("apt-get");
         apt.arg("-qq").current_dir(&work);

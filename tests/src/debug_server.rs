@@ -1,4 +1,4 @@
-//! A server of debug information, like those in `DEBUGINFOD_URLS`.
+//! A server of debug information, for `DEBUGINFOD_URLS`.
 
 use crate::until;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Has the debug information of one file, and keeps everybody waiting until it is released.
+/// Serves the debug information of one file. Every client waits until `release` is called.
 pub struct DebugServer {
     /// URL of the server.
     pub url: String,
@@ -16,7 +16,7 @@ pub struct DebugServer {
 }
 
 impl DebugServer {
-    /// Starts a server that has the debug information of this program.
+    /// Starts a server with the debug information of this program.
     pub fn start(program: &Path) -> DebugServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let server = DebugServer {
@@ -38,7 +38,7 @@ impl DebugServer {
         server
     }
 
-    /// Answers those who wait, and all who come later.
+    /// Answers all waiting clients, and all later ones.
     pub fn release(&self) {
         self.is_released.store(true, Relaxed);
     }
@@ -62,7 +62,7 @@ fn answer(mut stream: TcpStream, wanted: &str, file: &[u8]) {
     let _ = stream.write_all(body);
 }
 
-/// Returns the build-id of an ELF file, in hexadecimal.
+/// Returns the build-id of an ELF file in hexadecimal.
 pub fn build_id(program: &Path) -> String {
     let notes = Command::new("readelf").arg("-n").arg(program).output();
     let notes = String::from_utf8(notes.expect("readelf runs").stdout).expect("text");

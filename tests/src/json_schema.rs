@@ -1,13 +1,15 @@
-//! Checks documents against the schemas in `docs/schemas`, and against foreign ones in `tests/schemas`.
+//! Checks documents against the schemas in `docs/schemas`, and against schemas of other projects in
+//! `tests/schemas`.
 //!
-//! Only the keywords of JSON Schema 2020-12 (and draft 7) that they use are known here, and any other is
-//! refused, so that none is silently ignored. The check is stricter than the standard: a field that the schema
-//! does not name is an error, because readers may ignore new fields, but writers must describe them.
+//! The check knows only the keywords of JSON Schema 2020-12 (and draft 7) that these schemas use.
+//! It refuses other keywords, so that none is silently ignored. It is stricter than the standard: a
+//! field that the schema does not name is an error, because readers may ignore new fields, but
+//! writers must describe them.
 
 use serde_json::{Map, Value};
 use std::{cell::RefCell, collections::BTreeSet, path::Path};
 
-/// A schema, and the fields of it that documents have contained.
+/// A schema, and its fields that have occurred in documents.
 pub struct JsonSchema {
     file: String,
     root: Value,
@@ -20,7 +22,7 @@ impl JsonSchema {
         JsonSchema::read(format!("docs/schemas/{name}.json"))
     }
 
-    /// Reads the schema of a format that is not ours, `tests/schemas/NAME.json`.
+    /// Reads the schema of another project's format, `tests/schemas/NAME.json`.
     pub fn of_others(name: &str) -> JsonSchema {
         JsonSchema::read(format!("tests/schemas/{name}.json"))
     }
@@ -30,7 +32,7 @@ impl JsonSchema {
         JsonSchema::read("fleet/agent-1.schema.json".to_owned())
     }
 
-    /// Returns the value at a place, by JSON pointer (RFC 6901).
+    /// Returns the value at a JSON pointer (RFC 6901).
     pub fn at(&self, pointer: &str) -> &Value {
         self.root.pointer(pointer).unwrap_or(&Value::Null)
     }
@@ -47,21 +49,21 @@ impl JsonSchema {
         JsonSchema { file, root, seen }
     }
 
-    /// Checks that the document fits.
+    /// Checks that the document fits the schema.
     pub fn check(&self, document: &Value) {
         let faults = self.faults(&self.root, "", document, "");
         let file = &self.file;
         assert!(faults.is_empty(), "{file}: {faults:#?} in {document}");
     }
 
-    /// Fields that no document has had so far.
+    /// Returns the fields that have not occurred in any document.
     pub fn unseen(&self) -> Vec<String> {
         let mut fields = BTreeSet::new();
         named_fields(&self.root, "", &mut fields);
         fields.difference(&self.seen.borrow()).cloned().collect()
     }
 
-    /// Returns the faults of `value`, which is located at `at`; `place` is the location of `schema`.
+    /// Returns the faults of `value`, whose location is `at`; `place` is the location of `schema`.
     fn faults(&self, schema: &Value, place: &str, value: &Value, at: &str) -> Vec<String> {
         let keywords = schema.as_object().expect("a schema is an object");
         let of = |keyword: (&String, &Value)| self.faults_of(keywords, keyword, place, value, at);
@@ -84,7 +86,7 @@ impl JsonSchema {
             "$schema" | "$id" | "title" | "description" | "default" | "$defs" | "definitions" => {
                 Vec::new()
             }
-            // With "properties", below.
+            // Checked together with "properties", below.
             "additionalProperties" => Vec::new(),
             "format" if rule == "uri-reference" || rule == "uri" => unless(is_uri(value)),
             "uniqueItems" => {
@@ -181,12 +183,12 @@ impl JsonSchema {
     }
 }
 
-/// Returns a list, or nothing if the value is not a list: `type` reports that.
+/// Returns the list, or an empty list if the value is not one: the keyword `type` reports that.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Returns whether a text has no character that a URI has to encode (RFC 3986, section 2).
+/// Returns true if a text has no character that a URI must encode (RFC 3986, section 2).
 fn is_uri(value: &Value) -> bool {
     const OTHERS: &[u8] = b"-._~:/?#[]@!$&'()*+,;=";
     let mut bytes = value.as_str().unwrap_or_default().bytes();
@@ -221,7 +223,7 @@ fn is_of_type(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Places of all fields that a schema names, as `seen` has them.
+/// Collects the locations of all fields that a schema names, in the form of `seen`.
 fn named_fields(schema: &Value, place: &str, into: &mut BTreeSet<String>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let place = format!("{place}/{name}");

@@ -1,4 +1,4 @@
-//! Harness of the end-to-end tests: builds targets, starts them, attaches the real binary.
+//! Harness of the end-to-end tests: builds targets, starts them, and attaches the real binary.
 
 pub mod agents;
 pub mod arm64;
@@ -50,8 +50,8 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
 };
 
-/// Runs a target traced from "ready" to "done" and returns the report; its self-check passes. Another one is traced where
-/// this one went on untraced for a time.
+/// Runs a target that is traced from "ready" to "done", checks its exit status, and returns the
+/// report. If the target ran untraced for a time, another target is traced.
 pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {
     for _ in 0..patience::TRIES {
         let mut target = Target::start(program, &[]);
@@ -68,7 +68,7 @@ pub fn trace(program: &Path, options: &[&str]) -> serde_json::Value {
     panic!("{}: it goes on untraced each time", program.display());
 }
 
-/// A running target; killed when the test ends early.
+/// A running target; its process is killed when the test ends early.
 pub struct Target {
     child: Child,
     pid: u32,
@@ -77,19 +77,19 @@ pub struct Target {
 }
 
 impl Target {
-    /// Starts a program and waits until it says `ready`.
+    /// Starts a program and waits until it prints `ready`.
     pub fn start(program: &Path, args: &[&str]) -> Target {
         Self::run(Command::new(program).args(args))
     }
 
-    /// Runs a command and waits until it says `ready`.
+    /// Runs a command and waits until it prints `ready`.
     pub fn run(command: &mut Command) -> Target {
         let mut target = Self::silent(command);
         target.expect("ready");
         target
     }
 
-    /// Runs a program that is not one of ours and says nothing.
+    /// Runs a foreign program, which prints no `ready`.
     pub fn silent(command: &mut Command) -> Target {
         let mut child = command
             .stdin(Stdio::piped())
@@ -104,24 +104,24 @@ impl Target {
         }
     }
 
-    /// Follows a wrapper that forked: the target is its last descendant.
+    /// Makes the last descendant of the process the target, because a wrapper has forked.
     pub fn descend(&mut self) {
         while let Some(child) = a_child(self.pid) {
             self.pid = child;
         }
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Returns whether it is still running.
+    /// Returns true if the process is still running.
     pub fn is_alive(&self) -> bool {
         is_living(&self.folder())
     }
 
-    /// Reads a line and checks how it begins.
+    /// Reads a line and checks its beginning.
     pub fn expect(&mut self, beginning: &str) -> String {
         let line = patience::line(&mut self.output);
         assert!(line.starts_with(beginning), "the target says {line:?}");
@@ -133,7 +133,7 @@ impl Target {
         self.send("g");
     }
 
-    /// Sends this text.
+    /// Sends a text.
     pub fn send(&mut self, text: &str) {
         let input = self.input.as_mut().expect("open");
         input
@@ -148,14 +148,15 @@ impl Target {
         assert_eq!(result, 0, "signal {signal} to {}", self.pid);
     }
 
-    /// Ends the input; the program's self-check decides the status.
+    /// Ends the input, and returns the status, which contains the result of the program's
+    /// self-check.
     pub fn finish(mut self) -> ExitStatus {
         self.input = None;
         patience::end_of(&mut self.child)
     }
 
-    /// Returns its folder in /proc: that of a living thread, because the kernel shows nothing more for an initial
-    /// thread that has ended.
+    /// Returns the target's folder in /proc. It is the folder of a living thread, because the
+    /// kernel shows nothing for an initial thread that has ended.
     pub fn folder(&self) -> String {
         let tasks = format!("/proc/{}/task", self.pid);
         let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -173,7 +174,7 @@ impl Target {
         line.expect(name).trim().to_owned()
     }
 
-    /// Its mappings, as the kernel lists them.
+    /// Returns the target's mappings as text from the kernel.
     pub fn maps(&self) -> String {
         std::fs::read_to_string(format!("{}/maps", self.folder())).expect("the target lives")
     }
@@ -197,28 +198,29 @@ impl Drop for Target {
     }
 }
 
-/// A running attacher; killed when the test ends early.
+/// A running attacher; its process is killed when the test ends early.
 pub struct Attacher {
     child: Child,
     errors: BufReader<std::process::ChildStderr>,
 }
 
 impl Attacher {
-    /// Attaches to a target with extra options, JSON output; returns when every slot is patched. Most tests
-    /// know exact numbers, on however busy a machine: where the options do not say otherwise, the target
-    /// waits for room in its rings.
+    /// Attaches to a target with extra options and JSON output. Returns when every slot is patched.
+    /// Most tests know exact numbers, even on a busy machine, so by default the target waits for
+    /// room in its rings.
     pub fn start(target: &Target, options: &[&str]) -> Attacher {
         Attacher::start_by(&[], target, options)
     }
 
-    /// The same through a program that executes its arguments.
+    /// Attaches through a program that executes its arguments.
     pub fn start_by(through: &[&str], target: &Target, options: &[&str]) -> Attacher {
         let binary = binary().to_str().expect("UTF-8");
         let words = [through, &[binary]].concat();
         Attacher::start_as(&words, target.pid(), options)
     }
 
-    /// The same with the words of a command that ends with memhook-rs, and the target's id there.
+    /// Attaches with a command that ends with memhook-rs, and with the target's process id in the
+    /// namespace of this command.
     pub fn start_as(words: &[&str], pid: u32, options: &[&str]) -> Attacher {
         let pid = pid.to_string();
         let mut options = [&[pid.as_str(), "-i", "1h"], options].concat();
@@ -228,7 +230,7 @@ impl Attacher {
         Attacher::attached(words, &options)
     }
 
-    /// The same without the options that keep all numbers exact.
+    /// Attaches without the options that keep all numbers exact.
     pub fn start_plain(target: &Target, options: &[&str]) -> Attacher {
         let binary = binary().to_str().expect("UTF-8");
         let pid = target.pid().to_string();
@@ -249,7 +251,7 @@ impl Attacher {
         unreachable!("the last one is attached, or the test has failed")
     }
 
-    /// Attaches to the target in the options, with JSON output; returns at once.
+    /// Attaches to the target that the options name, with JSON output. Returns immediately.
     pub fn to(options: &[&str]) -> Attacher {
         let binary = binary().to_str().expect("UTF-8");
         Attacher::spawn(&[binary], options)
@@ -268,12 +270,12 @@ impl Attacher {
         Attacher { child, errors }
     }
 
-    /// Reads standard error up to the line that begins like this, and returns that.
+    /// Reads standard error up to the line with this beginning, and returns the line.
     pub fn says(&mut self, beginning: &str) -> String {
         loop {
             let line = patience::line(&mut self.errors);
             assert!(!line.is_empty(), "it ended and did not say: {beginning}");
-            // Shown by a test that fails.
+            // A failed test shows this line.
             eprint!("{line}");
             if line.starts_with(beginning) {
                 return line;
@@ -281,23 +283,23 @@ impl Attacher {
         }
     }
 
-    /// Its process id.
+    /// Returns the attacher's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns whether it is still running.
+    /// Returns true if the attacher is still running.
     pub fn lives(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the attacher.
     pub fn signal(&self, signal: i32) {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// Reads its messages up to one with these words.
+    /// Reads messages up to the first one with these words.
     pub fn wait_for(&mut self, words: &str) {
         loop {
             let line = patience::line(&mut self.errors);
@@ -309,18 +311,19 @@ impl Attacher {
         }
     }
 
-    /// Nobody reads its reports any more.
+    /// Closes the pipe from which the test would read reports.
     pub fn close_output(&mut self) {
         self.child.stdout = None;
     }
 
-    /// Asks for the detach and returns the final report.
+    /// Asks the attacher to detach, and returns the final report.
     pub fn finish(self) -> serde_json::Value {
         self.signal(libc::SIGINT);
         self.last_report()
     }
 
-    /// The same; `None` if the target ran untraced for a time, because there was no processor for the attacher.
+    /// Asks the attacher to detach. `None` if the target ran untraced for a time because the
+    /// attacher got no processor.
     pub fn finish_unless_late(self) -> Option<serde_json::Value> {
         self.signal(libc::SIGINT);
         let (status, output, errors) = self.outcome();
@@ -332,7 +335,7 @@ impl Attacher {
         Some(serde_json::from_str(last).expect("JSON"))
     }
 
-    /// Waits for an attacher that ends by itself; returns the final report.
+    /// Waits for an attacher that ends by itself, and returns the final report.
     pub fn last_report(self) -> serde_json::Value {
         let (status, output, errors) = self.outcome();
         assert!(status.success(), "{status}: {errors}");
@@ -340,8 +343,8 @@ impl Attacher {
         serde_json::from_str(last).expect("JSON")
     }
 
-    /// Asks for the detach; returns the status, the rest of standard error, and the last report of each process by its
-    /// id.
+    /// Asks the attacher to detach. Returns the status, the rest of standard error, and the last
+    /// report of each process by process id.
     pub fn last_reports(self) -> (ExitStatus, String, BTreeMap<u64, serde_json::Value>) {
         self.signal(libc::SIGINT);
         let (status, output, errors) = self.outcome();
@@ -352,7 +355,8 @@ impl Attacher {
         (status, errors, reports.collect())
     }
 
-    /// Waits for its end; status, standard output, and standard error after the first line.
+    /// Waits for the end of the attacher. Returns the status, standard output, and standard error
+    /// after the first line.
     pub fn outcome(mut self) -> (ExitStatus, String, String) {
         let mut output = String::new();
         if let Some(mut pipe) = self.child.stdout.take() {
@@ -363,7 +367,7 @@ impl Attacher {
         (patience::end_of(&mut self.child), output, errors)
     }
 
-    /// Kills it without a chance to clean up.
+    /// Kills the attacher, which cannot clean up.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
@@ -377,7 +381,7 @@ impl Drop for Attacher {
     }
 }
 
-/// Returns whether the thread with this folder in /proc is still alive.
+/// Returns true if the thread with this folder in /proc is still alive.
 fn is_living(folder: &str) -> bool {
     let stat = std::fs::read_to_string(format!("{folder}/stat"));
     let state = stat
@@ -386,13 +390,13 @@ fn is_living(folder: &str) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Returns one of the children of a process; each thread has children of its own (proc_pid_task(5)).
+/// Returns one child of a process. The kernel lists children by thread (proc_pid_task(5)).
 fn a_child(pid: u32) -> Option<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target lives");
     let lists = threads
         .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok());
     let children: Vec<String> = lists.collect();
-    // A watchdog of memhook-rs is not its child in this sense.
+    // The watchdog process of memhook-rs does not count as a child.
     let is_ours = |child: &&str| {
         std::fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe == binary())
     };
@@ -403,8 +407,8 @@ fn a_child(pid: u32) -> Option<u32> {
     Some(child.parse().expect("a pid"))
 }
 
-/// Runs memhook-rs on a program with these options, which make it write `file`: exit code, contents of the file,
-/// standard error.
+/// Runs memhook-rs on a program with options that make it write `file`. Returns the exit code, the
+/// contents of the file, and standard error.
 pub fn run_program(
     options: &[&str],
     file: &str,
@@ -423,13 +427,13 @@ pub fn run_program(
     (output.status.code(), text, errors)
 }
 
-/// Runs memhook-rs with these arguments: exit code, standard output, standard error.
+/// Runs memhook-rs with these arguments. Returns the exit code, standard output and standard error.
 pub fn run(args: &[&str]) -> (i32, String, String) {
     run_with(args, &[])
 }
 
-/// The same with environment variables. The user's cache and servers are not used. Calls refused because there was no
-/// processor are tried again.
+/// Runs memhook-rs with environment variables. It does not use the user's cache or servers. A call
+/// that is refused because no processor was free is repeated.
 pub fn run_with(args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let mut ended = run_once(args, variables);
     for _ in 1..patience::TRIES {

@@ -1,5 +1,5 @@
-//! `emit` at work, and a listener to its probes by perf_event_open(2), as every tracer listens that is built on the
-//! kernel's probes.
+//! A running `emit`, and a listener to its probes. The listener uses perf_event_open(2), like every
+//! tracer that is built on the kernel's probes.
 
 use crate::{Target, binary, patience};
 use serde_json::Value;
@@ -12,12 +12,12 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A running `memhook-rs emit`; killed when the test ends early.
+/// A running `memhook-rs emit`; its process is killed when the test ends early.
 pub struct Emitter {
     child: Child,
     errors: BufReader<ChildStderr>,
     _output: BufReader<ChildStdout>,
-    /// Reported place of its probes.
+    /// Location of the probes, as reported.
     pub place: Value,
 }
 
@@ -44,12 +44,13 @@ impl Emitter {
         }
     }
 
-    /// Returns the file with the probes.
+    /// Returns the path of the file with the probes.
     pub fn path(&self) -> &str {
         self.place["path"].as_str().expect("a path")
     }
 
-    /// Returns the offsets of the instruction and of the semaphore of the probe with this name.
+    /// Returns the file offsets of the instruction and of the semaphore of the probe with this
+    /// name.
     pub fn offsets(&self, name: &str) -> (u64, u64) {
         let probes = self.place["probes"].as_array().expect("probes");
         let probe = probes.iter().find(|p| p["name"] == name).expect(name);
@@ -57,13 +58,13 @@ impl Emitter {
         (number("offset"), number("semaphore_offset"))
     }
 
-    /// Returns the number of listeners to the probe with this name, as the process sees it.
+    /// Returns the number of listeners to the probe with this name, as the target sees it.
     pub fn listeners(&self, target: &Target, name: &str) -> u16 {
         let (_, offset) = self.offsets(name);
         let first = self.path().rsplit('/').next().expect("a name");
         let maps = target.maps();
         let parsed = maps.lines().filter_map(parse);
-        // In map_files the name is the range of the first mapping.
+        // In map_files the file name is the range of the first mapping.
         let of = |m: &Mapped| m.path.ends_with(first) || m.range == first;
         let inode = parsed.clone().find(of).expect("the hook").inode;
         let mut all = parsed.filter(|m| m.inode == inode && m.is_writable);
@@ -76,7 +77,7 @@ impl Emitter {
         u16::from_ne_bytes(bytes)
     }
 
-    /// Asks for the detach, which succeeds; returns the output since the start.
+    /// Asks `emit` to detach, which must succeed. Returns the output since the start.
     pub fn finish(mut self) -> String {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
@@ -87,7 +88,7 @@ impl Emitter {
         said
     }
 
-    /// Kills it without a chance to clean up.
+    /// Kills `emit`, which cannot clean up.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
@@ -131,35 +132,37 @@ fn parse(line: &str) -> Option<Mapped<'_>> {
     })
 }
 
-/// Data passed to a listener: the arguments of a probe.
+/// Arguments of a probe, as a listener receives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// The first argument.
+    /// First argument.
     pub block: u64,
-    /// The second argument of an allocation.
+    /// Second argument of an allocation.
     pub size: u64,
-    /// The third.
+    /// Third argument.
     pub weighted_bytes: u64,
 }
 
-/// A listener to one probe, in all processes that have its file mapped; the kernel counts it in the semaphore.
+/// A listener to one probe in all processes that map its file. The kernel counts the listener in
+/// the semaphore.
 pub struct Listener {
     rings: Vec<Ring>,
 }
 
-/// Pages of events for each processor, a power of two.
+/// Pages of events for each processor; a power of two.
 const PAGES: usize = 1024;
 const PAGE: usize = 4096;
 
 impl Listener {
-    /// Listens to the probe with this name; `None` where the kernel permits that to nobody here.
+    /// Listens to the probe with this name; `None` if the kernel permits this to nobody here.
     pub fn start(emitter: &Emitter, name: &str) -> Option<Listener> {
         let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type").ok()?;
         let kind: u64 = kind.trim().parse().ok()?;
         let path = CString::new(emitter.path()).expect("no zero byte");
         let (offset, semaphore) = emitter.offsets(name);
-        // struct perf_event_attr (include/uapi/linux/perf_event.h) in words of 8 bytes: type and size, config, period,
-        // sample_type; then flags at 5, config1 and config2 at 7 and 8, sample_regs_user at 10.
+        // struct perf_event_attr (include/uapi/linux/perf_event.h) in words of 8 bytes: type and
+        // size, config, period, sample_type; flags at word 5, config1 and config2 at words 7 and 8,
+        // sample_regs_user at word 10.
         const BYTES: usize = 112;
         const TIME_AND_REGISTERS: u64 = 1 << 2 | 1 << 12;
         let mut attributes = [0u64; BYTES / 8];
@@ -199,7 +202,7 @@ impl Listener {
         Some(Listener { rings })
     }
 
-    /// Returns the data since the last call, in order of time. Nothing may have been lost.
+    /// Returns the data since the last call, in order of time. Fails if any data was lost.
     pub fn take(&mut self) -> Vec<Told> {
         let mut all: Vec<(u64, Told)> = Vec::new();
         for ring in &mut self.rings {
@@ -221,7 +224,7 @@ fn online_processors() -> Vec<i32> {
     found
 }
 
-/// Events of one processor.
+/// Event ring of one processor.
 struct Ring {
     event: OwnedFd,
     memory: *mut u8,
@@ -273,7 +276,7 @@ impl Ring {
                 AtomicU64::from_ptr(self.memory.add(1032).cast()),
             )
         };
-        // Acquire: the records before it are written.
+        // Acquire: the records before the head are written.
         let end = head.load(Ordering::Acquire);
         while self.taken < end {
             // struct perf_event_header: u32 type, u16 misc, u16 size.
@@ -283,7 +286,8 @@ impl Ring {
             const LOST: u32 = 2;
             assert_ne!(kind, LOST, "events were lost");
             if kind == SAMPLE {
-                // The time, the ABI of the registers, and these in the order of their numbers.
+                // A record contains the time, the ABI of the registers, and the registers in the
+                // order of their numbers.
                 let field = |i: u64| self.word(self.taken + 8 * (i + 1));
                 into.push((
                     field(0),
@@ -307,7 +311,8 @@ impl Drop for Ring {
     }
 }
 
-/// Returns for each block how often it was allocated minus how often it was released; none was released more often.
+/// Returns for each block the number of its allocations minus the number of its releases. Fails if
+/// a block was released more often than it was allocated.
 pub fn balance(allocations: &[Told], releases: &[Told]) -> BTreeMap<u64, u64> {
     let mut live: BTreeMap<u64, u64> = BTreeMap::new();
     for told in allocations {

@@ -1,18 +1,19 @@
-//! Measures how long a program with a large heap waits when it maps memory (`tests/targets/mapping_stalls.cc`).
+//! Measures how long a program with a large heap waits when it maps memory
+//! (`tests/targets/mapping_stalls.cc`).
 
 use crate::{Target, build_target};
 
-/// The program.
+/// The running program.
 pub struct MappingStalls(pub Target);
 
 impl MappingStalls {
-    /// Starts it with a heap of this many mebibytes.
+    /// Starts the program with a heap of this many mebibytes.
     pub fn start(mib: &str) -> MappingStalls {
         let program = build_target("mapping_stalls", &["-O1", "-pthread"]);
         MappingStalls(Target::start(&program, &[mib]))
     }
 
-    /// Returns the longest wait since the last question, in microseconds.
+    /// Returns the longest wait since the previous call, in microseconds.
     fn longest_us(&mut self) -> u64 {
         self.0.go();
         let line = self.0.expect("longest ");
@@ -20,8 +21,9 @@ impl MappingStalls {
         number.expect("microseconds")
     }
 
-    /// Returns the longest wait during each run of `work`, until one is within the limit: on a busy machine the
-    /// holder of the lock may have to wait for a processor, but not each time.
+    /// Repeats `work` until the longest wait during a run is within the limit, and returns the
+    /// longest wait of each run. On a busy machine the holder of the lock sometimes waits for a
+    /// processor, but not in every run.
     pub fn waits_during(&mut self, limit_us: u64, mut work: impl FnMut()) -> Vec<u64> {
         let mut waits = Vec::new();
         while waits.len() < 8 && waits.last().is_none_or(|&us| us > limit_us) {

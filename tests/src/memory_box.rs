@@ -1,11 +1,11 @@
-//! A control group with a memory limit, like that of a container.
+//! A control group with a memory limit, as for a container.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The group; removed when the test is over. Its processes must have ended by then.
+/// The control group. It is removed when the test is over; its processes must have ended by then.
 pub struct MemoryBox {
     folder: PathBuf,
     usage: &'static str,
@@ -13,10 +13,9 @@ pub struct MemoryBox {
 }
 
 impl MemoryBox {
-    /// Creates a group of version 1 or 2, depending on this machine. `None` if we
-    /// may not.
+    /// Creates a group of version 1 or 2, depending on the machine. `None` without permission.
     pub fn new(name: &str, limit: u64) -> Option<MemoryBox> {
-        // Tests beside each other may give theirs the same name.
+        // Tests that run in parallel may use the same name.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("memhook-{name}-{}-{count}", std::process::id());
@@ -30,7 +29,7 @@ impl MemoryBox {
         ];
         kinds.iter().find_map(|(top, limit_file, usage)| {
             if *usage == "memory.current" {
-                // Refused where the controller is not to be had.
+                // This write fails if the controller is not available.
                 let _ = std::fs::write(Path::new(top).join("cgroup.subtree_control"), "+memory");
             }
             let folder = Path::new(top).join(&name);
@@ -44,12 +43,12 @@ impl MemoryBox {
         })
     }
 
-    /// Sets another limit (bytes).
+    /// Sets another limit in bytes.
     pub fn set_limit(&self, limit: u64) -> bool {
         std::fs::write(self.folder.join(self.limit), limit.to_string()).is_ok()
     }
 
-    /// Returns a command that runs a program in it.
+    /// Returns a command that runs a program in the group.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command
@@ -60,12 +59,12 @@ impl MemoryBox {
         command
     }
 
-    /// Its directory.
+    /// Returns the directory of the group.
     pub fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Bytes that it has in use.
+    /// Returns the bytes that the group uses.
     pub fn usage(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.folder.join(self.usage)).ok()?;
         text.trim().parse().ok()

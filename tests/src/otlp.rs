@@ -1,5 +1,5 @@
-//! Profiles as OpenTelemetry collectors get them, decoded by the published messages (opentelemetry-proto,
-//! `profiles/v1development`).
+//! Profiles as OpenTelemetry collectors receive them, decoded with the published messages
+//! (opentelemetry-proto, `profiles/v1development`).
 
 use crate::agents::Pprof;
 use crate::pprof::unpacked;
@@ -138,13 +138,13 @@ struct Stack {
     locations: Vec<i32>,
 }
 
-/// Returns the profile of a gzipped request, as over HTTP.
+/// Returns the profile of a gzipped request, which is the form over HTTP.
 pub fn read_gzipped(packed: &[u8]) -> Pprof {
     read(&unpacked(packed))
 }
 
-/// Returns the profile of a request: attributes of its resource as labels, and all values. The requirements of
-/// the protocol on dictionaries are checked.
+/// Returns the profile of a request, with all values, and with the attributes of its resource as
+/// labels. Checks the protocol's requirements on dictionaries.
 pub fn read(bytes: &[u8]) -> Pprof {
     assert!(bytes.len() < 4 << 20);
     let request = Request::decode(bytes).expect("a request");
@@ -192,8 +192,8 @@ pub fn read(bytes: &[u8]) -> Pprof {
     found
 }
 
-/// Checks that the first entry of each table is empty, every index is within its table, and nothing occurs
-/// twice.
+/// Checks that the first entry of each table is empty, that every index is within its table, and
+/// that no entry occurs twice.
 fn check(dictionary: &Dictionary) {
     assert_eq!(dictionary.mappings[0], Mapping::default());
     assert_eq!(dictionary.locations[0], Location::default());
@@ -227,7 +227,7 @@ fn check(dictionary: &Dictionary) {
         let key = &dictionary.strings[attribute.key as usize];
         *keys.entry(key.as_str()).or_insert(0) += 1;
     }
-    // A profile of a time in which nothing lived or was allocated has nothing to describe.
+    // A profile of an interval without live blocks and without allocations describes nothing.
     if dictionary.stacks.len() == 1 {
         return;
     }

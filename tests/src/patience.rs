@@ -1,4 +1,4 @@
-//! Waits with a limit: a test that hangs would not tell anyone what it was waiting for.
+//! Waits with a time limit. A test that hangs could not say what it was waiting for.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -8,13 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than anything takes on a busy machine.
+/// Limit of a wait; longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// No command of a test runs for so long.
+/// Limit of a command; longer than any command of a test runs.
 const A_COMMAND: Duration = Duration::from_secs(400);
 
-/// Runs a command without input and collects its output; a command that does not end is killed.
+/// Runs a command without input and collects its output. Kills a command that does not end.
 pub fn output_of(command: &mut Command) -> Output {
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -36,7 +36,7 @@ pub fn output_of(command: &mut Command) -> Output {
     output
 }
 
-/// Reads a line; empty at the end of the stream.
+/// Reads a line; it is empty at the end of the stream.
 pub fn line<R: Read + AsRawFd>(reader: &mut BufReader<R>) -> String {
     if reader.buffer().is_empty() {
         let mut poll = libc::pollfd {
@@ -53,8 +53,9 @@ pub fn line<R: Read + AsRawFd>(reader: &mut BufReader<R>) -> String {
     line
 }
 
-/// Stops a process as Ctrl-Z does, and waits until none of its threads runs: one of them has to get a processor before
-/// the others stop, and until then they continue (signal(7), kernel/signal.c: do_signal_stop).
+/// Stops a process like Ctrl-Z, and waits until none of its threads runs. The kernel stops the
+/// threads only when one of them gets a processor, and until then they continue (signal(7),
+/// kernel/signal.c: do_signal_stop).
 pub fn stop(pid: u32) {
     // SAFETY: kill takes plain integers.
     assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGSTOP) }, 0);
@@ -67,7 +68,7 @@ pub fn stop(pid: u32) {
     });
 }
 
-/// Waits until `done`; the pauses are short.
+/// Waits until `done` returns true, with short pauses.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -76,34 +77,34 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Messages of memhook-rs if it, or its target, did not get a processor in time. Each of these is acceptable on a busy
-/// machine. A failure whose text happens to contain these words is tried again, too: only persistent failures are
-/// found.
+/// Messages of memhook-rs that say that it or its target got no processor in time. Each of these
+/// failures is acceptable on a busy machine. Other failures whose text contains these words are
+/// repeated too, so only persistent ones are found.
 const SAID_WITHOUT_A_PROCESSOR: [&str; 8] = [
-    // Nothing was held, or not for long enough.
+    // No thread was held, or not for long enough.
     "for each turn on a processor",
     "get a processor too rarely",
     "next to no processor time",
     "Starved {",
     "LongHolds {",
-    // A thread went home meanwhile.
+    // A held thread resumed its own work meanwhile.
     "memhook-rs was stopped or delayed",
-    // The target went on untraced.
+    // The target continued untraced.
     "waited too long for memhook-rs",
     "othing was seen from",
 ];
 
-/// Returns whether memhook-rs reports that there was no processor for it or for its target.
+/// Returns true if memhook-rs reports that it or its target got no processor.
 pub fn is_for_want_of_a_processor(said: &str) -> bool {
     let mut all = SAID_WITHOUT_A_PROCESSOR.iter();
     all.any(|words| said.contains(words))
 }
 
-/// Number of attempts at something that a busy machine may prevent.
+/// Maximum number of attempts at something that a busy machine may prevent.
 pub const TRIES: usize = 6;
 
-/// Runs a test, and once more where it fails with words that say that there was no processor for memhook-rs. What fails each
-/// time fails.
+/// Runs a test, and repeats it if it fails with words that say that memhook-rs got no processor. A
+/// test that fails in every attempt fails.
 pub fn patiently(test: impl Fn()) {
     for _ in 1..TRIES {
         let run = std::panic::AssertUnwindSafe(&test);
@@ -120,7 +121,7 @@ pub fn patiently(test: impl Fn()) {
     test();
 }
 
-/// Returns the exit status of a child; one that does not end is killed.
+/// Returns the exit status of a child. Kills a child that does not end.
 pub fn end_of(child: &mut Child) -> ExitStatus {
     let start = Instant::now();
     loop {
@@ -132,7 +133,7 @@ pub fn end_of(child: &mut Child) -> ExitStatus {
             let _ = child.wait();
             panic!("process {} does not end", child.id());
         }
-        // A pause between two looks.
+        // Pause between two checks.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,6 +1,7 @@
-//! Control groups as a kubelet makes them for pods, and what a kubelet answers.
+//! Control groups of pods as a kubelet creates them, and the answers of a kubelet.
 //!
-//! A kubelet needs a container runtime and an API server; what an agent asks of it is one list.
+//! A real kubelet needs a container runtime and an API server, but an agent only asks it for one
+//! list.
 
 use crate::agents::read;
 use crate::until;
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Control group of a container in a pod; removed when the test is over. Its processes must have ended by then.
+/// Control group of a container in a pod. It is removed when the test is over; its processes must
+/// have ended by then.
 pub struct PodGroup {
     folders: Vec<PathBuf>,
     uid: String,
@@ -19,7 +21,8 @@ pub struct PodGroup {
 }
 
 impl PodGroup {
-    /// Makes one, in a hierarchy of version 1 or 2, as systemd has the kubelet name it. `None`: we may not.
+    /// Creates a group in a hierarchy of version 1 or 2, with the names that systemd and the
+    /// kubelet use. `None` without permission.
     pub fn new(number: u32) -> Option<PodGroup> {
         let uid = format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id());
         let container = format!("{:032x}{number:032x}", std::process::id());
@@ -48,7 +51,7 @@ impl PodGroup {
                     .err()
                     .filter(|error| error.kind() != ErrorKind::AlreadyExists)
             });
-            // Another test has just removed those above, which were empty.
+            // Another test may have removed the empty parent groups meanwhile.
             let is_gone = made
                 .as_ref()
                 .is_some_and(|error| error.kind() == ErrorKind::NotFound);
@@ -64,23 +67,23 @@ impl PodGroup {
         })
     }
 
-    /// Returns the file that lists its processes.
+    /// Returns the path of the file that lists the group's processes.
     pub fn processes(&self) -> PathBuf {
         self.folders.last().expect("one").join("cgroup.procs")
     }
 
-    /// Puts a process into it.
+    /// Moves a process into the group.
     pub fn take(&self, pid: u32) {
         std::fs::write(self.processes(), pid.to_string()).expect("moved");
     }
 
-    /// Id of the pod.
+    /// Returns the id of the pod.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// Returns the pod as the kubelet lists it: in the namespace `shop`, of the deployment `web`, with a container
-    /// `app`.
+    /// Returns the pod in the form of the kubelet's list: in the namespace `shop`, of the
+    /// deployment `web`, with a container `app`.
     pub fn listed(&self, name: &str, annotations: &Value) -> Value {
         json!({
             "metadata": {
@@ -102,7 +105,8 @@ impl PodGroup {
 impl Drop for PodGroup {
     fn drop(&mut self) {
         for folder in self.folders.iter().rev() {
-            // A process that has just ended may still be counted; the groups above include those of other tests.
+            // A process that has just ended may still be counted. The parent groups contain those
+            // of other tests too.
             for _ in 0..1000 {
                 let gone = std::fs::remove_dir(folder).is_ok() || !folder.exists();
                 if gone || std::fs::read_dir(folder).is_ok_and(|mut of| of.any(is_group)) {
@@ -123,7 +127,7 @@ pub fn pod_list(pods: &[Value]) -> String {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}).to_string()
 }
 
-/// Answers as a kubelet does on its port for others, without encryption.
+/// Answers like a kubelet on its port for other programs, without encryption.
 pub struct KubeletEndpoint {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -136,7 +140,7 @@ struct State {
 }
 
 impl KubeletEndpoint {
-    /// Begins to listen. Who asks must have this token.
+    /// Starts to listen. Clients need this token.
     pub fn start(token: &str, pods: &[Value]) -> KubeletEndpoint {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = KubeletEndpoint {
@@ -162,12 +166,12 @@ impl KubeletEndpoint {
         format!("http://{}", self.address)
     }
 
-    /// Other pods from now on.
+    /// Replaces the listed pods.
     pub fn lists(&self, pods: &[Value]) {
         lock(&self.state).list = pod_list(pods);
     }
 
-    /// Another token from now on.
+    /// Replaces the required token.
     pub fn wants(&self, token: &str) {
         token.clone_into(&mut lock(&self.state).token);
     }
@@ -178,7 +182,7 @@ impl KubeletEndpoint {
     }
 }
 
-/// Any number of questions on one connection.
+/// Answers any number of requests on one connection.
 fn answer(stream: TcpStream, state: &Mutex<State>) {
     let Ok(mut to) = stream.try_clone() else {
         return;

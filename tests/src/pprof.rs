@@ -1,11 +1,11 @@
-//! Profiles in pprof's format, as tests look at them.
+//! Profiles in pprof's format, in a form that tests can compare.
 
 use flate2::read::GzDecoder;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
-/// The part of a profile that is examined (profile.proto).
+/// The fields of a profile that tests examine (profile.proto).
 #[derive(Clone, PartialEq, Message)]
 struct RawPprof {
     #[prost(message, repeated, tag = "1")]
@@ -88,30 +88,32 @@ struct Function {
     filename: i64,
 }
 
-/// A location of a sample: functions with their full names, files and lines, inlined ones first.
+/// A location of a sample: functions with full names, files and lines. Inlined functions come
+/// first.
 pub type Place = Vec<(String, String, String, i64)>;
 
 /// A received profile.
 #[derive(Clone, Debug, Default)]
 pub struct Pprof {
-    /// Labels of its series; none for a file.
+    /// Labels of the series; empty for a file.
     pub labels: BTreeMap<String, String>,
-    /// By the name of the value: what each innermost function has, and all together. Where it has no name, it is "".
+    /// For each value type, its total by innermost function. The name of a function without a name
+    /// is "".
     pub values: BTreeMap<String, BTreeMap<String, i64>>,
     /// Comments of the profile.
     pub comments: Vec<String>,
     /// Number of samples with labels.
     pub labelled_samples: usize,
-    /// The values of each call stack.
+    /// Values of each call stack.
     pub stacks: BTreeMap<Vec<Place>, Vec<i64>>,
-    /// Locations without a name: path and build-id of their module, and how far from its start they are.
+    /// Locations without a name: path and build-id of the module, and the offset from its start.
     pub nameless: Vec<(String, String, u64)>,
     /// Number of functions.
     pub functions: usize,
 }
 
 impl Pprof {
-    /// Reads one.
+    /// Reads a gzipped profile.
     pub fn read(packed: &[u8]) -> Pprof {
         let raw = RawPprof::decode(&unpacked(packed)[..]).expect("a profile");
         let text = |index: i64| raw.string_table[index as usize].clone();
@@ -169,7 +171,7 @@ impl Pprof {
         found
     }
 
-    /// Returns the sum of a value.
+    /// Returns the sum of a value over all functions.
     pub fn sum(&self, value: &str) -> i64 {
         self.values
             .get(value)

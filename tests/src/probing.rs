@@ -1,4 +1,4 @@
-//! `probe` at work, and its output.
+//! A running `probe`, and its output.
 
 use crate::{Target, binary, patience};
 use std::collections::BTreeMap;
@@ -6,19 +6,19 @@ use std::io::{BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// A running `memhook-rs probe`; killed when the test ends early.
+/// A running `memhook-rs probe`; its process is killed when the test ends early.
 pub struct Prober {
     child: Child,
     errors: BufReader<ChildStderr>,
 }
 
 impl Prober {
-    /// Probes functions of a target, JSON output; returns when the probes are in place.
+    /// Probes functions of a target with JSON output; returns when the probes are in place.
     pub fn start(target: &Target, functions: &str, options: &[&str]) -> Prober {
         Prober::of(target.pid(), functions, options)
     }
 
-    /// The same for any process.
+    /// Probes functions of any process with JSON output; returns when the probes are in place.
     pub fn of(pid: u32, functions: &str, options: &[&str]) -> Prober {
         for tries in 1.. {
             let mut prober = Prober::spawn(pid, functions, options);
@@ -32,7 +32,7 @@ impl Prober {
         unreachable!("the last one probes, or the test has failed")
     }
 
-    /// The same; returns at once.
+    /// Probes functions of any process with JSON output; returns immediately.
     pub fn spawn(pid: u32, functions: &str, options: &[&str]) -> Prober {
         let has_format = options.iter().any(|o| ["-f", "--format"].contains(o));
         let mut child = Command::new(binary())
@@ -47,21 +47,21 @@ impl Prober {
         Prober { child, errors }
     }
 
-    /// Asks for the detach and returns the report.
+    /// Asks `probe` to detach, and returns the report.
     pub fn finish(self) -> serde_json::Value {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
         self.report()
     }
 
-    /// Waits for its end; returns the report.
+    /// Waits for the end of `probe`, and returns the report.
     pub fn report(self) -> serde_json::Value {
         let output = self.output();
         let last = output.lines().last().expect("a report");
         serde_json::from_str(last).expect("JSON")
     }
 
-    /// Asks for the detach and returns the output.
+    /// Asks `probe` to detach, and returns the output.
     pub fn finish_text(self) -> String {
         // SAFETY: kill takes plain integers; the child has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
@@ -79,7 +79,7 @@ impl Prober {
         output
     }
 
-    /// Kills it without a chance to clean up.
+    /// Kills `probe`, which cannot clean up.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
@@ -93,7 +93,7 @@ impl Drop for Prober {
     }
 }
 
-/// Calls by function.
+/// Returns the number of calls by function.
 pub fn calls(report: &serde_json::Value) -> BTreeMap<String, u64> {
     let rows = report["probes"].as_array().expect("rows");
     let row = |row: &serde_json::Value| {
@@ -103,7 +103,8 @@ pub fn calls(report: &serde_json::Value) -> BTreeMap<String, u64> {
     rows.iter().map(row).collect()
 }
 
-/// Returns where the code of a process differs from its files. Our own mappings must be gone.
+/// Returns the places where the code of a process differs from its files. Fails if one of our
+/// mappings remains.
 pub fn changed_code(pid: u32) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the target lives");
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("may be read");

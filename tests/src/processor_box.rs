@@ -1,23 +1,24 @@
-//! A control group with a limit on processor time, like that of a container.
+//! A control group with a limit on processor time, as for a container.
 
 use crate::until;
 use std::path::{Path, PathBuf};
 
-/// The group; removed when the test is over. Its processes must have ended by then.
+/// The control group. It is removed when the test is over; its processes must have ended by then.
 pub struct ProcessorBox {
     folder: PathBuf,
     is_v1: bool,
 }
 
 impl ProcessorBox {
-    /// Creates a group without a limit, of version 1 or 2, depending on this machine. `None` if we may not.
+    /// Creates a group without a limit, of version 1 or 2, depending on the machine. `None` without
+    /// permission.
     pub fn new(name: &str) -> Option<ProcessorBox> {
         let name = format!("memhook-{name}-{}", std::process::id());
         [("/sys/fs/cgroup/cpu", true), ("/sys/fs/cgroup", false)]
             .into_iter()
             .find_map(|(top, is_v1)| {
                 if !is_v1 {
-                    // Refused where the controller is not to be had.
+                    // This write fails if the controller is not available.
                     let all = Path::new(top).join("cgroup.subtree_control");
                     let _ = std::fs::write(all, "+cpu");
                 }
@@ -28,7 +29,7 @@ impl ProcessorBox {
             })
     }
 
-    /// Sets the limit, in hundredths of one processor.
+    /// Sets the limit as a percentage of one processor.
     pub fn set_percent(&self, percent: Option<u32>) {
         assert!(self.is_set_to(percent), "a limit of {percent:?}");
     }
@@ -37,13 +38,13 @@ impl ProcessorBox {
         self.limit(percent.map(|percent| percent * 1000), 100_000)
     }
 
-    /// Gives it a thousandth of a processor: one millisecond in each second. A thread runs for several before a tick ends its
-    /// turn, and then waits for seconds.
+    /// Limits the group to a thousandth of a processor: one millisecond per second. A thread runs
+    /// for several milliseconds before a tick ends its turn, and then waits for seconds.
     pub fn starve(&self) {
         assert!(self.limit(Some(1_000), 1_000_000), "a limit");
     }
 
-    /// Sets the quota of each period, both in microseconds, or none.
+    /// Sets the quota per period, both in microseconds; `None` removes the quota.
     fn limit(&self, quota: Option<u32>, period: u32) -> bool {
         let write = |name: &str, value: String| std::fs::write(self.folder.join(name), value);
         match (self.is_v1, quota) {
@@ -56,7 +57,8 @@ impl ProcessorBox {
         .is_ok()
     }
 
-    /// Moves a process into it. That is refused while one of its threads has real-time priority, as during a hold.
+    /// Moves a process into the group. The kernel refuses this while a thread of the process has
+    /// real-time priority, as during a hold.
     pub fn take(&self, pid: u32) {
         let members = self.folder.join("cgroup.procs");
         until("it may be moved", || {
@@ -64,7 +66,7 @@ impl ProcessorBox {
         });
     }
 
-    /// Moves all its processes to the group above it.
+    /// Moves all processes of the group to the parent group.
     pub fn empty(&self) {
         let above = self.folder.with_file_name("cgroup.procs");
         until("all may be moved", || {

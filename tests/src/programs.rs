@@ -10,7 +10,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Returns the program that starts others in namespaces; if no mount namespace can be created, the test is skipped.
+/// Returns the program that starts others in namespaces. Skips the test if no mount namespace can
+/// be created.
 pub fn unshare() -> PathBuf {
     let program = installed("unshare");
     let tried = Command::new(&program).args(["--mount", "true"]).output();
@@ -20,7 +21,7 @@ pub fn unshare() -> PathBuf {
     program
 }
 
-/// Leaves the test where no user namespace can be made.
+/// Skips the test if no user namespace can be created.
 pub fn leave_without_user_namespaces() {
     let tried = Command::new(unshare()).args(["--user", "true"]).output();
     if !tried.is_ok_and(|output| output.status.success()) {
@@ -28,15 +29,15 @@ pub fn leave_without_user_namespaces() {
     }
 }
 
-/// Returns the program that gives a namespace another root, as in containers. In a chroot(2), where no user namespaces
-/// can be created (user_namespaces(7)), the test is skipped: the kernel shows paths in such a namespace with our own
-/// root before them.
+/// Returns the program that gives a namespace another root, as in containers. Skips the test in a
+/// chroot(2): no user namespaces can be created there (user_namespaces(7)), and the kernel shows
+/// paths of such a namespace with our own root as a prefix.
 pub fn pivot_root() -> PathBuf {
     leave_without_user_namespaces();
     installed("pivot_root")
 }
 
-/// A folder for sockets and files, removed at the end.
+/// A folder for sockets and files, which is removed at the end.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -51,12 +52,12 @@ impl Folder {
         Folder(path)
     }
 
-    /// Returns the prefix of this process's folders.
+    /// Returns the prefix of the names of this process's folders.
     fn prefix() -> String {
         format!("memhook-{}-", std::process::id())
     }
 
-    /// Removes all of this process, for an end at which nothing is dropped.
+    /// Removes all folders of this process, for an exit at which nothing is dropped.
     pub fn remove_all() {
         let entries = std::fs::read_dir(std::env::temp_dir());
         for entry in entries.into_iter().flatten().flatten() {
@@ -67,7 +68,7 @@ impl Folder {
         }
     }
 
-    /// Returns the path of a file in it.
+    /// Returns the path of a file in the folder.
     pub fn path(&self, file: &str) -> String {
         let path = self.0.join(file);
         path.to_str().expect("UTF-8").to_owned()
@@ -80,8 +81,9 @@ impl Drop for Folder {
     }
 }
 
-/// Copies a program that is to be executed. Another process does it: a child forked by a parallel test would inherit
-/// our open file for a moment, and a file that is open for writing cannot be executed (ETXTBSY).
+/// Copies a program that will be executed. A separate process copies it: a child forked by a
+/// parallel test would briefly inherit our open file, and a file that is open for writing cannot be
+/// executed (ETXTBSY).
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let (from, to) = (from.as_ref(), to.as_ref());
     let status = Command::new("cp").arg(from).arg(to).status();
@@ -89,7 +91,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(is_copied, "{from:?} to {to:?}");
 }
 
-/// Writes a script that is to be executed, by anybody: scripts are refused like any program that is open for writing.
+/// Writes a script that everybody may execute. A separate process writes it, because a script that
+/// is open for writing cannot be executed either.
 pub fn write_script(to: impl AsRef<Path>, text: &str) {
     let to = to.as_ref();
     let draft = to.with_extension("draft");
@@ -100,7 +103,8 @@ pub fn write_script(to: impl AsRef<Path>, text: &str) {
     std::fs::set_permissions(to, mode).expect("ours");
 }
 
-/// Creates a root with only these programs, at its top by these names, and their libraries.
+/// Creates a root that contains only these programs, with these names in its top directory, and
+/// their libraries.
 pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
     let root = Folder::new("root");
     for (name, program) in programs {
@@ -122,7 +126,7 @@ pub fn another_root(programs: &[(&str, &Path)]) -> Folder {
     root
 }
 
-/// Returns C++ code that makes a compiler instantiate a map and a sort for each of this many types.
+/// Returns C++ code that makes a compiler instantiate a map and a sort for this number of types.
 pub fn many_templates(types: u32) -> String {
     let head = "#include <algorithm>\n#include <map>\n#include <string>\n#include <vector>\n";
     let of_type = |i| {
@@ -137,8 +141,8 @@ pub fn many_templates(types: u32) -> String {
         .collect()
 }
 
-/// Configures nginx: one process that serves the folder's files through `socket` in it, with these
-/// directives besides. Returns the path of the file.
+/// Configures nginx as one process that serves the files of the folder through `socket` in this
+/// folder, with additional directives. Returns the path of the configuration.
 pub fn nginx_configuration(folder: &Folder, http: &str) -> String {
     let text = format!(
         "daemon off; master_process off; pid {pid}; error_log stderr crit;\n\
@@ -170,27 +174,27 @@ pub fn server(command: &mut Command, socket: &str) -> Target {
 pub struct Client(BufReader<UnixStream>);
 
 impl Client {
-    /// Connects.
+    /// Connects to a socket.
     pub fn connect(socket: &str) -> Client {
         Client(BufReader::new(
             UnixStream::connect(socket).expect("the server listens"),
         ))
     }
 
-    /// Sends this text.
+    /// Sends a text.
     pub fn send(&mut self, text: &str) {
         let stream = self.0.get_mut();
         stream.write_all(text.as_bytes()).expect("the server reads");
     }
 
-    /// Reads a line, without its end.
+    /// Reads a line, and returns it without the line end.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("the server answers");
         line.trim_end().to_owned()
     }
 
-    /// Reads this many bytes and the end of the line after them.
+    /// Reads this number of bytes and the line end after them.
     pub fn bytes(&mut self, count: usize) -> String {
         let mut bytes = vec![0; count + 2];
         self.0.read_exact(&mut bytes).expect("the server answers");
@@ -198,7 +202,7 @@ impl Client {
         String::from_utf8(bytes).expect("text")
     }
 
-    /// Sends a redis command; the reply without its type.
+    /// Sends a redis command, and returns the reply without its type.
     pub fn redis(&mut self, command: &str) -> String {
         self.send(&format!("{command}\r\n"));
         let line = self.line();
@@ -209,11 +213,11 @@ impl Client {
     }
 }
 
-/// A program that runs until it is dropped, and whose output is not read.
+/// A program that runs until it is dropped. Nobody reads its output.
 pub struct Background(Child);
 
 impl Background {
-    /// Starts it.
+    /// Starts the program.
     pub fn start(command: &mut Command) -> Background {
         let child = command
             .stdin(Stdio::null())
@@ -231,7 +235,8 @@ impl Drop for Background {
     }
 }
 
-/// Debian's redis-server with redis-benchmark at it, and its socket.
+/// Starts Debian's redis-server under load from redis-benchmark. Returns the target, the load and
+/// the socket.
 pub fn loaded_redis(folder: &Folder) -> (Target, Background, String) {
     let socket = folder.path("socket");
     let mut redis = Command::new(installed("redis-server"));

@@ -1,19 +1,19 @@
-//! Targets on the C libraries of other Debian releases, as `cargo xtask debian-roots` has unpacked them.
+//! Targets on the C libraries of other Debian releases, which `cargo xtask debian-roots` unpacks.
 
 use crate::building::{build_for, folder, source};
 use crate::not_run_here;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names a release for which all targets of a test program are built, for a look at one of them.
+/// Variable with the name of a release for which all targets of a test program are built.
 const VARIABLE: &str = "MEMHOOK_TEST_RELEASE";
-/// Releases that are fetched. The last two keep changing.
+/// Names of the supported releases. The last two keep changing.
 const NAMES: [&str; 4] = ["bullseye", "trixie", "sid", "experimental"];
 
 /// The C and C++ libraries of a Debian release.
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// Its name.
+    /// Name of the release.
     pub name: String,
     root: PathBuf,
 }
@@ -31,14 +31,14 @@ impl Release {
         found
     }
 
-    /// Returns the release that the environment asks for.
+    /// Returns the release that the environment variable names.
     pub(crate) fn asked_for() -> Option<Release> {
         let name = std::env::var(VARIABLE).ok()?;
         let release = Release::named(&name);
         Some(release.unwrap_or_else(|| panic!("{name}: run cargo xtask debian-roots first")))
     }
 
-    /// Returns the release of this name, if it is installed.
+    /// Returns the release with this name if it is installed.
     pub fn named(name: &str) -> Option<Release> {
         let roots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian-roots");
         let root = roots.join(name).canonicalize().ok()?;
@@ -48,8 +48,8 @@ impl Release {
         })
     }
 
-    /// Returns an unknown C library: this system's, with another version in its own texts. Its heap does not
-    /// have the layout of the newest known version.
+    /// Returns an unknown C library: this system's library with another version number in its
+    /// texts. The layout of its heap is not that of the newest known version.
     pub fn unknown() -> Release {
         let root = folder().join("unknown");
         let directory = root.join("lib/x86_64-linux-gnu");
@@ -71,7 +71,7 @@ impl Release {
         ["lib", "usr/lib"].map(|lib| self.root.join(lib).join("x86_64-linux-gnu"))
     }
 
-    /// Returns the N of its glibc 2.N.
+    /// Returns N for glibc 2.N.
     pub fn glibc_minor(&self) -> u32 {
         let libc = |directory: &PathBuf| std::fs::read(directory.join("libc.so.6")).ok();
         let bytes = self
@@ -87,12 +87,13 @@ impl Release {
         digits.and_then(|n| n.parse().ok()).expect("a number")
     }
 
-    /// Returns the path of a file in it.
+    /// Returns the path of a file in the release.
     pub fn path(&self, file: &str) -> PathBuf {
         self.root.join(file)
     }
 
-    /// Returns a library of it; reports on standard error if there is none.
+    /// Returns the path of a library in the release. If it is missing, prints that on standard
+    /// error.
     pub fn library(&self, name: &str) -> Option<PathBuf> {
         let directories = self.directories();
         let found = directories.iter().map(|directory| directory.join(name));
@@ -106,7 +107,7 @@ impl Release {
         library
     }
 
-    /// To start one of its programs with its libraries.
+    /// Returns a command that starts a program of the release with its libraries.
     pub fn command(&self, program: &Path) -> Command {
         let directories = self.directories();
         let loaders = directories
@@ -120,7 +121,7 @@ impl Release {
         command
     }
 
-    /// Builds `tests/targets/NAME.cc` into a program that the loader of this release starts.
+    /// Builds `tests/targets/NAME.cc` into a program for the loader of this release.
     pub fn build_target(&self, name: &str, flags: &[&str]) -> PathBuf {
         build_for(Some(self), name, flags)
     }
@@ -139,7 +140,8 @@ impl Release {
                 usr.display()
             ),
         ];
-        // An older one has none of the newer versions of symbols, so the program is linked against it.
+        // An older release lacks newer versions of symbols, so the program is linked against its
+        // libraries.
         if self.name == "bullseye" {
             let with = |before: &str, path: &Path| format!("{before}{}", path.display());
             flags.extend([
@@ -151,7 +153,8 @@ impl Release {
                 with("-L", &lib),
                 with("-L", &usr),
                 with("", &source("before_glibc_2.32.cc")),
-                // libstdc++ has weak references to it alone.
+                // libstdc++ has only weak references to libpthread, so the linker would drop the
+                // library.
                 "-Wl,--no-as-needed".to_owned(),
                 with("", &lib.join("libpthread.so.0")),
                 with("", &lib.join("libdl.so.2")),

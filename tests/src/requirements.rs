@@ -1,4 +1,4 @@
-//! Tests that cannot run everywhere.
+//! Tests that cannot run on every machine.
 
 use std::any::Any;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Packages of Debian whose programs and libraries have other names than they.
+/// Programs and libraries whose Debian package has a different name.
 const PACKAGES: [(&str, &str); 37] = [
     ("apparmor_parser", "apparmor"),
     ("checkmodule", "checkpolicy"),
@@ -50,33 +50,33 @@ const PACKAGES: [(&str, &str); 37] = [
 /// Library directory of Debian.
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// Ends a test that is skipped.
+/// Panic value that ends a skipped test.
 struct Left;
 
-/// Says why this test does not run. In CI, which sets MEMHOOK_TESTS_MUST_RUN, that is a failure.
+/// Prints why this test does not run. In CI, which sets MEMHOOK_TESTS_MUST_RUN, this is a failure.
 pub fn not_run(why: &str) {
     let must = std::env::var_os("MEMHOOK_TESTS_MUST_RUN").is_some();
     assert!(!must, "cannot run: {why}");
     not_run_here(why);
 }
 
-/// Says why this test does not run where no package changes that: the kernel lacks something, or the network does not
-/// answer. It passes in CI, too.
+/// Prints why this test does not run, for reasons that no package changes: the kernel lacks
+/// something, or the network does not answer. The test passes in CI, too.
 pub fn not_run_here(why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Not as printed text, which nobody sees of a test that passes.
+    // Written directly, because the output of a passed test is not shown.
     let _ = writeln!(std::io::stderr(), "{test}: not run: {why}");
 }
 
-/// Skips this test, which passes, as it cannot run here. In CI it fails.
+/// Skips this test, because it cannot run here. The test passes, but fails in CI.
 pub fn leave(why: &str) -> ! {
     not_run(why);
-    // Without a word of the hook for panics.
+    // Does not run the panic hook, which would print a message.
     resume_unwind(Box::new(Left));
 }
 
-/// Runs a test, unless it is left. What its attribute calls.
+/// Runs a test that may be skipped. The attribute `#[test]` calls this function.
 pub fn unless_left(test: impl FnOnce()) {
     let is_left = |panic: &Box<dyn Any + Send>| panic.is::<Left>();
     match catch_unwind(AssertUnwindSafe(test)) {
@@ -85,12 +85,13 @@ pub fn unless_left(test: impl FnOnce()) {
     }
 }
 
-/// Returns the path of an installed program; without it the test is skipped.
+/// Returns the path of an installed program. Skips the test if there is none.
 pub fn installed(name: &str) -> PathBuf {
     program(name).unwrap_or_else(|| leave(&missing(name)))
 }
 
-/// Returns true if a program is installed, for a test that goes on without it; says so if not.
+/// Returns true if a program is installed, for a test that continues without it. If it is missing,
+/// prints that.
 pub fn has_program(name: &str) -> bool {
     let is_there = program(name).is_some();
     if !is_there {
@@ -100,21 +101,24 @@ pub fn has_program(name: &str) -> bool {
 }
 
 fn program(name: &str) -> Option<PathBuf> {
-    // Debian's first: what stands before it in PATH may be a script.
+    // Debian's directory comes first, because an earlier one in PATH may contain a script of this
+    // name.
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = ["/usr/bin", "/usr/sbin"].into_iter().chain(path.split(':'));
-    // Go's own archive is unpacked there (go.dev/doc/install), and few have it in PATH.
+    // Go's own archive is unpacked into this directory (go.dev/doc/install), which is rarely in
+    // PATH.
     let mut folders = folders.chain(["/usr/local/go/bin"]);
     folders.find_map(|folder| file_in(folder, name))
 }
 
-/// Returns the path of an installed library; without it the test is skipped.
+/// Returns the path of an installed library. Skips the test if there is none.
 pub fn installed_library(name: &str) -> PathBuf {
     let found = file_in(LIBRARIES, name);
     found.unwrap_or_else(|| leave(&missing(name)))
 }
 
-/// Returns true if a library is installed, for a test that continues without it; says so if not.
+/// Returns true if a library is installed, for a test that continues without it. If it is missing,
+/// prints that.
 pub fn has_library(name: &str) -> bool {
     let is_there = file_in(LIBRARIES, name).is_some();
     if !is_there {
@@ -123,7 +127,7 @@ pub fn has_library(name: &str) -> bool {
     is_there
 }
 
-/// Leaves the test if these flags of a compiler name a linker or a library that is not installed.
+/// Skips the test if these flags of a compiler name a linker or a library that is not installed.
 pub fn leave_unless_linkable(compiler: &str, flags: &[&str]) {
     for linker in flags
         .iter()
@@ -136,7 +140,7 @@ pub fn leave_unless_linkable(compiler: &str, flags: &[&str]) {
             Some(file) => file.to_owned(),
             None => format!("lib{library}.so"),
         };
-        // Most are there, and no process needs to be started for those.
+        // Most libraries are in this directory, and need no process to be found.
         if file_in(LIBRARIES, &file).is_none() && !is_found(compiler, &file) {
             let archive = file.replace(".so", ".a");
             if library.starts_with(':') || !is_found(compiler, &archive) {
@@ -146,8 +150,8 @@ pub fn leave_unless_linkable(compiler: &str, flags: &[&str]) {
     }
 }
 
-/// Returns true if a compiler finds this library: it prints a path then, and the bare name otherwise (gcc(1),
-/// -print-file-name).
+/// Returns true if a compiler finds this library: then it prints a path, and otherwise the bare
+/// name (gcc(1), -print-file-name).
 fn is_found(compiler: &str, file: &str) -> bool {
     let asked = Command::new(compiler)
         .arg(format!("-print-file-name={file}"))
@@ -166,7 +170,8 @@ fn missing(name: &str) -> String {
     format!("{name} is not installed (apt-get install {package})")
 }
 
-/// Returns whether we can suspend seccomp filters of other processes: not if we have one ourselves.
+/// Returns true if we can suspend seccomp filters of other processes, which requires that we have
+/// no filter ourselves.
 pub fn can_pass_by_filters() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("our own");
     status.lines().any(|line| line == "Seccomp:\t0")
@@ -176,7 +181,7 @@ pub fn can_pass_by_filters() -> bool {
 mod tests {
     use super::*;
 
-    /// A skipped test shows no failure, and its values are dropped.
+    /// Checks that a skipped test passes, and that its values are dropped.
     #[test]
     fn only_what_is_left_passes() {
         struct Held<'a>(&'a mut bool);
@@ -195,7 +200,7 @@ mod tests {
         assert!(catch_unwind(fails).is_err());
     }
 
-    /// Where all tests must run, CI has to install everything: the names of packages are in both places.
+    /// Checks that CI installs every package whose name differs from its program or library.
     #[test]
     fn ci_installs_what_has_another_name() {
         let run = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/run");

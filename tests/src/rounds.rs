@@ -1,13 +1,15 @@
 //! Number of times that tests repeat a round whose fault is rare.
 
-/// Enough rounds to see that it works at all. CI and `cargo xtask nightly` ask for more.
+/// Enough rounds to see that the test works. CI and `cargo xtask nightly` ask for more.
 const FEW: usize = 3;
 
-/// Returns the number of rounds of a test: a few, or the number in the variable MEMHOOK_TEST_ROUNDS, up to `most`.
+/// Returns the number of rounds of a test: a few, or the number in the variable
+/// MEMHOOK_TEST_ROUNDS, but at most `most`.
 ///
 /// # Panics
 ///
-/// Panics if the variable contains anything but a number above 0: a test without a round would always pass.
+/// Panics if the variable does not contain a number above 0, because a test without a round would
+/// always pass.
 #[must_use]
 pub fn rounds(most: usize) -> usize {
     let Some(asked) = std::env::var_os("MEMHOOK_TEST_ROUNDS") else {

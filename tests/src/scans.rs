@@ -3,16 +3,16 @@
 use crate::{Target, patience::TRIES, run};
 use std::collections::BTreeMap;
 
-/// Blocks by address, and the other lines.
+/// Blocks by address, and all other lines.
 pub struct List {
     /// Address to (leaked, usable bytes).
     pub blocks: BTreeMap<u64, (bool, u64)>,
-    /// Lines about arenas, mappings, damage.
+    /// Lines about arenas, mappings and damage.
     pub rest: Vec<String>,
 }
 
 impl List {
-    /// From lines like `leak 0x55d0c0ffee00 24`.
+    /// Parses lines such as `leak 0x55d0c0ffee00 24`.
     pub fn parse(text: &str) -> List {
         let mut list = List {
             blocks: BTreeMap::new(),
@@ -32,7 +32,7 @@ impl List {
         list
     }
 
-    /// Returns the sum of the numbers after `word` in the lines that begin with `kind`.
+    /// Returns the sum of the numbers after `word` in all lines that begin with `kind`.
     pub fn sum(&self, kind: &str, word: &str) -> u64 {
         let of = |line: &String| {
             let mut fields = line.split(' ').skip_while(|f| *f != word);
@@ -43,8 +43,8 @@ impl List {
     }
 }
 
-/// Runs `memhook-rs scan`, which must not be refused; returns its output. Where its threads would be held for too long, as they or
-/// this machine have too much to do, it is tried again.
+/// Runs `memhook-rs scan`, which must succeed, and returns its output. A scan that would hold the
+/// threads for too long, because they or the machine are busy, is repeated.
 pub fn scan(pid: u32, options: &[&str]) -> String {
     let pid = pid.to_string();
     let mut args = vec!["scan", &pid];
@@ -57,7 +57,7 @@ pub fn scan(pid: u32, options: &[&str]) -> String {
         ended = run(&args);
     }
     let (code, out, err) = ended;
-    // 3: not all of the heap could be searched, which the output says.
+    // Exit code 3: a part of the heap could not be searched, which the output says.
     assert!(code == 0 || code == 3, "{code}: {out}{err}");
     out
 }

@@ -1,19 +1,19 @@
-//! Findings of a report in a comparable form.
+//! Findings of a report in a form that tests can compare.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Blocks and bytes by function of the target and kind.
+/// Blocks and bytes, by function of the target and kind.
 pub type Sites = BTreeMap<(String, String), (u64, u64)>;
 
-/// Returns the sites of a report: each under the innermost frame with code of `file`.
+/// Returns the sites of a report, each with the innermost frame that has code of `file`.
 pub fn sites(report: &Value, file: &str) -> Sites {
     let mut found = Sites::new();
     for site in report["sites"].as_array().expect("sites") {
         let frames = site["stack"].as_array().expect("a stack");
         let planted = frames.iter().find(|f| {
             let of_target = f["file"].as_str().is_some_and(|path| path.ends_with(file));
-            // Lambdas and templates are inlined into the function that plants.
+            // Lambdas and templates are inlined into the planting function.
             of_target && f["inlined"] == false
         });
         let function = planted.and_then(|f| f["function"].as_str()).unwrap_or("?");
@@ -26,7 +26,7 @@ pub fn sites(report: &Value, file: &str) -> Sites {
     found
 }
 
-/// Checks that a report found exactly these: function, kind, blocks, bytes of each block.
+/// Checks that a report contains exactly these findings: function, kind, blocks, bytes per block.
 pub fn expect_sites(report: &Value, file: &str, expected: &[(&str, &str, u64, u64)]) {
     assert_eq!(report["totals"]["lost_events"], 0, "{report}");
     let mut planted = Sites::new();

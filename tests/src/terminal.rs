@@ -1,23 +1,24 @@
-//! A real terminal: tmux, with keys that are pressed and a screen that is read.
+//! A real terminal: tmux, with keys that the test presses and a screen that it reads.
 
 use crate::programs::installed;
 use crate::until;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A terminal with a shell command in it.
+/// A terminal that runs a shell command.
 pub struct Terminal {
     socket: String,
     tmux: PathBuf,
 }
 
 impl Terminal {
-    /// Starts one of 140 columns and 40 lines; `name` tells the terminals of one test program apart.
+    /// Starts a terminal of 140 columns and 40 lines. Different names distinguish the terminals of
+    /// one test program.
     pub fn start(name: &str, command: &str) -> Terminal {
         Terminal::of_size(name, command, 140, 40)
     }
 
-    /// Starts a terminal with this many columns and lines.
+    /// Starts a terminal with this number of columns and lines.
     pub fn of_size(name: &str, command: &str, columns: u16, lines: u16) -> Terminal {
         let (columns, lines) = (columns.to_string(), lines.to_string());
         let terminal = Terminal {
@@ -45,7 +46,7 @@ impl Terminal {
         tmux
     }
 
-    /// Asks tmux.
+    /// Runs a tmux command.
     pub fn tmux(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("tmux runs")
     }
@@ -62,19 +63,19 @@ impl Terminal {
         self.wait_for(expected);
     }
 
-    /// Sends these characters as they are: what a mouse says, for example.
+    /// Sends these characters unchanged, such as the codes of a mouse, and waits for the effect.
     pub fn send(&self, text: &str, expected: &str) {
         self.tmux(&["send-keys", "-l", text]);
         self.wait_for(expected);
     }
 
-    /// Returns the screen with the codes of its colours.
+    /// Returns the screen with colour codes.
     pub fn colors(&self) -> String {
         let output = self.tmux(&["capture-pane", "-p", "-e"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Waits until this is on the screen.
+    /// Waits until the screen shows this text.
     pub fn wait_for(&self, expected: &str) {
         let mut screen = String::new();
         until(&format!("{expected:?} on the screen"), || {

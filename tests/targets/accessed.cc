@@ -1,5 +1,5 @@
-// Blocks with known reads and writes, one function for each kind. Compiled with the callbacks of a compiler and linked
-// with the access runtime.
+// Blocks with known reads and writes, with one function for each pattern. Compiled with a
+// compiler's callbacks and linked with the access runtime.
 #include <chrono>
 #include <thread>
 
@@ -7,7 +7,7 @@
 
 using namespace target;
 
-// The compiler must not know the contents of a block, nor omit a read.
+// Keeps the compiler from knowing the contents of a block, and from omitting a read.
 static void write_bytes(void* block, size_t from, size_t to) {
   auto* bytes = static_cast<volatile char*>(block);
   for (size_t i = from; i < to; i++) bytes[i] = static_cast<char>(i);
@@ -19,7 +19,7 @@ static long read_bytes(const void* block, size_t from, size_t to) {
   return sum;
 }
 
-// All of 100 bytes: usage 1.
+// Uses all of 100 bytes: usage 1.
 [[gnu::noinline]] static void whole() {
   for (int i = 0; i < 10; i++) {
     void* block = malloc(100);
@@ -30,7 +30,7 @@ static long read_bytes(const void* block, size_t from, size_t to) {
   }
 }
 
-// Bytes 8 to 40 of 128: usage .25.
+// Uses bytes 8 to 40 of 128: usage .25.
 [[gnu::noinline]] static void part() {
   for (int i = 0; i < 20; i++) {
     void* block = malloc(128);
@@ -41,7 +41,7 @@ static long read_bytes(const void* block, size_t from, size_t to) {
   }
 }
 
-// Written only: usage 0.
+// Only writes: usage 0.
 [[gnu::noinline]] static void unread() {
   void* block = malloc(4096);
   keep(block);
@@ -49,7 +49,7 @@ static long read_bytes(const void* block, size_t from, size_t to) {
   free(block);
 }
 
-// Read only: usage 0.
+// Only reads: usage 0.
 [[gnu::noinline]] static void unwritten() {
   void* block = calloc(100, 10);
   keep(block);
@@ -57,7 +57,7 @@ static long read_bytes(const void* block, size_t from, size_t to) {
   free(block);
 }
 
-// Neither.
+// Neither reads nor writes.
 [[gnu::noinline]] static void untouched() {
   for (int i = 0; i < 5; i++) {
     void* block = malloc(3000);
@@ -66,7 +66,7 @@ static long read_bytes(const void* block, size_t from, size_t to) {
   }
 }
 
-// Live at the end, over several pages: half of it.
+// Uses half of a block of several pages, which is live at the end.
 [[gnu::noinline]] static void live() {
   void* block = malloc(20000);
   keep(block);
@@ -74,7 +74,7 @@ static long read_bytes(const void* block, size_t from, size_t to) {
   read_bytes(block, 0, 1);
 }
 
-// Used for all its life but for two pauses: useful lifetime about a third.
+// Uses a block for its whole life except for two pauses: useful lifetime about a third.
 [[gnu::noinline]] static void pausing() {
   auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
   void* block = malloc(64);

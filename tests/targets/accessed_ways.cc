@@ -1,5 +1,6 @@
-// One function for each way of reading and writing blocks that scores tell of, and some that look a little like one.
-// It tells of its accesses. Two threads take turns by the parity of a counter, so their accesses are exact.
+// One function for each pattern of reads and writes that the scores detect, and some similar
+// functions. The program reports its own accesses. Two threads alternate by the parity of a
+// counter, so their accesses are exact.
 #include <sys/wait.h>
 
 #include <atomic>
@@ -17,7 +18,7 @@ static Bytes block_of(size_t size) {
   keep(block);
   return static_cast<Bytes>(block);
 }
-// Not in one loop: gcc does not report a write to bytes that the same basic block has just read.
+// Two loops, because gcc does not report a write to bytes that the same basic block has just read.
 static void use(Bytes block, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) block[i] = static_cast<char>(i);
   long sum = 0;
@@ -61,7 +62,7 @@ PLANTED void late() {
   pause_a_while();
   free(const_cast<char*>(block));
 }
-// Two threads, each with a number of its own: in one line, or in one each.
+// Two threads with separate counters, in one cache line or in two.
 static void in_turns(Bytes block, size_t of_first, size_t of_second) {
   std::atomic<int> turn = 0;
   auto work = [&](int parity, size_t at) {
@@ -89,7 +90,7 @@ PLANTED void shared_block() {
   in_turns(block, 0, 1024);
   free(const_cast<char*>(block));
 }
-// Plain: used from the begin to the end, all of it.
+// Plain: uses all of the block from its begin to its end.
 PLANTED void plain() {
   Bytes block = block_of(2000);
   for (int i = 0; i < 3; i++) {
@@ -99,7 +100,7 @@ PLANTED void plain() {
   use(block, 0, 2000);
   free(const_cast<char*>(block));
 }
-// Plain: more than half of it.
+// Plain: uses more than half of the block.
 PLANTED void most() {
   Bytes block = block_of(2000);
   use(block, 0, 1500);
@@ -111,7 +112,7 @@ PLANTED void small() {
   for (size_t i = 0; i < 100; i++) block[i] = 1;
   free(const_cast<char*>(block));
 }
-// Plain: grown by realloc, whose copying is no access.
+// Plain: grown by realloc, whose copy is not an access.
 PLANTED void moved() {
   void* block = malloc(1000);
   keep(block);
@@ -121,7 +122,7 @@ PLANTED void moved() {
   use(static_cast<Bytes>(block), 0, 100000);
   free(block);
 }
-// A child's accesses are its own.
+// Accesses of a child do not count for its parent.
 static void in_child(Bytes block) {
   pid_t child = fork();
   CHECK(child >= 0);

@@ -1,11 +1,12 @@
-// A program at a fixed address that takes the addresses of malloc and free: they are those of its own PLT entries, in
-// every module (psABI, "Function Addresses"), and its slots are not bound before the first call. With -DLIBRARY: a
-// library that calls by the address.
+// A program at a fixed address that takes the addresses of malloc and free. In every module they
+// are the addresses of the program's own PLT entries (psABI, "Function Addresses"), and the
+// program's slots are not bound before the first call. With -DLIBRARY, a library that calls by
+// these addresses.
 #include "target.hpp"
 
 using namespace target;
 
-// The address as a value, not only as where a call goes.
+// Uses the address as a value, not only as the destination of a call.
 template <typename Function>
 static Function* taken(Function* function) {
   asm volatile("" : "+r"(function));

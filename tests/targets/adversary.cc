@@ -114,7 +114,7 @@ static void locked() {
   hammer_on();
 }
 
-// Lower bound for the remaining address space in MiB.
+// Returns a lower bound for the remaining address space in MiB.
 static size_t room_mib() {
   size_t mib = 4096;
   for (size_t step = 2048; step > 0; step /= 2) {
@@ -133,7 +133,7 @@ static void bounded() {
   rlimit limit{3'000'000'000, 3'000'000'000};
   CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
   hammer_on();
-  // An attach may only keep little memory.
+  // An attach may keep only a little address space.
   CHECK(room_mib() > 2000);
 }
 
@@ -163,7 +163,7 @@ static void run_coroutine(int own) {
   }
 }
 
-// Between the stacks, and below and above them, is data of the program.
+// There is data of the program between, below and above the stacks.
 static void coroutines() {
   struct Area {
     unsigned char data[48 * 1024];
@@ -231,7 +231,7 @@ static void intrude() {
     char mode[5];
     if (sscanf(line, "%lx-%lx %4s", &start, &end, mode) != 3) continue;
     if (mode[1] != 'w' || mode[3] != 's') continue;
-    // Only memory with pages, and no more of it than can be written quickly.
+    // Takes only memory with pages, and no more than it can write quickly.
     for (unsigned long page = start; page < end && page < start + (4 << 20); page += 4096)
       for (unsigned long at = page; at < page + 4096; at += 8) *reinterpret_cast<volatile unsigned long*>(at) = ~0ul / 3;
   }
@@ -253,8 +253,9 @@ static void intruding() {
 static constexpr int processors = 512;
 static volatile uint64_t counted[processors];
 
-// Adds 1 to the counter of the current processor; returns false if it was interrupted, and nothing was added. If the
-// thread is made to do something else in the middle and return, it adds to an old value.
+// Adds 1 to the counter of the current processor. Returns false if it was interrupted and added
+// nothing. If something makes the thread run other code in the middle and return, it adds to a
+// stale value.
 [[gnu::noinline]] static bool count_here(struct rseq* area) {
   uint32_t processor = area->cpu_id_start;
   CHECK(processor < processors);
@@ -336,7 +337,8 @@ static long ask() {
   return result;
 }
 
-// Answers as serve() does, and looks for a question only now and then: a thread that waits for one would be taken first.
+// Answers like serve(), but only checks for a question occasionally, because a tracer would take a
+// waiting thread first.
 static void serve_between() {
   char question = 0;
   ssize_t length = read(0, &question, 1);
@@ -347,7 +349,8 @@ static void serve_between() {
   stop = length == 0 || (length == 1 && question != 'u');
 }
 
-// The only thread: each signal has its handler run before its next instruction, and no answer but the handler's.
+// The only thread. The handler of each signal runs before the thread's next instruction, and only
+// the handler determines the result.
 static void trapping() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -27,7 +27,8 @@ static std::atomic<bool> stop{false};
   _exit(0);
 }
 
-// Read by threads that must not be in the middle of something when the process forks, and written by a fork.
+// Threads take this lock for reading while they must not be interrupted by a fork. A fork takes it
+// for writing.
 static pthread_rwlock_t calm;
 struct Undisturbed {
   Undisturbed() { CHECK(pthread_rwlock_rdlock(&calm) == 0); }
@@ -52,7 +53,7 @@ static void allocate() {
   }
 }
 
-// No more than a storm lets a program grow.
+// A storm limits the growth of a program, so this loses no more than the limit.
 static void lose() {
   static int lost = 0;
   for (int i = 0; i < 4 && lost < 20'000; i++, lost++) keep(memset(malloc(100), 7, 100));
@@ -75,7 +76,7 @@ static void profiled() {
   int nowhere = open("/dev/null", O_WRONLY);
   CHECK(stderr && nowhere >= 0 && dup2(nowhere, 2) == 2 && close(nowhere) == 0);
   function<void(const char*)>("HeapProfilerStart")(prefix);
-  // The profiler writes some by itself, too.
+  // The profiler also writes some profiles by itself.
   auto remove_all = [&prefix, number = 1]() mutable {
     char file[80];
     for (;; number++) {
@@ -143,7 +144,7 @@ static char* map(size_t bytes) {
   return static_cast<char*>(memory);
 }
 
-// Contents of the page with this address.
+// Returns the contents of the page with this address.
 static char mark(uint64_t address) { return static_cast<char>(address / page_bytes % 251 + 1); }
 
 static void fill_pages(int userfault) {
@@ -151,7 +152,7 @@ static void fill_pages(int userfault) {
   uffd_msg message;
   while (read(userfault, &message, sizeof message) == sizeof message) {
     if (message.event == UFFD_EVENT_FORK) {
-      // The child does without these pages.
+      // The child does not need these pages.
       close(static_cast<int>(message.arg.fork.ufd));
       continue;
     }
@@ -160,7 +161,7 @@ static void fill_pages(int userfault) {
     memset(page, mark(at), sizeof page);
     uffdio_copy copy{at, reinterpret_cast<uint64_t>(page), page_bytes, 0, 0};
     if (ioctl(userfault, UFFDIO_COPY, &copy) == 0) continue;
-    // A fork has begun, or the page has come already: the thread looks again.
+    // A fork has begun, or the page is present already. The thread then retries the access.
     CHECK(errno == EAGAIN || errno == EEXIST);
     uffdio_range range{at, page_bytes};
     ioctl(userfault, UFFDIO_WAKE, &range);
@@ -259,7 +260,7 @@ static void packed() {
       memset(rows[row].block, row * 7, 64);
     }
     lose();
-    // Blocks released by mistake are overwritten at once.
+    // Overwrites blocks that were released by mistake.
     unsigned char* others[100];
     for (auto& other : others) memset(other = static_cast<unsigned char*>(malloc(64)), 0xee, 64);
     for (auto& other : others) free(other);

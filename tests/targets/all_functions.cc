@@ -1,5 +1,5 @@
-// Every hooked allocator function of libc and libstdc++, each with planted blocks of its own, and
-// the behaviour that a wrapper must not change.
+// Calls every hooked allocator function of libc and libstdc++, with separate planted blocks for
+// each, and checks the behaviour that a wrapper must not change.
 #include <malloc.h>
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 using namespace target;
 
-// The compiler knows too much about malloc: call through volatile pointers where it would fold.
+// Called through volatile pointers, because the compiler knows malloc and would optimize calls
+// away.
 static size_t volatile huge = SIZE_MAX / 2;
 
 template <typename F>

@@ -1,5 +1,5 @@
-// Allocates every millisecond. For each byte that it is sent, it says for how long it has stood still at most so far,
-// in milliseconds.
+// Allocates every millisecond. The answer to each byte of input is the longest pause so far, in
+// milliseconds.
 #include <time.h>
 
 #include <atomic>

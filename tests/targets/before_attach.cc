@@ -1,4 +1,4 @@
-// Blocks from before the attach, released and reallocated while traced.
+// Allocates blocks before the attach, and releases and reallocates them while it is traced.
 #include "target.hpp"
 
 using namespace target;

@@ -1,4 +1,5 @@
-// Uses libc's allocator and loads a library that keeps to its own. Argument 1: its path.
+// Uses libc's allocator and loads a library with a private allocator. Argument 1: path of the
+// library.
 #include <dlfcn.h>
 
 #include "target.hpp"

@@ -75,7 +75,7 @@ static void stay(bool) {
   live_shortly(false);
   close(end_of_stay[1]);
   char byte;
-  // Everything that it does from now on is to be seen, too.
+  // The trace must show everything that the child does from now on, too.
   void* last = malloc(123);
   keep(last);
   while (read(end_of_stay[0], &byte, 1) < 0 && errno == EINTR) {
@@ -91,7 +91,7 @@ static void execute(bool) {
 
 static pid_t forked_by_handler = -1;
 
-// operator new calls this below a wrapper, when there is no memory.
+// operator new calls this handler inside a wrapper when there is no memory.
 static void fork_in_handler() {
   pid_t pid = fork();
   if (pid == 0) live_shortly(false);
@@ -99,7 +99,7 @@ static void fork_in_handler() {
   std::set_new_handler(nullptr);
 }
 
-// The child comes back from the handler into the wrapper of its parent.
+// The child returns from the handler into the wrapper that its parent has entered.
 static void fork_below_wrapper() {
   std::set_new_handler(fork_in_handler);
   void* none = operator new(size_t{1} << 60, std::nothrow);

@@ -1,4 +1,5 @@
-// Sits in one system call, as argument 1 says, and tells what came of it: "result errno milliseconds".
+// Blocks in the system call that argument 1 names, and prints the outcome: "result errno
+// milliseconds".
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
-// 32 threads that allocate and release without pause, on many ways, and lose a few blocks; or, when the
-// first byte that it is sent is an `e`, a thread that takes memory until there is none.
+// Runs 32 threads that allocate and release without pause, along many call paths, and lose a few
+// blocks. If the first byte of input is an `e`, runs a thread that allocates memory until there is
+// none.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -14,7 +15,7 @@ static std::atomic<int> running{0};
 
 [[gnu::noinline]] static void lose() { keep(malloc(48)); }
 
-// Different ways to one allocation: `way` decides in each frame from where the next is called.
+// Different call paths to one allocation: in each frame, `way` selects the next call.
 [[gnu::noinline]] static void* on_way(unsigned way, size_t size) {
   void* block;
   if (way == 0) block = malloc(size);

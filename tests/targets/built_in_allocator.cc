@@ -1,4 +1,4 @@
-// A program with an allocator of its own inside, which has jemalloc's message and no symbol that is known.
+// A program with a built-in allocator that has jemalloc's message and no known symbol.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
-// A program whose allocator calls a hook of it when blocks are released: gperftools' tcmalloc (-DTCMALLOC), jemalloc
-// (-DJEMALLOC) or mimalloc (-DMIMALLOC). The hook takes a lock that a thread keeps while it sleeps, until the program is
-// told to go on. Before that it loses some blocks.
+// A program whose allocator calls a hook of the program when blocks are released: gperftools'
+// tcmalloc (-DTCMALLOC), jemalloc (-DJEMALLOC) or mimalloc (-DMIMALLOC). The hook takes a lock that
+// a sleeping thread holds until the program is told to continue. Before that the program loses some
+// blocks.
 #include <sys/eventfd.h>
 
 #include "lent_lock.hpp"
@@ -61,7 +62,7 @@ __attribute__((noinline)) static void lose() {
   for (int i = 0; i < 50; i++) keep(memset(malloc(1000), 7, 1000));
 }
 
-// Replaces the remains of earlier calls on the stack.
+// Overwrites the remains of earlier calls on the stack.
 __attribute__((noinline)) static void overwrite_the_stack() {
   volatile char bytes[8192];
   for (volatile char& byte : bytes) byte = 0;

@@ -1,7 +1,8 @@
-// Allocates at rates that differ by a factor of a thousand and more, with bursts and idle times, from STACKS
-// call stacks. Blocks have up to 4 KiB; every tenth is kept, or every Nth, or none. At the end it says what the truth is:
-// "done ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: STACKS BURST (allocations) N, and "release" if it
-// is to go on for a while and to release at last what it has kept.
+// Allocates from STACKS call stacks, at rates that differ by a factor of a thousand and more, with
+// bursts and idle times. Blocks have up to 4 KiB. It keeps every tenth block, or every Nth, or
+// none. At the end it prints the truth: "done ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES".
+// Arguments: STACKS BURST (allocations) N, and "release" to continue for a while and finally
+// release the kept blocks.
 #include <sys/mman.h>
 
 #include <chrono>
@@ -15,7 +16,7 @@ static unsigned long long random_state = 88172645463325252ull;
 static unsigned long long allocations, allocated, live_blocks, live_bytes;
 
 static unsigned long long kept_of = 10;
-// Not from the heap that is measured.
+// Allocated outside the measured heap.
 static void** kept;
 static constexpr size_t most_kept = 1 << 22;
 
@@ -42,7 +43,7 @@ static unsigned long long draw() {
   }
 }
 
-// The bits of `path` decide the call stack.
+// The bits of `path` determine the call stack.
 [[gnu::noinline]] static void walk(unsigned path, int depth) {
   if (depth == 0) {
     allocate();
@@ -56,7 +57,7 @@ static unsigned long long draw() {
   }
 }
 
-// No allocator has that much: the call fails, and does not affect later records.
+// No allocator has this much memory, so the call fails. It must not affect later records.
 static void allocate_too_much() {
   volatile size_t size = (1ull << 63) + (1 << 20);
   void* none = malloc(size);
@@ -93,7 +94,7 @@ int main(int argc, char** argv) {
   }
   burst(count, stacks);
   if (argc > 4) {
-    // Sampling continues, and the attacher meanwhile renews its information about the recorded blocks.
+    // Sampling continues while the attacher renews its information about the recorded blocks.
     for (int i = 0; i < 300; i++) {
       burst(count / 100, stacks);
       idle(5);

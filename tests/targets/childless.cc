@@ -1,7 +1,8 @@
 // Two threads, no children, and blocks reachable only from memory that a forked child does not get
-// (MADV_DONTFORK, MADV_WIPEONFORK). Protocol: "ready"; each byte on stdin is answered by "done
-// LIST", the addresses of the blocks; the end of input ends it with status 2 if a SIGCHLD ever came,
-// 3 if there is a child to wait for, 4 if a descriptor that was closed stayed open elsewhere.
+// (MADV_DONTFORK, MADV_WIPEONFORK). Protocol: prints "ready". Each byte on stdin is answered by
+// "done LIST", where LIST is the addresses of the blocks. The end of input ends the program, with
+// status 2 if it ever received a SIGCHLD, 3 if there is a child to wait for, and 4 if a closed
+// descriptor stayed open elsewhere.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,5 +1,6 @@
-// Opens a library, and in the middle of a trace closes it and maps memory of its own in its place. That holds, byte by
-// byte, what was there while the library was traced: at first as data, then as code.
+// Opens a library. In the middle of a trace it closes the library and maps other memory in its
+// place. The new memory contains the bytes that the library had while it was traced, first as data,
+// then as code.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -25,7 +26,7 @@ int main(int, char** arguments) {
   static char copy[page];
   memcpy(copy, at, page);
   CHECK(dlclose(library) == 0);
-  // The library is gone: nothing is mapped there.
+  // The library is closed, so nothing is mapped at its address.
   unsigned char is_there;
   CHECK(mincore(at, page, &is_there) == -1 && errno == ENOMEM);
   void* own = mmap(at, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);

@@ -1,8 +1,8 @@
-// Many threads that allocate at once, and much more than an attacher takes in the same time. Each of THREADS
-// makes OPERATIONS steps: it releases a random one of its blocks and gets another one of up to 516 bytes
-// in its place. At the end it says how long that took and what the truth is: "done MICROSECONDS
-// ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: THREADS OPERATIONS, and "release" if
-// all blocks are to be released at the end, by another thread.
+// Many threads that allocate simultaneously, and much faster than an attacher can read. Each of
+// THREADS threads takes OPERATIONS steps: it replaces one of its blocks, chosen at random, by a new
+// block of up to 516 bytes. At the end it prints how long this took, and the truth: "done
+// MICROSECONDS ALLOCATIONS ALLOCATED_BYTES LIVE_BLOCKS LIVE_BYTES". Arguments: THREADS OPERATIONS,
+// and "release" if another thread should release all blocks at the end.
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -30,7 +30,7 @@ static void work(unsigned long long seed, int operations, Slot* live, Sums* resu
     random ^= random >> 7;
     random ^= random << 17;
     Slot& slot = live[(random >> 20) % slots];
-    // Every 16th step resizes, so that all kinds of events are among them.
+    // Every 16th step resizes a block, so that all kinds of events occur.
     size_t size = 1 + (random >> 40) % 516;
     if (random % 16 == 0) {
       slot.block = realloc(slot.block, size);
@@ -53,7 +53,7 @@ static void work(unsigned long long seed, int operations, Slot* live, Sums* resu
 
 int main(int arguments, char** argv) {
   int threads = atoi(argv[1]), operations = atoi(argv[2]);
-  // Not from the heap that is measured.
+  // Allocated outside the measured heap.
   static Slot live[64][slots];
   CHECK(threads > 0 && threads <= 64);
   ready();

@@ -1,4 +1,5 @@
-// Overwrites the header of a block, as a write past the end of the one before does, and stands still.
+// Overwrites the header of a block, like a write past the end of the previous block, and then
+// waits.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
-// Blocks whose types are known only from debug information: containers of the C++ library, a tree of structures, a
-// union, two holders that disagree, an intrusive list, a pointer to another type than declared.
+// Blocks whose types are known only from debug information: containers of the C++ library, a tree
+// of structures, a union, two holders that disagree, an intrusive list, and a pointer that is
+// declared with a wrong type.
 
 #include <cstdint>
 #include <cstdio>
@@ -58,7 +59,7 @@ struct Link {
     Link *previous;
 };
 
-// Begins with its link, so that what points to a link points to the beginning of this.
+// Begins with its link, so that a pointer to a link points to the beginning of a Job.
 struct Job {
     Link link;
     Point *where;
@@ -100,7 +101,7 @@ Link jobs{&jobs, &jobs};
 Base *base;
 Derived *derived;
 Device *device;
-// It points to text.
+// Points to text.
 Branch *not_a_branch;
 Point *many_points;
 void *anything;

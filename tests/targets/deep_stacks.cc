@@ -1,4 +1,5 @@
-// Half a million call stacks that differ in their outer frames: more than there is memory for.
+// Half a million call stacks that differ in their outer frames. They need more memory than is
+// available.
 #include <cstdint>
 
 #include "target.hpp"

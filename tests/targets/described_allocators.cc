@@ -1,7 +1,8 @@
-// Allocators that only a description can tell of: a pool that takes its slabs from malloc, and nodes that come out of
-// the pool. The pool is left in every way there is: by a return, an exception, a longjmp, and for a while by a switch
-// to another coroutine; a signal handler allocates in the middle of it. Before the work, a byte `f` makes the program
-// fork a child, which allocates until it is killed.
+// Allocators that are known only from a description: a pool that takes its slabs from malloc, and
+// nodes that come from the pool. The program leaves the pool in every way: by a return, an
+// exception, a longjmp, and for a while by a switch to another coroutine. A signal handler
+// allocates while the pool is in use. Before the work, a byte `f` makes the program fork a child,
+// which allocates until it is killed.
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -36,7 +37,7 @@ APART void take_slab(Pool* from) {
   from->slabs++;
 }
 
-// Blocks follow each other without a gap, wherever that puts them, behind their size.
+// Blocks are adjacent, each after its size, so their addresses have no alignment.
 POOL void* pool_alloc(Pool* from, size_t bytes) {
   if (bytes == throws) throw std::bad_alloc();
   if (bytes == jumps) longjmp(way_out, 1);
@@ -83,7 +84,7 @@ struct Node {
 };
 static Node* spare;
 
-// Returns 0, or another number and leaves `out` as it is.
+// Returns 0. On failure returns another number and does not change `out`.
 POOL int node_get(int kind, Node** out) {
   if (kind < 0) return -1;
   if (!spare) {
@@ -161,7 +162,7 @@ static void* work(void*) {
   return nullptr;
 }
 
-// In the pool all the time.
+// Uses the pool all the time.
 static std::atomic<bool> is_busy, is_over;
 static void* be_busy(void*) {
   Pool own;

@@ -1,4 +1,5 @@
-// Always the same calls of every kind, all below one function: kept, released at once, moved, aligned.
+// Makes an unchanging sequence of calls of every kind, all below one function: blocks that are
+// kept, released immediately, moved, or aligned.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,6 @@
-// A service with one disease, named by its argument. It works until it gets a byte, then says how much is resident,
-// takes the remedy that only a program has, and says it again.
+// A service with one memory problem, which its argument names. It works until it gets a byte,
+// prints its resident memory, applies the remedy that only a program can apply, and prints its
+// resident memory again.
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -23,7 +24,7 @@ static bool is(const char* name, const char* what) { return strcmp(name, what) =
   return block;
 }
 
-// Nothing points to it.
+// Nothing points to this block.
 [[gnu::noinline]] static void lose() {
   void* block = filled(20'000);
   keep(block);
@@ -40,7 +41,7 @@ static Entry* cache;
   cache = entry;
 }
 
-// At its limit, which takes half a minute to be replaced.
+// A cache at its limit. Half a minute passes until all its blocks are replaced.
 static void* bounded[5000];
 static size_t oldest;
 [[gnu::noinline]] static void replace_oldest() {
@@ -55,13 +56,13 @@ static size_t oldest;
   return block;
 }
 
-// Peaks and falls; with pins, one block in forty lives between those that are released.
+// Heap use peaks and falls. With `pins`, one block in forty between the released ones stays live.
 [[gnu::noinline]] static void peak(bool pins, int size) {
   for (int i = 0; i < many; i++) {
     if (pins && i % 40 == 0) pinned[i / 40] = pin();
     passing[i] = filled(static_cast<size_t>(size));
   }
-  // Else the end of the heap would go back by itself.
+  // Without this block, the end of the heap would be returned to the system.
   keep(pin());
   for (void*& block : passing) {
     free(block);
@@ -73,14 +74,14 @@ static pthread_barrier_t together;
 static pthread_mutex_t one_by_one = PTHREAD_MUTEX_INITIALIZER;
 static void* in_an_arena(void*) {
   void* blocks[400];
-  // With one arena, each thread would reuse the blocks released by the one before.
+  // With one arena, each thread would reuse the blocks that the previous thread released.
   pthread_mutex_lock(&one_by_one);
   for (void*& block : blocks) block = filled(4000);
   void* last = filled(100);
   for (void* block : blocks) free(block);
   pthread_mutex_unlock(&one_by_one);
   pthread_barrier_wait(&together);
-  // Until the end.
+  // Waits until the end.
   pthread_barrier_wait(&together);
   free(last);
   return nullptr;
@@ -133,7 +134,7 @@ static size_t text_bytes;
   text_bytes += 20'000;
 }
 
-// Half of it is read again and again, half never.
+// Half of it is read repeatedly, and the other half never.
 [[gnu::used]] static char* forgotten[1000];
 static char* used[1000];
 [[gnu::noinline]] static void load_and_forget(int i) { forgotten[i] = static_cast<char*>(filled(20'000)); }
@@ -175,7 +176,8 @@ int main(int, char** arguments) {
   // The remedy of `huge`.
   if (getenv("NO_HUGE_PAGES")) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   ready();
-  // Between pins of one page in ten, whole pages are free; of blocks that are as small as a page's tenth, none are.
+  // Whole pages are free between pins in one page of ten. If blocks are as small as a tenth of a
+  // page, no page is free.
   if (is(disease, "peak")) peak(false, 1000);
   if (is(disease, "pins")) {
     peak(true, 60);
@@ -215,7 +217,7 @@ int main(int, char** arguments) {
     for (void* block : pinned) free(block);
     malloc_trim(0);
   }
-  // These only have to be stopped: their memory is bounded from now on.
+  // These threads only have to be stopped: their memory is bounded from now on.
   while (cache) {
     Entry* next = cache->next;
     free(cache);

@@ -1,12 +1,13 @@
-// Blocks in use whose addresses stand in one kind of place or form only, beside some that are lost. The program checks all it
-// uses.
+// Blocks in use whose addresses are stored in only one kind of place or form, and some lost blocks.
+// The program checks all blocks that it uses.
 //
 //   disguised_pointers KIND
 //
 // KIND: see `kinds` at the end.
 //
-// Protocol: "ready", or "missing" where the machine lacks the kind; "c" on stdin overwrites all memory that malloc gives out
-// anew, checks, and answers "done FAILURES"; the end of input ends it.
+// Protocol: prints "ready", or "missing" if the machine lacks the kind. "c" on stdin overwrites all
+// memory that malloc hands out again, checks, and answers "done FAILURES". The end of input ends
+// the program.
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/io_uring.h>
@@ -27,7 +28,7 @@
 
 constexpr int LOST = 300, KEPT = 16;
 constexpr size_t PAGE = 4096, USED = 200;
-// No address looks like one once it was combined with this.
+// An address combined with this key does not look like an address.
 constexpr uint64_t KEY = 0x9e37'79b9'7f4a'7c15;
 
 static long failures;
@@ -50,7 +51,7 @@ __attribute__((noinline)) static void scrub_stack() {
   asm volatile("" ::"r"(room) : "memory");
 }
 
-// A block of its own bytes.
+// Returns a block filled with its own bytes.
 __attribute__((noinline)) static uint64_t block() {
   void* p = malloc(USED);
   memset(p, 0x5a, USED);
@@ -110,12 +111,12 @@ static void halves() {
 }
 static void offsets() {
   auto* place = reinterpret_cast<uint32_t*>(pages(PAGE));
-  // The base is that of a block that is used through its address.
+  // The base is the address of a block that is used through this address.
   static char* base;
   base = static_cast<char*>(malloc(USED));
   for (int i = 0; i < KEPT; i++) place[i] = static_cast<uint32_t>(block() - reinterpret_cast<uint64_t>(base));
 }
-// For heaps with addresses of four bytes: this program linked to a fixed address.
+// For heaps with addresses of four bytes: this program, linked to a fixed address.
 static void four_bytes() {
   char* place = pages(PAGE);
   for (int i = 0; i < KEPT; i++) {
@@ -132,7 +133,7 @@ static void six_bytes() {
     memset(place + i * 7, 0xee, 7);
     memcpy(place + i * 7, &p, 6);
   }
-  // The last bytes of a mapping, with none behind it.
+  // The last bytes of a mapping that no other mapping follows.
   char* last = pages(2 * PAGE);
   must(munmap(last + PAGE, PAGE) == 0);
   uint64_t p = block();
@@ -147,7 +148,7 @@ static void packed() {
   }
 }
 
-// In packed rows over the edge of what two mappings have.
+// In packed rows across the boundary of two mappings.
 struct __attribute__((packed)) Row {
   uint16_t number;
   uint64_t address;
@@ -189,7 +190,7 @@ static void over_mappings() {
   }
 }
 
-// In registers, of threads that sleep.
+// In registers of sleeping threads.
 static void* in_a_register(void*) {
   uint64_t inverted = ~block();
   scrub_stack();
@@ -236,7 +237,7 @@ static void registers() { sleeping(in_a_register, 3); }
 static void vector_registers() { sleeping(in_vector_registers, 3); }
 
 static void thread_data() {
-  // The first 32 are in the thread's own structure.
+  // The first 32 values are in the thread's own structure.
   for (int i = 0; i < 48; i++) {
     pthread_key_t key;
     must(pthread_key_create(&key, nullptr) == 0);
@@ -291,7 +292,7 @@ static void in_socket() {
     must(write(ends[1], "abc", 3) == 3 && write(ends[1], &p, 8) == 8);
   }
 }
-// A pipe that waits in a socket, and has no descriptor meanwhile.
+// A pipe that is in transit in a socket, and has no descriptor meanwhile.
 static void in_flight() {
   int ends[2], carried[2];
   must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && pipe(carried) == 0);
@@ -327,7 +328,7 @@ static void asynchronous_input() {
 static void ring() {
   io_uring_params parameters{};
   if (syscall(SYS_io_uring_setup, 8, &parameters) < 0) missing();
-  // Its contents are unknown, so this stands for all possible ones.
+  // Its contents are unknown, so any value is possible.
   block();
 }
 static void by_another_process() {

@@ -1,5 +1,5 @@
-// With each byte of the input it makes the same allocations and releases all but seven, which it keeps to the end.
-// A realloc among them fails.
+// At each byte of the input it repeats a fixed sequence of allocations. It releases all blocks but
+// seven, which it keeps until the end. A realloc among the calls fails.
 #include <cstdint>
 #include <new>
 #include <vector>

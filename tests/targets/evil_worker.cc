@@ -1,5 +1,5 @@
-// A server that forks workers which give up their rights and then write into whatever they share with it. Each line of
-// input is a command:
+// A server that forks workers. They give up their rights and then write into everything that they
+// share with the server. Each line of input is a command:
 //
 //   fork WHAT    a worker by fork(2) overwrites every word that it finds in regions of ours; says "found N", the number
 //                of regions that it could write
@@ -52,8 +52,8 @@ extern "C" [[gnu::noinline, gnu::used]] int leave_marker() {
 
 static void give_up_rights() {
   if (geteuid() == 0) {
-    // The C library would wait for the threads of a parent, not knowing that it is another process
-    // (nptl/nptl_setxid.c).
+    // The C library's function would wait for threads of the parent, because it does not know that
+    // this is another process (nptl/nptl_setxid.c).
     CHECK(syscall(SYS_setgroups, 0, nullptr) == 0 && syscall(SYS_setgid, 65534) == 0 && syscall(SYS_setuid, 65534) == 0);
     CHECK(syscall(SYS_setuid, 0) != 0);
   }
@@ -106,7 +106,7 @@ struct Found {
   int regions, guides;
 };
 
-// Returns whether the object behind a path can be written.
+// Returns true if the object behind a path is writable.
 static bool can_write(const char* path) {
   int file = open(path, O_RDWR);
   if (file < 0) return false;
@@ -135,7 +135,7 @@ static int guides_by_descriptor() {
   return found;
 }
 
-// Without an allocation, so without a hooked function.
+// Makes no allocation, and so calls no hooked function.
 static Found be_evil_once(const char* what) {
   int file = open("/proc/self/maps", O_RDONLY);
   CHECK(file >= 0);
@@ -183,7 +183,8 @@ static int be_evil(const char* what) {
 
 [[noreturn]] static void haunt(const char* what, int out) {
   give_up_rights();
-  // The wish is forgotten when the user id changes (prctl(2)). A parent that died before it ends nobody.
+  // The kernel forgets this setting when the user id changes (prctl(2)). If the parent has died
+  // before the call, nothing ends the child.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() == 1) _exit(0);
   Found found = be_evil_once(what);
@@ -226,7 +227,7 @@ static Haunting start_haunting(const char* program, const std::string& how, cons
 
 static void banish(pid_t evil) { CHECK(kill(evil, SIGKILL) == 0 && waitpid(evil, nullptr, 0) == evil); }
 
-// Like a service that allows only what it needs.
+// Simulates a service that allows only the system calls that it needs.
 static void kill_for_reading() {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
@@ -277,8 +278,8 @@ static void work() {
   for (auto& thread : threads) thread.join();
 }
 
-// One worker after the other, by all ways and with all words, until the end of the input; says when it is asked whether it
-// is usable (usable.hpp).
+// Runs one worker after another, in all ways and with all words, until the end of the input.
+// Answers whether it is usable (usable.hpp).
 static void work_while_haunted(const char* program) {
   static std::atomic<bool> stop{false};
   std::thread reader([] {
@@ -290,7 +291,7 @@ static void work_while_haunted(const char* program) {
   for (int round = 0; !stop; round++) {
     pid_t evil;
     {
-      // A worker inherits no lock that another thread has.
+      // A worker must not inherit a lock that another thread holds.
       std::lock_guard quiet(using_everything);
       evil = start_haunting(program, ways[round % 4], words[round % 5]).pid;
     }

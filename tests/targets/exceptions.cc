@@ -1,4 +1,4 @@
-// Exceptions of operator new pass through the wrapper; the new-handler is called.
+// Exceptions of operator new pass through the wrapper, and the new-handler is called.
 #include <new>
 #include <stdexcept>
 #include <vector>

@@ -1,5 +1,6 @@
-// A program with an allocator of its own, which the loader calls too: with a mutex (-DMUTEX), with a spin lock (-DSPIN),
-// with a cache for each thread whose short moments of disorder are long (-DCACHE), or one that it is linked with.
+// A program with a built-in allocator, which the loader calls too: with a mutex (-DMUTEX), with a
+// spin lock (-DSPIN), with a cache for each thread that is inconsistent for a long moment
+// (-DCACHE), or with an allocator that is linked in.
 #include <pthread.h>
 #include <stdint.h>
 
@@ -56,7 +57,7 @@ EXPORT void* malloc(size_t size) {
   enter();
   Block* block = free_blocks[number];
   if (block) {
-    // A signal handler that interrupts this and allocates gets the same block.
+    // A signal handler that interrupts this code and allocates gets this block a second time.
     Block* next = block->next;
     linger();
     free_blocks[number] = next;
@@ -77,7 +78,7 @@ EXPORT void free(void* pointer) {
   auto* block = reinterpret_cast<Block*>(static_cast<char*>(pointer) - 16);
   int number = static_cast<int>(block->size);
   if (number < 0 || number >= CLASSES) abort();
-  // The memory of a block in use begins with its number; that of a free one does not.
+  // The memory of a block in use begins with its number; the memory of a free block does not.
   block->size = ~size_t{0};
   enter();
   block->next = free_blocks[number];
@@ -112,7 +113,7 @@ EXPORT int posix_memalign(void** to, size_t, size_t size) {
 
 int main() {
 #if defined MUTEX || defined SPIN
-  // The child of a fork gets the lock as it is.
+  // The child of a fork inherits the lock in its current state.
   CHECK(pthread_atfork(enter, leave, leave) == 0);
 #endif
   std::atomic<bool> ends = false;

@@ -1,5 +1,6 @@
-// Opens libraries from code that cannot be read, of its own and made at run time. Where the processor has protection
-// keys, the kernel lets nobody read what may only be executed (mprotect(2)). Argument: the path of a library.
+// Opens libraries from its own code and from generated code, both of which cannot be read. If the
+// processor has protection keys, the kernel lets nobody read memory that may only be executed
+// (mprotect(2)). Argument: the path of a library.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -10,7 +11,7 @@ using Open = void* (*)(const char*, int);
 
 extern "C" char __etext;
 
-// A function that calls its third argument with the first two.
+// Returns a function that calls its third argument with the first two.
 static void* (*made_caller())(const char*, int, Open) {
   // sub $8, %rsp; call *%rdx; add $8, %rsp; ret
   static const unsigned char code[] = {0x48, 0x83, 0xec, 8, 0xff, 0xd2, 0x48, 0x83, 0xc4, 8, 0xc3};
@@ -26,7 +27,7 @@ int main(int, char** arguments) {
   CHECK(mprotect(reinterpret_cast<void*>(first), last - first, PROT_EXEC) == 0);
   auto through_made_code = made_caller();
   ready();
-  // From the slot, where the hook's wrapper is by now.
+  // Reads the slot, which contains the hook's wrapper by now.
   Open open = dlopen;
   void* own = open(arguments[1], RTLD_NOW);
   void* made = through_made_code(arguments[1], RTLD_NOW, open);

@@ -1,4 +1,5 @@
-// Executes itself again and again, sometimes in a child that it has just forked, and checks what it allocates meanwhile.
+// Executes itself repeatedly, sometimes in a child that it has just forked, and checks its
+// allocations meanwhile.
 //
 // executes_itself TIMES
 

@@ -1,5 +1,5 @@
-// A library with an allocator that works for some thousand calls, and then crashes, or waits forever (-DWAITS), or
-// has no memory left (-DREFUSES).
+// A library with an allocator that works for some thousand calls and then crashes, waits forever
+// (-DWAITS), or has no memory left (-DREFUSES).
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -14,7 +14,7 @@ alignas(16) char room[room_bytes];
 size_t used;
 long calls;
 
-// The size is in front of each block.
+// The size precedes each block.
 void* take(size_t size) {
   if (++calls > good_calls) {
 #if defined WAITS

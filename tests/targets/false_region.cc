@@ -1,4 +1,4 @@
-// Has memory mapped that looks like an attacher's, and takes its pages away all the time.
+// Maps memory that looks like an attacher's region, and removes its pages all the time.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -13,15 +13,16 @@ using namespace target;
 using namespace memhook::abi;
 
 int main() {
-  // Laid out as by an attach with the usual ring size; without a control block it looks like that of
-  // an attacher that was killed early.
+  // Laid out like the region of an attach with the usual ring size. Without a control block it
+  // looks like the region of an attacher that was killed early.
   long bytes = static_cast<long>(rings_offset + max_rings * (ring_prefix_bytes + (1 << 20)));
   int fd = memfd_create("memhook-region", MFD_ALLOW_SEALING);
   CHECK(fd >= 0 && ftruncate(fd, bytes) == 0);
   void* map = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                    MAP_SHARED | MAP_NORESERVE, fd, 0);
   CHECK(map != MAP_FAILED);
-  // Another process has the descriptor: one of that name in the target would be closed as left behind.
+  // Another process has the descriptor, because the tracer would close a descriptor with this name
+  // in the target as a leftover.
   int parent = getpid();
   if (fork() == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);

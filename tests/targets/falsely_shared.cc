@@ -1,8 +1,8 @@
-// Counters in blocks of their own, of which two are in one cache line and are counted by different threads. Says
-// "shared" with the addresses of these two.
+// Counters in separate blocks. Two of the counters are in one cache line, and different threads
+// increment them. Prints "shared" with the addresses of these two.
 //
-// There are also: two in one line that one thread counts, a block that both threads count, alone in its lines, and one
-// counted beside one that is only read.
+// There are also two counters in one line that one thread increments, a block alone in its lines
+// that both threads increment, and a counter beside another one that is only read.
 #include <pthread.h>
 #include <stdint.h>
 #include <time.h>
@@ -29,12 +29,12 @@ static std::atomic<bool> stop;
 
 static Counter* counter() { return new (malloc(BYTES)) Counter(0); }
 
-// Two blocks in one line, and nothing else in it. What else is allocated is given back.
+// Returns two blocks in one line, with nothing else in this line. Releases all other blocks.
 [[gnu::noinline]] static Pair neighbours() {
   void* unused[64];
   int count = 0;
   Pair found = {nullptr, nullptr};
-  // Alone in its lines, so that no pair has a line in common with another.
+  // Alone in its lines, so that no pair shares a line with another pair.
   keep(aligned_alloc(LINE, 4 * LINE));
   Counter* one = counter();
   while (found.one == nullptr) {

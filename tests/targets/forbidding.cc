@@ -1,7 +1,8 @@
-// Forbids itself, as argument 1 says, what the hook needs: "tsc", the time-stamp counter; "tls", the rest of the
-// static TLS, by loading the libraries that the other arguments name; "descriptors", one more of them; "files", all that
-// are not open (Landlock); "code", memory that becomes executable (PR_SET_MDWE). Says "unable" where the kernel cannot.
-// "personality" has whatever it can read be executable, too (READ_IMPLIES_EXEC).
+// Forbids itself something that the hook needs, which argument 1 names: "tsc", the time-stamp
+// counter; "tls", the rest of the static TLS, by loading the libraries that the other arguments
+// name; "descriptors", another descriptor; "files", all files that are not open (Landlock); "code",
+// memory that becomes executable (PR_SET_MDWE). Prints "unable" if the kernel cannot do this.
+// "personality" makes everything that it can read executable, too (READ_IMPLIES_EXEC).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/landlock.h>

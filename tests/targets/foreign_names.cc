@@ -1,4 +1,5 @@
-// A process whose names act on terminals. The test gives the function a name that no compiler would.
+// A process whose names contain terminal control characters. The test renames the function to a
+// name that no compiler would produce.
 #include <sys/prctl.h>
 
 #include "target.hpp"

@@ -1,4 +1,4 @@
-// Forks without pause, with threads that allocate, until its input ends. Each child works and checks
+// Forks without pause, while threads allocate, until its input ends. Each child works and checks
 // itself.
 #include <sys/wait.h>
 

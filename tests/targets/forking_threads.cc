@@ -1,5 +1,6 @@
-// Several threads fork children all the time, while others allocate. A child allocates, checks the
-// blocks, lives for up to half a second and ends; its status is checked. Ends when a byte arrives.
+// Several threads fork children all the time, while other threads allocate. A child allocates,
+// checks the blocks, lives for up to half a second and ends; its status is checked. Ends when a
+// byte arrives.
 #include <sys/wait.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// fork, vfork and exec, posix_spawn: children are healthy and untraced.
+// fork, vfork and exec, posix_spawn: the children work correctly and are not traced.
 #include <spawn.h>
 #include <sys/wait.h>
 

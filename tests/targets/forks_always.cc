@@ -1,5 +1,5 @@
-// One thread forks children all the time, each of which lives until fifty others have been forked after it; another one
-// allocates. The initial thread waits for the end of the input.
+// One thread forks children all the time. Each child lives until fifty more have been forked.
+// Another thread allocates. The initial thread waits for the end of the input.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -17,7 +17,7 @@ static void* forks(void*) {
     }
     children[i] = fork();
     if (children[i] == 0) {
-      // The program ends when its input does.
+      // Safety limit: the program normally ends when its input does.
       alarm(20);
       for (;;) pause();
     }

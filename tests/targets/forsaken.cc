@@ -21,7 +21,7 @@ static int released;
   for (int i = 0; i < count; i++) free(from_before[released++]);
 }
 
-// Far more events than a ring holds, with nothing that could be folded.
+// Makes far more events than a ring holds; none of them can be folded.
 [[gnu::noinline]] static void flood() {
   void* last = malloc(1);
   for (size_t i = 0; i < 300000; i++) {
@@ -41,7 +41,7 @@ static int released;
   for (int i = 0; i < 50; i++) keep(malloc(after_size));
 }
 
-// The allocator reuses the released blocks, as nothing else has asked for this size.
+// The allocator reuses the released blocks, because nothing else has allocated this size.
 [[gnu::noinline]] static void reusing() {
   for (int i = 0; i < 5; i++) {
     void* block = malloc(before_size);

@@ -1,9 +1,9 @@
-// A heap full of holes: many small blocks, of which every tenth is kept, in rounds.
+// A heap full of holes: in each round it allocates many small blocks, and keeps every tenth.
 //
-// It prints how many bytes it keeps, and pauses for a moment after each step, so that the resident memory is
-// measured then (once a second).
+// It prints the number of bytes that it keeps. After each step it pauses for a moment, so that the
+// resident memory is measured then (once a second).
 //
-// Arguments: rounds, blocks of a round.
+// Arguments: rounds, blocks per round.
 #include <unistd.h>
 
 #include <cstring>
@@ -30,7 +30,7 @@ int main(int count, char** arguments) {
     std::vector<Kept> all;
     all.reserve(blocks);
     for (long i = 0; i < blocks; ++i) {
-      // Other sizes in each round: the holes do not fit.
+      // Each round has other sizes, so that its blocks do not fit into the holes.
       const size_t size = 100 + 64 * round + i % 7 * 16;
       auto* block = static_cast<char*>(malloc(size));
       CHECK(block != nullptr);

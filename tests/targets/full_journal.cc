@@ -1,5 +1,6 @@
-// Has more pointers to malloc than a trace has room to note. After "ready" it opens and closes the library that
-// argument 1 names until that is quick once: its dlopen waits half a second for an attacher that does not answer.
+// Has more pointers to malloc than a trace can record. After "ready" it repeatedly opens and closes
+// the library that argument 1 names until this is quick once. Before, its dlopen waits half a
+// second for an attacher that does not answer.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -8,7 +9,7 @@
 
 using namespace target;
 
-// One relocation each.
+// One relocation for each pointer.
 asm(".pushsection .data\n"
     ".balign 8\n"
     "pointers: .rept 33000\n"

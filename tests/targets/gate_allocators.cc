@@ -1,4 +1,5 @@
-// Leaks of every size in a program whose allocator is not glibc's, beside blocks that are reachable in every way.
+// Leaks of every size in a program with an allocator other than glibc's, beside blocks that are
+// reachable in every way.
 #include <thread>
 #include <vector>
 
@@ -37,7 +38,7 @@ static thread_local void* volatile kept_by_thread;
 
 [[gnu::noinline]] static void leak_in_thread() { keep(malloc(333)); }
 
-// Blocks returned by the allocator contain addresses of lost ones.
+// Blocks from the allocator contain stale addresses of lost blocks.
 [[gnu::noinline]] static void churn() {
   std::vector<void*> blocks;
   for (int i = 0; i < 5000; i++) blocks.push_back(malloc(16 + i % 500));

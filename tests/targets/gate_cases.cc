@@ -1,5 +1,6 @@
-// Leaks and what looks like them, one case a run, after the ideas of LeakSanitizer's and memcheck's
-// tests. Argument 1 names the case; argument 2, where a case needs it, a library.
+// Leaks and situations that look like leaks, with one case per run, after the ideas of
+// LeakSanitizer's and memcheck's tests. Argument 1 names the case; argument 2 is a library, if the
+// case needs one.
 #include <dlfcn.h>
 #include <malloc.h>
 #include <csignal>
@@ -24,7 +25,7 @@
 
 static void keep(void* block) { asm volatile("" : : "r"(block) : "memory"); }
 
-// Wipes the stack below and the registers, where the planted pointers were.
+// Overwrites the stack below and the registers, which contained the planted pointers.
 NOINLINE static void wipe() {
   char frame[8192];
   memset(frame, 0, sizeof frame);
@@ -41,7 +42,7 @@ NOINLINE static void* block(size_t bytes) {
   return made;
 }
 
-// Leaves an address all over the stack that later calls use.
+// Leaves an address all over the part of the stack that later calls use.
 NOINLINE static void spread(void* block) {
   void* volatile frame[1024];
   for (auto& word : frame) word = block;
@@ -92,7 +93,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
   } else if (name == "plain") {
     for (int i = 0; i < 10; i++) leak(96);
   } else if (name == "thousands") {
-    // Among as many that are freed again, from every list that the allocator has.
+    // Allocated among as many blocks that are freed again, from every list of the allocator.
     auto** freed = static_cast<void**>(block(7000 * sizeof(void*)));
     for (int i = 0; i < 7000; i++) {
       freed[i] = block(16 + i % 250 * 16);
@@ -137,7 +138,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     run_thread([] {
       void* held = block(100);
       at_rest++;
-      // Only in r12, in a call that never returns.
+      // Only in r12, during a call that never returns.
       asm volatile("mov %0, %%r12; xor %%eax, %%eax; xor %%ebx, %%ebx; xor %%ebp, %%ebp; xor %%r13d, %%r13d;"
                    "1: mov $34, %%eax; syscall; jmp 1b"
                    : : "r"(held) : "r12", "rax", "rcx", "r11", "rbx", "r13", "memory");
@@ -145,7 +146,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
   } else if (name == "ended_thread") {
     std::thread([] { leak(300); }).join();
   } else if (name == "list") {
-    // A leaked list: its head is direct, the rest hangs on it.
+    // A leaked list: its head is a direct leak, and the other nodes hang on it.
     Node* head = nullptr;
     for (int i = 0; i < 5; i++) {
       auto* node = static_cast<Node*>(block(sizeof(Node)));
@@ -178,7 +179,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
       map[key].push_back(std::make_unique<Node>());
       list.push_back(std::make_shared<std::string>(key));
     }
-    // Never destroyed: the program ends by quick_exit.
+    // Never destroyed, because the program ends by quick_exit.
     quick_exit(0);
   } else if (name == "shared_cycle") {
     struct Peer {
@@ -249,7 +250,7 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     setvbuf(file, nullptr, _IOFBF, 4096);
     fprintf(file, "text");
   } else if (name == "ends") {
-    // Argument 2 says how.
+    // Argument 2 selects how the program ends.
     for (int i = 0; i < 10; i++) leak(96);
     run_thread([] { rest(); });
     wipe();
@@ -265,20 +266,20 @@ NOINLINE static void plant(const std::string& name, char** arguments) {
     if (end == "pthread_exit") pthread_exit(nullptr);
     _exit(8);
   } else if (name == "hammer") {
-    // More events than a small ring holds between two passes.
+    // Makes more events than a small ring holds between two passes.
     for (int i = 0; i < 1500000; i++) {
       void *first = block(16), *second = block(16);
       free(first);  // not the last allocation: no pair
       free(second);
     }
   } else if (name == "left_at_exit") {
-    // Where nothing reads it any more: in registers that a call need not preserve, and below the stack
-    // pointer.
+    // The address is in places that nothing reads any more: registers that a call need not
+    // preserve, and the stack below the stack pointer.
     asm volatile("mov %%rax, %%rdx; mov %%rax, %%rsi; mov %%rax, %%r8; mov %%rax, %%r9; mov %%rax, %%r10;"
                  "mov %%rax, -16(%%rsp); mov %%rax, -72(%%rsp); xor %%edi, %%edi; mov $231, %%eax; syscall"
                  : : "a"(block(66)) : "rdx", "rsi", "rdi", "r8", "r9", "r10", "rcx", "r11", "memory");
   } else if (name == "left_in_frames") {
-    // In the room of exit's frames that they never write.
+    // In the parts of exit's frames that exit never writes.
     spread(block(88));
     exit(0);
   } else if (name == "child") {

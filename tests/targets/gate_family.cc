@@ -1,5 +1,5 @@
-// Makes processes in every way and waits for them; argument 1 says how, argument 2 with what exit status each ends.
-// Each process that is executed (argument 1 is "leaf") loses one block.
+// Creates processes in every way and waits for them. Argument 1 selects the way, argument 2 the
+// exit status of each process. Each executed process (argument 1 is "leaf") loses one block.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -69,7 +69,7 @@ int main(int count, char** arguments) {
     return atoi(status);
   }
   if (strcmp(kind, "alone") == 0) {
-    // The child executes nothing.
+    // The child executes no program.
     pid_t child = fork();
     if (child == 0) {
       lose(60);
@@ -92,7 +92,7 @@ int main(int count, char** arguments) {
   if (strcmp(kind, "spawn") == 0) return by_spawn(status);
   if (strcmp(kind, "system") == 0) return by_system(status);
   if (strcmp(kind, "left") == 0) {
-    // Leaves a process behind that has not ended. Nobody who reads our output waits for it.
+    // Leaves a process behind that still runs. A reader of our output does not have to wait for it.
     pid_t child = fork();
     if (child == 0) {
       int nothing = open("/dev/null", O_RDWR);

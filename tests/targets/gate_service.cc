@@ -1,12 +1,13 @@
-// Serves until it is killed: requests, a cache of 50 entries that is full from the beginning, and, by argument 1,
-// a block in 40 requests that is lost ("leak"), a heap that is full from the beginning, of which each request
-// replaces the oldest block ("full"), or a log that each tenth request appends to ("log").
+// Serves requests until it is killed. It has a cache of 50 entries that is full from the beginning.
+// Argument 1 adds a block in 40 requests that is lost ("leak"), a heap that is full from the
+// beginning, in which each request replaces the oldest block ("full"), or a log to which each tenth
+// request appends ("log").
 #include "target.hpp"
 
 using namespace target;
 
 static void* cache[50];
-// More than the requests of several seconds.
+// More blocks than the requests of several seconds.
 static void* blocks[50'000];
 
 [[gnu::noinline]] static void keep_for_good() { keep(malloc(64)); }

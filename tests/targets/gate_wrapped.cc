@@ -1,4 +1,4 @@
-// Leaks behind wrappers of malloc. Argument: the ways to the one bug in `parse`.
+// Leaks behind wrappers of malloc. Argument: the number of call paths to the only bug in `parse`.
 #include <stdlib.h>
 #include <string.h>
 #include <string>
@@ -11,7 +11,7 @@ extern "C" [[gnu::noinline]] void* yaml_malloc(size_t bytes) {
 
 static void lose(void* block) { asm volatile("" : : "r"(block) : "memory"); }
 
-// One bug, reached through as many different stacks as it is told.
+// One bug, reached through the given number of different stacks.
 [[gnu::noinline]] void parse(int levels, int way) {
   if (levels == 0) {
     lose(yaml_malloc(100));
@@ -24,7 +24,7 @@ static void lose(void* block) { asm volatile("" : : "r"(block) : "memory"); }
   }
 }
 
-// Others behind the same wrapper.
+// Other leaks behind the wrapper that `parse` uses.
 [[gnu::noinline]] void emit() { lose(yaml_malloc(2000)); }
 [[gnu::noinline]] void rename_it() { lose(strdup("a name of thirty bytes or so..")); }
 [[gnu::noinline]] void keep_text() { lose(new std::string(500, 'x')); }
@@ -37,7 +37,7 @@ int main(int, char** argv) {
   emit();
   rename_it();
   keep_text();
-  // No stale pointer of these calls is found.
+  // Overwrites the stack, so that no stale pointer of these calls is found.
   char room[4096];
   memset(room, 0, sizeof room);
   asm volatile("" : : "r"(room) : "memory");

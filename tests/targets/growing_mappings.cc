@@ -1,6 +1,7 @@
-// Mappings that keep growing, in each way in which the kernel extends them: the heap by brk, the heap of an arena by
-// mprotect, and mappings of the program itself by mremap, which refuses a range that has become several mappings. Some
-// of these move thousands of times a second, because another mapping follows them.
+// Mappings that keep growing in each way in which the kernel extends them: the heap by brk, the
+// heap of an arena by mprotect, and the program's own mappings by mremap, which refuses a range
+// that has become several mappings. Some of these mappings move thousands of times a second,
+// because another mapping follows them.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -15,12 +16,12 @@ namespace {
 
 constexpr std::size_t BLOCK = 40'000;
 constexpr std::size_t PIECE = 64 << 10;
-// So that an arena stays in one heap of 64 MiB.
+// Keeps an arena within one heap of 64 MiB.
 constexpr std::size_t MOST = 1200;
 
 std::atomic<bool> ends{false};
 
-// Each block holds its own number.
+// Each block contains its own number.
 void fill(unsigned char* block, std::size_t bytes, std::size_t number) {
   std::memset(block, static_cast<int>(number % 251) + 1, bytes);
 }
@@ -81,7 +82,8 @@ bool remap() {
   return true;
 }
 
-// Moves with nearly every step, to where it was before the last one, or to where others were.
+// Moves a mapping with nearly every step, to its previous place, or to the former place of another
+// one.
 bool move(std::size_t most) {
   std::size_t bytes = 0;
   unsigned char* piece = nullptr;
@@ -99,7 +101,7 @@ bool move(std::size_t most) {
     }
     piece = static_cast<unsigned char*>(moved);
     bytes += PIECE;
-    // The page at each end shows its number.
+    // The page at each end contains its number.
     const std::size_t last = bytes / PIECE;
     fill(piece + bytes - PIECE, 64, last);
     if (!holds(piece + bytes - 2 * PIECE, 64, last - 1) && last > 2) return false;

@@ -1,10 +1,10 @@
-//! Files of programs and libraries: what patching reads of them, and what unwinding reads.
+//! Files of programs and libraries, as read for patching and for unwinding.
 
 use memhook_process::{ElfView, code_places};
 use memhook_unwind::{TableModule, compile, reference, walk};
 use std::sync::Arc;
 
-/// Symbols, slots, notes and segments.
+/// Reads symbols, slots, notes and segments.
 pub fn view(bytes: &[u8]) {
     code_places(bytes);
     let Ok(elf) = ElfView::parse(bytes) else {
@@ -22,7 +22,7 @@ pub fn view(bytes: &[u8]) {
     assert!(code <= bytes.len().saturating_mul(bytes.len()));
 }
 
-/// Endless memory, in which every word leads back into the module.
+/// Unlimited memory in which every word points back into the module.
 fn word(address: u64) -> Option<u64> {
     match address % 5 {
         0 => None,
@@ -31,7 +31,7 @@ fn word(address: u64) -> Option<u64> {
     }
 }
 
-/// Compiles the unwind table, and unwinds both with it and without it.
+/// Compiles the unwind table, and unwinds with the table and without it.
 pub fn unwinding(bytes: &[u8]) {
     const BASE: u64 = 0x1000;
     const DEPTH: usize = 64;

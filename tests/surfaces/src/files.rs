@@ -3,8 +3,8 @@
 use crate::scratch_file::with_file;
 use memhook_symbols::{Bundle, ModuleFile, SearchPath, Symbolizer};
 
-/// Reads the bytes as a bundle; if the first one is not the magic number's, it reads the rest as the contents of an
-/// intact bundle, because no mutation gets through zstd's checksum.
+/// Reads the bytes as a bundle. If the first byte is not that of the magic number, reads the rest
+/// as the contents of an intact bundle, because no mutation passes zstd's checksum.
 pub fn bundle(bytes: &[u8]) {
     let whole;
     let file = match bytes.split_first() {

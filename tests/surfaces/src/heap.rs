@@ -1,4 +1,4 @@
-//! Snapshots, which may be anybody's files, and heaps, in whatever state a program has left them.
+//! Snapshots, which may come from anybody, and heaps in any state that a program leaves.
 
 use crate::Input;
 use crate::scratch_file::with_file;
@@ -14,11 +14,11 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// More than any core dump here needs.
+/// Limit of the memory for a core dump, larger than that of any core dump in the corpus.
 const MOST_CORE_BYTES: u64 = 16 << 20;
 
-/// Reads the bytes as they are, or, after a byte other than the frame's, as the contents of a whole frame: no mutation
-/// gets past its checksums.
+/// Reads the bytes as a snapshot. If the first byte is not that of a frame, reads the rest as the
+/// contents of a whole frame, because no mutation passes its checksums.
 pub fn snapshot(bytes: &[u8]) {
     let packed;
     let file = match bytes.split_first() {
@@ -35,7 +35,7 @@ pub fn snapshot(bytes: &[u8]) {
     }
 }
 
-/// Does with a snapshot all that `scan` does.
+/// Searches a snapshot as `scan` does.
 fn search(snapshot: &Snapshot, options: MarkOptions) {
     let Ok(mut scan) = Scan::of(snapshot, options) else {
         return;
@@ -57,7 +57,8 @@ fn search(snapshot: &Snapshot, options: MarkOptions) {
     assert!(scan.leaks.len() <= all);
 }
 
-/// Checks that the blocks are in order and do not overlap, and that each is found by its address.
+/// Checks that the blocks are in order and do not overlap, and that each block is found by its
+/// address.
 fn check(blocks: &BlockTable) {
     let mut end = 0;
     for (number, block) in blocks.iter().take(2000) {
@@ -68,10 +69,11 @@ fn check(blocks: &BlockTable) {
     }
 }
 
-/// Returns the heap and malloc's own data, without everything else that takes long to search.
+/// Returns a snapshot with only the heap and malloc's own data; everything else takes long to
+/// search.
 fn only_heap(snapshot: &Snapshot) -> Snapshot {
     let whole = dissect(snapshot).expect("it has a heap");
-    // `main_arena` takes less than this much, and `mp_` is somewhere near it.
+    // `main_arena` is smaller than this, and `mp_` is close to it.
     const ARENA_BYTES: u64 = 2304;
     let main = whole.arenas.first().expect("the main arena").address;
     let around = |bytes: u64| {
@@ -89,7 +91,7 @@ fn only_heap(snapshot: &Snapshot) -> Snapshot {
     as_good.next().unwrap_or(most)
 }
 
-/// Returns the parts of a snapshot with the heap (`ranges`), and this piece of libc's data.
+/// Returns the parts of a snapshot with the heap (`ranges`) and a piece of libc's data.
 fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Snapshot {
     let mut part = copy(snapshot);
     let in_heap = |start: u64, end: u64| ranges.iter().any(|r| r.start < end && start < r.end);
@@ -112,10 +114,10 @@ fn with_data(snapshot: &Snapshot, ranges: &[Range<u64>], data: Range<u64>) -> Sn
     part
 }
 
-/// A snapshot, and the positions of all its nonzero words: region and offset.
+/// A snapshot, and the positions of all its nonzero words as region and offset.
 type Template = (Snapshot, Vec<(usize, usize)>);
 
-/// Snapshots of `templates/heap.cc`, on glibc 2.36 and on 2.43, whose heap is laid out differently.
+/// Snapshots of `templates/heap.cc` on glibc 2.36 and on 2.43, whose heaps have different layouts.
 const FILES: [&[u8]; 2] = [
     include_bytes!("../templates/heap.snapshot"),
     include_bytes!("../templates/heap-2.43.snapshot"),
@@ -152,11 +154,11 @@ fn copy(snapshot: &Snapshot) -> Snapshot {
 }
 
 thread_local! {
-    /// A copy of each template in which no word is changed. An execution that panics leaves none.
+    /// A copy of each template with unchanged words. An execution that panics leaves none.
     static UNCHANGED: [Cell<Option<Snapshot>>; 2] = const { [const { Cell::new(None) }; 2] };
 }
 
-/// Changes of a real heap's words.
+/// Changes words of a real heap.
 pub fn made_up(bytes: &[u8]) {
     let mut input = Input(bytes);
     let how = input.byte();
@@ -194,7 +196,7 @@ pub fn made_up(bytes: &[u8]) {
             1 => old.wrapping_add(input.size()),
             2 => old.wrapping_sub(input.size()),
             3 => old ^ 1 << (input.byte() % 64),
-            // Another word of the heap: lists that are loops, chunks that overlap.
+            // Writes another word of the heap, which makes lists cyclic and chunks overlap.
             4 => {
                 let (number, offset) = places[(input.u32() as usize) % places.len()];
                 template.regions[number].start + offset as u64
@@ -209,7 +211,7 @@ pub fn made_up(bytes: &[u8]) {
         changed.push((number, offset));
     }
     search(&snapshot, options);
-    // Half a megabyte would take longer to copy than to search.
+    // A copy of half a megabyte would take longer than the search.
     for (number, offset) in changed {
         let word = &template.regions[number].bytes[offset..offset + 8];
         snapshot.regions[number].bytes[offset..offset + 8].copy_from_slice(word);
@@ -218,7 +220,8 @@ pub fn made_up(bytes: &[u8]) {
     UNCHANGED.with(|all| all[number].set(Some(snapshot)));
 }
 
-/// Reads a core dump, with zeros where it is cut: the contents of a segment need not be in an input.
+/// Reads a core dump, padded with zeros where it is truncated, so that an input need not contain
+/// the contents of segments.
 pub fn core_dump(bytes: &[u8]) {
     const LEAST_BYTES: usize = 64 << 10;
     let mut whole = bytes.to_vec();
@@ -243,8 +246,8 @@ pub fn core_dump(bytes: &[u8]) {
     });
 }
 
-/// Reads an untrusted list of blocks to release: it contains the data that is compared, and it is written as it was
-/// read.
+/// Reads an untrusted list of blocks to release. Checks that the list contains the data that is
+/// compared, and that a written list is read back with equal blocks.
 pub fn verdict(bytes: &[u8]) {
     let Ok(compared) = memhook_heap::fuzzing::verdict(bytes) else {
         return;

@@ -1,15 +1,15 @@
-//! Bytes as a source of decisions. Everything past the end is zero, so that every input means something.
+//! Bytes as a source of decisions. Bytes past the end are zero, so that every input has a meaning.
 
 /// The rest of an input.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// Returns whether nothing is left.
+    /// Returns true at the end of the input.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes this many bytes, or the rest.
+    /// Takes this number of bytes, or fewer at the end.
     pub fn take(&mut self, bytes: usize) -> &'a [u8] {
         let (taken, left) = self.0.split_at(bytes.min(self.0.len()));
         self.0 = left;
@@ -21,22 +21,22 @@ impl<'a> Input<'a> {
         self.take(1).first().copied().unwrap_or(0)
     }
 
-    /// Two bytes, little-endian.
+    /// Takes two bytes, little-endian.
     pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
-    /// Four bytes.
+    /// Takes four bytes, little-endian.
     pub fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
-    /// Eight bytes.
+    /// Takes eight bytes, little-endian.
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }
 
-    /// Takes a value that is often small or next to a power of two, where most mistakes are.
+    /// Takes a value that is often small or close to a power of two, where most faults are.
     pub fn size(&mut self) -> u64 {
         match self.byte() {
             kind @ 0..64 => u64::from(kind),
@@ -48,7 +48,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Takes a part that is preceded by its length.
+    /// Takes a part that follows its length.
     pub fn part(&mut self) -> &'a [u8] {
         let bytes = usize::from(self.u16());
         self.take(bytes)

@@ -1,8 +1,9 @@
-//! Everything that reads foreign bytes, as functions over bytes: what a target, a file or the kernel's
-//! text about a hostile process may hold. None of these functions may panic, hang or take memory without bound.
+//! Everything that reads foreign bytes, as functions over bytes. The bytes may come from a target,
+//! a file, or the kernel's text about a hostile process. None of these functions may panic, hang or
+//! use unlimited memory.
 //!
-//! The fuzzer (`fuzz/README.md`) searches for inputs that make one do so; the test of this crate runs the
-//! inputs that are kept, and mutations of them.
+//! The fuzzer (`fuzz/README.md`) searches for inputs that make a function do so. The test of this
+//! crate runs the kept inputs and mutations of them.
 
 mod elf;
 mod files;
@@ -24,7 +25,7 @@ pub use input::Input;
 /// A function that takes any bytes.
 pub type Surface = fn(&[u8]);
 
-/// All surfaces by name. The directory in `fuzz/corpus` with their inputs has the same name.
+/// All surfaces by name. The directory of their inputs in `fuzz/corpus` has this name.
 pub const SURFACES: [(&str, Surface); 23] = [
     ("baseline", text::baseline),
     ("bundle", files::bundle),
@@ -51,7 +52,7 @@ pub const SURFACES: [(&str, Surface); 23] = [
     ("verdict", heap::verdict),
 ];
 
-/// Returns the surface of this name.
+/// Returns the surface with this name.
 pub fn surface(name: &str) -> Option<Surface> {
     SURFACES.iter().find(|(n, _)| *n == name).map(|(_, f)| *f)
 }

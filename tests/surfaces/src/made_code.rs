@@ -1,9 +1,9 @@
-//! Files in which a program names the code that it makes.
+//! Files in which a program names the code that it generates.
 
 use memhook_symbols::{JitDump, PerfMap};
 
-/// Reads a file for `perf inject --jit`: its header is put before bytes that have none, because no mutation
-/// produces one.
+/// Reads a file for `perf inject --jit`. Bytes without a header get one, because no mutation
+/// produces it.
 pub fn jit_dump(bytes: &[u8]) {
     let mut whole = Vec::new();
     if !bytes.starts_with(b"DTiJ") {
@@ -23,7 +23,7 @@ pub fn perf_map(bytes: &[u8]) {
 }
 
 fn check(names: &PerfMap, bytes: usize) {
-    // Each takes some bytes.
+    // Each name comes from several bytes.
     assert!(names.len() <= bytes / 4);
     for at in [0, 1, 0x1001, 1 << 47, u64::MAX] {
         let name = names.name(at).unwrap_or_default();

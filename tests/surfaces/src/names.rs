@@ -5,7 +5,7 @@ use crate::scratch_file::with_file;
 use memhook_symbols::{ModuleFile, SearchPath, Symbolizer};
 use std::sync::Arc;
 
-/// More than any name that a person would read.
+/// Longer than any name that a person would read.
 const LONGEST_NAME: usize = 1 << 20;
 
 /// Demangles a name from a symbol table.
@@ -20,7 +20,7 @@ fn resolve(symbols: &mut Symbolizer, file: ModuleFile, addresses: impl Iterator<
     while !symbols.is_ready(std::time::Duration::from_secs(3600)) {}
 }
 
-/// Reads an ELF file with symbols and DWARF.
+/// Looks up names in an ELF file with symbols and DWARF.
 pub fn look_up(bytes: &[u8]) {
     let mut symbols = Symbolizer::new(SearchPath::default());
     let file = ModuleFile {
@@ -39,14 +39,14 @@ pub fn look_up(bytes: &[u8]) {
     symbols.to_bundle();
 }
 
-/// Reads a module that names its debug file, and the file at that place.
+/// Reads a module that names its debug file, and the file with that name.
 pub fn debug_link(bytes: &[u8]) {
     let mut input = Input(bytes);
     let module = input.part();
     with_file(input.0, |path| {
         let directory = std::env::temp_dir().join(format!("memhook-fuzz-{}", std::process::id()));
         let link = directory.join("d.debug");
-        // One thread: the link is right until the process ends.
+        // There is one thread, and the link stays correct until the process ends.
         if !link.exists() {
             std::fs::create_dir_all(&directory).expect("a directory");
             let _ = std::fs::remove_file(&link);

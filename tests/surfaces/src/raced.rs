@@ -5,7 +5,7 @@ use crate::region::{Attacher, SHARED, a_write};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Ends the other thread, even if this one panics.
+/// Ends the other thread when it is dropped, even if this thread panics.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -14,8 +14,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// The first part of the input is written again and again by the target, the rest controls what the attacher does
-/// meanwhile.
+/// The target repeatedly writes the first part of the input, while the rest controls the attacher.
 pub fn changed_meanwhile(bytes: &[u8]) {
     let mut input = Input(bytes);
     let flags = input.u16();

@@ -1,4 +1,4 @@
-//! Recordings, which may be anybody's files.
+//! Recordings, which may come from anybody.
 
 use crate::Input;
 use crate::scratch_file::with_file;
@@ -27,7 +27,7 @@ fn read(path: &Path) -> Result<(), Error> {
     for interval in recording.intervals() {
         interval?;
     }
-    // Each way of reading finds the damage for itself.
+    // Every way to read the file must detect the damage independently.
     let _ = recording.activity(None, None, 100);
     let scores = ScoreOptions {
         max_chunks: 50,
@@ -46,13 +46,13 @@ fn read(path: &Path) -> Result<(), Error> {
     recording.visit(&mut events)
 }
 
-/// Reads a file as it is.
+/// Reads the bytes as a file.
 pub fn file(bytes: &[u8]) {
     let _ = with_file(bytes, |path| read(&path));
 }
 
-/// Reads chunks of whole files: anyone who can write a file can compute checksums. Each is a kind, two
-/// times, a number of items, and a payload preceded by its length.
+/// Reads chunks of complete files, because anyone who can write a file can compute checksums. A
+/// chunk is a kind, two times, a number of items, and a payload after its length.
 pub fn chunks(bytes: &[u8]) {
     let mut input = Input(bytes);
     let mut file = b"\x89MHK\r\n\x1a\n".to_vec();

@@ -1,4 +1,4 @@
-//! The shared region, into which a target may write anything, between passes and during them.
+//! The shared region. A target may write anything into it, between passes and during them.
 
 use crate::Input;
 use memhook_abi::{
@@ -13,10 +13,10 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-/// Smallest ring.
+/// Size of the smallest ring.
 const RING_BYTES: usize = 4096;
 const RING_EVENTS: u64 = RING_BYTES as u64 / 16;
-/// Number of rings that are written to. The control block may claim that others are used, too.
+/// Number of rings that receive data. The control block may claim that other rings are used, too.
 const RINGS: usize = 3;
 
 pub(crate) struct Shared {
@@ -42,7 +42,7 @@ impl Shared {
             ring_bytes: RING_BYTES as u64,
             depth: 8,
             flags: flags_of(choice),
-            // Request of rings that are nearly full.
+            // Requests rings that are nearly full.
             sample_bytes: 64 << 10,
             max_size: u64::MAX,
             ..Config::default()
@@ -55,8 +55,8 @@ impl Shared {
     }
 }
 
-/// Returns the flags of an attach. The counters of the live filter are 256 pages, which take most of the time of an
-/// execution: few inputs have them.
+/// Returns the flags of an attach. The counters of the live filter take 256 pages and most of the
+/// time of an execution, so few inputs have them.
 fn flags_of(choice: u16) -> u32 {
     let flags = u32::from(choice) & !memhook_abi::flags::SAMPLE;
     if choice >> 12 == 0xf {
@@ -70,7 +70,7 @@ thread_local! {
     pub(crate) static SHARED: Shared = Shared::new();
 }
 
-/// Takes one write of a target: its place and its bytes.
+/// Takes one write of a target from the input: the offset and the bytes.
 pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
     let ring = |ring: u8| RINGS_OFFSET + usize::from(ring) % RINGS * ring_stride(RING_BYTES);
     let word = |input: &mut Input| input.size().to_le_bytes().to_vec();
@@ -86,7 +86,8 @@ pub(crate) fn a_write<'a>(input: &mut Input<'a>) -> (usize, Vec<u8>) {
             ];
             let choice = input.byte();
             let field = FIELDS[usize::from(choice) % FIELDS.len()];
-            // Rarely all rings and slots, because a look at each makes a page of memory exist.
+            // Only rarely selects all rings and slots, because reading each allocates a page of
+            // memory.
             let most = if choice < 240 { 8 } else { u64::MAX };
             let bytes = ((input.size() % most) as u32).to_le_bytes().to_vec();
             (TALLY_OFFSET + field, bytes)
@@ -159,7 +160,7 @@ impl Sink for ToLedger<'_> {
 /// An attacher, which does not trust the region.
 pub(crate) struct Attacher<'a> {
     region: &'a Region,
-    /// Nobody writes into the region while the attacher acts.
+    /// True if nobody writes into the region while the attacher acts.
     is_alone: bool,
     drain: Drain,
     ledger: Ledger,
@@ -182,7 +183,7 @@ impl<'a> Attacher<'a> {
         }
     }
 
-    /// Does one of the things that an attacher does.
+    /// Performs one action of an attacher.
     pub fn act(&mut self, input: &mut Input) {
         let region = self.region;
         match input.byte() % 8 {
@@ -203,7 +204,7 @@ impl<'a> Attacher<'a> {
             6 => {
                 for slot in region.slots() {
                     let again = region.slot(slot.index).map(|again| again.index);
-                    // The target may take it out of the journal at any time.
+                    // The target may remove the entry from the journal at any time.
                     let is_gone = again.is_none() && !self.is_alone;
                     assert!(is_gone || again == Some(slot.index), "{again:?}");
                 }

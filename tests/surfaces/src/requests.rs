@@ -1,12 +1,12 @@
-//! Requests that anyone who can reach the agent's port may send.
+//! Requests from anyone who can reach the agent's port.
 
 use memhook_foreign::fuzzing::{Asked, asked};
 
-/// Longer requests are refused.
+/// Limit in bytes; longer requests are refused.
 const MOST_BYTES: usize = 64 << 10;
 
-/// The server looks at the bytes received so far, again and again: it decides once, and later bytes change
-/// nothing.
+/// The server repeatedly parses the bytes received so far. Checks that it decides once, and that
+/// later bytes do not change the decision.
 pub fn http(bytes: &[u8]) {
     const NAME: &str = "agent.example";
     let whole = asked(bytes, NAME);

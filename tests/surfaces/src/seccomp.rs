@@ -1,5 +1,5 @@
-//! Seccomp filters of a target. We say what they do with any arguments; running them with some arguments must not
-//! contradict that.
+//! Seccomp filters of a target. The prediction for arbitrary arguments must not contradict an
+//! execution with particular arguments.
 
 use crate::Input;
 
@@ -7,7 +7,7 @@ type Instruction = (u16, u8, u8, u32);
 
 const ALLOWED: [u32; 3] = [0x0005_0000, 0x7ffc_0000, 0x7fff_0000];
 
-/// Instructions of eight bytes after one that chooses the system call.
+/// Runs a filter: the input contains the system call, and then instructions of eight bytes.
 pub fn filter(bytes: &[u8]) {
     let mut input = Input(bytes);
     let nr = input.byte();
@@ -34,7 +34,8 @@ pub fn filter(bytes: &[u8]) {
     }
 }
 
-/// Runs a filter as the kernel does (Documentation/networking/filter.rst); `None` if it would not be loaded.
+/// Runs a filter like the kernel (Documentation/networking/filter.rst); `None` if the kernel would
+/// not load it.
 fn run(program: &[Instruction], data: &[u32; 16]) -> Option<u32> {
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
     let mut at = 0;
@@ -55,7 +56,8 @@ fn run(program: &[Instruction], data: &[u32; 16]) -> Option<u32> {
             0x04 | 0x0c => a = a.wrapping_add(operand),
             0x14 | 0x1c => a = a.wrapping_sub(operand),
             0x24 | 0x2c => a = a.wrapping_mul(operand),
-            // Division by a register that is zero ends the filter with 0, which is to kill.
+            // A division by a register that is zero ends the filter with result 0, which kills the
+            // process.
             0x34 | 0x3c if operand == 0 => return Some(0),
             0x34 | 0x3c => a /= operand,
             0x44 | 0x4c => a |= operand,

@@ -1,8 +1,8 @@
-//! Texts: of /proc, and those that people write for the gate.
+//! Texts from /proc, and texts that people write for the gate.
 
 use memhook_gate::{AllocationSite, Baseline, SourceFrame, Sum, Suppressions};
 
-/// Any file of /proc.
+/// Reads any file of /proc.
 pub fn proc_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     memhook_process::fuzzing::proc_text(&text);
@@ -24,7 +24,7 @@ fn site() -> AllocationSite {
     }
 }
 
-/// Suppressions of LeakSanitizer's and Valgrind's kind.
+/// Reads suppressions in the formats of LeakSanitizer and Valgrind.
 pub fn suppressions(bytes: &[u8]) {
     let mut all = Suppressions::default();
     if all.read("x", &String::from_utf8_lossy(bytes)).is_ok() {
@@ -33,7 +33,7 @@ pub fn suppressions(bytes: &[u8]) {
     }
 }
 
-/// Reads a baseline; after writing it, it is read as the same.
+/// Reads a baseline. Checks that a written baseline is read as an equal one.
 pub fn baseline(bytes: &[u8]) {
     let Ok(read) = Baseline::read("x", &String::from_utf8_lossy(bytes)) else {
         return;

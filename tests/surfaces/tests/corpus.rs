@@ -1,4 +1,4 @@
-//! Runs the inputs that are kept, and some thousand mutations of them, which are the same in every run.
+//! Runs the kept inputs, and some thousand mutations of them. The mutations are equal in every run.
 
 use memhook_surfaces::{SURFACES, Surface, surface};
 use std::{
@@ -6,9 +6,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Number of changed inputs that a surface is given.
+/// Number of mutated inputs for each surface.
 const CHANGES: usize = 2000;
-/// Changes make nothing longer than this.
+/// Maximum length of a mutated input.
 const LONGEST: usize = 1 << 14;
 
 /// A small generator (xorshift64*).
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// Makes one change of the kinds that libFuzzer makes too.
+/// Makes one mutation of the kinds that libFuzzer also makes.
 fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     const VALUES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, 0x40, 8, 16];
     let at = random.below(bytes.len());
@@ -60,7 +60,7 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Panics of threads that the code under test starts and survives count too.
+/// Counts panics, including those of threads that the tested code starts and survives.
 fn count_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -90,7 +90,7 @@ fn kept(name: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Runs one input. One that fails is written to the file that the message names.
+/// Runs one input. A failing input is written to the file that the message names.
 fn try_input(name: &str, run: Surface, input: &[u8]) {
     let before = PANICS.load(Relaxed);
     let outcome = std::panic::catch_unwind(|| run(input));

@@ -1,5 +1,5 @@
-//! Heaps of other allocators than glibc's, whole and damaged: a heap that is whole is dissected exactly, and whatever
-//! else the words of it are, the search ends, and says nothing that contradicts itself.
+//! Intact and damaged heaps of allocators other than glibc's. An intact heap is dissected exactly.
+//! With damaged words the search ends, and its results do not contradict each other.
 
 use memhook_heap::{MarkOptions, Scan, Snapshot, load};
 
@@ -17,7 +17,8 @@ impl Random {
     }
 }
 
-/// Places of words that are not zero, by region and offset, in the allocator's memory and its modules' data.
+/// Returns the places of nonzero words, by region and offset, in the allocator's memory and in the
+/// data of its modules.
 fn places(snapshot: &Snapshot, scan: &Scan) -> Vec<(usize, usize)> {
     let data = snapshot.meta.modules.iter().flat_map(|m| &m.data);
     let ranges: Vec<_> = scan.heap.ranges.iter().chain(data).cloned().collect();
@@ -38,7 +39,7 @@ fn places(snapshot: &Snapshot, scan: &Scan) -> Vec<(usize, usize)> {
     places
 }
 
-/// Blocks are in order, and each is found by its address.
+/// Checks that blocks are in order, and that each block is found by its address.
 fn check(scan: &Scan) {
     let mut end = 0;
     for (number, block) in scan.heap.blocks.iter() {
@@ -49,7 +50,7 @@ fn check(scan: &Scan) {
     }
 }
 
-/// `leaks`: bytes of the leaked blocks.
+/// Searches a heap intact and damaged. `leaks` contains the bytes of the leaked blocks.
 fn whole_and_damaged(file: &[u8], allocator: &str, leaks: &[u64]) {
     let mut snapshot = load("template", file, None).expect("it is whole");
     let options = MarkOptions::default();
@@ -87,7 +88,7 @@ fn whole_and_damaged(file: &[u8], allocator: &str, leaks: &[u64]) {
                 1 => word.wrapping_add(random.below(4096) as u64),
                 2 => u64::MAX >> random.below(64),
                 3 => word.rotate_left(8),
-                // Lists that are loops, and that lead into other memory.
+                // Writes a pointer that makes a list cyclic, or leads into other memory.
                 4 => other,
                 _ => 0,
             };
@@ -123,7 +124,7 @@ fn of_mimalloc() {
 #[test]
 fn of_tcmalloc() {
     let file = include_bytes!("../templates/heap-tcmalloc.snapshot");
-    // The smallest one is leaked by gperftools: its first MallocExtension, which another one replaces.
+    // gperftools leaks the smallest block: its first MallocExtension, which another one replaces.
     let leaks = [8, 112, 144, 192, 224, 288, 320, 352, 384, 448];
     whole_and_damaged(file, "tcmalloc", &leaks);
 }
