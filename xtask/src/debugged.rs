@@ -38,7 +38,7 @@ pub fn is_shown_by_gdb(pid: u32) -> Result<(), Failure> {
 
 /// Runs gdb. Returns how it ended, or where it hung, and its output.
 fn run(pid: u32) -> io::Result<(Result<ExitStatus, String>, String)> {
-    // It writes a line for each thread, which may be more than a pipe holds.
+    // gdb writes a line for each thread, which may be more than a pipe holds.
     let path = std::env::temp_dir().join(format!("storm-{}-gdb", std::process::id()));
     let mut said = File::options()
         .read(true)

@@ -80,7 +80,7 @@ impl Look {
         if self.traces() {
             let time = format!("{}ms", 1 + random.below(40));
             command.args(["-d", &time]);
-            // It reports what it traces, and why it traces nothing, only next to its reports.
+            // The command reports what it traces, and why it traces nothing, only next to its reports.
             if self != Look::Follow {
                 command.arg("-q");
             }

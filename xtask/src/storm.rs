@@ -202,11 +202,11 @@ impl Victim {
             return outcome.is_refused_or_reported(look);
         }
         if outcome.code.is_none() && outcome.errors.contains("watchdog") {
-            // It was stopped for longer than the watchdog can compensate.
+            // The attacher was stopped for longer than the watchdog can compensate.
             return Ok(());
         }
         if matches!(outcome.code, Some(1 | 2)) && is_for_want_of_a_processor(&outcome.errors) {
-            // Its target correctly continued without it, or none of its threads could be held.
+            // The target correctly continued without the attacher, or none of its threads could be held.
             tally.late += 1;
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! Functions of allocators other than the C library's, by their shape.
 //!
-//! An allocator that is linked into a program prefixes its names, such as `je_` or `mi_`; a program that bundles it
-//! adds a prefix of its own (`duckdb_je_`). The rest of a name follows a pattern, which determines the parameters. Each
-//! shape is one function of [`HOOKED_FUNCTIONS`].
+//! An allocator that is linked into a program prefixes its names, such as `je_` or `mi_`; a program that bundles the
+//! allocator adds a further prefix (`duckdb_je_`). The rest of a name follows a pattern, which determines the
+//! parameters. Each shape is one function of [`HOOKED_FUNCTIONS`].
 
 use crate::functions::HOOKED_FUNCTIONS;
 use std::collections::HashMap;

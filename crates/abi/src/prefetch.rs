@@ -1,6 +1,6 @@
 //! Prefetching without a wait.
 
-/// Prefetches the cache line at the beginning of `place`; returns at once.
+/// Prefetches the cache line at the beginning of `place` without waiting.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     #[cfg(not(target_arch = "x86_64"))]

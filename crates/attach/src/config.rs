@@ -83,12 +83,13 @@ pub enum Stacks {
 /// Reaction of a target's thread to a full ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
-    /// It waits for room.
+    /// The thread waits for room.
     Wait,
-    /// It drops the event, which counts as lost.
+    /// The thread drops the event, which counts as lost.
     Drop,
-    /// It waits for a short time. If that happens too often, it samples its allocations before its ring is full, and
-    /// reports mark the numbers as estimates. After that it waits only if releases alone fill the ring.
+    /// The thread waits for a short time. If that happens too often, the thread samples its allocations before its ring
+    /// is full, and reports mark the numbers as estimates. After that the thread waits only if releases alone fill the
+    /// ring.
     Adapt,
 }
 

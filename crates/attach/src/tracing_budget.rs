@@ -31,7 +31,7 @@ const FAST_NS: f64 = 50e6;
 const SLOW_NS: f64 = 2e9;
 /// Minimum time for which a distance is kept before it shrinks.
 const DWELL_NS: f64 = 500e6;
-/// Number of events in a period from which on the attacher's time is attributed to them.
+/// Minimum number of events in a period for attributing the attacher's time to them.
 const MANY_EVENTS: f64 = 200.0;
 
 /// Returns the mean distance between samples at a level, in bytes; 0: every allocation is recorded.

@@ -109,7 +109,7 @@ struct Armed {
     action: Action,
     held: bool,
     fired: Option<Duration>,
-    /// Value from which on the situation is much worse than at the last firing.
+    /// Value at which the situation is much worse than at the last firing.
     worse: Option<f64>,
 }
 
@@ -221,7 +221,7 @@ impl Triggers {
     }
 }
 
-/// Returns the value from which on a quantity is much worse than now.
+/// Returns the value at which a quantity is much worse than now.
 fn worse(quantity: Quantity, value: f64, now: &Measured) -> f64 {
     let half_way = |limit: f64| value + (limit - value).max(0.0) / 2.0;
     match quantity {

@@ -249,7 +249,7 @@ fn await_any(listener: &TcpListener, silent: &[Silent], no_room_until: Option<In
         .min();
     let timeout = soonest.map_or(PollTimeout::NONE, |until| {
         let left = until.saturating_duration_since(Instant::now());
-        // It must not be earlier, or the loop would poll repeatedly within the last millisecond.
+        // The time must not be shorter, or the loop would poll repeatedly within the last millisecond.
         PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
     // An interruption counts as the end of the time.
@@ -420,7 +420,7 @@ mod tests {
                 assert_eq!(status(&request), "HTTP/1.1 200 OK");
             }
         }
-        // Neither do those whose answer takes forever, and those that do not read their answer.
+        // Clients whose answer takes forever, and clients that do not read their answer, do not lock others out either.
         for path in ["/large", "/endless"] {
             let ask = |number| {
                 let mut client = connect(number);

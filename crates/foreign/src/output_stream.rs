@@ -29,7 +29,7 @@ pub(crate) fn own_descriptor(path: &Path) -> Result<Option<File>, OutputError> {
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
     }
-    // Its file may already have contents.
+    // The descriptor's file may already have contents.
     let opened = OpenOptions::new()
         .append(true)
         .open(format!("/proc/self/fd/{number}"));

@@ -6,13 +6,13 @@ use std::time::Duration;
 /// Error in a value, with what was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// It is not a size.
+    /// The value is not a size.
     #[error("expected a size like 100, 64K, 1.5G or 1T")]
     Size,
-    /// It is not a time.
+    /// The value is not a time.
     #[error("expected a positive duration like 500ms, 30s, 10m, 2h or 1d")]
     Duration,
-    /// It is not a share for tracing or watching.
+    /// The value is not a share for tracing or watching.
     #[error("expected a share above 0% and up to 50%, like 0.5% or 2%")]
     Budget,
 }

@@ -27,9 +27,9 @@ pub enum Act {
     },
     /// A system call was made.
     SystemCall {
-        /// Its number.
+        /// Number of the system call.
         number: i64,
-        /// Its arguments.
+        /// Arguments of the system call.
         arguments: [u64; 6],
         /// Result from the kernel.
         result: i64,

@@ -359,12 +359,12 @@ impl Stopping {
             return;
         }
         if waited != tid || !libc::WIFSTOPPED(status) {
-            // It has ended, or executes another program.
+            // The thread has ended, or executes another program.
             self.seized.remove(&tid);
             return;
         }
         if status >> 16 != libc::PTRACE_EVENT_STOP {
-            // Its handler starts, and the thread stops at the first instruction.
+            // The signal's handler starts, and the thread stops at the first instruction.
             let _ = plain(Request::Continue, tid, libc::WSTOPSIG(status));
             return;
         }

@@ -1,6 +1,6 @@
 //! Memory of this process itself.
 
-/// Limit from which on buffers get their own mappings, and from which on the free end of a heap is returned to the
+/// Minimum size of buffers that get their own mappings, and of free memory at the end of a heap that is returned to the
 /// system, in bytes. These are the allocator's initial values.
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: libc::c_int = 128 << 10;

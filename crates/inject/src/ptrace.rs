@@ -91,8 +91,8 @@ pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
 }
 
 /// Sets the options of a stopped thread, and suspends its seccomp filters as long as it is traced, because they might
-/// refuse our calls in it, or kill it for them. The kernel allows this to a tracer with CAP_SYS_ADMIN and without
-/// filters of its own (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
+/// refuse our calls in it, or kill it for them. The kernel allows this to a tracer with CAP_SYS_ADMIN and without its
+/// own filters (ptrace(2), PTRACE_O_SUSPEND_SECCOMP).
 ///
 /// Returns true if the filters are suspended.
 fn set_options(tid: i32, options: i32) -> io::Result<bool> {

@@ -88,7 +88,7 @@ fn open(attributes: &Attributes, tid: i32) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number as i32) })
 }
 

@@ -28,7 +28,7 @@ fn the_target_is_let_go() {
     let held = patiently(|| hold(pid, &anywhere()));
     let tid = held.tid();
     let before = limit_descriptors(0);
-    // The holder stands still for so long that it is told to release. On a busy machine, the watchdog looks late.
+    // The holder stands still long enough to be told to release. On a busy machine, the watchdog may be late.
     let has_let_go = (0..60).any(|_| {
         // The watchdog goes by the clock.
         std::thread::sleep(Duration::from_secs(1));

@@ -76,7 +76,7 @@ fn a_fault_is_reported_and_survived() {
         drop(held);
         Ok(())
     });
-    // It runs on, so that an error of the hold would show.
+    // The program runs on, so that an error of the hold would show.
     std::thread::sleep(Duration::from_millis(20));
     send(program.pid(), libc::SIGTERM);
     program.ends_well();
@@ -155,7 +155,7 @@ fn disturb(how: &str) {
         // The next hold comes at another moment of its call.
         std::thread::sleep(Duration::from_millis(20));
     }
-    // It may have to wait for a processor before it is in its call again.
+    // The program may have to wait for a processor before it is in its call again.
     let until = Instant::now() + LONG;
     while common::state(pid, pid) != 'S' {
         if common::state(pid, pid) == 'Z' && may_be_over() {
@@ -286,7 +286,7 @@ fn queue_signals_while_held(queue_limit: Option<u64>) {
             };
             // SAFETY: the value is never used as a pointer.
             while unsafe { libc::sigqueue(pid, libc::SIGRTMIN(), value) } != 0 {
-                // Its queue is full for now.
+                // The program's queue is full for now.
                 std::thread::sleep(Duration::from_micros(100));
             }
             sent = (sent.0 + 1, sent.1 + sent.0);

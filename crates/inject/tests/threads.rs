@@ -82,7 +82,7 @@ fn objects_load_into_a_target_that_allocates_all_the_time() {
             let mut held = hold(pid, &options)?;
             create_region(&mut held, c"memhook-region", 1 << 20)?;
             let base = load_object(&mut held, dlopen, &bytes)?;
-            // It is a different object each time, although the descriptor number is the same.
+            // This is a different object each time, although the descriptor number is the same.
             let answer = held.call(RemoteAddress(base + svma), &[100])?;
             assert_eq!(answer, 100 + number);
             held.release()
@@ -150,7 +150,7 @@ fn a_region_is_shared() {
     file.write_all_at(b"through file", 5000).unwrap();
     read_memory(pid, region.address + 5000, &mut bytes).unwrap();
     assert_eq!(&bytes, b"through file");
-    // It is sparse: untouched parts use no memory.
+    // The region is sparse: untouched parts use no memory.
     use std::os::unix::fs::MetadataExt;
     assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
     assert!(matches!(

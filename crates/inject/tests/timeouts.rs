@@ -24,7 +24,7 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
     let until = Instant::now() + LONG;
     let mut holds = 0;
     loop {
-        // It is held repeatedly while its call lasts.
+        // The program is held repeatedly while its call lasts.
         std::thread::sleep(Duration::from_millis(50));
         match child.try_wait() {
             Ok(None) => {}

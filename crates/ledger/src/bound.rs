@@ -48,7 +48,7 @@ impl<O: Observer> Ledger<O> {
         })
     }
 
-    /// Returns how many blocks of this size a kept one stands for; 1 while all are kept.
+    /// Returns how many blocks of this size a kept block represents; 1 while all blocks are kept.
     pub fn weight(&self, size: u64) -> f64 {
         self.map.thinning().weight(size)
     }

@@ -11,7 +11,7 @@ const MAX_STACKS: usize = 100_000;
 pub struct CallTime {
     /// Number of calls.
     pub calls: u64,
-    /// Number of allocations that they stand for by sampling.
+    /// Number of allocations that the timed calls represent.
     pub weight: f64,
     /// Time in counts or nanoseconds, weighted.
     time: f64,
@@ -135,7 +135,7 @@ pub struct CallTimes {
 }
 
 impl CallTimes {
-    /// Adds a timed call from a stack, with the number of calls that it stands for.
+    /// Adds a timed call from a stack, with the number of calls that it represents.
     pub fn add(&mut self, stack: u32, weight: f64, time: f64) {
         self.all.add(weight, time);
         // The target chooses the stack ids.

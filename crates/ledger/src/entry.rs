@@ -26,11 +26,11 @@ const SIZE_MASK: u64 = u32::MAX as u64;
 /// Age from which entries are marked as aged: larger than the delay of any event that the ledger holds back.
 pub(crate) const AGED_PASSES: i16 = 16;
 
-/// One place of the table. Its words are not an array: the compiler would keep that in memory.
+/// Entry in one place of the table. The words are not an array, because the compiler would keep an array in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry(u64, u64, u64);
 
-/// Returns the part of an entry that stands for an address, by which places are found.
+/// Returns the key of an address, by which its place in the table is found.
 #[inline]
 pub(crate) fn key_of(address: u64) -> u64 {
     address >> 3 & ADDRESS_MASK

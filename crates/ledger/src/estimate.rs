@@ -118,7 +118,7 @@ pub struct Estimator {
 }
 
 impl Estimator {
-    /// Returns how many allocations one recorded allocation of `size` bytes stands for: 1 / p.
+    /// Returns how many allocations a recorded allocation of `size` bytes represents: 1 / p.
     #[inline]
     pub fn weight(&self, size: u64) -> f64 {
         match self.sample_bytes {
@@ -185,8 +185,8 @@ impl SampledAllocations {
         self.coarsest = self.coarsest.max(level.min(MOST_LEVELS));
     }
 
-    /// Returns the addition to any sum's variance for memory that no sample has hit: it may be as much as some hits
-    /// stand for. 0 if all samples have one distance, or without samples: then each sum comes from hits, whose number
+    /// Returns the addition to any sum's variance for memory that no sample has hit, which may be as much as a few hits
+    /// represent. 0 if all samples have one distance, or without samples: then each sum comes from hits, whose number
     /// shows how many there might have been.
     pub fn unhit_variance(&self) -> f64 {
         match self.sample_bytes() {

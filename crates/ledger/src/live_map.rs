@@ -380,7 +380,7 @@ impl LiveMap {
         }
     }
 
-    /// Makes room in a full segment, and adds one if there are too few for so many places.
+    /// Makes room in a full segment, and adds a segment if there are too few for the number of places.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, segment: usize, pass: u16) {

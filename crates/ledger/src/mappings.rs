@@ -1,6 +1,6 @@
 //! Mappings of the process, by the observed calls of `mmap` and its relatives.
 //!
-//! A mapping is a block in a ledger of its own. It differs from a block of malloc in that calls are about ranges of
+//! Each mapping is a block in a separate ledger. It differs from a block of malloc in that calls are about ranges of
 //! addresses: one may unmap the middle of a mapping, or several mappings at once. So the present pieces are kept by
 //! address, and a call cuts the pieces that it overlaps. The rest of a piece keeps its call stack and its age.
 //!

@@ -1,7 +1,7 @@
 //! Blocks that `realloc` moved or resized, as one event, for observers that keep data with each block.
 //!
 //! The ledger reports a release and an allocation. The release is marked as `realloc`'s. The next allocation of the
-//! same thread is the new block if it is `realloc`'s, too: a thread makes one call at a time, and its events come in
+//! same thread is the new block if it is `realloc`'s too: a thread makes one call at a time, and its events come in
 //! their order. A `realloc` to a size of 0 only releases, which is known when the thread does something else.
 
 use crate::{BlockOf, CountedSite, Observer, ReleaseBy};

@@ -22,7 +22,7 @@ pub struct BlockOf {
 pub struct CountedSite {
     /// Index of the allocation site, like [`BlockOf::site`].
     pub index: u32,
-    /// Its call stack; 0 for the stacks that are counted together.
+    /// Call stack of the site; 0 for the stacks that are counted together.
     pub stack: u32,
     /// Level of sampling of its allocations, as in [`SampledAllocations`](crate::SampledAllocations).
     pub level: u8,

@@ -42,7 +42,7 @@ impl<O: Observer> Ledger<O> {
         self.walked(SiteWalk::new(None)).into_sites()
     }
 
-    /// Like [`Ledger::sites`], with the samples of a stack at each distance as sites of their own
+    /// Like [`Ledger::sites`], with the samples of a stack at each distance as separate sites
     /// ([`SiteTotals::sampling`](crate::SiteTotals::sampling)).
     pub fn sites_by_sampling(&self) -> Vec<SiteTotals> {
         self.walked(SiteWalk::new(None)).into_sites_by_sampling()
@@ -61,7 +61,7 @@ impl<O: Observer> Ledger<O> {
         Some(map.alive_at(address)?.time_ns())
     }
 
-    /// Iterates over all live blocks that are kept, in no order; each stands for [`Ledger::weight`] blocks.
+    /// Iterates over all live blocks that are kept, in no order; each represents [`Ledger::weight`] blocks.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         let others = self.others.iter().flat_map(Ledger::own_live_blocks);
         self.own_live_blocks().chain(others)

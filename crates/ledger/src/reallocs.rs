@@ -1,27 +1,26 @@
 //! Two-phase reallocations.
 //!
-//! The hook announces `realloc` with a release of the old block, and takes it back if the call fails, in the next
-//! event of the same ring. So an announcement is held back until that next event, which nearly always comes in the
-//! same pass; then it is an ordinary release, or nothing. It is applied with the pass in which it arrived, not a
-//! later one.
+//! The hook announces `realloc` with a release of the old block, and revokes it if the call fails, in the next event of
+//! the same ring. So an announcement is held back until that next event, which nearly always comes in the same pass;
+//! then it is an ordinary release, or nothing. It is applied with the pass in which it arrived, not a later one.
 //!
 //! A thread may stay inside `realloc` for long, or record nothing after a `realloc(p, 0)`. After one more pass
-//! everything that happened before the announcement has arrived, and it is applied provisionally, with a note of
-//! how to undo it:
+//! everything that happened before the announcement has arrived, and it is applied provisionally, with a note of how to
+//! undo it:
 //!
-//! - It releases the latest block: if the call fails, the block lives again, unless later events of the address
-//!   have arrived before the failure did. Those include the block's true release, which found nothing to release
-//!   and lowered the balance: the balance is raised.
+//! - It releases the latest block: if the call fails, the block lives again, unless later events of the address have
+//!   arrived before the failure did. Those include the block's true release, which found nothing to release and lowered
+//!   the balance: the balance is raised.
 //! - A block was replaced before its release came (balance above 0): this is the release.
-//! - A later event of the address has already arrived. If that is a release, it may have taken the block that
-//!   belongs to this one, and its own is still to come: the balance is lowered. If the call fails nevertheless, it
-//!   failed before that later event, so the failure arrives within one pass, while the balance stands.
+//! - A later event of the address has already arrived. If that is a release, it may have taken the block that belongs
+//!   to this one, and its own is still to come: the balance is lowered. If the call fails nevertheless, it failed
+//!   before that later event, so the failure arrives within one pass, while the balance stands.
 //! - Otherwise it is a release of an unknown block.
 //!
-//! Between announcement and failure no other thread can own or release the block, and whatever happens to it
-//! afterwards arrives at most one pass before the failure; so balances that the undoing needs still exist. The
-//! same bound lets evidence wait: a block that another thread got at the address while the announcement was open
-//! arrives at most one pass before the announcement, which is applied before that balance is given up.
+//! Between announcement and failure no other thread can own or release the block, and whatever happens to it afterwards
+//! arrives at most one pass before the failure; so balances that the undoing needs still exist. The same bound lets
+//! evidence wait: a block that another thread got at the address while the announcement was open arrives at most one
+//! pass before the announcement, which is applied before that balance is given up.
 
 use crate::entry::{AGED_PASSES, Entry};
 use crate::live_map::Place;
@@ -31,11 +30,11 @@ use memhook_abi::{Op, RawEvent};
 
 /// Way to undo an applied announcement.
 pub(crate) enum Undo {
-    /// It released this block, with its size in bytes.
+    /// The announcement released this block, with its size in bytes.
     Block(Entry, u64),
-    /// It lowered the address's balance.
+    /// The announcement lowered the address's balance.
     Balance,
-    /// It released an unknown block, which may have been counted.
+    /// The announcement released an unknown block, which may have been counted.
     Unknown { is_counted: bool },
 }
 
@@ -226,7 +225,7 @@ impl<O: Observer> Ledger<O> {
                 let by = release.by(self.tid_index);
                 match self.map.find(address, self.pass as u16) {
                     Place::Found(at) if !self.map.get(at).is_provisional() => {
-                        // Its true release is among those without a block.
+                        // The block's true release is among those without a block.
                         self.contests.add_block(address, self.pass);
                         let told = Some((release.sequence, by));
                         self.partners.add_block(block, size, told, self.pass);
@@ -243,8 +242,8 @@ impl<O: Observer> Ledger<O> {
                             self.release_sites.remove(release.stack, size, weight);
                         }
                         self.observer.reinstated(&block.with_size(size), by);
-                        // Its pass can be distinguished only for a while; within that time, it may have to be
-                        // compared with a release that was held back.
+                        // The announcement's pass can be distinguished only for a while; within that time, it may have
+                        // to be compared with a release that was held back.
                         let waited = self.pass.wrapping_sub(release.pass);
                         let old = waited >= AGED_PASSES as u32;
                         let block = if old { block.aged() } else { block };

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// Most shards of a ledger.
 pub const MOST_SHARDS: usize = 16;
 /// Bytes of the windows by which addresses are distributed, as a power of two: a page. Even a heap of a few hundred
-/// kilobytes has so many of them that shards get about equal shares.
+/// kilobytes has enough of them for about equal shards.
 const WINDOW_BITS: u32 = 12;
 /// Factor by which the room of a bucket must exceed its last contents for it to give memory back.
 const MUCH_TOO_LARGE: usize = 8;
@@ -224,9 +224,9 @@ impl<O: Observer> Ledger<O> {
     }
 
     /// Divides the ledger between two passes, and returns the routers that distribute events to the shards from now on:
-    /// [`Ledger::begin_ring`], [`Ledger::set_sampling`] and [`Ledger::event`] are not for a divided one. Nothing is
-    /// lost or counted twice. `None` if it is already divided, observed, or bounded, or has too little memory for so
-    /// many shards.
+    /// [`Ledger::begin_ring`], [`Ledger::set_sampling`] and [`Ledger::event`] must not be called on a divided ledger.
+    /// Nothing is lost or counted twice. `None` if it is already divided, observed, or bounded, or has too little
+    /// memory for this many shards.
     pub fn divide(&mut self, shards: usize) -> Option<Vec<Router>> {
         let knows_all = self.bound_reached.is_none() && !self.map.is_thinned();
         let max_bytes = self.options.max_bytes.map(|max| max / shards.max(1));

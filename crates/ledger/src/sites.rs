@@ -243,13 +243,13 @@ impl SiteTable {
 /// Blocks and bytes by the backtrace of their release.
 #[derive(Default)]
 pub(crate) struct ReleaseSites {
-    /// Sums, which are whole numbers until a released block stands for others, too.
+    /// Sums, which are whole numbers as long as each released block represents only itself.
     sums: FxHashMap<u32, (f64, f64)>,
     is_closed: bool,
 }
 
 impl ReleaseSites {
-    /// Counts a release. `weight`: number of blocks of this size that the released one stands for.
+    /// Counts a release. `weight`: number of blocks of this size that the released block represents.
     pub fn add(&mut self, stack: u32, size: u64, weight: f64) {
         let is_new = self.is_closed && !self.sums.contains_key(&stack);
         let stack = if is_new { 0 } else { stack };

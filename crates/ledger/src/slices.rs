@@ -61,7 +61,7 @@ impl SiteWalk {
     /// Returns every call stack seen so far, ordered by its id; `bytes` and `blocks` are those of the walked blocks.
     pub fn into_sites(self) -> Vec<SiteTotals> {
         let mut sites = self.into_sites_by_sampling();
-        // Samples of a stack are sites of their own.
+        // Samples of a stack are separate sites.
         sites.dedup_by(|site, of_stack| {
             let is_same = site.stack == of_stack.stack;
             if is_same {
@@ -73,7 +73,7 @@ impl SiteWalk {
         sites
     }
 
-    /// Like [`LiveWalk::into_sites`], with the samples of a stack as sites of their own.
+    /// Like [`LiveWalk::into_sites`], with the samples of a stack as separate sites.
     pub fn into_sites_by_sampling(mut self) -> Vec<SiteTotals> {
         for (site, (blocks, bytes)) in self.sites.iter_mut().zip(self.counted) {
             (site.blocks, site.bytes) = (blocks.round() as u64, bytes.round() as u64);

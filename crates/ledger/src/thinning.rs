@@ -59,7 +59,7 @@ impl Thinning {
         !self.excludes(address) && scaled < u128::from(size.max(1))
     }
 
-    /// Returns how many blocks of this size a kept one stands for.
+    /// Returns how many blocks of this size a kept block represents.
     pub fn weight(self, size: u64) -> f64 {
         let one_in = (self.threshold as f64 / size.max(1) as f64).max(1.0);
         one_in * (1u64 << self.shift) as f64

@@ -160,7 +160,7 @@ pub struct SiteLive {
 /// Options of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LedgerOptions {
-    /// True to keep sums by the backtrace of the release, too.
+    /// True to also keep sums by the backtrace of the release.
     pub track_release_stacks: bool,
     /// True to ignore releases of unknown blocks: with a size filter they are the rule.
     pub ignore_unknown_releases: bool,

@@ -217,7 +217,7 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
 /// Blocks that a smaller sample leaves out are still in the table right after the change.
 #[test]
 fn walks_see_only_what_is_kept() {
-    // So large that its places are not all freed at once.
+    // The table is so large that not all places are freed in one step.
     let mut program = Program::new(6 * LEAST_BYTES, 6);
     let mut is_checked = false;
     while !is_checked {

@@ -301,7 +301,7 @@ fn a_failed_realloc_leaves_no_second_note_of_its_block() {
     run(&setup, &actions, 150).expect("the release of each block is the true one");
 }
 
-/// Its block was noted a pass before the release arrived, so it leaves a pass earlier.
+/// The release's block was recorded a pass before the release arrived, so it leaves a pass earlier.
 #[test]
 fn a_settled_release_keeps_its_block_when_that_leaves_first() {
     let setup = Setup {

@@ -36,7 +36,7 @@ pub struct Backtrace {
     pub called: Option<String>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
-    /// True if the stack goes on, but could not be followed.
+    /// True if the stack continues, but could not be followed.
     pub is_cut: bool,
     /// C++ class of the blocks that it allocates, as far as containers, allocators and constructors reveal
     /// it.

@@ -113,7 +113,7 @@ pub fn unfinished_copies(pid: i32, maps: &[Mapping]) -> Vec<Range<u64>> {
             match ElfEnds::read(pages, first.start) {
                 Some(elf) if elf.is_mapped => Some(first.start..end.max(elf.end)),
                 Some(_) => None,
-                // Its contents have not been written yet.
+                // The copy's contents have not been written yet.
                 None => (pages.word(first.start)? == 0).then_some(first.start..end),
             }
         })

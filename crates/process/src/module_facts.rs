@@ -70,7 +70,7 @@ fn slots(elf: &ElfView<'_>) -> Vec<Relocation> {
     let listeners = elf.listeners().map(|(name, svma)| Relocation {
         svma,
         symbol: name.to_owned(),
-        // It contains an address from the beginning, like a GLOB_DAT slot.
+        // The pointer contains an address from the beginning, like a GLOB_DAT slot.
         kind: SlotKind::GlobDat,
     });
     slots.extend(listeners);

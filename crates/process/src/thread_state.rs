@@ -12,7 +12,7 @@ pub fn thread_state(pid: i32, tid: i32) -> Option<char> {
 /// Activity of a thread, without stopping it (proc_pid_syscall(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// It is on a processor, or the file cannot be read.
+    /// The thread is on a processor, or the file cannot be read.
     Running,
     /// Blocked in the system call with this number; -1: blocked outside a call.
     Blocked(i64),
@@ -49,7 +49,7 @@ pub fn process_of(tid: i32) -> Option<i32> {
 
 /// Returns the process that traces a thread, or 0.
 pub fn tracer(pid: i32, tid: i32) -> i32 {
-    // It is the id of a thread, despite its name (fs/proc/array.c, task_state).
+    // The tracer's id is that of a thread, despite the field's name (fs/proc/array.c, task_state).
     tracing_thread(pid, tid).map_or(0, |tracer| process_of(tracer).unwrap_or(tracer))
 }
 

@@ -158,7 +158,7 @@ fn a_file_that_only_has_its_name_is_not_the_c_library() {
     assert_eq!(first_failure(&preflight(pid)), None);
 }
 
-/// Loading calls any replacement of its functions, which may hold a lock of its own.
+/// Loading calls any replacement of its functions, which may hold its own lock.
 #[test]
 fn whatever_stands_in_for_a_part_of_loading_may_keep_its_locks() {
     let scratch = Scratch::new("stand-ins");

@@ -68,8 +68,8 @@ impl Region {
             let at = entry(*next);
             let number = self.memory.u64(at + offset_of!(MarkEntry, number));
             if number.load(Acquire) != next.wrapping_add(1) {
-                // It is still being written, unless its writer is gone: a thread that a signal handler has diverted, or
-                // a thread of an earlier session.
+                // The mark is still being written, unless its writer is gone: a thread that a signal handler has
+                // diverted, or a thread of an earlier session.
                 if all - *next <= MARKS as u64 / 2 {
                     break;
                 }
@@ -91,7 +91,7 @@ impl Region {
             let time_ns = if told & MARK_BY_PROGRAM == 0 {
                 now_ns
             } else {
-                // It may have been set after the caller read the time.
+                // The mark may have been set after the caller read the time.
                 (told & !MARK_BY_PROGRAM).min(self.clock_ns().max(now_ns))
             };
             taken.push(NamedMoment {

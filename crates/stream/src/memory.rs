@@ -164,7 +164,7 @@ impl Memory {
     /// Like [`Self::tell_u64s`], for 32 bits each.
     pub(crate) fn tell_u32s(&self, offset: usize, values: &[u32]) {
         assert!(offset.is_multiple_of(4) && self.is_guide(offset, values.len(), 4));
-        // SAFETY: as in `word32`, for every word of the range; `AtomicU32` has the layout of `u32`.
+        // SAFETY: as in `u32`, for every word of the range; `AtomicU32` has the layout of `u32`.
         let words: &[AtomicU32] = unsafe {
             std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), values.len())
         };
@@ -177,7 +177,7 @@ impl Memory {
     /// Like [`Self::tell_u64s`], for 16 bits each.
     pub(crate) fn tell_u16s(&self, offset: usize, values: &[u16]) {
         assert!(offset.is_multiple_of(2) && self.is_guide(offset, values.len(), 2));
-        // SAFETY: as in `word32`, for every word of the range; `AtomicU16` has the layout of `u16`.
+        // SAFETY: as in `u32`, for every word of the range; `AtomicU16` has the layout of `u16`.
         let words: &[AtomicU16] = unsafe {
             std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast(), values.len())
         };
@@ -249,7 +249,7 @@ impl Memory {
     #[inline]
     fn word64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset <= self.len().saturating_sub(8));
-        // SAFETY: as in `word32`. No word is accessed in both widths.
+        // SAFETY: as in `u32`. No word is accessed in both widths.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
@@ -258,7 +258,7 @@ impl Memory {
     pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         assert!(offset >= GUIDE_BYTES);
         assert!(offset.is_multiple_of(8) && self.holds(offset, count, 8));
-        // SAFETY: as in `word32`, for every word of the range; `AtomicU64` has the layout of `u64`.
+        // SAFETY: as in `u32`, for every word of the range; `AtomicU64` has the layout of `u64`.
         unsafe {
             std::slice::from_raw_parts(self.map.as_ptr().add(offset).cast::<AtomicU64>(), count)
         }

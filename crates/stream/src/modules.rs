@@ -19,7 +19,7 @@ pub struct ModuleSpec {
     pub ret_gadget: u64,
     /// Load bias: avma - svma.
     pub base: u64,
-    /// Its first unwind row.
+    /// Index of the module's first unwind row.
     pub first_row: u32,
     /// Number of its rows.
     pub row_count: u32,

@@ -10,8 +10,8 @@ pub struct Stack {
     pub function: u8,
     /// True if the walk ended before the outermost frame.
     pub truncated: bool,
-    /// Return addresses (avma), innermost first; for a Python function, a stand-in that
-    /// [`Region::python_location`] resolves ([`is_python`](crate::is_python)).
+    /// Return addresses (avma), innermost first; for a Python function, a placeholder that [`Region::python_location`]
+    /// resolves ([`is_python`](crate::is_python)).
     pub frames: Vec<u64>,
 }
 

@@ -111,7 +111,7 @@ struct Blocks {
     live: BTreeMap<u64, u64>,
     allocations: u64,
     releases: u64,
-    /// Pair events, and the events that they stand for.
+    /// Pair events, and the allocations and releases that they represent.
     pairs: (u64, u64),
 }
 

@@ -6,7 +6,7 @@ pub enum Error {
     /// The file is not a readable ELF file.
     #[error("not a readable ELF file")]
     Elf(#[from] object::Error),
-    /// It has neither `.eh_frame` nor `.debug_frame`.
+    /// The file has neither `.eh_frame` nor `.debug_frame`.
     #[error("no .eh_frame and no .debug_frame")]
     NoFrames,
     /// The call frame information is damaged at its root.

@@ -1,7 +1,7 @@
 //! Places through which a call can be made so that every unwinder can pass it.
 //!
-//! A function of ours may stand between a caller and the function that it called, without call frame information that
-//! an unwinder of the process would find. If the call returns into the code of another function whose frame looks the
+//! One of our functions may be between a caller and the called function, without call frame information that an
+//! unwinder of the process would find. If the call returns into the code of another function whose frame looks the
 //! same, an unwinder uses the information of that function and continues with the caller. If the instruction there
 //! calls the address in a register, the thread returns to us.
 

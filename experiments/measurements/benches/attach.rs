@@ -103,7 +103,7 @@ fn main() {
     let mut figures = Figures::new("attach");
     let place = placement();
     bind_to(&place.rest);
-    // It is not started by name, because the rounds need the report.
+    // The tool is not started by name, because the rounds need the report.
     let tool = Memhook::new("attach and detach", "");
     for (name, threads, count) in TARGETS {
         let count = if is_test() { count.min(2) } else { count };

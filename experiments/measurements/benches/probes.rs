@@ -108,7 +108,7 @@ fn uftrace(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, St
 /// does not fill it.
 fn gdbserver(processors: &str, rounds: usize, ms: f64) -> Result<Vec<[f64; 3]>, String> {
     let agent = in_process_agent()?;
-    // Its jumps do not reach a position-independent program.
+    // gdbserver's jumps do not reach a position-independent program.
     let flags = ["-no-pie", "-rdynamic", "-DFIVE_BYTES"];
     let program = build("bar", &flags);
     let mut plain = Measured::start(&program, &["1"], processors);

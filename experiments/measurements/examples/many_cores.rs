@@ -1,17 +1,17 @@
-//! A model of a target with many threads that allocate at once: where the attacher's ceiling is, what rings and
-//! a recording need below it, and what happens above it.
+//! Model of a target with many threads that allocate concurrently: the attacher's maximum rate, the needs of rings and
+//! a recording below it, and the behaviour above it.
 //!
 //! ```text
 //! cargo run --release --manifest-path experiments/Cargo.toml --example many_cores -- [THREADS [MILLION_EVENTS_A_SECOND]]
 //! ```
 //!
-//! The costs are parameters. Those of an event were measured with the examples `recorded_stream` and
-//! `several_drains`, for programs whose live blocks fit into the caches. The machine that is
-//! modelled has a core for every thread, and no machine at hand has, so the result cannot be measured. Simulated are, in steps of
-//! 20 µs: rings and who waits at them, passes and their pauses (`crates/attach/src/drain/pacing.rs`), how long a
-//! thread waits before it takes samples and how it goes back (`hook-cxx/ring.hpp`, `adapting.hpp`), and the
-//! rates of the threads, which change at random. Drains beyond one share rings and
-//! shards of the ledger evenly, and pay for handing each event over (`docs/several-drains.md`).
+//! The costs are parameters. Those of an event were measured with the examples `recorded_stream` and `several_drains`,
+//! for programs whose live blocks fit into the caches. The machine that is modelled has a core for every thread, and no
+//! machine at hand has, so the result cannot be measured. Simulated are, in steps of 20 µs: rings and who waits at
+//! them, passes and their pauses (`crates/attach/src/drain/pacing.rs`), how long a thread waits before it takes samples
+//! and how it goes back (`hook-cxx/ring.hpp`, `adapting.hpp`), and the rates of the threads, which change at random.
+//! Drains beyond one share rings and shards of the ledger evenly, and pay for handing each event over
+//! (`docs/several-drains.md`).
 
 /// Nanoseconds of the attacher's processors.
 #[derive(Clone, Copy)]

@@ -88,7 +88,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         let mut two = Taken::default();
         let mut divided = Ledger::new(LedgerOptions::default());
-        // Its second thread runs where the events were published.
+        // The second thread of the drain runs where the events were published.
         bind_to(&placement().target);
         let mut crew = Crew::new(2, &mut divided, ToRouter)?.ok_or("not divided")?;
         recorded.replay(|drain, region, now_ns| {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 pub struct Band {
     /// Name in the legend.
     pub name: String,
-    /// One for each moment.
+    /// Values, one for each moment.
     pub values: Vec<f64>,
 }
 

@@ -120,7 +120,7 @@ fn port(server: &mut Child) -> Result<String, String> {
     while said.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
         if let Some(port) = line.trim().strip_prefix("Listening on port ") {
             let port = port.to_owned();
-            // It continues to write, and must not wait for a reader.
+            // gdbserver continues to write, and must not wait for a reader.
             std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
             return Ok(port);
         }

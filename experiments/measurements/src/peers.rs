@@ -247,7 +247,7 @@ impl Tool for Attaching {
             };
             return Err(format!("{last}{advice}"));
         }
-        // It must not wait for us to read more, nor end because its output has no reader.
+        // The tool must not wait for us to read more, nor end because its output has no reader.
         std::thread::spawn(move || lines.for_each(drop));
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
         Ok(Box::new(Attached(id)))
@@ -268,7 +268,7 @@ impl Running for Attached {
     }
 
     fn finish(self: Box<Self>) -> Result<Outcome, String> {
-        // It does not report its losses.
+        // The tool does not report its losses.
         Ok(Outcome::default())
     }
 }

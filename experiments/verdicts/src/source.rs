@@ -144,7 +144,7 @@ fn in_cpp(disease: Disease) -> String {
             "if (step % 400 == 100) for (int i = 0; i < 1000; i++) @NAME@(SIZE);\n\
              if (step % 400 == 250) store->rows.clear();",
         ),
-        // It is the same in both languages, because the heap does not depend on the language.
+        // The text is the same in both languages, because the heap does not depend on the language.
         other => in_c(other),
     }
 }

@@ -17,7 +17,7 @@ pub mod clock_mode {
 
 /// Values of [`Control::flags`].
 pub mod flags {
-    /// Record the backtrace of releases, too.
+    /// Record the backtrace of releases too.
     pub const RELEASE_STACKS: u32 = 1;
     /// Drop events when a ring is full instead of waiting.
     pub const DROP_WHEN_FULL: u32 = 2;
@@ -233,17 +233,17 @@ shared_struct! {
         access_index_bytes: AtomicU64,
         /// Timed recordings of allocations ([`flags::BUDGET`]).
         timed_allocations: AtomicU64,
-        /// Their time, in ticks of the time stamp counter, including one time stamp each.
+        /// Time of the recordings above, in ticks of the time stamp counter, including one time stamp each.
         timed_allocation_counts: AtomicU64,
         /// Timed recordings of releases.
         timed_releases: AtomicU64,
-        /// Their time, including one time stamp each.
+        /// Time of the recordings above, including one time stamp each.
         timed_release_counts: AtomicU64,
         /// Time of the time stamps themselves, one for each recording above.
         timed_stamp_counts: AtomicU64,
         /// Timed calls that only passed through a wrapper.
         timed_passes: AtomicU64,
-        /// Their time.
+        /// Time of the passes above.
         timed_pass_counts: AtomicU64,
         /// Time that all threads have waited for room in their rings, in nanoseconds ([`flags::BUDGET`]).
         waited_ns: AtomicU64,
@@ -263,7 +263,7 @@ shared_struct! {
         look_tid: AtomicU32,
         /// Keeps the next field aligned.
         padding: u32,
-        /// Its block (avma).
+        /// Block of the waiting thread (avma).
         look_address: AtomicU64,
         /// The size of the block.
         look_size: AtomicU64,
@@ -275,7 +275,7 @@ shared_struct! {
     report AccessRecord {
         /// The block's address (avma); 0 while the record is unused.
         address: AtomicU64,
-        /// Its size in bytes.
+        /// Size of the block in bytes.
         size: AtomicU64,
         /// Time of the first access, as in ticks; 0: none.
         first: AtomicU64,
@@ -297,7 +297,7 @@ shared_struct! {
         other_writes: AtomicU64,
         /// The thread pointer of the last thread that wrote.
         last_writer: AtomicU64,
-        /// Its last write: offset << 16 | bytes.
+        /// Last write of that thread: offset << 16 | bytes.
         last_write: AtomicU64,
         /// Number of times that a thread wrote to a cache line that another thread had written last, but to other
         /// bytes.

@@ -56,9 +56,9 @@ pub enum Success {
     /// The block is not null.
     #[default]
     Block = 0,
-    /// It returns 0, as an int.
+    /// The function returns 0, as an int.
     Zero = 1,
-    /// It returns a number other than 0, as an int.
+    /// The function returns a number other than 0, as an int.
     NotZero = 2,
 }
 
@@ -85,9 +85,9 @@ pub enum BlockSize {
 /// The hook's facts about a described function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DescribedFunction {
-    /// Its effect.
+    /// Effect of the function.
     pub role: DescribedRole,
-    /// Its heap, below [`MAX_HEAPS`].
+    /// Heap of the function, below [`MAX_HEAPS`].
     pub heap: u8,
     /// Size of its blocks; unused for a function that releases.
     pub size: BlockSize,

@@ -14,13 +14,13 @@ shared_struct! {
     apart HookDescription {
         /// Magic number: [`DESCRIPTION_MAGIC`].
         magic: [u64; 2],
-        /// Its own address (avma).
+        /// Address of this description (avma).
         own_address: u64,
         /// Version: [`DESCRIPTION_VERSION`].
         version: u32,
         /// Number of hooked functions.
         functions: u32,
-        /// Number of wrappers of a function, each with an original of its own.
+        /// Number of wrappers of a function, each with its own original.
         variants: u32,
         /// Number of tables of wrappers, not counting the emitting ones: a reader of version 1 accepts at most two.
         tables: u32,
@@ -45,13 +45,13 @@ pub const GATE_BIRTH_OFFSET: u64 = 16;
 /// Progress of a forked child towards being traced from its birth. It is in the gate, so each child begins with the
 /// first value.
 pub mod gate_birth {
-    /// It has called no hooked function yet.
+    /// The child has called no hooked function yet.
     pub const UNDECIDED: u32 = 0;
-    /// It is claiming a region.
+    /// The child is claiming a region.
     pub const UNDER_WAY: u32 = 1;
-    /// It records to its own region, or an attacher has given it one.
+    /// The child records to its own region, or an attacher has given it one.
     pub const DONE: u32 = 2;
-    /// It has found no region.
+    /// The child has found no region.
     pub const DECLINED: u32 = 3;
 }
 
@@ -65,11 +65,11 @@ pub const MOST_SPARES: usize = 64;
 shared_struct! {
     /// A word of the target to exchange: an argument of `memhook_exchange`.
     apart Exchange {
-        /// Its address (avma), 8-byte aligned.
+        /// Address of the word (avma), 8-byte aligned.
         address: u64,
-        /// Its expected value.
+        /// Expected value of the word.
         from: u64,
-        /// Its new value.
+        /// New value of the word.
         to: u64,
         /// PROT_* bits of its page.
         protection: u32,

@@ -66,11 +66,11 @@ pub const MEMO_BLOCK_BYTES: usize = 40;
 pub const FILTER_PAGES: usize = 1 << 20;
 /// First mark in such a byte: the page may have recorded blocks that are in the table.
 pub const FIRST_ENTERED_MARK: u8 = 1;
-/// Both marks of that kind: the bit above and the next one.
+/// Mask of both entered marks: the bit above and the next one.
 pub const ENTERED_MARKS: u8 = 3;
 /// First mark of pages that may have recorded blocks outside the table.
 pub const FIRST_UNSURE_MARK: u8 = 4;
-/// Both marks of that kind: the bit above and the next one.
+/// Mask of both unsure marks: the bit above and the next one.
 pub const UNSURE_MARKS: u8 = 12;
 /// Words of the table of recorded live blocks, a power of two. A word covers 256 bytes of addresses. Bits 0 to 31 mark
 /// the groups of eight bytes at which recorded blocks begin. Bits 32 to 63 identify the 256 bytes: bit 8 of the

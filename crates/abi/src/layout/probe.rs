@@ -53,7 +53,7 @@ shared_struct! {
         tid: AtomicU64,
         /// Not 0: the thread uses the ring with the block's number for its remembered backtraces.
         ring: AtomicU64,
-        /// Its stack pointer at the first call.
+        /// Stack pointer of the thread at the first call.
         first_sp: AtomicU64,
         /// Fills up the cache lines.
         rest: [u64; 4],

@@ -122,7 +122,7 @@ shared_struct! {
         frame_instruction: u32,
         /// In a frame: the byte of `entry_kind`.
         frame_entry: u32,
-        /// Mark of a frame with an evaluation call of its own: see [`python_entry`].
+        /// Mark of a frame with its own evaluation call: see [`python_entry`].
         entry_kind: u32,
         /// Form of the current instruction: see [`python_instruction`].
         instruction_kind: u32,

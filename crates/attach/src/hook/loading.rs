@@ -171,11 +171,11 @@ impl Loading {
 /// Decision about a slot for the hook that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It leads to a wrapper.
+    /// The slot leads to a wrapper.
     Hooked,
-    /// It stays unchanged, without a loss.
+    /// The slot stays unchanged, without a loss.
     PassedBy,
-    /// It stays unchanged, for this reason.
+    /// The slot stays unchanged, for this reason.
     Refused(&'static str),
 }
 

@@ -35,7 +35,7 @@ pub struct Residue {
     hooks: Vec<HookCopy>,
     /// Regions of this process with their addresses (avma). There are several if ring sizes differed.
     regions: Vec<(Region, u64)>,
-    /// Such regions that we cannot open: address (avma) and size.
+    /// Regions of this process that we cannot open: address (avma) and size.
     closed_regions: Vec<(RemoteAddress, u64)>,
     /// Regions that the hook uses but whose contents are not credible because a child has written to them.
     spoiled: Vec<(RemoteAddress, u64)>,

@@ -124,7 +124,7 @@ pub fn restore(
         }
         match force_words(pid, &exchanges, &|| true) {
             Ok((_, held)) => done.held = done.held.max(held),
-            // They count as not restored.
+            // The slots count as not restored.
             Err(why) if may_be_forced(&why) => {}
             Err(why) => return Err(why.into()),
         }

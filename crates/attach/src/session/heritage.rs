@@ -49,7 +49,8 @@ impl Session {
             return None;
         }
         let config = Config {
-            // It must differ from the parent's number. A child that claims the region sets the number that it uses.
+            // The child's epoch must differ from the parent's. A child that claims the region sets the number that it
+            // uses.
             epoch: own.config.epoch % 4095 + 1,
             // This flag would need a system call in the child.
             flags: own.config.flags & !flags::LONE_RECORDER,

@@ -31,7 +31,7 @@ impl Session {
     }
 
     /// Tells the hook which operators new end in a call of a hooked malloc. While most allocations are skipped, these
-    /// operators need no decision of their own.
+    /// operators leave the decision to malloc.
     pub(super) fn announce_forwarding_operators(&self) {
         let slots = self.region().slots();
         let patched = |names: Vec<&str>| {

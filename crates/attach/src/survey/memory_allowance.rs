@@ -258,7 +258,7 @@ mod tests {
         // The target's own limit makes rings small; the allowance is ours.
         let boxed = plan(32, level(16 << 30), level(18 << 20));
         assert_eq!((boxed.first_ring, boxed.allowance), (4096, (16 << 30) / 50));
-        // Both are below the same limit.
+        // Both levels are below the same limit.
         assert_eq!(plan(8, level(30 << 20), level(30 << 20)).first_ring, 4096);
     }
 

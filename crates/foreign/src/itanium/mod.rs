@@ -1,7 +1,7 @@
-//! C++ names by the Itanium ABI, in the spelling of c++filt.
+//! Demangling of C++ names by the Itanium ABI, in the spelling of c++filt.
 //!
-//! A parser makes a tree ([`Node`]), which holds repeated parts once, and a printer writes it. References back may
-//! double a name repeatedly, so the printer's output is bounded.
+//! A parser makes a tree ([`Node`]), in which repeated parts exist once, and a printer writes it. References to earlier
+//! parts may double a name repeatedly, so the printer's output is bounded.
 
 mod operators;
 mod parse;

@@ -12,7 +12,7 @@ pub(super) enum Form {
     Index,
     Call,
     Conditional,
-    /// It has a separate rule in expressions.
+    /// The operator has a separate rule in expressions.
     Other,
 }
 

@@ -182,7 +182,7 @@ mod tests {
         wait_until_blocked(pid);
         let blocked = Instant::now();
         std::thread::sleep(Duration::from_millis(300));
-        // Its processor may be busy with other threads, and the machine with other machines.
+        // The thread's processor may be busy with other threads, and the machine with other machines.
         let (mut best, mut good) = (Duration::ZERO, 0);
         let until = Instant::now() + LONG;
         while good < 10 {

@@ -61,7 +61,7 @@ pub(crate) fn hold_with(
     let until = begin + options.deadline;
     starvation::observe();
     watchdog::start();
-    // Its errors are clearer than those of the survey.
+    // These errors are clearer than those of the survey.
     Candidates::of(pid, options.thread).next()?;
     // The survey is slow, so it comes before the stop, and before the choice, because threads may come and go
     // meanwhile.
@@ -327,7 +327,7 @@ fn refused(pid: i32, tid: i32, cause: io::Error) -> Result<Option<Sleep>, Error>
         Some(libc::ESRCH) => Ok(None),
         Some(libc::EPERM) => match tracer(pid, tid) {
             0 => Err(Error::Permission { pid, cause }),
-            // It was told to stop before, and is released when it has.
+            // The thread was told to stop before, and is released when it has stopped.
             tracer if late::is_ours(tracer) => Err(Error::DoesNotStop { pid, tid }),
             tracer => Err(Error::AlreadyTraced { pid, tracer }),
         },

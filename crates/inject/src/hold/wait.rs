@@ -164,7 +164,7 @@ pub(crate) fn reap(pid: i32, tid: i32) {
         }
         std::thread::sleep(Duration::from_micros(200));
     }
-    // It may be alive after all.
+    // The thread may be alive after all.
     late::let_go_later(pid, tid);
     // On a loaded machine a thread may take a while to die, and a leader can be collected only after all other threads.
     // If no thread can be started, our own exit collects it.

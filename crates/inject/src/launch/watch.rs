@@ -26,7 +26,7 @@ pub(super) enum Status {
     Executed,
     /// The thread has stopped at its end, with memory and registers.
     AtEnd,
-    /// It has started another thread or process.
+    /// The thread has started another thread or process.
     Cloned,
     /// Event stop: a new thread's first, an interrupt (SIGTRAP), or a group-stop.
     Stop(i32),
@@ -41,12 +41,13 @@ pub(super) enum Status {
 pub enum Event {
     /// Another traced process has forked it, and it runs; only if forks are followed.
     Forked,
-    /// It executes another program now, which is stopped before its first instruction, as for [`Child::run_to_start`].
+    /// The process executes another program now, which is stopped before its first instruction, as for
+    /// [`Child::run_to_start`].
     Executed,
-    /// Its last instruction is done. Every thread is stopped ([`Child::ending_threads`]) until [`Child::let_end`]. The
-    /// value is the wait status that will come (waitpid(2)).
+    /// The process's last instruction is done. Every thread is stopped ([`Child::ending_threads`]) until
+    /// [`Child::let_end`]. The value is the wait status that will come (waitpid(2)).
     Ending(i32),
-    /// It has ended, with this wait status.
+    /// The process has ended, with this wait status.
     Ended(i32),
 }
 
@@ -295,7 +296,7 @@ impl Child {
             // All of its events may have been reported before.
             && !matches!(thread_state(of, new), None | Some('Z' | 'X'))
         {
-            // Its own first stop may come after the end of its creator.
+            // The child's own first stop may come after the end of its creator.
             if of == pid {
                 self.processes.get_mut(&pid)?.threads.insert(new);
             } else if of == new && self.follows_forks && !self.processes.contains_key(&new) {

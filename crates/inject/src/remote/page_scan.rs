@@ -103,7 +103,7 @@ impl PageScan {
         self.each_region(range, state, |region| append(found, region))
     }
 
-    /// Returns true if a range of a private mapping has a page of its own ([`PageState::Own`]).
+    /// Returns true if a range of a private mapping contains a private page ([`PageState::Own`]).
     pub fn has_own(&self, range: Range<u64>) -> io::Result<bool> {
         let mut region = PageRegion::default();
         let mut at = range.start;

@@ -33,9 +33,9 @@ const LONGEST_LEAVE: Duration = Duration::from_millis(2);
 
 /// End of an operation.
 pub(crate) enum Outcome {
-    /// It completed with this value in rax.
+    /// The operation completed with this value in rax.
     Done(u64),
-    /// It was stopped before its end, with these registers.
+    /// The operation was stopped before its end, with these registers.
     Unfinished(Box<Registers>),
 }
 
@@ -445,7 +445,7 @@ impl Held {
         self.interrupt()?;
         let settled = self.wait_settled(Instant::now() + STEP_DEADLINE);
         let now = self.read_registers()?;
-        // It may have finished meanwhile.
+        // The operation may have finished meanwhile.
         let result = result.or_else(|| self.result());
         if self.is_home(&now) {
             self.work.went_home = true;

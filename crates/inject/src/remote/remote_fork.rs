@@ -149,12 +149,12 @@ impl AllHeld {
             let guard = Guard::begin(pid, false);
             let mut held = match Held::adopt(pid, tid, stopped.sleep, &plan.survey, guard) {
                 Ok(held) => held,
-                // It was killed, so it changes nothing any more, but the others may be alive.
+                // The thread was killed, so it changes nothing any more, but the others may be alive.
                 Err(Error::TargetGone { .. }) => {
                     wait::reap(pid, tid);
                     continue;
                 }
-                // It runs again, so the memory is no longer that of one moment.
+                // The thread runs again, so the memory is no longer that of one moment.
                 Err(error) => return Err(error),
             };
             match usable(&held, &options) {
@@ -162,7 +162,7 @@ impl AllHeld {
                     let mut children = Children::default();
                     let copy = held.fork(&mut children);
                     if copy.is_err() {
-                        // It may wait for one of them to do something.
+                        // The thread may wait for one of the others to do something.
                         self.let_stopped_go();
                         held.end_fork(&mut children);
                     }

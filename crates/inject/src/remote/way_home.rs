@@ -64,7 +64,7 @@ impl Held {
         let original = restart::is_restarted(&registers)
             .then(|| restarted::original(self.tid, seen, &registers, &saved.waits_in, read))
             .flatten();
-        // Its stack pointer is set when the frames are built.
+        // The stack pointer is set when the frames are built.
         let arguments = [self.work.place.address().0, Scratch::BYTES];
         let stack = RemoteAddress::default();
         let unmap = self.syscall_registers(gadgets.syscall, stack, libc::SYS_munmap, &arguments);

@@ -94,7 +94,7 @@ impl WriteWatch {
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
         let userfault = unsafe { OwnedFd::from_raw_fd(number as i32) };
         WriteWatch::agreed(pid, userfault, pages, Duration::ZERO)
     }

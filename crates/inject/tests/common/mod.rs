@@ -108,7 +108,7 @@ impl Program {
                     return;
                 }
                 Ok(None) => {}
-                // That call has collected its end.
+                // That call has collected the program's end.
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return,
                 Err(error) => panic!("{error}"),
             }
@@ -222,6 +222,6 @@ pub fn wait_until_blocked(pid: i32) {
         assert!(Instant::now() < until, "the program does not block");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // It may have slept for a moment on its way there.
+    // The thread may have slept for a moment on its way there.
     std::thread::sleep(Duration::from_millis(5));
 }

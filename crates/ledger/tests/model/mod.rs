@@ -273,7 +273,7 @@ impl World {
                 }
             }
             (Address::Owned(block), Call::Unhooked) => {
-                // Some other block of the page is released, too: allocations with one number have no order.
+                // Another block of the page is released too: allocations with one number have no order.
                 self.advance_sequence(1);
                 self.has_unhooked = true;
                 self.addresses[address] = Address::Free;

@@ -111,8 +111,8 @@ pub(super) fn executable(
         )));
     }
     if head.is_attacher {
-        // It maps the regions of other processes. If it were traced itself, they would be mistaken for remains of a
-        // killed attacher.
+        // An attacher maps the regions of other processes. If it were traced itself, they would be mistaken for remains
+        // of a killed attacher.
         return Err(Check::bad(
             "executable",
             format!(

@@ -29,19 +29,19 @@ const MOST: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PythonError {
-    /// Its version cannot be determined.
+    /// The interpreter's version cannot be determined.
     #[error("the version of its interpreter is not known")]
     NoVersion,
-    /// Its structures are unknown.
+    /// The interpreter's structures are unknown.
     #[error("the structures of Python {0} are not known (3.8 to 3.14 are)")]
     Version(String),
-    /// It does not run on glibc.
+    /// The interpreter does not run on glibc.
     #[error("its interpreter runs on a C library other than glibc")]
     CLibrary,
-    /// It does not export a symbol that leads to its frames.
+    /// The interpreter does not export a symbol that leads to its frames.
     #[error("its interpreter does not export {0}")]
     NoSymbol(&'static str),
-    /// It is built with other structures.
+    /// The interpreter is built with other structures.
     #[error("its interpreter is not laid out as Python {0} is")]
     OtherLayout(String),
 }

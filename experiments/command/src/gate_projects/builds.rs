@@ -102,7 +102,7 @@ impl Builds {
         let object = self.file(&format!("planted-{}.o", flavour.name()));
         std::fs::write(&source, include_str!("planted.c")).map_err(|e| e.to_string())?;
         let flags = flavour.flags().split(' ');
-        // It is position-independent because it is also linked into libraries.
+        // The object is position-independent because it is also linked into libraries.
         complete(
             Command::new("cc")
                 .args(flags)

@@ -106,7 +106,7 @@ pub fn scanning<T>(
                 match one() {
                     Ok(scan) => scans.push(scan),
                     Err(why) => {
-                        // Its process may have ended with the work.
+                        // The scanned process may have ended with the work.
                         std::thread::sleep(GRACE);
                         let is_end = ended.load(Relaxed);
                         return if is_end { Ok(scans) } else { Err(why) };

@@ -44,7 +44,7 @@ fn probed(target: &mut Measured, probe: FunctionProbe, ms: f64) -> Result<Rounds
 /// Measures a fast tracepoint without actions, as in the slides.
 fn gdbserver(processors: &str) -> Result<Rounds, String> {
     let agent = in_process_agent()?;
-    // Its jumps do not reach a position-independent program, and it needs an instruction of five bytes.
+    // gdbserver's jumps do not reach a position-independent program, and need an instruction of five bytes.
     let flags = ["-no-pie", "-rdynamic", "-DFIVE_BYTES"];
     let program = build("bar", &flags);
     let mut plain = Measured::start(&program, &["1"], processors);

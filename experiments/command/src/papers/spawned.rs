@@ -86,7 +86,7 @@ pub fn ltrace() -> Spawned {
         name: "ltrace -c".to_owned(),
         command: Box::new(|pid| {
             let mut command = Command::new("sh");
-            // It prints nothing when it has attached.
+            // ltrace prints nothing when it has attached.
             let line = format!("echo ready; exec ltrace -c -e malloc+free -p {pid}");
             command.args(["-c", &line]);
             Ok(command)

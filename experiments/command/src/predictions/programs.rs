@@ -302,12 +302,12 @@ fn postgres(folder: &Path) -> Result<Work, String> {
         .and_then(|mut versions| versions.next()?.ok())
         .map(|version| version.path().join("bin"))
         .ok_or("PostgreSQL is not installed")?;
-    // It refuses to run as root.
+    // PostgreSQL refuses to run as root.
     let before = "setpriv --reuid=postgres --regid=postgres --clear-groups";
     let (bin, data) = (bin.display(), folder.join("data"));
     let data = data.display();
     let lines = [
-        // Its recording is written there too.
+        // The recording of the backend is written there too.
         format!("chmod 777 {}", folder.display()),
         format!("test -d {data} || {before} {bin}/initdb -A trust -D {data}"),
     ];

@@ -44,7 +44,7 @@ impl Vim {
             .stderr(Stdio::null())
             .spawn()
             .expect("vim: apt-get install vim");
-        // It takes a while until it reads keys.
+        // Vim takes a while until it reads keys.
         std::thread::sleep(Duration::from_secs(1));
         Vim { child, script }
     }

@@ -259,7 +259,7 @@ mod tests {
             assert!(look(begin - 64).is_err());
             std::ptr::null_mut()
         }
-        // SAFETY: the piece lives until the thread has ended, and nobody else uses it.
+        // SAFETY: the piece lives until the thread has ended, and no other code uses it.
         unsafe {
             let mut attributes = std::mem::zeroed();
             assert_eq!(libc::pthread_attr_init(&raw mut attributes), 0);

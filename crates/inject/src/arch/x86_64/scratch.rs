@@ -52,7 +52,7 @@ pub(crate) mod word {
     pub(crate) const ERRNO_VALUE: u64 = 72;
     /// Signal of the bell; 0: none.
     pub(crate) const BELL: u64 = 80;
-    /// One more than the descriptor to close on the way home; 0 or less: none, or the call that should open it failed.
+    /// Descriptor to close on the way home, plus one; 0 or less: none, or the call that should open it failed.
     pub(crate) const OPENED: u64 = 88;
     /// Device and inode that the descriptor had when it was opened. Only this object may be closed: another thread may
     /// close the descriptor and open a file of the target, which gets the number.

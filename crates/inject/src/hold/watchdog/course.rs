@@ -42,7 +42,7 @@ pub(super) enum Way {
     None,
     /// The holder releases it as soon as it gets a signal.
     Signal,
-    /// It has.
+    /// The holder has released its target.
     Done,
 }
 
@@ -86,7 +86,7 @@ impl Course {
             (Some(before), Some(turns)) => before.turns == Some(turns),
             (Some(_), None) => matches!(now.state, b'T' | b't'),
         };
-        // It runs, or waits for a processor, which it would also need to be ended.
+        // The holder runs, or waits for a processor, which it would also need to be ended.
         let is_still = has_no_turn && now.state != b'R';
         let waited = |look: Look| look.turns.map_or(0, |turns| turns[1]);
         let waited = waited(now).saturating_sub(before.map_or(waited(now), waited));
@@ -265,7 +265,7 @@ mod tests {
             let found = Holder::new(way).verdict(b'D', false, |_| ());
             assert_eq!(found, Some((looks + 1, verdict)));
         }
-        // It has been told, and does not react.
+        // The holder has been told, and does not react.
         let mut holder = Holder::new(Way::Signal);
         let last = std::iter::from_fn(|| holder.verdict(b'D', false, |_| ()))
             .find(|&(_, verdict)| verdict != Verdict::LetGo);

@@ -66,7 +66,7 @@ fn let_thread_go(tid: i32) {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let signal = match request(libc::PTRACE_GETSIGINFO, tid, 0, (&raw mut info).addr()) {
-        // It runs, or is not ours: then this does nothing.
+        // The thread runs, or is not ours: then this does nothing.
         Err(libc::ESRCH) => {
             let _ = request(libc::PTRACE_INTERRUPT, tid, 0, 0);
             return;

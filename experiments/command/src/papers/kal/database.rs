@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 const PERIODS: [u64; 2] = [2, 4];
 const NOBODY: u32 = 65534;
 
-/// It does not run as root. Server and clients may use both processors, as in the paper.
+/// PostgreSQL does not run as root. Server and clients may use both processors, as in the paper.
 fn as_nobody(program: PathBuf) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &placement().all]);

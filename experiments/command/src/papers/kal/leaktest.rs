@@ -148,7 +148,7 @@ pub fn run(sheets: &mut Sheets) -> Result<(), String> {
         }
         Err(why) => sheets.say(why),
     }
-    // They run concurrently: each needs little processor time, and all see the same machine.
+    // The cases run concurrently: each needs little processor time, and all see the same machine.
     let outcomes: Result<Vec<Outcome>, String> = std::thread::scope(|scope| {
         let running: Vec<_> = cases
             .into_iter()
