@@ -41,7 +41,7 @@ pub struct Args {
 
 /// Size limit of kept inputs.
 const MOST_KEPT_BYTES: u64 = 4096;
-/// Limit of the kept inputs without a name per surface.
+/// Maximum number of kept inputs without a name per surface.
 const MOST_KEPT: usize = 48;
 
 pub fn run(args: &Args) -> ExitCode {

@@ -26,8 +26,8 @@ const CYCLES_TO_SETTLE: u64 = 5;
 /// Growth after that which counts as a leak, whatever the program itself does.
 const GROWTH_KIB: i64 = 32 << 10;
 
-/// Limit of the mappings that kills may leave beyond the first attach's: a region and a copy of the hook, and no more
-/// with each kill.
+/// Maximum number of mappings that kills may leave in addition to the first attach's: a region and a copy of the hook,
+/// and no more with each kill.
 const MAPPINGS_LEFT: usize = 8;
 
 /// Duration from which a cycle is reported: nothing failed, but the machine is busy, or something waits for long.

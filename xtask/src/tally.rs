@@ -41,7 +41,7 @@ pub fn failed<T>(class: Class, what: impl Into<String>) -> Result<T, Failure> {
 /// Numbers of one kind of target, or of all.
 #[derive(Default)]
 pub struct Tally {
-    /// Cycles in total, and with the attacher killed, stopped, refused.
+    /// Number of cycles, and of those in which the attacher was killed, was stopped, or refused to attach.
     pub cycles: u64,
     pub killed: u64,
     pub stopped: u64,

@@ -22,7 +22,7 @@ pub const COARSEST: u8 = (MOST_SAMPLE_BYTES.ilog2() - LEAST_SAMPLE_BYTES.ilog2()
 
 /// Number of size classes, which are powers of two.
 pub const SIZE_CLASSES: usize = 48;
-/// Limit of the savings: the budget of this time.
+/// At most the budget of this much time can be saved.
 const SAVINGS_NS: f64 = 1e9;
 /// Time that savings must cover, because the process follows an order only after some events.
 const AHEAD_NS: f64 = 30e6;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Limit of names, mangled or not; longer names are shown mangled, and cut. The longest names of honest programs have a
-/// few thousand bytes.
+/// Maximum length of names, mangled or not; longer names are shown mangled, and cut. The longest names of honest
+/// programs have a few thousand bytes.
 pub const MOST_NAME_BYTES: usize = 16 << 10;
 
 /// Writer that fails beyond its limit, which ends the demangling. Too many parts that write nothing end it too, because
@@ -15,7 +15,7 @@ pub(crate) struct Bounded {
     is_full: bool,
 }
 
-/// Limit of the parts of a name of full length.
+/// Maximum number of visited parts for a name of full length.
 pub(crate) const MOST_VISITS: usize = MOST_NAME_BYTES * 64;
 
 impl Bounded {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit from the connection to the end of the request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Limits of the connections with an incomplete request, in total and for one address.
+/// Maximum number of connections with an incomplete request, in total and for one address.
 const MOST_SILENT: usize = 64;
 const MOST_SILENT_OF_ONE: usize = 16;
 /// Pause after a connection could not be accepted because no descriptor was free.
@@ -91,7 +91,7 @@ type Respond<T> = Box<dyn Fn(&Request) -> T + Send + Sync>;
 pub struct HttpServer {
     /// Names that clients may use for this machine, in addition to its addresses and `localhost`.
     pub names: Vec<String>,
-    /// Limit of the answers that are made or written at the same time.
+    /// Maximum number of answers that are made or written at the same time.
     pub most_clients: usize,
     /// The same limit for one address.
     pub most_of_one: usize,

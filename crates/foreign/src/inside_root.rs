@@ -64,7 +64,7 @@ fn by_kernel(root: &OwnedFd, path: &Path) -> nix::Result<OwnedFd> {
 
 /// Number of links that the kernel follows (path_resolution(7)).
 const MOST_LINKS: usize = 40;
-/// Limit of the parts of a path; deeper ones are an attempt to keep us busy.
+/// Maximum number of parts of a path; deeper ones are an attempt to keep us busy.
 const MOST_PARTS: usize = 4096;
 
 /// Looks up a path without openat2(2): one name at a time, each opened without following it. `..` returns to the

@@ -65,7 +65,7 @@ pub fn is_regular(error: &Error) -> bool {
     error.kind() != ErrorKind::InvalidInput
 }
 
-/// Limit of the bytes of a file that are read into memory.
+/// Maximum number of bytes of a file that are read into memory.
 const MOST_BYTES: u64 = 4 << 30;
 /// Factor by which a file may exceed its size on disk: it may have holes, and file systems may compress.
 const MOST_TIMES_THE_DISK: u64 = 16;

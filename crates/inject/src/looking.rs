@@ -34,7 +34,7 @@ enum Request {
 /// Number of times that a thread's call is examined before any thread is stopped, and the time between.
 const LOOKS: usize = 24;
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
-/// Limit of all these looks; with more threads, each is examined less often.
+/// Maximum number of looks in total; with more threads, each is examined less often.
 const MOST_LOOKS: usize = 6000;
 /// Time limit of a stop. A thread that takes longer sleeps uninterruptibly, or gets no processor.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
@@ -181,7 +181,7 @@ fn is_delicate(pid: i32, tid: i32) -> bool {
     let mut is_on_socket = || {
         let descriptor = fields.next().and_then(|field| field.strip_prefix("0x"));
         let number = descriptor.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        // A thread that cannot be examined may be in such a call.
+        // A thread that cannot be examined is counted as blocked in a socket call.
         number
             .and_then(|number| std::fs::read_link(format!("/proc/{pid}/fd/{number}")).ok())
             .is_none_or(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:"))

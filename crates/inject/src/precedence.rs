@@ -16,8 +16,8 @@ const SHORT_NS: u64 = 500_000;
 /// Default turn of a thread.
 pub(crate) const USUAL_NS: u64 = 0;
 
-/// Niceness of such a thread: low enough that a thread that has slept gets a processor immediately among many busy
-/// ones, and high enough not to keep them from it for long.
+/// Niceness of a thread with precedence: low enough that a thread that has slept gets a processor immediately among
+/// many busy ones, and high enough not to keep them from it for long.
 const NICE: i32 = -10;
 
 /// Gives the calling thread precedence over ordinary ones for the rest of its life. A niceness that was set explicitly

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use std::ops::AddAssign;
 
-/// Limit of the separate call stacks, which take some megabytes in addition to the ledger's own bound.
+/// Maximum number of separate call stacks, which take a few megabytes in addition to the ledger's own bound.
 const MAX_STACKS: usize = 100_000;
 
 /// Sums over timed calls.

@@ -137,7 +137,7 @@ impl Estimator {
     }
 }
 
-/// Most separate mean distances of samples.
+/// Maximum number of separate mean distances of samples.
 pub const MOST_LEVELS: u8 = 24;
 
 /// Counts all allocations by those that were recorded.

@@ -21,9 +21,9 @@ const WINDOW_BITS: u32 = 19;
 const SEGMENT_PLACES: usize = 10240;
 /// Number of segments, a power of two, into which the first one is cut.
 const FIRST_SEGMENTS: usize = 8;
-/// Least number of places of a segment.
+/// Minimum number of places in a segment.
 const LEAST_PLACES: usize = 32;
-/// Least number of places for the only segment of a small table.
+/// Minimum number of places for the only segment of a small table.
 const LEAST_PLACES_ALONE: usize = 1024;
 /// Places of the table below which it has several for each entry (`ROOMY`): that takes little memory, and
 /// searches are shorter.

@@ -88,7 +88,7 @@ pub struct Ledger<O = ()> {
     pub(crate) pass: u32,
     pub(crate) tid_index: u16,
     pub(crate) rings_in_pass: u32,
-    /// Most live bytes within this pass, if its events come from one ring.
+    /// Largest number of live bytes within this pass, if its events come from one ring.
     pub(crate) pass_peak: u64,
     pub(crate) now_ns: u64,
     /// The other shards, if it is divided (`shards`).

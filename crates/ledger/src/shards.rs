@@ -18,7 +18,7 @@ use memhook_abi::{Event, MAX_RINGS, Op, RawEvent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// Most shards of a ledger.
+/// Maximum number of shards of a ledger.
 pub const MOST_SHARDS: usize = 16;
 /// Bytes of the windows by which addresses are distributed, as a power of two: a page. Even a heap of a few hundred
 /// kilobytes has enough of them for about equal shards.

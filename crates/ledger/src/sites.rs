@@ -147,7 +147,7 @@ impl SiteTable {
         site.released_bytes -= size;
     }
 
-    /// Counts stacks that were not seen before together, as stack 0, from now on.
+    /// From now on, counts all new stacks together, as stack 0.
     pub fn close(&mut self) {
         if self.others.is_none() {
             self.others = Some(std::array::from_fn(|level| {
@@ -258,7 +258,7 @@ impl ReleaseSites {
         *bytes += weight * size as f64;
     }
 
-    /// Counts stacks that were not seen before together, as stack 0, from now on.
+    /// From now on, counts all new stacks together, as stack 0.
     pub fn close(&mut self) {
         self.is_closed = true;
     }

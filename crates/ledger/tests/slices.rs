@@ -8,7 +8,7 @@ use memhook_ledger::{Ledger, LedgerOptions, LiveWalk, SiteWalk};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCKS: u64 = 400_000;
-/// Most blocks of a slice: its places, and those of one more segment.
+/// Maximum number of blocks in a slice: its places, and those of one more segment.
 const MOST_BLOCKS: usize = 70_000;
 
 fn event(op: Op, address: u64, sequence: u32, stack: u32) -> memhook_abi::Event {

@@ -17,7 +17,7 @@ const ENTRY_BYTES: u64 = 24;
 const PAGE_BYTES: u64 = 4096;
 /// Room for the routine shared by all pads.
 const SHARED_CODE_BYTES: u64 = 512;
-/// Limit of the entries; a header with more is not ours.
+/// Maximum number of entries; a header with more is not ours.
 const MOST_ENTRIES: u32 = 1 << 20;
 
 /// Replaced code.

@@ -10,7 +10,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Limit of the examined functions; beyond it, some calls were not followed.
+/// Maximum number of examined functions; beyond it, some calls were not followed.
 const MOST_FUNCTIONS: usize = 4096;
 
 /// Returns true if a function, or one that it calls or jumps to directly, calls code that was unknown when it was

@@ -3,7 +3,7 @@
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, OpKind};
 use std::ops::Range;
 
-/// Limit of the examined entries of a jump table.
+/// Maximum number of examined entries of a jump table.
 const MOST_CASES: usize = 4096;
 
 /// Branch with its address and its target.

@@ -28,7 +28,7 @@ pub struct CountsLayout {
     pub has_stacks: bool,
 }
 
-/// Limit of the functions whose arguments or callers can be examined at the same time.
+/// Maximum number of functions whose arguments or callers can be examined at the same time.
 pub const MOST_EVENTS: usize = 256;
 
 /// Number of entries in the table.

@@ -10,7 +10,7 @@ const ARITHMETIC: u32 = RflagsBits::OF
     | RflagsBits::CF
     | RflagsBits::PF;
 
-/// Limit of the examined instructions.
+/// Maximum number of examined instructions.
 const MOST_INSTRUCTIONS: usize = 32;
 
 /// Returns true if the code at `address` overwrites all arithmetic flags before anything can read them. The ABI does

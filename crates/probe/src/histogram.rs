@@ -1,7 +1,7 @@
 //! Histograms of durations: eight classes for each power of two, so that the width of a class is at most an
 //! eighth of its values.
 
-/// Limit of the functions whose latency can be measured at the same time.
+/// Maximum number of functions whose latency can be measured at the same time.
 pub const MOST_LATENCIES: usize = 256;
 /// Number of classes of a histogram.
 pub(crate) const CLASSES: usize = 512;

@@ -20,7 +20,7 @@ const ENTRY_BYTES: u64 = 48;
 const PAGE_BYTES: u64 = 4096;
 /// Upper bound for the size of a pad and a trampoline.
 const CODE_BYTES: u64 = 192;
-/// Limit of the functions; memory that names more is not ours.
+/// Maximum number of functions; memory that names more is not ours.
 const MOST_ENTRIES: u64 = 1 << 16;
 
 /// A function to redirect.

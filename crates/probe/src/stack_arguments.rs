@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Limit of the examined instructions; longer functions are not decided.
+/// Maximum number of examined instructions; longer functions are not decided.
 const MOST_INSTRUCTIONS: usize = 100_000;
 const LONGEST_INSTRUCTION: u64 = 15;
 

@@ -8,9 +8,9 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Limit of the examined functions; beyond it, there is no result.
+/// Maximum number of examined functions; beyond it, there is no result.
 const MOST_FUNCTIONS: usize = 512;
-/// Limit of the instructions between the computation of a jump table's entry and the jump.
+/// Maximum number of instructions between the computation of a jump table's entry and the jump.
 const NEAR: usize = 4;
 
 /// Code of a module to examine. All addresses are of one kind, usually svma.

@@ -4,7 +4,7 @@ use crate::Refusal;
 use crate::assembler::Assembler;
 use crate::counts::CountsLayout;
 
-/// Limit of the entries that a thread examines to find its own.
+/// Maximum number of entries that a thread examines to find its own.
 const MOST_TRIES: u32 = 64;
 /// Thread pointer that marks an entry of the table as reserved; no thread has it.
 const RESERVED: u8 = 1;

@@ -223,7 +223,7 @@ impl Random {
     }
 }
 
-/// Limit of the pushed registers. With more, the red zone would begin below the entry's red zone, which a pad may
+/// Maximum number of pushed registers. With more, the red zone would begin below the entry's red zone, which a pad may
 /// overwrite.
 const MOST_PUSHED: usize = 8;
 

@@ -11,7 +11,7 @@ use std::{collections::HashMap, mem::offset_of, ops::Range};
 const MAPPING_NAME: &str = "/memfd:memhook-hook";
 /// Prefix of the name of a file that contains the hook, for listeners that read only files.
 pub const HOOK_FILE_PREFIX: &str = "memhook-hook-";
-/// Suffix of such a name; see [`HOOK_FILE_PREFIX`].
+/// Suffix of the name of such a file; its prefix is [`HOOK_FILE_PREFIX`].
 pub const HOOK_FILE_SUFFIX: &str = ".so";
 /// Number of bytes of a copy's writable data that are searched for its description.
 const MOST_DATA: u64 = 1 << 20;

@@ -114,7 +114,7 @@ impl ModuleFacts {
         })
     }
 
-    /// Returns true if the module is linked to a library with such a name.
+    /// Returns true if the module is linked to a library whose name `is_one` accepts.
     pub fn needs(&self, is_one: impl Fn(&str) -> bool) -> bool {
         self.needed.iter().any(|name| is_one(name))
     }

@@ -13,13 +13,13 @@ use std::{
     sync::Arc,
 };
 
-/// Limit on the total bytes of files that are read whole.
+/// Maximum total bytes of files that are read whole.
 const MOST_WHOLE_BYTES: u64 = 4 << 30;
-/// Limit on the total bytes of all files, including those that are read in part.
+/// Maximum total bytes of all files, including those that are read in part.
 const MOST_BYTES: u64 = 6 << 30;
 
-/// Limit of the files that stay open for reading further parts; more would leave too few descriptors (RLIMIT_NOFILE is
-/// usually 1,024).
+/// Maximum number of files that stay open for reading further parts; more would leave too few descriptors
+/// (RLIMIT_NOFILE is usually 1,024).
 const MOST_OPEN: usize = 256;
 
 /// A file that was read.

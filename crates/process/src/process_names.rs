@@ -33,7 +33,7 @@ pub fn executable(pid: i32) -> Option<String> {
 }
 
 fn words(pid: i32) -> String {
-    /// Limit of the length; longer ones are truncated.
+    /// Maximum length in bytes; longer names are truncated.
     const MOST_BYTES: u64 = 64 << 10;
     let path = proc_path(pid, "cmdline");
     let bytes = memhook_foreign::read_start(path, MOST_BYTES).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// Limit on the text: 65,530 mappings with some 700 bytes each.
+/// Maximum length of the text: 65,530 mappings with about 700 bytes each.
 const MOST_TEXT: usize = 128 << 20;
 
 /// Bytes of one mapping, or of several together.

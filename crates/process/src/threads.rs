@@ -119,7 +119,8 @@ pub fn proc_path(pid: i32, file: &str) -> String {
     format!("/proc/{}/{file}", living_thread(pid))
 }
 
-/// Reads or opens such a file. If the thread ends at that moment, tries another one.
+/// Reads or opens a file in /proc about a process, through a living thread. If the thread ends at that moment, tries
+/// another one.
 pub(crate) fn by_living_thread<T>(
     pid: i32,
     file: &str,

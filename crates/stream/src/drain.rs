@@ -283,8 +283,8 @@ impl Drain {
 
 /// Returns the tail and head of a ring, both of the same owner: a ring without events may be freed at any time.
 fn ends(region: &Region, ring: usize) -> (u64, u64) {
-    /// Limit of the attempts, because a ring is not freed that often. A target that changes the tail itself harms only
-    /// its own events: events beyond the ring's size are damage.
+    /// Maximum number of attempts, because a ring is not freed that often. A target that changes the tail itself harms
+    /// only its own events: events beyond the ring's size are damage.
     const LOOKS: u32 = 100;
     let tail_word = region.ring64(ring, offset_of!(RingHeader, tail));
     let head_word = region.ring64(ring, offset_of!(RingHeader, head));

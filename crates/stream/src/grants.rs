@@ -24,11 +24,11 @@ const PAGE: usize = 4096;
 const SMALL_PREFIX_BYTES: usize = 2 * PAGE + MEMO_FIRST_BYTES;
 /// Number of rings that are kept ready for new threads.
 const SPARE_RINGS: usize = 4;
-/// Limit of the rings that are made ready before the target begins.
+/// Maximum number of rings that are made ready before the target begins.
 const MOST_AT_ONCE: usize = 256;
 /// Offset of the caches whose pages a ring does not have from the beginning.
 const FIRST_CACHES: usize = MEMO_GUIDES_OFFSET + PAGE;
-/// Limit of the places that a ring gets before it has shown that it needs them.
+/// Maximum number of places that a ring gets before it has shown that it needs them.
 const MOST_AT_FIRST: u64 = 16 << 10;
 /// Bytes of the stack arena that are touched ahead of use.
 const ARENA_AHEAD: usize = 64 << 10;
@@ -41,7 +41,7 @@ const FULL: u64 = 300;
 /// Plan for the memory of an attach, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Limit of all memory together.
+    /// Maximum memory of all rings together.
     pub allowance: u64,
     /// Initial size of a ring's events, a power of two and at least [`LEAST_RING_BYTES`].
     pub first_ring: u64,

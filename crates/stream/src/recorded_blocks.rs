@@ -134,7 +134,7 @@ fn marks_set_in(phase: u64, first: u8) -> u64 {
 
 /// A word with the lowest bit of each of its eight pages.
 const EACH_PAGE: u64 = 0x0101_0101_0101_0101;
-/// Limit of the attempts on a word that changes concurrently. A hostile process could change it forever.
+/// Maximum number of attempts on a word that changes concurrently. A hostile process could change it forever.
 const MOST_TRIES: u32 = 64;
 /// Bits of a table word other than those of its blocks.
 const TAG: u64 = !0 << 32;

@@ -198,7 +198,7 @@ impl Region {
             .fetch_max(mark.ring as u32 + 1, Release);
     }
 
-    /// Clears such a mark, because the owner is known not to be inside.
+    /// Clears the mark of a ring, because its owner is known not to be inside.
     pub fn clear_mark(&self, ring: usize) {
         self.ring64(ring, offset_of!(RingHeader, outer))
             .store(0, Release);

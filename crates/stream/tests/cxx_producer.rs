@@ -368,7 +368,7 @@ struct Run {
     full: usize,
     /// Largest number of events that were seen in a ring.
     freed: usize,
-    /// Most events that were seen in a ring.
+    /// Largest number of events that were seen in a ring.
     most: u64,
 }
 

@@ -56,11 +56,10 @@ impl UnwindTable {
 /// A row before packing: start and end (svma), and rule.
 type Span = (u64, u64, u64);
 
-/// Limit on the rows of a module. The largest programs have a few million. A single byte of a section can produce a
-/// row, so a crafted section could fill our memory.
+/// Maximum number of rows in a module. The largest programs have a few million. A single byte of a section can produce
+/// a row, so a crafted section could fill our memory.
 const MOST_ROWS: usize = memhook_abi::MAX_ROWS;
-/// Limit on the size of a CIE in bytes; compilers emit 20 to 60. Its instructions are executed again for each of its
-/// FDEs.
+/// Maximum size of a CIE in bytes; compilers emit 20 to 60. Its instructions are executed again for each of its FDEs.
 const LONGEST_CIE: usize = 1024;
 
 /// Compiles the call frame information of an ELF file.

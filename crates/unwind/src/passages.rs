@@ -38,7 +38,7 @@ pub struct Passage {
     pub saved: [u8; 5],
 }
 
-/// Returns the first passage among these addresses (svma) of such an instruction.
+/// Returns the first passage among these addresses (svma) of `call *%rbx` instructions.
 pub fn passage(sections: &Sections<'_>, candidates: &[u64]) -> Option<Passage> {
     let mut frames = EhFrame::new(&sections.eh_frame, LittleEndian);
     frames.set_address_size(8);

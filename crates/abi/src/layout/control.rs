@@ -84,7 +84,7 @@ pub mod look {
     pub const ASKED: u32 = 3;
 }
 
-/// Limit of the sizes that `--size` can name.
+/// Maximum number of sizes that `--size` can name.
 pub const MAX_EXACT_SIZES: usize = 16;
 
 shared_struct! {
@@ -253,7 +253,7 @@ shared_struct! {
         birth: AtomicU32,
         /// Process that has claimed the region, by its id in its own pid namespace.
         birth_pid: AtomicU32,
-        /// Attach number under which such a process records. None of its ancestors has used it.
+        /// Attach number under which that process records. None of its ancestors has used it.
         birth_epoch: AtomicU32,
         /// State of a request for a block: see [`look`].
         look_state: AtomicU32,

@@ -17,9 +17,9 @@
 use super::{ACCESS_OFFSET, BOUNDS_OFFSET, SAMPLE_OFFSET, WINDOWS_OFFSET};
 use crate::HOOKED_FUNCTIONS;
 
-/// Limit of described heaps.
+/// Maximum number of described heaps.
 pub const MAX_HEAPS: usize = 8;
-/// Limit of described functions. Their ids follow those of [`HOOKED_FUNCTIONS`].
+/// Maximum number of described functions. Their ids follow those of [`HOOKED_FUNCTIONS`].
 pub const MAX_DESCRIBED: usize = 32;
 /// Windows of a heap, a power of two.
 pub const HEAP_WINDOWS: usize = 512;

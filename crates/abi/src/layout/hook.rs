@@ -59,7 +59,7 @@ pub mod gate_birth {
 /// ends the list. The list is in private memory after the page that a fork wipes, so a child has the list of the moment
 /// of its fork, with only regions that are mapped in it.
 pub const SPARES_BEHIND_GATE: u64 = 4096;
-/// Most regions in that list.
+/// Maximum number of regions in that list.
 pub const MOST_SPARES: usize = 64;
 
 shared_struct! {

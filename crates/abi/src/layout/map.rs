@@ -26,7 +26,7 @@ pub const INDEX_ENTRIES: usize = 1 << 20;
 pub const ARENA_BYTES: usize = 1 << 28;
 /// Bytes of an arena granule; a stack id is a granule number.
 pub const GRANULE_BYTES: usize = 16;
-/// Limit of the frames of a stack.
+/// Maximum number of frames in a stack.
 pub const MAX_DEPTH: usize = 128;
 /// Number of rings, which limits the number of threads traced at one time.
 pub const MAX_RINGS: usize = 1_024;
@@ -52,7 +52,7 @@ pub const PC_CACHE_FIRST_ENTRIES: usize = (4_096 - MEMO_GUIDES * MEMO_GUIDE_BYTE
 pub const MEMO_OFFSET: usize = PYTHON_CACHE_OFFSET + PYTHON_CACHE_ENTRIES * 64;
 /// Initial bytes of remembered backtraces of a ring.
 pub const MEMO_FIRST_BYTES: usize = 8_192;
-/// Fewest bytes of a ring's events: a page.
+/// Minimum size in bytes of a ring's events: a page.
 pub const LEAST_RING_BYTES: usize = 4_096;
 /// Initial entries of the stack index, a power of two.
 pub const INDEX_FIRST_ENTRIES: usize = 4_096;
@@ -64,7 +64,7 @@ pub const MEMO_HEADER_BYTES: usize = 32;
 pub const MEMO_BLOCK_BYTES: usize = 40;
 /// Separate pages of the live filter, a power of two: a byte each.
 pub const FILTER_PAGES: usize = 1 << 20;
-/// First mark in such a byte: the page may have recorded blocks that are in the table.
+/// First mark in a byte of the live filter: the page may have recorded blocks that are in the table.
 pub const FIRST_ENTERED_MARK: u8 = 1;
 /// Mask of both entered marks: the bit above and the next one.
 pub const ENTERED_MARKS: u8 = 3;
@@ -113,7 +113,7 @@ pub const BOUNDS_OFFSET: usize = SAMPLE_OFFSET + 65_536;
 pub const BOUNDS_SHIFT: u32 = 18;
 /// Bytes of the [`StackBounds`] of the largest region.
 const BOUNDS_BYTES: usize = 1 << 24;
-/// Most bytes of one ring's events.
+/// Maximum size in bytes of a ring's events.
 pub const MOST_RING_BYTES: usize = 64 << 20;
 /// Offset of the unwind rules (u64 each, see [`crate::unwind_rule`]). All data from here on is needed only for
 /// unwinding.

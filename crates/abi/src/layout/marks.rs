@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicU64;
 
 /// Words of a mark's name.
 pub const MARK_WORDS: usize = 14;
-/// Limit of a mark's name in bytes; the rest is zeros.
+/// Maximum length of a mark's name in bytes; the rest is zeros.
 pub const MARK_BYTES: usize = MARK_WORDS * 8;
-/// Limit of the marks that wait for the attacher.
+/// Maximum number of marks that wait for the attacher.
 pub const MARKS: usize = 24;
 /// Bit in [`MarkEntry::time_ns`]: the program has set the mark itself, at the time in the other bits, and the attacher
 /// has not seen it yet.

@@ -9,7 +9,7 @@ pub const PROBE_ARGUMENTS: usize = 6;
 pub const VALUE_CLASSES: usize = 128;
 /// Words before the classes of a table of values: the highest value and the lowest one.
 pub const VALUE_BOUNDS: usize = 2;
-/// Limit of the distinct values of an argument that a thread counts.
+/// Maximum number of distinct values of an argument that a thread counts.
 pub const VALUE_PLACES: usize = 256;
 /// Bytes of a table of values: bounds, classes, and places of two words (a value, and its count).
 pub const VALUE_TABLE_BYTES: usize =

@@ -48,9 +48,9 @@ pub mod python_entry {
 
 /// Value of a missing offset.
 pub const NO_OFFSET: u32 = u32::MAX;
-/// Limit of the bytes of a frame that the hook reads.
+/// Maximum number of bytes of a frame that the hook reads.
 pub const PYTHON_FRAME_BYTES: usize = 128;
-/// Limit of the bytes of a code object that the hook reads.
+/// Maximum number of bytes of a code object that the hook reads.
 pub const PYTHON_CODE_BYTES: usize = 256;
 /// Number of keys of thread-specific data that are in the TCB itself.
 pub const PYTHON_KEYS: u32 = 32;
@@ -63,9 +63,9 @@ pub const PYTHON_LAST: u64 = 1 << 32;
 pub const PYTHON_NATIVE: u64 = 3 << 62;
 /// Value in place of the function id in an entry that is a location.
 pub const PYTHON_LOCATION: u8 = 255;
-/// Most bytes of a function's name.
+/// Maximum length of a function's name in bytes.
 pub const PYTHON_NAME_BYTES: usize = 240;
-/// Most bytes of a file's name.
+/// Maximum length of a file's name in bytes.
 pub const PYTHON_FILE_BYTES: usize = 700;
 /// Offset of the locations that a ring's thread has seen, 64 bytes each.
 pub const PYTHON_CACHE_OFFSET: usize = 45_056;

@@ -14,7 +14,7 @@ const _: () = assert!(COARSEST <= MOST_LEVELS);
 
 /// Time between two decisions.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Limit of the stored sampling changes. Beyond it, neighbours are merged.
+/// Maximum number of stored sampling changes. Beyond it, neighbours are merged.
 const MOST_CHANGES: usize = 4096;
 /// Number of skipped calls that are timed as one group, which contains one time stamp (`record_timed` of
 /// `hook-cxx/calls.hpp`).

@@ -20,7 +20,7 @@ pub struct DescribedHeap {
     pub recorder: Option<Recorder>,
 }
 
-/// Limit of the remembered released blocks. Beyond it, less memory is known to be stale.
+/// Maximum number of remembered released blocks. Beyond it, less memory is known to be stale.
 const MOST_RELEASED: usize = 1 << 20;
 
 /// Addresses of released blocks that no newer block covers. Contents of such memory are stale and keep no other block

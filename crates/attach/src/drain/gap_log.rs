@@ -2,7 +2,7 @@
 
 use memhook_stream::Gap;
 
-/// Limit of the separate gaps. If a target reports more, the last gap stays open.
+/// Maximum number of separate gaps. If a target reports more, the last gap stays open.
 const MOST: usize = 1000;
 
 /// Gaps of a trace.

@@ -36,7 +36,7 @@ fn usual_drains(pid: i32) -> usize {
 /// Drains of a process.
 pub(super) struct Drains {
     most: usize,
-    /// Number of passes with such a full ring, and the time of the last one.
+    /// Number of passes with a nearly full ring, and the time of the last one.
     pressed: u32,
     pressed_at_ns: u64,
     crew: Option<Crew<ToShards>>,

@@ -17,12 +17,12 @@ use std::time::Duration;
 
 /// Number of regions that wait for children. Each is mapped during a short hold of one thread.
 const WAITING: usize = 8;
-/// Limit of the mapped regions: living children use them up, and each makes a fork of the parent a little slower.
+/// Maximum number of mapped regions. Living children use them up, and each makes a fork of the parent a little slower.
 const MOST: usize = 48;
 /// Number of failures after which no more regions are mapped.
 const MOST_FAILURES: u32 = 3;
 
-/// Additional work for the trace of such a process, around its job.
+/// Additional work for the trace of a process whose children are traced, around its job.
 pub(super) struct Parent {
     job: Box<dyn Job + Send>,
     births: Arc<Births>,

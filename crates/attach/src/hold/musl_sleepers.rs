@@ -24,7 +24,7 @@ const RETURNS: [&[u8]; 2] = [
     b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",
     b"\xb8\x0f\x00\x00\x00\x0f\x05",
 ];
-/// Limit of the searched stack depth.
+/// Maximum searched stack depth in bytes.
 const DEEPEST: u64 = 8 << 20;
 const PIECE_BYTES: u64 = 64 << 10;
 

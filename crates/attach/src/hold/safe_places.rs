@@ -23,7 +23,7 @@ use memhook_unwind::{Frame, Sections, TableModule, code_ranges, walk_frames};
 use object::{Object, ObjectSection};
 use std::ops::Range;
 
-/// Limit of the frames in a backtrace; a thread with a deeper stack is at no safe place.
+/// Maximum number of frames in a backtrace; a thread with a deeper stack is at no safe place.
 const DEPTH: usize = 1024;
 
 /// Instance of glibc in the process. Addresses are avma.

@@ -327,7 +327,7 @@ impl Residue {
         let fits = |(region, _): &&(Region, u64)| {
             region.ring_bytes() as u64 == ring_bytes && comes_to_rest(pid, region)
         };
-        // If there are several, the hook's own region is chosen.
+        // If several regions fit, the hook's own region is chosen.
         let is_known = |&&(_, address): &&(Region, u64)| {
             self.hooks
                 .iter()

@@ -23,7 +23,7 @@ use std::{
 
 /// Time between two looks: a thread may get its name after its first allocation, and losses grow.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Limit of the samples of resident memory. Beyond it, every second sample is dropped and the interval doubles.
+/// Maximum number of samples of resident memory. Beyond it, every second sample is dropped and the interval doubles.
 const MOST_SAMPLES: usize = 600;
 /// First interval of these samples, short enough that a run of one second has enough of them.
 const FIRST_SAMPLE_PAUSE: Duration = Duration::from_millis(50);

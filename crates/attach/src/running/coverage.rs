@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Limit of the results that wait to be received; the scan then waits.
+/// Maximum number of results that wait to be received; the scan then waits.
 const BACKLOG: usize = 64;
 /// Time after which a file on an unresponsive file system is given up.
 const LONGEST_SCAN: Duration = Duration::from_secs(120);

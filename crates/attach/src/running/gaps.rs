@@ -13,7 +13,7 @@ use memhook_stream::Gap;
 /// Number of passes after which all events that were published before the first of them are taken and ordered: with
 /// pairs, a pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
 const PASSES: u64 = 4;
-/// Limit of the gaps that are reported immediately; the last report has all of them.
+/// Maximum number of gaps that are reported immediately; the last report has all of them.
 const TOLD: usize = 3;
 
 /// Detects gaps and ends them.

@@ -114,7 +114,7 @@ impl Heritage {
         self.region.births_missed()
     }
 
-    /// Returns the session of a child that records to such a region. The child is not touched. `lives`: false if it has
+    /// Returns the session of a child that records to `region`. The child is not touched. `lives`: false if it has
     /// ended; then all facts are those of its parent.
     pub fn session(
         &self,

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 /// Time between two searches for new code.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
-/// Limit of the examined areas; compilers reserve a few large ones.
+/// Maximum number of examined areas; compilers reserve a few large ones.
 const MOST_AREAS: usize = 256;
 
 /// Identity of one version of a file.

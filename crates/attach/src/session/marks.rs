@@ -3,7 +3,7 @@
 use memhook_stream::{NamedMoment, Region};
 use std::time::Duration;
 
-/// Limit of the stored marks.
+/// Maximum number of stored marks.
 const MOST_MARKS: usize = 100_000;
 
 /// Marks that were taken out of the region, which has room for few.

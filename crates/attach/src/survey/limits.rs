@@ -42,7 +42,8 @@ pub(crate) fn plan(pid: i32, config: &TraceConfig) -> Result<Plan, Error> {
 /// Mean distance between samples, in bytes, at which a ring holds few events: at ten gigabytes a second, about 1,600
 /// events between two passes that are 10 ms apart.
 const SELDOM_SAMPLED: u64 = 128 << 10;
-/// Initial size of such a ring in bytes, with room for 2,048 events. It grows if necessary.
+/// Initial size of the ring of a process with such sparse samples, in bytes, with room for 2,048 events. It grows if
+/// necessary.
 const RING_OF_SAMPLES: u64 = 32 << 10;
 
 /// Compares the limits of the process with the planned mappings.

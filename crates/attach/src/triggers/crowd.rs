@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 /// Number of processes that are examined after an alarm of their group: the largest ones.
 const MOST_LOOKED_AT: usize = 3;
-/// Limit of the remembered kills.
+/// Maximum number of remembered kills.
 const MOST_KILLS: usize = 256;
 
 /// All watched processes.

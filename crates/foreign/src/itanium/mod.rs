@@ -40,7 +40,7 @@ enum Node<'a> {
     Arguments(Vec<Id>),
     /// Several arguments for one parameter.
     Pack(Vec<Id>),
-    /// Parameter for such a pack: the argument that is being expanded.
+    /// Parameter that takes a pack: the argument that is being expanded.
     OfPack(Vec<Id>),
     Expansion(Id),
     /// Parameter whose argument comes later in the name.

@@ -7,9 +7,9 @@ mod types;
 
 use super::{Id, Node, Qualifiers};
 
-/// Limit of the nesting of parts; no program has deeper names.
+/// Maximum nesting of parts; no program has deeper names.
 const MOST_DEPTH: usize = 300;
-/// Limit of the nodes of a tree.
+/// Maximum number of nodes in a tree.
 const MOST_NODES: usize = 1 << 16;
 
 /// Returns the tree of a symbol, and its root.

@@ -3,7 +3,7 @@
 use super::{Bounded, Id, Node, Qualifiers, Style};
 use std::fmt::Write;
 
-/// Limit of the nesting of parts, including repeated ones.
+/// Maximum nesting of parts, including repeated ones.
 const MOST_DEPTH: usize = 600;
 
 pub(super) fn print(tree: &[Node<'_>], root: Id, style: Style, out: Bounded) -> Option<String> {

@@ -3,7 +3,7 @@
 use crate::restart;
 use memhook_process::{self as process, Activity};
 
-/// Limit of the threads that are examined. In a process with more, none is, because that would take too long.
+/// Maximum number of threads that are examined. In a process with more, none is, because that would take too long.
 const MAX_THREADS: usize = 256;
 
 /// Threads of a process that slept at one moment, in system calls that the kernel restarts after a stop.

@@ -112,7 +112,7 @@ mod tests {
         }
         assert_eq!(tracer(pid, pid), 0);
         assert!(LATE.with_borrow(Vec::is_empty));
-        // The program has received the signal that came meanwhile.
+        // The program has received the signal that arrived in the meantime.
         assert_eq!(program.line(), "heard");
         send(pid, libc::SIGTERM);
         program.ends_well();

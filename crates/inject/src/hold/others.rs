@@ -21,7 +21,8 @@ use tracing::debug;
 const STILL_LIMIT: Duration = Duration::from_millis(30);
 /// Part of that time in which all of them must have stopped.
 const STOPPING_LIMIT: Duration = Duration::from_millis(10);
-/// Limit of the threads. Stopping a thread and reading its registers takes 20 to 50 µs, so more would not stop in time.
+/// Maximum number of threads. Stopping a thread and reading its registers takes 20 to 50 µs, so more would not stop in
+/// time.
 const MOST: usize = 256;
 
 /// Other threads, before any of them is disturbed.

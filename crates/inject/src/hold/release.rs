@@ -66,7 +66,7 @@ impl Held {
         restored.map_err(|_| self.has_gone_home())
     }
 
-    /// Sends the signals again that came meanwhile.
+    /// Sends again the signals that arrived in the meantime.
     fn send_taken_again(&mut self) {
         for (signal, info) in std::mem::take(&mut self.work.taken) {
             resend::send_again(self.pid, self.tid, signal, &info);

@@ -16,7 +16,7 @@ const DATA_WORDS: usize = DATA_BYTES as usize / 4;
 /// Known words of the data.
 type Data = [Option<u32>; DATA_WORDS];
 
-/// Limit of the steps of a filter that are followed. The filters of browsers take some hundred.
+/// Maximum number of steps of a filter that are followed. The filters of browsers take a few hundred.
 const MAX_STEPS: usize = 100_000;
 
 /// Returns the filters of a stopped thread, the newest one first. The kernel shows them to a tracer that has

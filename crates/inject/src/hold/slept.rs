@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use crate::{ptrace, restart};
 use memhook_process::{Activity, Scheduling, SchedulingFile, last_ran, processor};
 
-/// Limit of the time from the last look to the interrupt, above which a thread's sleep is unknown. It leaves room for
-/// the interrupt itself, which takes long on a virtual machine if it wakes another processor.
+/// Maximum time from the last look to the interrupt; after a longer time, a thread's sleep is unknown. It leaves room
+/// for the interrupt itself, which takes long on a virtual machine if it wakes another processor.
 const LOOK_LIMIT: Duration = Duration::from_micros(100);
 /// Length of the slowest tick. If the time stamp counter is not reliable, the processor's clock is corrected at every
 /// tick (kernel/sched/clock.c), so it may be wrong by one tick.

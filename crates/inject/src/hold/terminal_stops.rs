@@ -14,7 +14,7 @@ const SIGNALS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 static HOLDS: Mutex<(u32, [bool; 3])> = Mutex::new((0, [false; 3]));
 /// True if any thread holds. The handler reads it, because a handler must not wait for a lock.
 static HOLDING: AtomicBool = AtomicBool::new(false);
-/// Signals that came meanwhile, one bit per number.
+/// Signals that arrived in the meantime, one bit per number.
 static CAME: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn note(signal: i32) {

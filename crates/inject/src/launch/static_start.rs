@@ -32,7 +32,7 @@ impl NewThread {
 /// Possible offsets of the id: `struct pthread` of glibc, and of musl since 1.1.25 and before.
 const PLACES: [u32; 3] = [720, 48, 56];
 
-/// Finds the next instruction that stores eax at such an offset: `mov %eax, disp(%reg)`.
+/// Finds the next instruction that stores eax at one of these offsets: `mov %eax, disp(%reg)`.
 fn number_that_is_stored(pid: i32, now: &Registers) -> Option<u32> {
     let mut code = [0; 32];
     read_memory(pid, RemoteAddress(now.rip), &mut code).ok()?;

@@ -14,7 +14,7 @@ use memhook_process::RemoteAddress;
 const LOCK_DEADLINE: Duration = Duration::from_millis(200);
 
 impl Held {
-    /// Limit of the calls of one [`Held::call_each`].
+    /// Maximum number of calls in one [`Held::call_each`].
     pub const MAX_CALLS: usize = (Scratch::DATA_BYTES / 8) as usize;
 
     /// Calls a function of the target once with each of the arguments, in order, until the moment `until` or until all

@@ -23,7 +23,7 @@ const NAME: u64 = 8;
 const ASKED_NAMES: u64 = 56;
 /// A `struct libname_list` has a name, and the next one at this offset.
 const NEXT: u64 = 8;
-/// Limit of the followed names. The loader lists one for each name by which an object was found, so ours has one.
+/// Maximum number of followed names. The loader lists one for each name by which an object was found, so ours has one.
 const MOST_NAMES: u32 = 4;
 
 /// Overwrites the names of the object with this `struct link_map`, which was loaded by `path`.

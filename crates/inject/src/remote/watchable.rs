@@ -30,7 +30,7 @@ const ROOM_TO_GROW: u64 = 64 << 20;
 /// refused.
 const LEAST_ADDRESS: u64 = 64 << 10;
 
-/// Limit of the mappings in a request. Threads that map or unmap memory wait for it, and it takes longer with each
+/// Maximum number of mappings in a request. Threads that map or unmap memory wait for it, and it takes longer with each
 /// mapping.
 const MOST_TOGETHER: usize = 256;
 

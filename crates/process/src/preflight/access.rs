@@ -33,7 +33,7 @@ impl Status {
         }
     }
 
-    /// Returns the status in the text of such a file.
+    /// Parses the text of a status file.
     pub fn from_text(text: String) -> Status {
         let name = in_status(&text, "Name:").unwrap_or_default().to_owned();
         Status { text, name }

@@ -22,7 +22,7 @@ pub(crate) const VARIABLES: [&str; 5] = [
 /// (nptl/descr.h), whose offset has not changed on x86-64 since 2.3; each entry is a sequence number and the
 /// value.
 const KEY_VALUES: u32 = 0x318;
-/// Limit of the examined frames of a thread, and of the threads.
+/// Maximum number of examined frames of a thread, and of threads.
 const MOST: usize = 1024;
 
 /// Reason why no Python functions can be shown for a process with an interpreter.

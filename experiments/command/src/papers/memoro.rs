@@ -74,7 +74,7 @@ pub fn stack_accesses(sheets: &mut Sheets) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs such a program; returns its accesses to the stack, to its own data, and to the heap.
+/// Runs a program that counts its own accesses; returns its accesses to the stack, to its own data, and to the heap.
 fn counted(program: &Path, input: &str) -> Result<[f64; 3], String> {
     let mut child = Command::new(program)
         .stdin(Stdio::piped())

@@ -29,7 +29,7 @@ const LOAD_NUMBER: u8 = 0xb8;
 /// Upper bound of clock ids, and lower bound of object addresses.
 const CLOCKS: u64 = 64;
 
-/// Limit of the remembered threads. If there are more, some were seen so long ago that their calls are over.
+/// Maximum number of remembered threads. If there are more, some were seen so long ago that their calls are over.
 const MOST_THREADS: usize = 4096;
 
 /// Calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not report where a
@@ -109,7 +109,7 @@ pub(crate) fn original(
     (agrees && has_arguments_of(saved, number)).then_some(number)
 }
 
-/// Returns the last number of such a call that the code loads.
+/// Returns the last number of one of the `CALLS` that the code loads.
 fn loaded_number(code: &[u8; CODE_BYTES]) -> Option<i64> {
     let load = |window: &[u8]| {
         let (&opcode, number) = window.split_first()?;
@@ -181,7 +181,7 @@ mod tests {
         stopped.rax = RESTART_BY_BLOCK as u64;
         // SAFETY: no pointers.
         let own = unsafe { libc::gettid() };
-        // No thread has such a large id (proc_sys_kernel(5), pid_max).
+        // No thread has an id as large as these (proc_sys_kernel(5), pid_max).
         let ended = (0..1000).map(|n| i32::MAX - n);
         for tid in ended.clone().chain([own]) {
             remember(tid, &stopped);

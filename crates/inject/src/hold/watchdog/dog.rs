@@ -237,7 +237,7 @@ fn sleep(word: &AtomicU32) {
     unsafe { call(libc::SYS_futex, arguments) };
 }
 
-/// Ends such a wait.
+/// Wakes the thread that waits in `sleep`.
 pub(super) fn wake(word: &AtomicU32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     plain(libc::SYS_futex, word.as_ptr().addr(), operation, 1);

@@ -57,7 +57,7 @@ fn figures_in(text: &[u8; 64]) -> Option<[u64; 3]> {
 /// tenth of a second, so requiring no turn at all would be too strict.
 const STARVED_SHARE: u64 = 8;
 
-/// Limit of the remembered threads that want to run.
+/// Maximum number of remembered threads that want to run.
 const MOST: usize = 32;
 
 /// Threads that wanted to run at the last look, with their figures then.
