@@ -177,7 +177,7 @@ fn a_full_disk_ends_the_recording_not_the_program() {
 }
 
 #[test]
-#[ignore = "run by a_full_disk_ends_the_recording_not_the_program"]
+#[ignore = "the writer of another test, on a full disk"]
 fn inner_full_disk() {
     let Some(dir) = std::env::var_os("MEMHOOK_TEST_DIR") else {
         return;

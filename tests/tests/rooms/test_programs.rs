@@ -1,6 +1,6 @@
 //! Programs of tests: one that is not installed never makes a test fail.
 
-use super::root;
+use super::{read, root};
 use std::path::{Path, PathBuf};
 
 /// Returns all Rust files in a folder, at any depth.
@@ -72,4 +72,36 @@ fn a_test_that_is_left_passes_in_each() {
         found.is_empty(),
         "without the attribute `test` of memhook_tests: {found:#?}"
     );
+}
+
+/// Nobody misses a test that no command runs, so each has a row, by name.
+#[test]
+fn tests_that_are_left_out_are_listed() {
+    let folders =
+        ["crates", "tests", "xtask", "benches"].map(|folder| sources(&root().join(folder)));
+    let texts = folders
+        .iter()
+        .flatten()
+        .map(|path| std::fs::read_to_string(path).expect("text"));
+    let mut found: Vec<String> = texts.flat_map(|text| left_out(&text)).collect();
+    let page = read("CONTRIBUTING.md");
+    let (_, below) = page
+        .split_once("\n### Tests that cargo test leaves out\n")
+        .expect("the section");
+    let rows = below.lines().skip_while(|line| !line.starts_with("| `"));
+    let rows = rows.map_while(|line| line.strip_prefix("| `")?.split_once("` |"));
+    let mut listed: Vec<&str> = rows.map(|(name, _)| name).collect();
+    found.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(found, listed);
+}
+
+/// Returns the names of the ignored functions of a source, but those whose reason names the test that starts them.
+fn left_out(text: &str) -> Vec<String> {
+    let parts = text.split("#[ignore").skip(1);
+    let parts = parts.filter_map(|part| part.split_once("]\n"));
+    let is_of_a_test = |reason: &str| reason.contains("test");
+    let own = parts.filter(|(reason, _)| !is_of_a_test(reason));
+    let names = own.filter_map(|(_, rest)| rest.split_once("fn ")?.1.split_once('('));
+    names.map(|(name, _)| name.to_owned()).collect()
 }
