@@ -156,7 +156,7 @@ impl Outcome {
             Some(2) if self.errors == "memhook-rs: no process was traced" => {
                 failed(Class::Attacher, &*self.errors)
             }
-            // If accesses were requested of a process that ended before, the code is 2.
+            // If accesses were requested for a process that had already ended, the exit code is 2.
             Some(0 | 2) if self.output.contains("\"final\":true") => Ok(()),
             Some(0 | 3) if !look.traces() && self.output.starts_with('{') => Ok(()),
             Some(2) if self.errors.lines().count() == 1 || look == Look::Follow => Ok(()),
@@ -248,7 +248,7 @@ pub fn waits_of(pid: u32) -> String {
 mod tests {
     use super::*;
 
-    /// Between two waits for a processor, a command may sleep for a moment, and be looked at then.
+    /// A command may sleep for a moment between two waits for a processor, and may be examined just then.
     #[test]
     fn a_starved_command_does_not_hang() {
         let is_starved = |ran, waited, waits_now| {

@@ -259,7 +259,7 @@ impl Kind {
     }
 }
 
-/// Compares how it has ended with the intended way.
+/// Compares the way in which it ended with the intended one.
 fn end_by_itself(mut target: Target, way: &str) -> Result<(), Failure> {
     if way.starts_with("exec") {
         target.expect("ready");

@@ -103,7 +103,7 @@ fn packages_are_reproducible_and_run_in_empty_roots() {
         return not_run("chroot and dpkg --root need root");
     }
     let folder = Folder::new("dist");
-    // This has no debug information and only one name, because the others take long to compress.
+    // The packed program has no debug information and only one symbol, because the others take long to compress.
     let program = folder.path("memhook-rs");
     output(
         Command::new("objcopy")

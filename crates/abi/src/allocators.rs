@@ -369,8 +369,8 @@ impl AllocatorNames {
         self.find(name).map(|(function, _)| function)
     }
 
-    /// Returns the allocator of a function, by a plain name or with an allocator's prefix; the outer `None` if it is
-    /// not an allocator's.
+    /// Returns the allocator of a function, given its plain name or its name with an allocator's prefix; the outer
+    /// `None` if the function does not belong to an allocator.
     pub fn allocator(&self, name: &str) -> Option<Option<&'static Allocator>> {
         self.find(name).map(|(_, allocator)| allocator)
     }

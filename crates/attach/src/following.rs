@@ -267,7 +267,7 @@ impl Following {
             }
             Followed::Family(head) => *head,
         };
-        // The head decides if any process is followed.
+        // The head decides whether any process is followed.
         let has_begun = match self.members.get(&head) {
             Some(member) => member.was_traced(),
             None => self.count.traced > 0,

@@ -213,7 +213,7 @@ impl Program {
 
     fn attach(&mut self, pid: i32) -> Result<Attached, Error> {
         if is_static(pid) {
-            // This comes before the program does anything, because its symbols decide if it can be traced.
+            // This comes before the program does anything, because its symbols decide whether it can be traced.
             refuse(pid, &self.config)?;
         }
         let mut point = self.child.run_to_start(pid, true)?;

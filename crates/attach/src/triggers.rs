@@ -95,7 +95,7 @@ impl std::str::FromStr for Action {
 /// Rule for firing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// After the condition was false in between.
+    /// Only after the condition was false in between.
     Anew,
     /// Also if the value gets much worse: half of the remaining distance to a limit is used up, or any other quantity
     /// has grown by an eighth.

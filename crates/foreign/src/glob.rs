@@ -1,6 +1,6 @@
 //! Patterns for names: the definition of `*` and `?` in options, rules, suppressions and selectors.
 
-/// Returns true if the pattern matches the whole text: `*` stands for anything, `?` for one byte.
+/// Returns true if the pattern matches the whole text: `*` matches anything, `?` one byte.
 pub fn glob(pattern: &str, text: &str) -> bool {
     matches(pattern.as_bytes(), text.as_bytes(), true)
 }

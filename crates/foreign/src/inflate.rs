@@ -44,7 +44,7 @@ pub fn inflate(stored: &[u8], compression: Compression, bytes: u64) -> Option<Ve
 
 fn all(from: impl Read, bytes: u64) -> Result<Option<Vec<u8>>> {
     let mut out = Vec::new();
-    // One more byte shows if the contents are longer.
+    // One more byte shows whether the contents are longer.
     from.take(bytes + 1).read_to_end(&mut out)?;
     Ok((out.len() as u64 == bytes).then_some(out))
 }

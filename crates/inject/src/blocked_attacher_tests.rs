@@ -142,7 +142,7 @@ fn writing_to_the_terminal_from_the_background_stops_after_the_hold() {
     stopped_everywhere("waits", &["futex"], libc::SIGTTOU);
 }
 
-/// Steps of a hold with a call, from its begin to its end.
+/// Steps of a hold with a call, from its beginning to its end.
 const WHILE_HOLDING: [u64; 4] = [2, 9, 20, 31];
 /// Approximate number of steps.
 const LAST_STEP: u64 = 60;
@@ -175,7 +175,7 @@ fn who_is_continued_during_a_hold_does_not_stop_after_it() {
 fn lets_go(variable: &str, milliseconds: &str) {
     let target = Target::start("waits", &["nanosleep"]);
     for step in WHILE_HOLDING {
-        // The attacher hangs only for a while, and the release, or the test's look at it, may come too late.
+        // The attacher hangs only for a while. The release may come too late, or the test may look too late.
         let is_seen = (0..10).any(|_| is_let_go(&target, step, variable, milliseconds));
         assert!(is_seen, "step {step}");
     }

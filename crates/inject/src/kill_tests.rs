@@ -376,7 +376,7 @@ fn killed_everywhere(name: &str, args: &[&str]) {
         }
         step += 1;
     }
-    // This covers each of two holds from the request to stop, over the wait, up to the read of the registers. The
+    // This covers each of two holds from the request to stop, through the wait, to the read of the registers. The
     // numbers differ by one or two between runs, and by more if an attacher had to begin again.
     assert!(interrupting.len() <= 20, "EINTR at {interrupting:?}");
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id());

@@ -27,7 +27,7 @@ pub fn take_precedence() {
     if !Urgency::begin().is_raised() {
         return;
     }
-    // SAFETY: takes and returns integers; on Linux, 0 stands for the calling thread only (setpriority(2), BUGS).
+    // SAFETY: takes and returns integers; on Linux, 0 is only the calling thread (setpriority(2), BUGS).
     unsafe {
         if libc::getpriority(libc::PRIO_PROCESS, 0) == 0 {
             libc::setpriority(libc::PRIO_PROCESS, 0, NICE);

@@ -29,7 +29,7 @@ fn ends_under_holds(how: &str, hold_once: fn(i32)) {
         match child.try_wait() {
             Ok(None) => {}
             Ok(Some(_)) => break,
-            // A hold that met its end has collected the status: the tracer is the parent here.
+            // A hold during which the program ended has collected its status: here the tracer is the parent.
             Err(error) => {
                 assert_eq!(error.raw_os_error(), Some(libc::ECHILD), "{error}");
                 break;

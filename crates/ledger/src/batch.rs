@@ -87,7 +87,7 @@ impl<O: Observer> Ledger<O> {
         self.batch.events = events; // keeps its capacity
     }
 
-    /// Decides at the end of a pass, with nothing collected.
+    /// Decides at the end of a pass, when no events are collected, whether to prefetch.
     pub(crate) fn choose_batching(&mut self) {
         self.batch.is_on = self.map.live() > MANY_BLOCKS;
     }

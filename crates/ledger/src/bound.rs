@@ -15,7 +15,7 @@ use crate::{Bounded, Ledger, Observer};
 pub const LEAST_BYTES: usize = 4 << 20;
 /// Memory of a site in a report under construction, in addition to its sums: rows, names of rows, order.
 const REPORT_BYTES: usize = 192;
-/// Largest size of an entry, right after the table was made as large as necessary.
+/// Maximum bytes of the table per entry, right after the table was resized.
 const ENTRY_BYTES: usize = 48;
 
 impl<O: Observer> Ledger<O> {

@@ -54,7 +54,7 @@ impl CallTime {
         self.squares += more.squares;
     }
 
-    /// Converts times to another unit, `factor` of which make one of the old.
+    /// Converts times to another unit; one old unit is `factor` new ones.
     pub fn scaled(self, factor: f64) -> CallTime {
         CallTime {
             time: self.time * factor,
@@ -221,7 +221,7 @@ mod tests {
         let all = times.all();
         let taken = times.get(1).expect("timed").share_of(&all, 1e6);
         assert_eq!((taken.time, taken.calls), (5e6, 10));
-        // Ten hits of a hundred: a third of the sum, though all took the same.
+        // Ten hits out of a hundred: the error is a third of the sum, although all took the same time.
         let error = taken.variance.sqrt() / taken.time;
         assert!((0.25..0.35).contains(&error), "{error}");
         let whole = all.share_of(&all, 1e6);

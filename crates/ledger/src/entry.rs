@@ -66,8 +66,8 @@ impl Entry {
         )
     }
 
-    /// Turns the entry into that of a block that is gone without a seen release: it continues to protect against the
-    /// same events.
+    /// Turns the entry into one for a block that is gone although its release was not seen: it continues to protect
+    /// against the same events.
     #[inline]
     pub fn dead(self) -> Self {
         Self(self.0 & (ADDRESS_MASK | AGED), self.1 & !SITE_MASK, 0)

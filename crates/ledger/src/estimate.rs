@@ -6,20 +6,20 @@
 //! estimate of the sum over all blocks, and as blocks are sampled independently of each other, (1 - p) / p² · size²
 //! summed over the recorded blocks is an unbiased estimate of its variance.
 //!
-//! That estimate knows only of blocks that were hit. If samples become rarer during a trace, few hits or none may stand
-//! for much memory, beside older blocks that are known well; the variance of the recorded ones then makes the sum look
-//! nearly exact, though most of it was missed. So the variance of every sum of such a run, for one site as for all, is
-//! increased by what [`UNHIT`] more hits at the largest distance would add ([`SampledAllocations::unhit_variance`]). A
-//! sum of sums was missed once, not once for each of them: of the unhit memory the largest part counts, whereas
-//! variances add up.
+//! That estimate knows only of blocks that were hit. If samples become rarer during a trace, few hits, or none, may
+//! represent a lot of memory, next to older blocks that are known well; the variance of the recorded ones then makes
+//! the sum look nearly exact, though most of it was missed. So the variance of every sum of such a run, for one site as
+//! for all, is increased by what [`UNHIT`] more hits at the largest distance would add
+//! ([`SampledAllocations::unhit_variance`]). For a sum of sums, this addition is made once, not once for each of them:
+//! the largest of their additions counts, whereas their variances are added.
 
 use crate::LiveBlock;
 use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};
 
-/// Hits added to the variance for memory that no sample has hit. With *k* hits, *k* ± 1.96 √(*k* + 3) holds the
-/// expected number with a probability of at least 93 % whatever that is, which *k* ± 1.96 √*k* does not: after no hit
-/// at all it may well be 3 ("If nothing goes wrong, is everything all right?", Hanley and Lippman-Hand 1983).
+/// Hits added to the variance for memory that no sample has hit. With *k* hits, *k* ± 1.96 √(*k* + 3) contains the
+/// expected number with a probability of at least 93 %, whatever that number is, which *k* ± 1.96 √*k* does not: after
+/// no hit at all it may well be 3 ("If nothing goes wrong, is everything all right?", Hanley and Lippman-Hand 1983).
 const UNHIT: f64 = 3.0;
 
 /// Blocks and bytes: whole numbers, or estimates if allocations were sampled.
@@ -31,7 +31,7 @@ pub struct Estimate {
     pub bytes: f64,
     /// Estimated variance of `bytes`; 0 unless allocations were sampled.
     pub variance: f64,
-    /// Addition to the variance for memory that no sample has hit. For a sum, the largest of its parts'.
+    /// Addition to the variance for memory that no sample has hit. For a sum, the largest of its parts' additions.
     pub unhit: f64,
 }
 
@@ -179,8 +179,8 @@ impl SampledAllocations {
         coarsest.sample_bytes.filter(|_| is_sampled)
     }
 
-    /// Announces that allocations are samples of this level from now on. Missed ones are then unknown, even if no
-    /// sample hits.
+    /// Announces that allocations are samples of this level from now on. Allocations may then be missed, even if none
+    /// is sampled.
     pub fn announce(&mut self, level: u8) {
         self.coarsest = self.coarsest.max(level.min(MOST_LEVELS));
     }
@@ -361,9 +361,9 @@ mod tests {
         assert!(without_hits > runs / 10, "{without_hits}");
     }
 
-    /// Stated errors hold for each row as for the sum of all: `bytes` ± 1.96 errors must hold the truth in at least 93
-    /// of 100 runs, with sizes of light and heavy tails, sites from busy to nearly idle, and any distances that a
-    /// budget might choose.
+    /// Stated errors hold for each row as for the sum of all: `bytes` ± 1.96 errors must contain the true value in at
+    /// least 93 of 100 runs, with sizes of light and heavy tails, sites from busy to nearly idle, and any distances
+    /// that a budget might choose.
     #[test]
     fn intervals_of_sites_and_sums_hold_the_truth() {
         type Size = fn(f64) -> f64;

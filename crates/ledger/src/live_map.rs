@@ -25,8 +25,8 @@ const FIRST_SEGMENTS: usize = 8;
 const LEAST_PLACES: usize = 32;
 /// Minimum number of places for the only segment of a small table.
 const LEAST_PLACES_ALONE: usize = 1024;
-/// Places of the table below which it has several for each entry (`ROOMY`): that takes little memory, and
-/// searches are shorter.
+/// Number of places below which the table has several for each entry (`ROOMY`): that takes little memory, and searches
+/// are shorter.
 const ROOMY_PLACES: usize = 1 << 16;
 /// Places per entry in such a small table.
 const ROOMY: usize = 4;

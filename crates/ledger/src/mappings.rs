@@ -1,4 +1,4 @@
-//! Mappings of the process, by the observed calls of `mmap` and its relatives.
+//! Mappings of the process, as observed in calls of `mmap` and related functions.
 //!
 //! Each mapping is a block in a separate ledger. It differs from a block of malloc in that calls are about ranges of
 //! addresses: one may unmap the middle of a mapping, or several mappings at once. So the present pieces are kept by
@@ -70,7 +70,7 @@ pub struct MappingLedger {
     /// Counter of the ledger's events, which come in order.
     order: u32,
     tid: u32,
-    /// Thread that the ledger knows for the present events of this pass.
+    /// Thread that was passed to the ledger for the current events of this pass.
     told_tid: Option<u32>,
     sums: Totals,
     discarded: Discarded,
@@ -263,7 +263,7 @@ impl MappingLedger {
             .collect()
     }
 
-    /// Cuts the range out of the pieces for which `is_meant`; returns true if there were any.
+    /// Cuts the range out of the pieces for which `is_meant` returns true; returns true if there were any.
     fn cut(&mut self, range: &Range<u64>, now_ns: u64, is_meant: &dyn Fn(&Piece) -> bool) -> bool {
         let mut has_cut = false;
         for found in self.overlapping(range) {

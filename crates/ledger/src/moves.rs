@@ -139,7 +139,7 @@ impl<B: Blocks> Observer for Moves<B> {
 
     fn released(&mut self, block: &BlockOf, by: Option<ReleaseBy>) {
         match by {
-            // Threads beyond the last index share 0.
+            // Threads beyond the last index share index 0.
             Some(by) if by.by_realloc && by.thread != 0 => {
                 self.close(by.thread);
                 self.open.insert(by.thread, (*block, by));

@@ -7,7 +7,7 @@ use memhook_abi::Accesses;
 pub struct BlockOf {
     /// Index of the allocation site: dense, in the order of appearance.
     pub site: u32,
-    /// Index of the allocating thread, above 0; 0 stands for threads beyond 65,535.
+    /// Index of the allocating thread, above 0; 0 represents all threads beyond 65,535.
     pub thread: u16,
     /// Address (avma).
     pub address: u64,
@@ -37,8 +37,8 @@ pub struct ReleaseBy {
     pub thread: u16,
     /// True if `realloc` released it, to return another block in its place.
     pub by_realloc: bool,
-    /// Number in place of a size in the release's event: identifies the reader's record of the block's reads and
-    /// writes; 0 if unknown.
+    /// Number that the release's event contains instead of a size; it identifies the reader's record of the block's
+    /// reads and writes; 0 if unknown.
     pub accesses: u32,
 }
 
@@ -81,7 +81,7 @@ pub trait Observer {
     /// arrives later.
     #[inline(always)]
     fn unknown_released(&mut self, _address: u64, _by: ReleaseBy) {}
-    /// More bytes are live now than before in this pass.
+    /// The number of live bytes has reached a new maximum in this pass.
     #[inline(always)]
     fn maximum(&mut self) {}
     /// Reports the reads and writes of a block. Its release, which comes later, has this number

@@ -274,7 +274,7 @@ impl<O: Observer> Ledger<O> {
     /// Returns the live bytes of all shards.
     pub(crate) fn live_bytes(&self) -> u64 {
         let others = self.others.iter().map(Ledger::own_live_bytes);
-        // The sum of forged events fits into one shard, but not into all.
+        // The sum of forged events is limited in each shard, but the sum over all shards could overflow.
         others.fold(self.own_live_bytes(), u64::saturating_add)
     }
 
@@ -370,7 +370,7 @@ impl<O: Observer> Ledger<O> {
         self.totals.released_bytes += size * count;
         if let Place::Found(at) = self.map.find(address, pass) {
             let latest = self.map.get(at);
-            // Another thread's block may also be later.
+            // Another thread's block may also have come later.
             let before = latest.precedes_all_of(pass)
                 || (self.tid_index != 0 && latest.tid_index() == self.tid_index);
             if latest.is_alive() && before {

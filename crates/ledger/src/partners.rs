@@ -13,8 +13,8 @@
 //!
 //! A block stays for the two passes after it was noted. It is noted when an event that happened after its release, or
 //! the release itself, has arrived; so its release arrives at most one pass later and is settled within the two. A
-//! release is settled only once. It stays until the pass after that to part the blocks on its two sides, but its own
-//! block may be older and have left by then, and the block before it now may have another release.
+//! release is settled only once. It stays until the pass after that to separate the blocks on its two sides, but its
+//! own block may be older and have left by then, and the block before it now may have another release.
 //!
 //! Without losses, every released block gets its own release in this way.
 
@@ -221,7 +221,7 @@ impl Partners {
         self.add(release.address, item);
     }
 
-    /// Removes a release that was none. The report about its block stays.
+    /// Removes a release that turned out not to be one. The report about its block stays.
     pub fn remove(&mut self, release: Release) {
         let (address, number) = (release.address, release.sequence);
         for taken in self.taken.iter_mut().flatten() {
@@ -237,7 +237,7 @@ impl Partners {
         self.items -= before - items.len();
     }
 
-    /// Removes a release that was none; the block that it was reported for lives again.
+    /// Removes a release that turned out not to be one; the block that it was reported for lives again.
     pub fn reinstate(&mut self, release: Release) {
         if let Some(items) = self.contested.get_mut(&release.address) {
             let before = items.len();

@@ -7,8 +7,9 @@
 //!
 //! - An announced `realloc` ends with the next event of its ring, which may belong to another shard. [`Router`] knows
 //!   which shard waits for it, and notifies that one.
-//! - The most live bytes within a pass are known only where one ledger sees all events of it in their order. A ledger
-//!   in shards counts the live bytes when its passes end, like an undivided one does if several rings had events.
+//! - The maximum of live bytes within a pass is known only if one ledger sees all of its events in their order. A
+//!   ledger in shards counts the live bytes when its passes end, like an undivided one does if several rings had
+//!   events.
 
 use crate::Observer;
 use crate::bound::LEAST_BYTES;
@@ -25,7 +26,7 @@ pub const MOST_SHARDS: usize = 16;
 const WINDOW_BITS: u32 = 12;
 /// Factor by which the room of a bucket must exceed its last contents for it to give memory back.
 const MUCH_TOO_LARGE: usize = 8;
-/// Events for which it always keeps room.
+/// Number of events for which a bucket always keeps room.
 const USUAL_EVENTS: usize = 1 << 14;
 
 /// Returns the shard of an address. It uses other bits than the choice of a segment in its table, which would otherwise
@@ -121,7 +122,7 @@ impl Router {
         (self.ring, self.tid, self.level) = (ring, tid, self.always_level);
         self.waits = self.open.0.get(ring).map_or(0, |open| open.load(Relaxed));
         if let Some(shard) = self.waits.checked_sub(1) {
-            // An announcement by a thread other than this one is done.
+            // Another thread's announcement has ended.
             self.tell_of_ring(usize::from(shard));
         }
     }

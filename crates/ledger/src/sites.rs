@@ -45,8 +45,8 @@ pub(crate) const LEVELS: usize = MOST_LEVELS as usize + 1;
 #[derive(Default)]
 pub(crate) struct SiteTable {
     sites: Vec<SiteSums>,
-    /// Index + 1 by stack id, in chunks that exist when one of their ids was seen: ids are dense, since they are
-    /// places in an arena. Each way of sampling has one, which exists when it is used.
+    /// Index + 1 by stack id, in chunks that are created when one of their ids is seen: ids are dense, since they are
+    /// places in an arena. Each way of sampling has its own table, created at its first use.
     by_stack: [Vec<Option<Box<[u32; CHUNK]>>>; LEVELS],
     /// Level of sampling of the current allocations.
     level: u8,
@@ -157,8 +157,7 @@ impl SiteTable {
         }
     }
 
-    /// Returns the number of allocations that were counted without their stack for that reason; `None` before
-    /// that.
+    /// Returns the number of allocations that were counted without their stack since `close`; `None` before that.
     pub fn unattributed(&self) -> Option<u64> {
         let of = |(index, before): (u32, u64)| self.sites[index as usize].allocated_blocks - before;
         Some(self.others?.into_iter().flatten().map(of).sum())
@@ -295,7 +294,7 @@ impl ReleaseSites {
     }
 }
 
-/// Thread ids by a 16-bit index. Index 0 is thread 0, and stands for threads beyond 65,535 different ones.
+/// Thread ids by a 16-bit index. Index 0 is thread 0, and represents all threads beyond 65,535 different ones.
 #[derive(Clone)]
 pub(crate) struct ThreadTable {
     tids: Vec<u32>,

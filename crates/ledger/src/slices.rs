@@ -19,7 +19,7 @@ pub struct LiveWalk {
     shard: usize,
     /// Number of shards at the last slice.
     shards: usize,
-    /// Begin of the walk in each shard but the first: how far it had come when the ledger was divided.
+    /// Start of the walk in each shard but the first: how far it had come when the ledger was divided.
     from: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct SiteWalk {
     has_begun: bool,
     /// Sites by their dense index as of the first slice, one shard after the other.
     sites: Vec<SiteTotals>,
-    /// Begin and number of each shard's sites. If the ledger was divided later, indices mean the same in all shards.
+    /// Start and number of each shard's sites. If the ledger was divided later, indices mean the same in all shards.
     of_shard: Vec<(usize, usize)>,
     /// Counts of each site during the walk: blocks and bytes, which are estimates if not all blocks are kept. Empty if
     /// the sums of the first slice suffice.

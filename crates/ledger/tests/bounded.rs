@@ -168,7 +168,7 @@ fn check_estimates(max_bytes: usize, all: usize, shards: usize) {
             bounded.kept_blocks < program.live.len() as u64 * 3 / 4,
             "{bounded:?}"
         );
-        // Events between two checks of memory, 10,000, may be above it.
+        // The 10,000 events between two checks of memory may exceed the bound.
         let slack = 10_000 * 48;
         assert!(
             program.largest < max_bytes + slack * shards,

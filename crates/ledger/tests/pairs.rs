@@ -88,7 +88,7 @@ fn numbers_of_old_blocks_are_not_compared() {
     }
     ledger.begin_ring(0, 1);
     event(&mut ledger, Op::Pair, 1, 100, 5);
-    // More than half of the number range further on, which looks like before.
+    // More than half of the number range ahead, which looks like an earlier number.
     event(&mut ledger, Op::Allocation, 0x20_0000, 70, 7);
     let t = totals(ledger);
     assert_eq!((t.live_blocks, t.live_bytes), (1, 70));

@@ -100,7 +100,7 @@ fn check_walk(mut heap: Heap, divided_after: Option<u64>) {
         if !more {
             break;
         }
-        // Meanwhile the table grows, and the first blocks go.
+        // Meanwhile the table grows, and the first blocks are released.
         let come = BLOCKS + slices * 20_000;
         heap.pass(come..come + 20_000, slices * 1_000..(slices + 1) * 1_000);
         slices += 1;

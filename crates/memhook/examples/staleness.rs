@@ -21,7 +21,7 @@ pub enum Use {
     Stale,
 }
 
-/// Profiler that records for each block if it was accessed.
+/// Profiler that records for each block whether it was accessed.
 pub struct Staleness;
 
 impl Profiler for Staleness {

@@ -18,7 +18,7 @@ const PACE: Duration = Duration::from_millis(10);
 /// Request to the follower, executed on its thread.
 pub(crate) type Ask<P> = Box<dyn FnOnce(&Trace<Told<P>>, &mut Watches) + Send>;
 
-/// Progress of the trace: if and how it has ended, with a message.
+/// Progress of the trace: whether and how it has ended, with a message.
 #[derive(Default)]
 pub(crate) struct Course {
     ending: Mutex<Option<Ending>>,

@@ -2,7 +2,7 @@
 
 use crate::block::{Access, Block, Free};
 
-/// Decision how a watch continues after an access.
+/// Decision about how a watch continues after an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Next {

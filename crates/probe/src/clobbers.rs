@@ -1,4 +1,4 @@
-//! Decides if callers can know which registers a function preserves.
+//! Decides whether callers can know which registers a function preserves.
 //!
 //! GCC's -fipa-ra keeps values across a call in registers that the psABI lets the callee clobber, if it has seen all
 //! code that the call can reach: a function of the same file that calls only functions of the same file. A call of

@@ -1,4 +1,4 @@
-//! Decides if a pad has to preserve the arithmetic flags.
+//! Decides whether a pad has to preserve the arithmetic flags.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register, RflagsBits};
 

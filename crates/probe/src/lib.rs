@@ -1,4 +1,4 @@
-//! Jump pads at the entries of functions: decides if a function can have one, and computes the bytes to write.
+//! Jump pads at the entries of functions: decides whether a function can have one, and computes the bytes to write.
 //!
 //! This crate converts bytes to bytes. A pad counts a call, executes the instructions that the jump at the function's
 //! entry has displaced, and jumps to the instruction after them. Nothing ever returns into a pad, so no frame of a pad

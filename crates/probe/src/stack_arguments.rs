@@ -1,4 +1,4 @@
-//! Decides if a function reads arguments that its caller has left on the stack.
+//! Decides whether a function reads arguments that its caller has left on the stack.
 //!
 //! Code that calls such a function from another place would have to know their number. The stack pointer is followed
 //! through the function, and rbp where it is a frame pointer. An access at or above the position of the first argument
@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Maximum number of examined instructions; longer functions are not decided.
+/// Maximum number of examined instructions; longer functions remain undecided.
 const MOST_INSTRUCTIONS: usize = 100_000;
 const LONGEST_INSTRUCTION: u64 = 15;
 

@@ -35,7 +35,7 @@ fn kept() -> MutexGuard<'static, BTreeMap<i32, (u64, usize)>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Choice in force: until this is dropped, another process with the id is not touched.
+/// Active choice: until this is dropped, another process with the id is not touched.
 #[derive(Debug)]
 pub struct Kept(Option<(i32, u64)>);
 
@@ -48,11 +48,11 @@ impl Chosen {
         }
     }
 
-    /// Puts the choice into force.
+    /// Activates the choice.
     ///
     /// # Errors
     /// The id belongs to another process now, or another process with this id was chosen before and that choice is
-    /// still in force.
+    /// still active.
     pub fn keep(self) -> Result<Kept, Replaced> {
         let Chosen { pid, started } = self;
         let Some(started) = started else {
@@ -71,7 +71,7 @@ impl Chosen {
         still_chosen(pid).map(|()| choice)
     }
 
-    /// Puts the choice into force until this program ends.
+    /// Activates the choice until this program ends.
     ///
     /// # Errors
     /// The same as for [`Chosen::keep`].

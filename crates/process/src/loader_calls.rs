@@ -1,4 +1,4 @@
-//! Decides if a dlopen(3) would run only glibc's own code.
+//! Decides whether a dlopen(3) would run only glibc's own code.
 //!
 //! glibc's loader allocates with the functions that the program would call. At the program's start it looks up malloc
 //! and related functions in the program's scope (`__rtld_malloc_init_real` in elf/dl-minimal.c; before 2.31 through its

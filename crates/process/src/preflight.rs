@@ -1,4 +1,4 @@
-//! Checks if a process can be attached to, and explains refusals with reason and remedy.
+//! Checks whether a process can be attached to, and explains refusals with reason and remedy.
 //!
 //! [`preflight`] reads a few small files and begins every attach. [`details`] reads the modules too, for `doctor`.
 

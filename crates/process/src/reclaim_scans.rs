@@ -1,4 +1,4 @@
-//! Counter that shows if the kernel has scanned anonymous memory for reclaim: `/proc/vmstat` (proc_vmstat(5)).
+//! Counter that shows whether the kernel has scanned anonymous memory for reclaim: `/proc/vmstat` (proc_vmstat(5)).
 
 use crate::proc_text;
 

@@ -59,7 +59,7 @@ impl TargetRoot {
     }
 
     /// Returns the roots to search for separate debug files: first the process's own file system, then ours, where the
-    /// debug files of a container may be installed. The build-id shows if a file is the right one.
+    /// debug files of a container may be installed. The build-id shows whether a file is the right one.
     pub fn search_order(&self) -> Vec<PathBuf> {
         let ours = (!self.is_ours).then(|| PathBuf::from("/"));
         [self.path()].into_iter().chain(ours).collect()

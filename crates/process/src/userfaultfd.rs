@@ -1,5 +1,5 @@
-//! Checks if a program itself uses userfaultfd(2). If two users request the same memory, the second one is refused, and
-//! a fork may wait until the program has read its notification.
+//! Checks whether a program itself uses userfaultfd(2). If two users request the same memory, the second one is
+//! refused, and a fork may wait until the program has read its notification.
 
 use crate::proc_path;
 

@@ -18,8 +18,8 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Minimum time from the claim of an event to the taking: longer than any store needs to become visible. See the hook's
-/// `folding.hpp`.
+/// Minimum time between the claim of an event and its taking: longer than any store needs to become visible. See the
+/// hook's `folding.hpp`.
 const CLAIM_TO_TAKE: Duration = Duration::from_micros(50);
 
 /// Number of rings by which heads are prefetched ahead. Each head is in a separate page, at such regular distances that

@@ -34,8 +34,8 @@ const MOST_AT_FIRST: u64 = 16 << 10;
 const ARENA_AHEAD: usize = 64 << 10;
 /// Number of unwound backtraces after which a thread gets room to remember more.
 const MANY_UNWINDINGS: u64 = 128;
-/// Level, in thousandths, from which a ring gets more room. It is above the target level of the passes' pace, so that
-/// more room is what helps.
+/// Level, in thousandths, from which a ring gets more room. It is above the level at which passes become more frequent,
+/// so at this level more room helps.
 const FULL: u64 = 300;
 
 /// Plan for the memory of an attach, in bytes.
@@ -202,7 +202,7 @@ impl Region {
         self.limit_rings(&accounts);
     }
 
-    /// Limits the rings that may be claimed to the room in the allowance.
+    /// Limits the number of rings that may be claimed, so that they fit into the allowance.
     fn limit_rings(&self, accounts: &Accounts) {
         let prepared = accounts.rings.iter().filter(|bytes| **bytes > 0).count() as u64;
         let more = accounts.left() / Plan::small_ring(accounts.first_ring);

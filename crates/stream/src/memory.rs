@@ -96,8 +96,8 @@ impl Memory {
             let bytes = guide.len() as u64;
             return Err(Error::Size { bytes });
         }
-        // SAFETY: both are mappings of ours of that size, no reference into either exists, and what is moved away is
-        // forgotten: `map` unmaps all of it.
+        // SAFETY: both are mappings of ours of that size, no reference into either exists, and the owner of the moved
+        // mapping is forgotten, because `map` unmaps all of it.
         let moved = unsafe {
             libc::mremap(
                 guide.as_mut_ptr().cast(),

@@ -82,7 +82,8 @@ impl MarkRenewal {
                 let is_taken = |(ring, &until): (usize, &u64)| {
                     let tail = word(ring, offset_of!(RingHeader, tail));
                     let head = head(ring);
-                    // A ring with a new owner begins anew; folding two events into one frees one place.
+                    // A head far below `until` means a new owner. Folding two events into one moves the head back by
+                    // one place.
                     tail >= until || tail == head || head.saturating_add(2) < until
                 };
                 if *passes > 0 || heads.iter().enumerate().all(is_taken) {

@@ -366,7 +366,7 @@ struct Run {
     check: Check,
     /// Number of times that a ring was seen nearly full.
     full: usize,
-    /// Largest number of events that were seen in a ring.
+    /// Number of rings that changed hands.
     freed: usize,
     /// Largest number of events that were seen in a ring.
     most: u64,

@@ -403,7 +403,7 @@ const ALLOCATION: u32 = 1;
 const RELEASE: u32 = 2;
 const PAIR: u32 = 3;
 
-/// Ring in which pairs are folded. The two fences stand for the time between a claim and the taking. Within that time a
+/// Ring in which pairs are folded. The two fences represent the time between a claim and the taking. Within that time a
 /// store becomes visible, or its thread is interrupted, which also makes it visible.
 struct Folding {
     ring: Ring,

@@ -7,11 +7,11 @@
 //!
 //! The costs are parameters. Those of an event were measured with the examples `recorded_stream` and `several_drains`,
 //! for programs whose live blocks fit into the caches. The machine that is modelled has a core for every thread, and no
-//! machine at hand has, so the result cannot be measured. Simulated are, in steps of 20 µs: rings and who waits at
-//! them, passes and their pauses (`crates/attach/src/drain/pacing.rs`), how long a thread waits before it takes samples
-//! and how it goes back (`hook-cxx/ring.hpp`, `adapting.hpp`), and the rates of the threads, which change at random.
-//! Drains beyond one share rings and shards of the ledger evenly, and pay for handing each event over
-//! (`docs/several-drains.md`).
+//! machine at hand has, so the result cannot be measured. The simulation covers, in steps of 20 µs: rings and the
+//! threads that wait for room in them, passes and their pauses (`crates/attach/src/drain/pacing.rs`), how long a thread
+//! waits before it samples, and how it returns to recording everything (`hook-cxx/ring.hpp`, `adapting.hpp`), and the
+//! rates of the threads, which change at random. Drains beyond one share rings and shards of the ledger evenly, and pay
+//! for handing each event over (`docs/several-drains.md`).
 
 /// Nanoseconds of the attacher's processors.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ const WAIT_BUDGET_S: f64 = 0.020;
 const WAIT_SHARE: f64 = 0.05;
 const MOST_WAITED_S: f64 = 3.0 * WAIT_BUDGET_S;
 const NEARLY_FULL: f64 = 0.75;
-/// Shortest and longest minimum time of sampling, which doubles each time that the ring soon is full again.
+/// Shortest and longest minimum time of sampling, which doubles each time the ring soon becomes full again.
 const SAMPLING_S: (f64, f64) = (0.020, 0.640);
 /// Pacing: pauses in seconds, and target level of a ring.
 const PAUSES_S: (f64, f64) = (100e-6, 1e-3);

@@ -1,12 +1,13 @@
-//! What each stage of the attacher takes for the events of a recording: no target, so the figures are quiet.
+//! Time that each stage of the attacher takes for the events of a recording. There is no target, so the figures vary
+//! little.
 //!
 //! ```text
 //! cargo run --release --manifest-path experiments/Cargo.toml --example recorded_stream -- FILE.mhk [EVENTS [ROUNDS]]
 //! ```
 //!
-//! The events are published in rings by a thread on another processor, pass by pass as they were drained, so
-//! that the lines of the rings travel as they do from a target. Stages: the drain alone, with the ledger, and
-//! with the ledger and the writer of a recording. What is timed is the processor time of the draining thread.
+//! The events are published in rings by a thread on another processor, pass by pass as they were drained, so that the
+//! cache lines of the rings travel as they do from a target. Stages: the drain alone, with the ledger, and with the
+//! ledger and the writer of a recording. The processor time of the draining thread is measured.
 
 use memhook_abi::Event;
 use memhook_ledger::{Ledger, LedgerOptions};

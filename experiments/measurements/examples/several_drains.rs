@@ -1,12 +1,12 @@
-//! What several drains take for the events of a recording, beside one: processor time, and time by the clock on two
-//! idle processors.
+//! Time that several drains take for the events of a recording, compared with one drain: processor time, and elapsed
+//! time on two idle processors.
 //!
 //! ```text
 //! cargo run --release --manifest-path experiments/Cargo.toml --example several_drains -- FILE.mhk [EVENTS [ROUNDS]]
 //! ```
 //!
-//! The recording should have many threads. Its events are published in rings by a thread on another processor, which
-//! is idle while they are taken: there the second drain runs. Rounds of one and of two alternate.
+//! The recording should have many threads. Its events are published in rings by a thread on another processor, which is
+//! idle while they are taken, so the second drain runs there. Rounds of one and of two alternate.
 
 use memhook_abi::Event;
 use memhook_attach::{Crew, Distributes};

@@ -28,7 +28,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Returns the work per second of the target's processor time, with the tool divided by without.
+    /// Returns the work per second of the target's processor time, with the tool, divided by that without it.
     pub fn cpu_throughput(&self) -> Option<Spread> {
         let (untraced, traced): (Vec<f64>, Vec<f64>) = self.target_cpu_ns.iter().copied().unzip();
         ratios(&traced, &untraced)

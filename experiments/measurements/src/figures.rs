@@ -67,7 +67,7 @@ pub fn criterion() -> Criterion<Nanoseconds> {
         .with_measurement(Nanoseconds)
         .output_directory(&output_folder())
         .configure_from_args()
-        // The rounds exist before criterion asks: one call for the warm-up, one per sample.
+        // The rounds are measured before criterion asks for them: one call for the warm-up, one per sample.
         .warm_up_time(Duration::from_nanos(1))
         .measurement_time(Duration::from_millis(1))
         // Ten rounds need no more; there are hundreds of figures.

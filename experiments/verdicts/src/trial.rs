@@ -17,7 +17,7 @@ pub struct Said {
     pub answer: String,
 }
 
-/// Running program. Its output stays open, because otherwise its next word would end it.
+/// Running program. Its output stays open, because otherwise the next word that it prints would end it.
 struct Running {
     child: Child,
     output: Option<Lines<BufReader<ChildStdout>>>,
@@ -132,7 +132,7 @@ fn try_it(of: &Situation, memhook: &str, time: &str, folder: &Path) -> Result<Sa
     let first = &json["findings"][0];
     let class = match json["class"].as_str() {
         Some(class) => class.to_owned(),
-        // The version names only the kinds of its findings.
+        // This version of memhook-rs reports only the kinds of its findings.
         None => class_of_kind(first["kind"].as_str()).to_owned(),
     };
     let found = first["found"].as_str().unwrap_or_default();

@@ -35,7 +35,7 @@ pub const RING_PREFIX_BYTES: usize = PYTHON_CHAINS_OFFSET + PYTHON_CHAINS * PYTH
 /// Offset of the scratch memory in a ring: frames being collected, on the page of the header, and one page of a stack
 /// that is read through the kernel.
 pub const RING_SCRATCH_OFFSET: usize = 1_024;
-/// Offset of the guides: words by which remembered backtraces with the same begin are distinguished.
+/// Offset of the guides: words by which remembered backtraces with the same beginning are distinguished.
 pub const MEMO_GUIDES_OFFSET: usize = 8_192;
 /// Guides of a ring.
 pub const MEMO_GUIDES: usize = 256;

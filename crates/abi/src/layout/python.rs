@@ -104,7 +104,7 @@ shared_struct! {
         text_type: u64,
         /// Address of `PyBytes_Type`.
         bytes_type: u64,
-        /// Begin of the function that evaluates Python functions.
+        /// Start of the function that evaluates Python functions.
         evaluation: u64,
         /// End of that function.
         evaluation_end: u64,

@@ -25,7 +25,7 @@ const FIRST_COST_NS: f64 = 20.0;
 /// Period in which the sampling did not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Begin of the period, as time since the attach.
+    /// Start of the period, as time since the attach.
     pub from: Duration,
     /// Mean number of bytes between samples; `None`: every allocation was recorded.
     pub mean_bytes: Option<u64>,

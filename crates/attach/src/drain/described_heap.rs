@@ -59,7 +59,7 @@ impl Observer for ReleasedBlocks {
     }
 }
 
-/// Returns the number of allocations that an event stands for.
+/// Returns the number of allocations that an event represents.
 pub(crate) fn allocations_of(event: &Event) -> u64 {
     match event.op {
         Op::Allocation => 1,

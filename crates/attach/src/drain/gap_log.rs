@@ -9,7 +9,7 @@ const MOST: usize = 1000;
 #[derive(Default)]
 pub(crate) struct GapLog {
     ended: Vec<Gap>,
-    /// Begin of the open gap, in nanoseconds since the attach.
+    /// Start of the open gap, in nanoseconds since the attach.
     open_since_ns: Option<u64>,
 }
 

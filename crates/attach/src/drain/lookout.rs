@@ -3,8 +3,8 @@
 //! A drain thread wakes up about a hundred times a second to find nothing, and its watchdog about twenty times. That is
 //! negligible for one target, but too much for hundreds of idle ones. So if there is a [`Lookout`], a drain thread that
 //! has found nothing for a while sleeps until it is woken. In each round over all targets, the lookout advances their
-//! clock words, so that no hook considers the attacher dead, and checks if a target needs one of its threads here. It
-//! takes no lock that an event could wait for, so no target waits because of another one.
+//! clock words, so that no hook considers the attacher dead, and checks whether a target needs one of its threads here.
+//! It takes no lock that an event could wait for, so no target waits because of another one.
 
 use crossbeam_channel::Sender;
 use crossbeam_utils::CachePadded;
@@ -40,7 +40,7 @@ const FILTER_ROUNDS: u32 = 10;
 /// the clock stops, and a target that waits for room in a ring continues untraced, because it must not wait for us
 /// forever.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// Interval at which a sleeping drain thread checks if the lookout still works.
+/// Interval at which a sleeping drain thread checks whether the lookout still works.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Time for which the drain thread then does not rely on the lookout. The time is limited because on a busy machine the
 /// lookout was only late, and hundreds of drain threads that never sleep would make matters worse.

@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn the_pause_follows_the_rate() {
         let mut pacing = Pacing::new(false, false);
-        // Rate in ring sizes per millisecond; the pause ends at that level.
+        // Rates in ring sizes per millisecond. The pause ends when a ring reaches the target level.
         for (rate, expected_us) in [(0.9, 120..200), (0.3, 400..600), (0.01, 1000..1001)] {
             let mut pause = pacing.pause;
             for _ in 0..20 {

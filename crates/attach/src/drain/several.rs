@@ -101,8 +101,8 @@ impl Drains {
         }
     }
 
-    /// Takes a pass with all drains, if there are several. `is_last`: no thread records any more. The result says if a
-    /// thread has written that was unknown before.
+    /// Takes a pass with all drains, if there are several. `is_last`: no thread records any more. The result says
+    /// whether a previously unknown thread has written.
     pub fn pass<O: Observer>(
         &mut self,
         drain: &mut Drain,

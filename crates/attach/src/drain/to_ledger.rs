@@ -39,7 +39,7 @@ impl<'a, O> ToLedger<'a, O> {
         }
     }
 
-    /// Returns true if a thread has written that was unknown before.
+    /// Returns true if a previously unknown thread has written.
     pub(super) fn has_new_writer(&self) -> bool {
         self.has_new_writer
     }

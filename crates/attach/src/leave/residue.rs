@@ -20,7 +20,7 @@ use memhook_stream::{Birth, Region};
 use std::os::unix::fs::MetadataExt;
 use std::{ops::Range, path::Path, time::Duration};
 
-/// Number of checks if a thread uses the hook.
+/// Number of checks whether a thread uses the hook.
 const LOOKS: u32 = 5;
 
 /// Our remains in a process.

@@ -1,4 +1,4 @@
-//! Decides if a region can be reused: no thread may be inside a wrapper.
+//! Decides whether a region can be reused: no thread may be inside a wrapper.
 
 use memhook_process::{
     Mapping, RemoteAddress, inner_tid, is_hook, mappings, proc_text, read_memory, thread_ids,

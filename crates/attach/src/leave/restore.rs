@@ -1,6 +1,6 @@
-//! Restores originals in slots that hold our wrappers, and code where jumps lead to pads. It does not matter if this
-//! attach placed them, a killed attacher, or the parent of a forked process: the contents of the slots decide, not the
-//! journal.
+//! Restores originals in slots that hold our wrappers, and code where jumps lead to pads. It does not matter whether
+//! this attach placed them, a killed attacher, or the parent of a forked process: the contents of the slots decide, not
+//! the journal.
 
 use super::pad_areas::{held_cells, put_back};
 use crate::error::Error;

@@ -161,7 +161,7 @@ pub struct DescribedReach {
     pub found: Result<(String, u64), String>,
 }
 
-/// Reports for each function of these allocators if it can have a pad.
+/// Reports for each function of these allocators whether it can have a pad.
 pub(crate) fn reach_of_described(
     survey: &Surveyed,
     allocators: &[Allocator],

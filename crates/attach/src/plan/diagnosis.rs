@@ -1,5 +1,5 @@
 //! Diagnosis of whether, and how well, a process can be traced. It only reads the process, unless a thread must be held
-//! to learn if it is at a safe point (`safe_thread.rs`).
+//! to learn whether it is at a safe point (`safe_thread.rs`).
 
 use crate::{
     claim::already_traced,

@@ -1,4 +1,4 @@
-//! Check if an attach would find a thread at a safe point, with no other thread in its way.
+//! Check whether an attach would find a thread at a safe point, with no other thread in its way.
 //!
 //! For a blocked thread, the kernel reports the position (proc_pid_syscall(5)), and the stack can be read while the
 //! thread sleeps. A thread is held, as in an attach, and released immediately, only if this gives no positive answer:

@@ -215,7 +215,7 @@ fn stacks(pid: i32) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// Returns for each range if it contains a live block.
+/// Returns for each range whether it contains a live block.
 fn with_blocks<O: Observer + Send>(ranges: &[Range<u64>], consumer: &Consumer<O>) -> Vec<bool> {
     let mut found = vec![false; ranges.len()];
     if ranges.is_empty() {

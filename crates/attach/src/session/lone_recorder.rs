@@ -1,4 +1,4 @@
-//! Decides if a lone recording thread may skip locked instructions.
+//! Decides whether a lone recording thread may skip locked instructions.
 //!
 //! It may if the process is registered for membarrier(2): then a second thread can make all threads pass a barrier.
 //! While a process with several threads registers, the kernel waits for an RCU grace period, some ten milliseconds

@@ -174,7 +174,7 @@ impl Session {
         note(self.prepared.pid, Act::Slots(places));
     }
 
-    /// Returns true for wrappers that first decide if they skip a call (`patch_pending` of `hook-cxx/patch.hpp`).
+    /// Returns true for wrappers that first decide whether they skip a call (`patch_pending` of `hook-cxx/patch.hpp`).
     fn passes_calls_by(&self) -> bool {
         self.region().flags() & flags::LIVE_FILTER != 0
     }

@@ -1,5 +1,5 @@
-//! Limits that decide if an attach is possible before anything is touched: limits of the process itself, and resource
-//! limits that the shared memory could exceed.
+//! Limits that decide whether an attach is possible before anything is touched: limits of the process itself, and
+//! resource limits that the shared memory could exceed.
 
 use crate::config::{TraceConfig, USUAL_RING_BYTES};
 use crate::{error::Error, survey::memory_allowance::Allowance};

@@ -40,7 +40,7 @@ pub enum Quantity {
 /// Window of `psi`.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Words for quantities. For `limit`, the number decides if it is a share or a size.
+/// Words for quantities. For `limit`, the number decides whether it is a share or a size.
 const QUANTITIES: [(&str, Quantity); 6] = [
     ("live", Quantity::Live),
     ("blocks", Quantity::Blocks),

@@ -1,5 +1,5 @@
-//! Several processes that are watched for the end of their memory: the alarms of their groups, the largest processes,
-//! and the processes that the kernel has killed.
+//! Several processes that are watched because their memory may run out: the alarms of their groups, the largest
+//! processes, and the processes that the kernel has killed.
 
 use super::{Alarms, Condition, locked};
 use memhook_process::{CgroupMemory, OomKill, OomKills, resident_counters};

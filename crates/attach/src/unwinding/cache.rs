@@ -3,7 +3,7 @@
 //! The key of a table is a digest of everything that it is compiled from: the bytes of the call frame information, and
 //! the addresses that these are relative to. Build-ids and modification times do not count: a file with another file's
 //! build-id, or with a changed modification time, has other call frame information and so another table. A damaged,
-//! truncated or foreign entry counts as absent. [`CacheDirectory`] decides if the directory can be trusted, as for
+//! truncated or foreign entry counts as absent. [`CacheDirectory`] decides whether the directory can be trusted, as for
 //! names.
 
 use memhook_abi::{MAX_ROWS, unwind_rule as rule};
@@ -315,7 +315,7 @@ mod tests {
         let other = Key([7; 32]);
         std::fs::write(scratch.entry(&other), &good).unwrap();
         assert_eq!(find(&cache, &other), None);
-        // Correctly written, but impossible for the compiler.
+        // Correctly written, but not a table that the compiler makes.
         let forged = |change: &dyn Fn(&mut UnwindTable)| {
             let mut table = UnwindTable::clone(&table);
             change(&mut table);

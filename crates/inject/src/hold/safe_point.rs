@@ -1,4 +1,4 @@
-//! Decision if a stopped thread may run a foreign call.
+//! Decides whether a stopped thread may run a foreign call.
 
 use crate::{Registers, ptrace};
 use std::ops::Range;

@@ -60,7 +60,7 @@ impl Saved {
 }
 
 /// Sets the registers of a stopped thread so that a call that must be repeated is repeated even if this process is
-/// killed. Returns the remaining knowledge of the call's duration.
+/// killed. Returns what is still known about the call's duration.
 pub(crate) fn set_to_repeat(
     pid: i32,
     tid: i32,

@@ -1,4 +1,4 @@
-//! Check if this thread gets processor time soon enough to hold a thread.
+//! Check whether this thread gets processor time soon enough to hold a thread.
 //!
 //! A stopped thread waits until its holder has had the processor time for its work. If that may take long, for example
 //! in a control group with a small quota, no thread is held: the thread that wants to hold waits until it has had its

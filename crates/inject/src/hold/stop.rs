@@ -263,7 +263,7 @@ pub(crate) fn try_hold(
     }
     let mut held = match Held::adopt(pid, tid, sleep, survey, guard) {
         Ok(held) => held,
-        // Only this thread is known to be gone; the next round shows if the process is alive.
+        // Only this thread is known to be gone; the next round shows whether the process is alive.
         Err(Error::TargetGone { .. }) => {
             wait::reap(pid, tid);
             return Ok(Attempt::Vanished);

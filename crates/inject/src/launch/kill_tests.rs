@@ -151,7 +151,7 @@ fn nothing_is_left_of_a_launcher_killed_before_the_start() {
         .unwrap();
     let mut output = launcher.stdout.take().unwrap();
     assert_eq!(launcher.wait().unwrap().signal(), Some(libc::SIGKILL));
-    // The pipe ends when no process has it open any more, so the child has gone.
+    // The pipe ends when no process has it open any more, so the child has ended.
     let (tell, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::Read::read_to_end(&mut output, &mut Vec::new());

@@ -17,8 +17,7 @@ const STACK_BYTES: usize = 24;
 const TID_BYTES: u64 = 4;
 
 /// Returns the alternate signal stacks of all threads of `pid` and the words that the kernel clears at their ends, as
-/// address ranges, and the longest time that a thread was held for the question. Fails if one of them could not be
-/// asked.
+/// address ranges, and the longest time that a thread was held for this query. Fails if one of them could not be asked.
 pub fn kernel_places(pid: i32) -> Result<(Vec<Range<u64>>, Duration), Error> {
     let survey = Survey::of(pid, Timing::USUAL)?;
     let options = HoldOptions::anywhere(Duration::ZERO);

@@ -89,7 +89,7 @@ impl Held {
         let Some(number) = self.work.opened else {
             return Ok(());
         };
-        // The object recorded right after the call may already be a file of the target. The name shows if the
+        // The object recorded right after the call may already be a file of the target. The name shows whether the
         // descriptor is ours.
         if let Some(object) = object {
             self.write_object(object)?;

@@ -1,6 +1,6 @@
 //! Lists of locks that the kernel marks when a thread ends (get_robust_list(2)).
 
-/// Returns the head of a thread's list; `None` if it has none, or if the kernel does not permit the question.
+/// Returns the head of a thread's list; `None` if it has none, or if the kernel does not permit the query.
 pub fn robust_list(tid: i32) -> Option<u64> {
     let mut head = 0u64;
     let mut length = 0usize;

@@ -90,7 +90,7 @@ fn neighbours(
     can_be_cut: &dyn Fn(&Mapping, u64) -> bool,
 ) -> Vec<Neighbours> {
     let mut found: Vec<Neighbours> = Vec::new();
-    // Begin of the addresses that the next mappings may have moved into, and true if these belong to the previous ones.
+    // Start of the addresses that the next mappings may have moved into, and true if these belong to the previous ones.
     let (mut free_from, mut goes_on) = (LEAST_ADDRESS, false);
     for (mapping, m) in maps.iter().enumerate() {
         let next_start = maps.get(mapping + 1).map_or(u64::MAX, |next| next.start);
@@ -230,7 +230,7 @@ mod tests {
         ];
         assert_eq!(found(cut), parts);
         assert_eq!(found("10000-11000 rw-p 0 00:00 0 [heap]\n"), []);
-        // The mapping behind it leaves it room.
+        // The mapping after it leaves it room to grow.
         let behind = "10000-20000 rw-p 0 00:00 0 [heap]\n30000-40000 rw-p 0 00:00 0\n";
         let end = 0x40000 + ROOM_TO_GROW;
         assert_eq!(found(behind)[1], alone(0x30000..0x40000, 0x28000..end));

@@ -68,7 +68,7 @@ pub enum CoreError {
 /// Range of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreSegment {
-    /// Mapping, as far as the core describes it. Only its name shows if it is shared.
+    /// Mapping, as far as the core describes it. Only its name shows whether it is shared.
     pub mapping: Mapping,
     /// Offset of its contents in the file.
     offset: u64,

@@ -163,8 +163,8 @@ impl Interpreter {
         })
     }
 
-    /// Checks if the frames of the process match the layout. The process may run meanwhile, so a mismatch may only be a
-    /// change in progress; a later check will not see it.
+    /// Checks whether the frames of the process match the layout. The process may run meanwhile, so a mismatch may only
+    /// be a change in progress; a later check will not see it.
     pub fn verify(&self, pid: i32) -> Verdict {
         let word = |address: u64| read_word(pid, RemoteAddress(address));
         let layout = &self.layout;

@@ -67,7 +67,7 @@ fn has_moved(before: &Spread, now: &Spread) -> bool {
     (now.median - before.median).abs() > scatter
 }
 
-/// Returns the rows: name, ratio, previous ratio, and if it has changed.
+/// Returns the rows: name, ratio, previous ratio, and whether it has changed.
 pub fn rows(results: &Results, committed: &Committed) -> Vec<Vec<String>> {
     let of_bench = |bench: &'static str| {
         results.rows(bench).filter_map(move |row| {

@@ -1,4 +1,4 @@
-//! Check if programs really use the memory that `advise --what-if` predicts: each is recorded once, replayed, and
+//! Check whether programs really use the memory that `advise --what-if` predicts: each is recorded once, replayed, and
 //! started again with each setting.
 
 mod programs;

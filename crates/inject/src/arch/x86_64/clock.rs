@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Limit for two reads that count as simultaneous.
+/// Maximum time between two reads that count as simultaneous.
 const CLOSE: Duration = Duration::from_micros(5);
 /// Number of attempts: on some machines a read of the time takes longer.
 const TRIES: u32 = 16;

@@ -18,7 +18,7 @@ impl Held {
             return Ok(());
         };
         if !self.work.filters_suspended && is_filtered(self.pid, self.tid) {
-            // A filter might kill the thread for the question.
+            // A filter might kill the thread for this call.
             return Ok(());
         }
         let ask = [libc::PR_GET_TSC as u64, scratch.words().0];
@@ -26,7 +26,7 @@ impl Held {
         let mut mode = [0; 4];
         match asked {
             Ok(_) => self.read(scratch.words(), &mut mode)?,
-            // A filter refuses the question, or might kill the thread for it.
+            // A filter refuses the call, or might kill the thread for it.
             Err(Error::RemoteSyscall { .. } | Error::CallIsFiltered { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }

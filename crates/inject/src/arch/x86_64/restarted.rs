@@ -33,7 +33,7 @@ const CLOCKS: u64 = 64;
 const MOST_THREADS: usize = 4096;
 
 /// Calls in which threads were stopped before the kernel restarted them, by thread. The kernel does not report where a
-/// thread waits if the thread is running when the question is asked, as between two stops in a row.
+/// thread waits if the thread is running at that moment, as between two stops in a row.
 static SEEN: LazyLock<Mutex<HashMap<i32, (Call, i64)>>> = LazyLock::new(Mutex::default);
 
 /// Identity of a call that survives a restart: its address and arguments.

@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_look_counts_for_less_on_a_busy_machine() {
-        // No other thread, as many as processors, unknown.
+        // No other thread; as many threads as processors; an unknown number.
         for (threads, processors) in [(1, 2), (2, 2), (0, 2), (1, 1 << 14)] {
             assert_eq!(share(threads, processors), WHOLE_LOOK);
         }

@@ -140,7 +140,7 @@ extern "C" fn watch(shared: *const Shared) -> ! {
         }
         nap();
         if armed == LATE {
-            // Nothing else is asked of the holder, which may sleep.
+            // Nothing more is expected of the holder, which may sleep.
             if Look::at(&shared.stat, &shared.schedstat).state == b'T'
                 && shared.armed.load(SeqCst) == LATE
             {
