@@ -1,7 +1,7 @@
-// A service whose threads pass blocks to each other: requests go to the next thread, which releases them and
-// answers with a block of the same size, so an address changes its owner within microseconds. In addition, each
-// thread has temporaries and blocks that grow. It is known for each function who releases its blocks.
-// Arguments: threads, rounds of each.
+// A service whose threads pass blocks to each other. Requests go to the next thread, which releases
+// them and answers with a block of equal size, so an address changes its owner within microseconds.
+// Each thread also has temporaries and growing blocks. For each function the program knows who
+// releases its blocks. Arguments: threads, rounds per thread.
 #include <pthread.h>
 #include <sched.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t bytes = 96, most = 64;
 
-// Keeps a call from becoming a jump, which would take the function off the stack.
+// Keeps a call from becoming a jump, which would remove the function from the stack.
 #define STAYS asm volatile("" ::: "memory")
 
 [[gnu::noinline]] void* new_request() {
@@ -67,7 +67,7 @@ void* serve(void* argument) {
   long self = reinterpret_cast<long>(argument);
   long next = (self + 1) % threads;
   for (int i = 0; i < rounds; i++) {
-    // So that blocks change hands on one processor, too.
+    // Lets blocks change hands even on one processor.
     if (i % 16 == 0) sched_yield();
     if (void* unread = requests[next].exchange(new_request())) end_request(unread);
     if (void* request = requests[self].exchange(nullptr)) {

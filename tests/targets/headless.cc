@@ -1,4 +1,4 @@
-// A program whose initial thread has ended. The other one holds every other of 20 blocks.
+// A program whose initial thread has ended. The other thread holds every second of 20 blocks.
 #include <pthread.h>
 
 #include "target.hpp"
@@ -16,7 +16,8 @@ __attribute__((noinline)) static void allocate() {
   }
 }
 
-// Remains in the frames of functions that have returned would be a reference to a lost block.
+// Overwrites the remains of returned functions on the stack, which would be references to lost
+// blocks.
 __attribute__((noinline)) static void scrub_stack() {
   volatile char frames[4096];
   for (size_t i = 0; i < sizeof frames; i++) frames[i] = 0;

@@ -1,6 +1,6 @@
-// A program under the heap profiler of gperftools, of which a thread sleeps in the middle of writing a profile, with the
-// profiler's lock, which every call of the allocator takes. It writes into a pipe that is full until the program is told to
-// go on.
+// A program under the heap profiler of gperftools. One of its threads sleeps while it writes a
+// profile, and holds the profiler's lock, which every call of the allocator takes. The thread
+// writes into a pipe that is full until the program is told to continue.
 #include <fcntl.h>
 #include <gperftools/heap-profiler.h>
 #include <sys/stat.h>
@@ -22,7 +22,8 @@ static void* dump(void*) {
   return nullptr;
 }
 
-// The kernel shows in which call a thread sleeps (proc_pid_syscall(5)); write is number 1.
+// Waits until the kernel shows that a thread sleeps in write, which is number 1
+// (proc_pid_syscall(5)).
 static void wait_until_it_writes() {
   while (!writer_id) usleep(1000);
   char path[64];

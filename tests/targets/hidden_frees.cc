@@ -1,2 +1,2 @@
-// The same program in C++, for allocators of glibc programs.
+// Compiles hidden_frees.c as C++, for allocators of glibc programs.
 #include "hidden_frees.c"

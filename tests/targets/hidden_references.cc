@@ -1,11 +1,12 @@
-// Blocks in use whose address stands where a search for pointers easily misses it, beside some that are
-// lost. The program checks all it uses, by what it wrote there and by using it.
+// Blocks in use whose addresses are in places that a search for pointers easily misses, and some
+// lost blocks. The program checks the contents of all blocks that it uses, and checks them by using
+// them.
 //
 //   hidden_references [v: another process runs in its memory | s: a seccomp filter kills it for a system
 //                      call that a scan makes]
 //
-// Protocol: "ready"; "c" on stdin overwrites all memory that malloc gives out anew, checks, and answers
-// "done FAILURES"; the end of input ends it.
+// Protocol: prints "ready". "c" on stdin overwrites all memory that malloc hands out again, checks,
+// and answers "done FAILURES". The end of input ends the program.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -41,7 +42,7 @@ __attribute__((noinline)) static void scrub_stack() {
   asm volatile("" ::"r"(room) : "memory");
 }
 
-// A block of its own bytes.
+// Returns a block filled with its own bytes.
 __attribute__((noinline)) static char* block(size_t bytes) {
   auto* p = static_cast<char*>(malloc(bytes));
   memset(p, 0x5a, bytes);
@@ -59,7 +60,7 @@ __attribute__((noinline)) static void set_signal_stack() {
   if (sigaltstack(&stack, nullptr) != 0) abort();
 }
 
-// On the alternate stack: fills a good part of it.
+// Runs on the alternate stack, and fills a good part of it.
 static void handle(int) {
   char room[20000];
   memset(room, 0xee, sizeof room);
@@ -154,7 +155,7 @@ static void check_all() {
   siginfo_t info{};
   if (sigwaitinfo(&blocked, &info) != SIGRTMIN || ~expected_signal != reinterpret_cast<uint64_t>(info.si_ptr)) failures++;
   check(static_cast<char*>(info.si_ptr), 600);
-  // The signal stacks: what malloc gives out now must not be on them.
+  // The signal stacks: blocks that malloc hands out now must not be on them.
   constexpr int NEW = 64;
   static unsigned char* fresh[NEW];
   for (auto& f : fresh) {

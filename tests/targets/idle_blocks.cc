@@ -1,4 +1,5 @@
-// Blocks that two threads touch as a whole all the time, and blocks that nobody touches once they are made.
+// Blocks that two threads touch completely all the time, and blocks that nobody touches after their
+// creation.
 #include <pthread.h>
 #include <time.h>
 
@@ -27,7 +28,7 @@ static std::atomic<bool> stop;
   return block;
 }
 
-// One thread writes the even ones, the other reads the odd ones.
+// One thread writes the even blocks, and the other one reads the odd blocks.
 static void* touch(void* first) {
   const bool writes = first == nullptr;
   unsigned long sum = 0;

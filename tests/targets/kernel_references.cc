@@ -1,15 +1,16 @@
-// Blocks in use whose address only the kernel has, or stands where a program's own loads and stores do not
-// reach it, beside some that are lost. The program checks all it uses.
+// Blocks in use whose addresses are only in the kernel, or in memory that the program's own loads
+// and stores do not reach, and some lost blocks. The program checks all blocks that it uses.
 //
 //   kernel_references [MODE]
 //
-// Without a mode: an eventfd's counter, execute-only and inaccessible memory, written pages of a private file
-// mapping that is read-only by now, memory of a file that nobody has touched in this mapping, the frame
-// pointer in a jmp_buf, set_tid_address, set_robust_list. `q`: mq_notify; `m`: a message in a queue; `s`: a
-// detached System V segment; `r`: rseq, where the C library has registered none.
+// Without a mode: an eventfd's counter, execute-only and inaccessible memory, written pages of a
+// private file mapping that is read-only now, memory of a file that nobody has touched through this
+// mapping, the frame pointer in a jmp_buf, set_tid_address, set_robust_list. `q`: mq_notify; `m`: a
+// message in a queue; `s`: a detached System V segment; `r`: rseq, if the C library has registered
+// none.
 //
-// Protocol: "ready"; "c" on stdin overwrites all memory that malloc gives out anew, checks, and answers
-// "done FAILURES"; the end of input ends it.
+// Protocol: prints "ready". "c" on stdin overwrites all memory that malloc hands out again, checks,
+// and answers "done FAILURES". The end of input ends the program.
 #include <fcntl.h>
 #include <linux/rseq.h>
 #include <mqueue.h>
@@ -45,7 +46,7 @@ __attribute__((noinline)) static void scrub_stack() {
   asm volatile("" ::"r"(room) : "memory");
 }
 
-// A block of its own bytes.
+// Returns a block filled with its own bytes.
 __attribute__((noinline)) static void* block() {
   void* p = malloc(USED);
   memset(p, 0x5a, USED);
@@ -74,7 +75,7 @@ __attribute__((noinline)) static void in_mappings() {
   if (mprotect(own, 2 * PAGE, PROT_READ) != 0) abort();
   close(file);
 
-  // Written through the descriptor: the page is in no page table.
+  // Written through the descriptor, so the page is in no page table.
   int memory = memfd_create("references", 0);
   if (ftruncate(memory, 64 * PAGE) != 0) abort();
   place(mmap(nullptr, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0));
@@ -83,7 +84,7 @@ __attribute__((noinline)) static void in_mappings() {
   close(memory);
 }
 
-// setjmp with a frame pointer that is an address of a block.
+// Calls setjmp with the address of a block as frame pointer.
 __attribute__((noinline)) static void in_jump() {
   uint64_t inverted = ~reinterpret_cast<uint64_t>(block());
   void* place = &saved;
@@ -112,7 +113,8 @@ static void* known_to_kernel(void*) {
   scrub_stack();
   thread_is_ready = 1;
   while (!thread_may_end) usleep(1000);
-  // Not pthread_exit: the C library's own word is no longer the one that the kernel clears.
+  // Does not use pthread_exit: the kernel no longer clears the C library's own word, because
+  // set_tid_address has replaced it.
   syscall(SYS_exit, 0);
   return nullptr;
 }
@@ -151,7 +153,7 @@ __attribute__((noinline)) static void in_segment() {
   if (shmdt(place) != 0) abort();
 }
 
-// The kernel writes to it whenever the thread runs on.
+// The kernel writes to the block whenever the thread resumes.
 __attribute__((noinline)) static void in_rseq() {
   void* p = aligned_alloc(32, USED);
   memset(p, 0x5a, USED);
@@ -173,7 +175,7 @@ __attribute__((noinline)) static void check_all() {
   usleep(50000);
   for (int i = 0; i < count; i++) {
     auto* p = reinterpret_cast<unsigned char*>(~hidden[i]);
-    // The kernel, or this program, has the first 32 bytes of some.
+    // The kernel or this program uses the first 32 bytes of some blocks.
     for (size_t k = 32; k < USED; k++) failures += p[k] != 0x5a;
   }
 }

@@ -1,8 +1,9 @@
-// A process with state in the kernel that nothing but itself should change: huge pages in a heap that it writes to and on
-// stacks of threads that sleep, a memory policy, timer slack, scheduling, scores, and signals that wait.
+// A process with kernel state that only the process itself should change: huge pages in a heap that
+// it writes to and on stacks of sleeping threads, a memory policy, timer slack, scheduling, scores,
+// and pending signals.
 //
-// Protocol: "ready", or "missing" where the kernel gives no huge pages; "c" on stdin: it looks at its own state and answers
-// "done FAILURES"; the end of input ends it.
+// Protocol: prints "ready", or "missing" if the kernel provides no huge pages. At "c" on stdin it
+// compares its own state and answers "done FAILURES".
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,7 +24,7 @@ static void must(bool is_so) {
   if (!is_so) abort();
 }
 
-// At a multiple of the size of a huge page.
+// Returns memory that is aligned to the size of a huge page.
 static char* huge_pages(size_t bytes) {
   void* memory = mmap(nullptr, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   must(memory != MAP_FAILED);
@@ -43,7 +44,7 @@ static void* sleep_for_ever(void*) {
 
 static char* heap;
 
-// One word in each huge page, again and again.
+// Writes one word in each huge page, repeatedly.
 static void* write_for_ever(void*) {
   for (uint64_t round = 1;; round++) {
     for (size_t at = 0; at < BYTES; at += HUGE) {
@@ -95,7 +96,7 @@ int main() {
   put("/proc/self/oom_score_adj", "17");
   put("/proc/self/coredump_filter", "0x77");
   heap = huge_pages(BYTES);
-  // If there is only one node, this is also its own.
+  // If there is only one node, this is also the node of the process.
   unsigned long node = 1;
   syscall(SYS_mbind, heap, BYTES, 1 /* MPOL_PREFERRED */, &node, 64, 0);
   for (int i = 0; i < STACKS; i++) {

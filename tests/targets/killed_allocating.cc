@@ -5,8 +5,8 @@
 //   exit   the system call alone, without the C library
 //   opened, opened-leaks: as the first two, after a library was opened, so that not all blocks may have been traced
 //
-// Each thread keeps all it has in a table on its stack: blocks of all sizes, and growing arrays of pointers to
-// blocks. Whatever a thread is doing when it is killed, none of that is leaked.
+// Each thread keeps all its blocks in a table on its stack: blocks of all sizes, and growing arrays
+// of pointers to blocks. Whatever a thread does when it is killed, none of these blocks is leaked.
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static constexpr int places = 64;
     seed = seed * 1103515245 + 12345;
     unsigned at = seed >> 16 & (places - 1), kind = seed >> 24 & 15;
     if (kind < 8) {
-      // Now and then one that is a mapping of its own.
+      // Occasionally a block with a separate mapping.
       size_t size = (seed >> 8 & 0x3fff) == 1 ? 300'000 : 16 + (seed >> 8 & 0x1fff);
       if (kind < 4) {
         free(blocks[at]);
@@ -62,7 +62,8 @@ __attribute__((noinline)) static void lose() {
   }
 }
 
-// Remains in the frames of functions that have returned would be a reference to a lost block.
+// Overwrites the remains of returned functions on the stack, which would be references to lost
+// blocks.
 __attribute__((noinline)) static void scrub_stack() {
   volatile char frames[4096];
   for (size_t i = 0; i < sizeof frames; i++) frames[i] = 0;

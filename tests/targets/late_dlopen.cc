@@ -1,4 +1,4 @@
-// Opens libraries while traced: again and again, by $ORIGIN, in a namespace of their own.
+// Opens libraries while it is traced: repeatedly, through $ORIGIN, and in a separate namespace.
 // Arguments: path of liblate.so, path of libneeds.so.
 #include <dlfcn.h>
 
@@ -17,7 +17,8 @@ static Leak leak_of(void* library) {
 
 int main(int, char** arguments) {
   ready();
-  // The same library, possibly at the same place: nothing of the last time may be left.
+  // Opens one library repeatedly, possibly at an unchanged address. Nothing of the previous time
+  // may remain.
   for (int i = 0; i < 10; i++) {
     void* library = dlopen(arguments[1], RTLD_NOW);
     keep(leak_of(library)(500));
@@ -30,7 +31,7 @@ int main(int, char** arguments) {
   CHECK(needs != nullptr);
   auto open = reinterpret_cast<Open>(dlsym(needs, "open_neighbour"));
   CHECK(open != nullptr && open() != nullptr);
-  // Its own copy of libc: two allocators in one process.
+  // Loads another copy of libc, so that one process has two allocators.
   void* apart = dlmopen(LM_ID_NEWLM, arguments[1], RTLD_NOW);
   for (int i = 0; i < 3; i++) keep(leak_of(apart)(700));
   CHECK(dlclose(apart) == 0);

@@ -7,5 +7,5 @@ extern "C" __attribute__((visibility("default"))) void* leak_in_library(size_t s
   return block;
 }
 
-// In a module's constructors its slots are not patched yet.
+// The constructors of a module run before its slots are patched.
 extern "C" __attribute__((visibility("default"))) int answer() { return 42; }

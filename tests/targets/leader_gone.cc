@@ -1,4 +1,4 @@
-// A program whose initial thread ends by pthread_exit(3) while another one lives.
+// A program whose initial thread ends by pthread_exit(3) while another thread lives.
 //
 //   at-once       the initial thread ends as soon as it can; the other one has lost 40 blocks by the end
 //   renamed       as wait, and the process is called "chief", the threads that live "worker"
@@ -21,7 +21,8 @@ __attribute__((noinline)) static void hold_some() {
   for (void* volatile& block : kept) block = malloc(765);
 }
 
-// Remains in the frames of functions that have returned would be a reference to a lost block.
+// Overwrites the remains of returned functions on the stack, which would be references to lost
+// blocks.
 __attribute__((noinline)) static void scrub_stack() {
   volatile char frames[4096];
   for (size_t i = 0; i < sizeof frames; i++) frames[i] = 0;

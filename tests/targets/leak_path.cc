@@ -1,5 +1,6 @@
-// Plants: 100 blocks of 96 bytes at leak_here, among balanced paths. Protocol: a line on stdin
-// starts the work, "done" answers; end of input ends the program. It checks its own blocks.
+// Plants a leak of 100 blocks of 96 bytes in leak_here, among balanced call paths. Protocol: a line
+// on stdin starts the work, and "done" answers it. The end of input ends the program. It checks its
+// own blocks.
 #include <cstdlib>
 #include <cstring>
 #include <string>

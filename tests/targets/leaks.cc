@@ -1,4 +1,4 @@
-// Leaks by less direct ways: realloc, libc's own allocations, function pointers, a handler.
+// Leaks by indirect ways: realloc, libc's own allocations, function pointers, a signal handler.
 #include <csignal>
 #include <thread>
 #include <vector>
@@ -49,7 +49,8 @@ struct Operations {
   Allocate allocate;
   Release release;
 };
-// Data relocations, not GOT slots; volatile, so that nothing is called directly.
+// Data relocations instead of GOT slots. The table is volatile, so that the compiler makes no
+// direct calls.
 static Operations volatile table[2] = {{malloc, free}, {malloc, free}};
 
 [[gnu::noinline]] static void leak_by_table() {
@@ -69,14 +70,14 @@ static volatile sig_atomic_t handled;
   handled = handled + 1;
 }
 
-// Raised, not asynchronous: malloc is not async-signal-safe.
+// Raises synchronous signals, because malloc is not async-signal-safe.
 [[gnu::noinline]] static void raise_many() {
   signal(SIGUSR1, leak_in_handler);
   for (int i = 0; i < 100; i++) raise(SIGUSR1);
   CHECK(handled == 100);
 }
 
-// On an alternate stack, whose bounds nobody knows.
+// Raises a signal on an alternate stack with unknown bounds.
 static void raise_on_other_stack() {
   static char stack[65536];
   stack_t alternate{};

@@ -1,7 +1,7 @@
-// A service that leaks until it has no memory left: nine of ten bytes are kept by one function. Arguments: bytes to
-// leak at most (1 GiB), and how many microseconds pass between two megabytes (1000).
+// A service that leaks until it has no memory left. One function keeps nine of ten bytes.
+// Arguments: maximum number of leaked bytes (1 GiB), and microseconds between two megabytes (1000).
 //
-// Protocol: "ready", then a byte begins the leak.
+// Protocol: prints "ready"; then a byte starts the leak.
 #include <memory>
 #include <vector>
 

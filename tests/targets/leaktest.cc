@@ -1,16 +1,17 @@
-// Keeps a sorted list of random values: operations insert or remove one. Of the nodes that it removes
-// it loses a share, with the payload that hangs on each. For reclaiming leaks while it runs: every
-// node and payload in use holds a pattern of its own address, checked at each visit, so a block that
-// was wrongly released and given out again does not stay unnoticed.
+// Keeps a sorted list of random values; an operation inserts or removes one value. Of the removed
+// nodes it loses a share, together with their payloads. This program tests the reclaiming of leaks
+// while it runs: every node and payload in use contains a pattern of its own address, which each
+// visit checks. So a block that was wrongly released and handed out again is noticed.
 //
 //   leaktest [THREADS] [PERCENT LOST] [OPERATIONS A ROUND] [PAUSE BETWEEN OPERATIONS, us] [BYTES]
 //
-// BYTES: what it may lose before the next byte on stdin, which allows as much again; then it releases
-// what it removes. So what a test has to do does not grow with the time that it takes. Without: any.
+// BYTES: number of bytes that the program may lose before the next byte on stdin, which allows as
+// many again. When they are lost, it releases the nodes that it removes, so that a test's work does
+// not grow with its duration. Without BYTES there is no limit.
 //
-// Protocol: "ready"; each byte on stdin is answered by "done OPERATIONS NANOSECONDS HEAP LOST-BYTES",
-// sums since the start, HEAP what malloc has from the system; the end of input ends it, with status 2
-// if a check ever failed.
+// Protocol: prints "ready". Each byte on stdin is answered by "done OPERATIONS NANOSECONDS HEAP
+// LOST-BYTES", which are sums since the start; HEAP is the memory that malloc has from the system.
+// The end of input ends the program, with status 2 if a check ever failed.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -89,7 +90,7 @@ static void work(unsigned seed, unsigned percent, long round, unsigned pause_us)
         remove_next(at, random(100) < percent && lost_bytes < allowed_bytes);
       } else {
         auto* n = static_cast<Node*>(malloc(sizeof(Node)));
-        // Sometimes large enough for a mapping of its own.
+        // Sometimes large enough for a separate mapping.
         size_t bytes = random(5000) ? random(400) : 200000;
         *n = {pattern(n), *at, value, make_payload(bytes)};
         *at = n;

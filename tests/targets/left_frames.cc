@@ -1,4 +1,5 @@
-// Threads that have called the allocator and now compute, on a stack on which its frames are still to be seen.
+// Threads that have called the allocator and now compute, on stacks that still contain the
+// allocator's frames.
 #include <atomic>
 #include <thread>
 
@@ -9,14 +10,14 @@ using namespace target;
 static std::atomic<int> computing{0};
 
 [[gnu::noinline]] static void allocate() {
-  // Through all that malloc and free consist of.
+  // Uses all parts of malloc and free.
   void* blocks[20];
   for (size_t i = 0; i < 20; i++) keep(blocks[i] = malloc(2000 + 16 * i));
   for (void* block : blocks) free(block);
   keep(malloc(5000));
 }
 
-// Nothing of this is ever written.
+// Never writes to its local array, so the stale frames below it remain.
 [[gnu::noinline]] static void compute() {
   char unused[512];
   keep(unused);

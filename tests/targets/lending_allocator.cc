@@ -1,2 +1,2 @@
-// The allocator of lending_allocator.hpp, to be preloaded.
+// The allocator of lending_allocator.hpp, for preloading.
 #include "lending_allocator.hpp"

@@ -1,4 +1,4 @@
-// An auditor (rtld-audit(7)) that keeps a list of loaded modules, under a lock.
+// An auditor (rtld-audit(7)) that keeps a list of loaded modules under a lock.
 #include <link.h>
 
 #include "lent_lock.hpp"

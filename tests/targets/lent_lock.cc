@@ -1,7 +1,8 @@
-// A program in which one thread sleeps, outside of any allocator and of the loader, with a lock that the program's own
-// allocator (-DOWN_ALLOCATOR, or one that is preloaded), its auditor, or a hook of glibc's (-DGLIBC_HOOK) takes. It sleeps
-// until the program is told to go on; with the argument "again", until the program is asked whether it is usable, and then
-// it takes the lock again.
+// A program in which one thread sleeps, outside any allocator and the loader, while it holds a
+// lock. The lock is one that the program's own allocator (-DOWN_ALLOCATOR, or a preloaded one), its
+// auditor, or a hook of glibc's (-DGLIBC_HOOK) takes. The thread sleeps until the program is told
+// to continue. With the argument "again", it sleeps until the program is asked whether it is
+// usable, and then takes the lock again.
 #include <sys/eventfd.h>
 
 #include "usable.hpp"
@@ -14,7 +15,7 @@
 using namespace target;
 
 #ifdef GLIBC_HOOK
-// malloc_hook(3); gone from the headers of glibc 2.34.
+// malloc_hook(3), which the headers of glibc 2.34 no longer declare.
 extern "C" void* (*volatile __malloc_hook)(size_t, const void*);
 extern "C" void* __libc_malloc(size_t);
 
@@ -48,7 +49,7 @@ __attribute__((noinline)) static void leak_by_new() {
 __attribute__((noinline)) static void leak_by_new_array() {
   for (int i = 0; i < 6; i++) keep(new char[321]);
 }
-// An exception has to find its way through whatever is between operator new and here.
+// An exception must be unwound through every frame between operator new and this function.
 __attribute__((noinline)) static void leak_after_throw() {
   for (int i = 0; i < 5; i++) {
     size_t too_much = size_t{1} << 62;

@@ -1,5 +1,5 @@
-// A mutex at an address that a program, its allocator and its auditor agree on, although no symbol of one can be seen by
-// the others: an auditor has a namespace and a C library of its own (rtld-audit(7)).
+// A mutex at a fixed address that a program, its allocator and its auditor share. They cannot share
+// a symbol, because an auditor has a separate namespace and C library (rtld-audit(7)).
 #pragma once
 #include <pthread.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@ namespace target {
 inline void* const lent_address = reinterpret_cast<void*>(0x2000'0000'0000);
 constexpr size_t lent_bytes = 4096;
 
-// The mutex, once the program has made it; else null.
+// Returns the mutex if the program has created it, and null otherwise.
 inline pthread_mutex_t* lent_lock() {
   unsigned char resident;
   long error = syscall(SYS_mincore, lent_address, lent_bytes, &resident);

@@ -1,5 +1,6 @@
-// Opens each module of its own by the name under which the loader lists it, as symbolizers within a process do, and loads
-// a library (argument 1) from a memory object by the number of a descriptor. Does so for each byte of its input.
+// For each byte of its input, opens each of its modules by the name under which the loader lists
+// it, as symbolizers within a process do, and loads a library (argument 1) from a memory object by
+// the number of a descriptor.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
@@ -10,7 +11,8 @@
 
 using namespace target;
 
-// A process that opens a descriptor by its number gets these: reading them would take data sent to another reader.
+// A process that opens a descriptor by its number gets one of these pipes; reading it would take
+// data from another reader.
 static int pipes[8][2];
 
 static int open_by_name(dl_phdr_info* info, size_t, void*) {

@@ -1,5 +1,5 @@
-// A coroutine ("coroutine") or a signal handler ("handler") whose stack is a local array of main, with other data of main
-// below it. It sleeps in calls with timeouts most of the time.
+// A coroutine ("coroutine") or a signal handler ("handler") whose stack is a local array of main;
+// main has other data below this array. Most of the time it sleeps in calls with timeouts.
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -17,7 +17,7 @@ struct Locals {
 static int waiting;
 
 static void wait_with_timeouts() {
-  // Until there is input, or its end.
+  // Waits for input or for its end.
   pollfd input = {0, POLLIN, 0};
   timespec timeout = {0, 3000000};
   epoll_event event;

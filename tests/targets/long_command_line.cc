@@ -1,4 +1,4 @@
-// A process that says of its command line that it is 64 GiB long (prctl(2), PR_SET_MM_MAP).
+// A process that claims a command line of 64 GiB (prctl(2), PR_SET_MM_MAP).
 #include <linux/prctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -9,8 +9,8 @@
 
 using namespace target;
 
-// Returns the current values (proc_pid_stat(5), fields 26 to 28 and 45 to 51); the name before them
-// has no spaces.
+// Returns the current values (proc_pid_stat(5), fields 26 to 28 and 45 to 51). The name before them
+// contains no spaces.
 static prctl_mm_map present() {
   prctl_mm_map map{};
   FILE* stat = fopen("/proc/self/stat", "r");

@@ -1,5 +1,5 @@
-// Blocks with known use, one function for each kind, for as long as the first argument says (ms). Every block lives
-// for some milliseconds.
+// Blocks with known use, with one function for each pattern. The first argument is the duration in
+// milliseconds. Every block lives for some milliseconds.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -13,49 +13,49 @@ static void touch(void* block, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) bytes[i] = static_cast<char>(bytes[i] + 1);
 }
 
-// Every second one is never touched.
+// Never touches every second block.
 [[gnu::noinline]] static void* half(int i) {
   void* block = malloc(32);
   keep(block);
   if (i % 2) touch(block, 0, 32);
   return block;
 }
-// 16 of 64 bytes.
+// Touches 16 of 64 bytes.
 [[gnu::noinline]] static void* beginning() {
   void* block = malloc(64);
   keep(block);
   touch(block, 0, 16);
   return block;
 }
-// Only at the start of its life.
+// Touches a block only at the start of its life.
 [[gnu::noinline]] static void* early() {
   void* block = malloc(24);
   keep(block);
   touch(block, 0, 24);
   return block;
 }
-// From the begin to the end.
+// Touches a block from the begin of its life to the end.
 [[gnu::noinline]] static void* throughout() {
   void* block = malloc(16);
   keep(block);
   touch(block, 0, 16);
   return block;
 }
-// All but the last byte, which is one of seven of its word.
+// Touches all but the last byte, which shares its word with six others.
 [[gnu::noinline]] static void* tail() {
   void* block = malloc(31);
   keep(block);
   touch(block, 0, 30);
   return block;
 }
-// 17 of 24 bytes: one of the last word.
+// Touches 17 of 24 bytes: one of the last word.
 [[gnu::noinline]] static void* odd() {
   void* block = malloc(24);
   keep(block);
   touch(block, 0, 17);
   return block;
 }
-// 31 of 61 bytes.
+// Touches 31 of 61 bytes.
 [[gnu::noinline]] static void* quarters() {
   void* block = malloc(61);
   keep(block);

@@ -1,4 +1,5 @@
-// Loses blocks before and while it is traced, and keeps others: each kind in a function of its own.
+// Loses blocks before and while it is traced, and keeps others, with a separate function for each
+// kind.
 #include "target.hpp"
 
 using namespace target;

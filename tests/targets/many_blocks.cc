@@ -1,10 +1,10 @@
-// Two million small live blocks of a cache, and a leak that is larger than it in bytes; the cache is then
-// cleared by half.
+// Two million small live blocks of a cache, and a leak with more bytes than the cache. Finally half
+// of the cache is cleared.
 #include "target.hpp"
 
 using namespace target;
 
-// Not a jump: the function shall be on the stack.
+// Prevents a tail call, so that the function is on the stack.
 [[gnu::always_inline]] static inline void* allocate(size_t size) {
   void* block = malloc(size);
   keep(block);
@@ -17,9 +17,9 @@ using namespace target;
 int main(int argc, char** argv) {
   constexpr size_t kCached = 2'000'000;
   constexpr size_t kLeaked = 200'000;
-  // Not with malloc, so that it is in no report.
+  // Not allocated with malloc, so that no report contains it.
   static void* cache[kCached];
-  // Under `gate` nobody talks to it.
+  // Under `gate` nobody sends it input.
   bool is_alone = argc > 1;
   bool is_clean = is_alone && strcmp(argv[1], "clean") == 0;
   if (!is_alone) ready();

@@ -1,9 +1,10 @@
-// 50,000 functions that each keep one block: of 16 bytes in the first, and one more in each that follows.
+// 50,000 functions that keep one block each: of 16 bytes in the first function, and of one more
+// byte in each following function.
 #include "target.hpp"
 
 using namespace target;
 
-// A compiler would take minutes for as many functions of C++; so they are written by the assembler.
+// A compiler would take minutes for this number of C++ functions, so the assembler generates them.
 asm(R"(
   .altmacro
   .text

@@ -1,7 +1,7 @@
-// A program that maps known amounts in all ways, while another thread allocates. With -DLIBRARY it is an allocator
-// that gets its memory by mmap through a slot: mappings made by that belong to its heap.
+// A program that maps known amounts in all ways, while another thread allocates. With -DLIBRARY, an
+// allocator that gets its memory by mmap through a slot; its mappings belong to its heap.
 //
-// Protocol: that of target.hpp. The self-check: results and errno are those of the calls.
+// Protocol: see target.hpp. The self-check verifies the results and errno of the calls.
 #include <csignal>
 #include <cstdint>
 #include <pthread.h>
@@ -49,7 +49,7 @@ __attribute__((always_inline)) inline char* map(size_t pages, int flags = 0, voi
 
 #define PLANT __attribute__((noinline)) void
 
-// Nothing that fails is counted.
+// Failed calls are not counted.
 PLANT plant_failures() {
   errno = 0;
   CHECK(mmap(nullptr, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EINVAL);
@@ -70,7 +70,7 @@ PLANT plant_failures() {
 
 PLANT plant_plain() {
   for (int i = 0; i < 3; ++i) map(5);
-  // A length is rounded up to pages, by the kernel as by us.
+  // The kernel rounds a length up to pages, and so do we.
   CHECK(mmap64(nullptr, 100, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
 }
 
@@ -81,7 +81,7 @@ PLANT plant_cut() {
   CHECK(madvise(at, 1 * page, MADV_WILLNEED) == 0);
 }
 
-// Several mappings, and the gaps between them, in one call.
+// Unmaps several mappings, and the gaps between them, in one call.
 PLANT plant_swept() {
   char* at = map(30);
   CHECK(munmap(at, 30 * page) == 0);
@@ -100,7 +100,7 @@ PLANT plant_grown() {
 PLANT plant_part_moved() {
   char* at = map(10);
   char* place = map(6);
-  // Onto a mapping that goes: the last parameter counts.
+  // Moves onto a mapping, which this unmaps; the last parameter is its address.
   void* moved = mremap(at + 3 * page, 2 * page, 6 * page, MREMAP_MAYMOVE | MREMAP_FIXED, place);
   CHECK(moved == place && place[0] == 1);
 }
@@ -153,7 +153,7 @@ void* allocate(void*) {
   return nullptr;
 }
 
-// Past the slots: only /proc tells of them.
+// Maps without the slots, so that only /proc shows it.
 PLANT plant_unseen() {
   long at = syscall(SYS_mmap, nullptr, 4096 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(at > 0);
@@ -184,7 +184,7 @@ int main() {
   CHECK(pthread_create(&other, nullptr, thread, nullptr) == 0);
   CHECK(pthread_join(other, nullptr) == 0);
   CHECK(munmap(of_thread, page) == 0);
-  // Mappings of a child do not concern its parent.
+  // Mappings of a child do not count for its parent.
   pid_t child = fork();
   if (child == 0) {
     map(77);

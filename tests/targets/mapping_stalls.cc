@@ -1,6 +1,6 @@
-// A large heap whose pages are all read all the time, and a thread that maps, touches and unmaps a page again and
-// again. When a byte arrives it writes "longest" and the longest time in microseconds of one such turn since the last
-// byte, minus its wait for a processor.
+// A large heap whose pages are all read repeatedly, and a thread that repeatedly maps, touches and
+// unmaps a page. When a byte arrives, it prints "longest" and the longest time in microseconds of
+// one such turn since the previous byte, minus its wait for a processor.
 //
 // Argument: MiB of heap.
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static long now_ns() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-// Time that this thread has waited for a processor: the second number of schedstat
+// Returns how long this thread has waited for a processor: the second number of schedstat
 // (Documentation/scheduler/sched-stats.rst).
 static long waited_ns(int schedstat) {
   char text[128] = {};

@@ -1,6 +1,7 @@
-// A program that sets marks itself. For each line of its input, "ready" being the first line of its output, it
-// allocates 10 blocks of 1,001 bytes, marks "one", allocates 20 of 2,002 on another thread, marks "two", allocates 30
-// of 3,003, forks a child that marks "child", and says whether anybody listened.
+// A program that sets marks itself. It prints "ready" and then works once for each line of its
+// input: it allocates 10 blocks of 1,001 bytes, marks "one", allocates 20 of 2,002 on another
+// thread, marks "two", allocates 30 of 3,003, forks a child that marks "child", and prints whether
+// anybody listened.
 #include <memhook_mark.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
-// Volatile, so that no compiler does without the blocks.
+// Volatile, so that no compiler removes the allocations.
 static void* volatile kept[1000];
 static int count;
 

@@ -1,8 +1,9 @@
-// may_only_read PID COMMAND...: executes a command that dies (SIGSYS) if it does more to the process than reading its
-// memory and files, stopping its threads, reading their registers, and letting them go. Its own children are filtered, too.
+// may_only_read PID COMMAND...: executes a command that dies (SIGSYS) if it does anything to the
+// process except reading its memory and files, stopping its threads, reading their registers, and
+// resuming them. The command's own children are filtered, too.
 //
-// Arguments behind pointers, which a seccomp filter cannot see, are checked by a supervisor before the kernel reads
-// them: how openat2 opens, and whether an ioctl of a page map protects pages.
+// A seccomp filter cannot see arguments behind pointers, so a supervisor checks them before the
+// kernel reads them: the mode of openat2, and whether an ioctl of a page map protects pages.
 #include <cstddef>
 #include <cstdint>
 #include <fcntl.h>
@@ -30,7 +31,7 @@ static void load(size_t offset) { add(BPF_LD | BPF_W | BPF_ABS, static_cast<uint
 static void answer(uint32_t what) { add(BPF_RET | BPF_K, what); }
 static size_t argument(int n) { return offsetof(seccomp_data, args) + static_cast<size_t>(n) * 8; }
 
-// Continues with the next `lines` if the number is another one.
+// Runs the next `lines` instructions only if the system call has this number.
 static void unless_number(long number, uint8_t lines) {
   load(offsetof(seccomp_data, nr));
   add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, lines);
@@ -41,7 +42,7 @@ static void kill_for(long number) {
   answer(SECCOMP_RET_KILL_PROCESS);
 }
 
-// Kills for a call with this low word in an argument.
+// Kills a call with this low word in an argument.
 static void kill_for_value(long number, int n, uint32_t value) {
   unless_number(number, 3);
   load(argument(n));
@@ -49,7 +50,7 @@ static void kill_for_value(long number, int n, uint32_t value) {
   answer(SECCOMP_RET_KILL_PROCESS);
 }
 
-// Kills for opening with one of these flags.
+// Kills a call that opens a file with one of these flags.
 static void kill_for_flags(long number, int n) {
   unless_number(number, 3);
   load(argument(n));
@@ -118,7 +119,7 @@ static int receive(int socket) {
   return descriptor;
 }
 
-// Returns whether the call behind the pointer only reads.
+// Returns true if the call behind the pointer only reads.
 static bool only_reads(const seccomp_notif& call) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/mem", call.pid);
@@ -130,7 +131,7 @@ static bool only_reads(const seccomp_notif& call) {
     result = pread(memory, words, sizeof words, at) == sizeof words &&
              !(words[0] & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC));
   } else if (static_cast<uint32_t>(call.data.args[1]) == 0xc0606610) {
-    // PAGEMAP_SCAN; PM_SCAN_WP_MATCHING is 1 of the flags behind the size.
+    // PAGEMAP_SCAN; PM_SCAN_WP_MATCHING is bit 0 of the flags after the size.
     result = pread(memory, words, sizeof words, at) == sizeof words && !(words[1] & 1);
   } else {
     // _IO(0xAA, ...): userfaultfd(2).

@@ -1,5 +1,5 @@
-// A program with its data in memory that it has mapped itself, like that of an unknown allocator. It has few blocks
-// from malloc.
+// A program whose data is in memory that it has mapped itself, like that of an unknown allocator.
+// It has few blocks from malloc.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@ int main() {
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return 1;
   own = static_cast<char*>(mapped);
-  // Half of it is never touched.
+  // Half of this memory is never touched.
   memset(own, 'x', bytes / 2);
   for (int i = 0; i < 10; i++) kept[i] = static_cast<char*>(malloc(1000));
   puts("ready");

@@ -1,4 +1,5 @@
-// Loaded by name through its own RUNPATH: found only if dlopen knows who calls.
+// Loaded by name through the RUNPATH of the calling library, so it is found only if dlopen knows
+// its caller.
 #include <dlfcn.h>
 
 extern "C" __attribute__((visibility("default"))) void* open_neighbour() {

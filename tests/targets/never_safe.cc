@@ -1,5 +1,5 @@
-// Stays inside of dl_iterate_phdr, which holds a lock of the loader: asleep ("asleep") or not ("busy"), or
-// with a second thread that sleeps elsewhere ("beside").
+// Stays inside dl_iterate_phdr, which holds a lock of the loader: asleep ("asleep"), busy ("busy"),
+// or with a second thread that sleeps elsewhere ("beside").
 #include <link.h>
 
 #include <atomic>
@@ -13,7 +13,8 @@ static bool is_busy;
 
 static int stay(dl_phdr_info*, size_t, void*) {
   say("ready");
-  // Not by a function of the C library, in which the thread would be as safe as anywhere.
+  // Spins in our own code: inside a function of the C library, the thread would be as safe as
+  // anywhere.
   if (is_busy) {
     std::atomic<bool> goes_on = true;
     while (goes_on) asm volatile("pause");

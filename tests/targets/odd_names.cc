@@ -1,5 +1,5 @@
-// Names that few programs have: of 10,000 characters, from right to left, two columns wide, with marks on every letter,
-// with characters that act. Each function keeps one block of its own size. LONG_FILE is a path of 10,000 characters.
+// Odd names: 10,000 characters long, right to left, two columns wide, with combining marks, with
+// control characters. Each function keeps one block. LONG_FILE is a path of 10,000 characters.
 #include <sys/prctl.h>
 
 #include <thread>
@@ -39,7 +39,7 @@ void marked_name() asm("z̴̢͇̈́a̸̧͝l̵̡͘g̶̨͠o");
 [[gnu::noinline]] void hebrew_name() KEEPS(60004)
 [[gnu::noinline]] void wide_name() KEEPS(50005)
 [[gnu::noinline]] void marked_name() KEEPS(40006)
-// Its name has some 12,000 characters, and its symbol a few hundred.
+// The name has some 12,000 characters, and the symbol a few hundred.
 template <class Type>
 [[gnu::noinline]] void of_type() KEEPS(30007)
 

@@ -1,6 +1,7 @@
-// Threads in calls that a stop ends (epoll_wait, a read from a socket with a timeout, sigtimedwait, semtimedop), one that
-// sleeps, one that waits for a lock and one that computes, around a heap with known leaks. At the end it looks at what a
-// reader might have left: interrupted calls, mappings, signals, memory, the state of its threads.
+// A heap with known leaks, and threads in calls that a stop interrupts (epoll_wait, a read from a
+// socket with a timeout, sigtimedwait, semtimedop), a thread that sleeps, a thread that waits for a
+// lock, and a thread that computes. At the end the program checks what a reader might have left
+// behind: interrupted calls, mappings, signals, memory, the state of its threads.
 #include <atomic>
 #include <csignal>
 #include <fcntl.h>
@@ -21,7 +22,7 @@ using namespace target;
 static std::atomic<bool> end{false};
 static std::atomic<long> interrupted{0}, rounds{0};
 
-// Each call lasts for 50 ms at most, so that all of them see the end.
+// Each call lasts for 50 ms at most, so that every thread notices the end.
 template <typename Call>
 static void repeat(Call call) {
   while (!end) {
@@ -100,7 +101,7 @@ static int descriptors() {
   return count;
 }
 
-// The struct is only known by what points into it.
+// Leaks 100 blocks.
 [[gnu::noinline]] static void leak() {
   for (int i = 0; i < 100; i++) {
     auto* block = static_cast<char*>(malloc(777));
@@ -118,18 +119,18 @@ int main(int count, char** words) {
   std::vector<std::thread> threads;
   for (auto work : {in_epoll, in_socket, in_signal_wait, in_semaphore, for_lock, sleeping}) threads.emplace_back(work);
   std::string mode = count > 1 ? words[1] : "";
-  // One that never sleeps may be stopped anywhere.
+  // A thread that never sleeps may be stopped anywhere.
   if (mode == "computes") threads.emplace_back(computing);
-  // A heap that nobody copies within a millisecond.
+  // A heap that is too large to be copied within a millisecond.
   std::vector<std::string> large(mode == "large" ? 256 : 0, std::string(1 << 20, 'x'));
   leak();
-  // Leaked blocks that are worth a finding.
+  // Enough leaked blocks for a finding.
   for (int i = 0; mode == "leaks" && i < 2048; i++) {
     auto* block = static_cast<char*>(malloc(4096));
     memset(block, 7, 4096);
     keep(block);
   }
-  // Blocks that are left alone, beside blocks that one thread writes to all the time.
+  // Idle blocks, beside blocks that one thread writes to all the time.
   std::vector<std::string> idle(mode == "writes" ? 64 : 0, std::string(20000, 'i'));
   std::vector<std::string> busy(mode == "writes" ? 64 : 0, std::string(40000, 'b'));
   if (mode == "writes")
@@ -141,7 +142,8 @@ int main(int count, char** words) {
     });
   usleep(200000);
   std::string before = maps();
-  // The text of its own mappings grows the heap, so that it is compared from the second on.
+  // The text of the program's own mappings grows the heap, so only the second and later texts are
+  // compared.
   before = maps();
   int open_before = descriptors();
   say("ready");

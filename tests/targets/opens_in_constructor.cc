@@ -1,5 +1,6 @@
-// Opens a library (argument 1) whose constructor is a function of this program and allocates: the backtrace leads through
-// the loader and dlopen to the function that has called it. With -DLIBRARY: that library.
+// Opens a library (argument 1) whose constructor is a function of this program and allocates. The
+// backtrace leads through the loader and dlopen to the function that called dlopen. With -DLIBRARY,
+// this file is that library.
 #include <dlfcn.h>
 
 #include "target.hpp"
@@ -7,7 +8,7 @@
 extern "C" void allocate_below_dlopen();
 
 #ifdef LIBRARY
-// No code of the library itself: a library that is being loaded cannot be unwound yet.
+// The library has no code, because a library that is being loaded cannot be unwound yet.
 [[gnu::section(".init_array"), gnu::used]] static void (*const constructor)() = allocate_below_dlopen;
 #else
 using namespace target;
@@ -16,7 +17,8 @@ extern "C" [[gnu::visibility("default"), gnu::noinline]] void allocate_below_dlo
   keep(malloc(4321));
 }
 
-// Its `ret` is one at which unwinding goes on rightly: no register and no stack pointer has to be restored there.
+// Unwinding continues correctly at the `ret` of this function, where no register and no stack
+// pointer has to be restored.
 extern "C" [[gnu::visibility("default"), gnu::noinline]] int leaf(int number) { return number + 1; }
 
 [[gnu::noinline]] static void opens_here(const char* path) {

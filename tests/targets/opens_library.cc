@@ -1,4 +1,4 @@
-// Opens the libraries that its arguments name, before anybody looks.
+// Opens the libraries that its arguments name, before anybody attaches.
 #include <dlfcn.h>
 
 #include "target.hpp"

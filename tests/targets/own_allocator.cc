@@ -1,5 +1,5 @@
-// A library with an allocator of its own, which its calls are bound to when it is linked
-// (-Bsymbolic): no slot carries them.
+// A library with a private allocator. The library's calls are bound to it when it is linked
+// (-Bsymbolic), so they go through no slot.
 #include <cstddef>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

@@ -1,6 +1,7 @@
-// A program that makes code and changes its own: one function lies in memory that it has made writable, another was
-// written over and is read-only again, a third one is made while it runs, and a fourth one lies in a file without a
-// name that is mapped once to be written and twice to be run, as compilers at run time have it.
+// A program that generates code and changes its own code. One function is in memory that the
+// program has made writable. Another one was overwritten and is read-only again. A third one is
+// generated at run time. A fourth one is in an unnamed file that is mapped once for writing and
+// twice for execution, as just-in-time compilers do.
 #include <cstdint>
 #include <sys/mman.h>
 

@@ -1,6 +1,6 @@
-// A server with allocators of its own. One is as memcached's: pages from malloc, cut into chunks of one size, which go
-// into a list when they are released. The other maps its memory, and keeps a header before each block. With an
-// argument, nothing is lost.
+// A server with its own allocators. One works like memcached's: it cuts pages from malloc into
+// chunks of one size, and keeps released chunks in a list. The other one maps its memory, and keeps
+// a header before each block. With an argument, nothing is lost.
 #include <sys/mman.h>
 
 #include "target.hpp"
@@ -30,7 +30,7 @@ OWN void* slab_get(Slabs* of, size_t bytes) {
     of->free = chunk->next;
     return chunk;
   }
-  // Each page begins with a header, so that what points to the page points to no chunk.
+  // Each page begins with a header, so that a pointer to the page is not a pointer to a chunk.
   if (of->count == 0 || of->used + chunk_bytes > page_bytes) {
     CHECK(of->count < pages_most);
     of->pages[of->count++] = static_cast<char*>(malloc(page_bytes));
@@ -54,7 +54,7 @@ struct Header {
 static char *area, *area_end;
 static Header* last;
 
-// 0, or -1.
+// Returns 0, or -1 on failure.
 OWN int area_get(size_t bytes, void** out) {
   size_t needed = sizeof(Header) + ((bytes + 15) & ~15ul);
   if (!area) {
@@ -92,7 +92,7 @@ APART void release(Item* it) { slab_put(&items, it); }
 APART void keep_items() {
   for (int i = 0; i < 150; i++) held[i] = item();
 }
-// Only a block of malloc's points to them.
+// Only a block from malloc points to these items.
 APART void keep_in_table() {
   table = static_cast<Item**>(calloc(40, sizeof(Item*)));
   for (int i = 0; i < 40; i++) table[i] = item();
@@ -116,7 +116,7 @@ APART void lose_chains() {
     keep(first);
   }
 }
-// The blocks that point to the lost one have been released, and nothing has cleared them.
+// Released blocks still contain pointers to the lost ones.
 APART void lose_behind_released() {
   for (int i = 0; i < 4; i++) {
     Item* one = chained();
@@ -141,14 +141,14 @@ APART void lose_in_area() {
   void* place = nullptr;
   CHECK(area_get(1 << 22, &place) == -1 && !place);
 }
-// Its chunks go with it, without a word.
+// Releases the pages without releasing the chunks in them.
 APART void drop_slabs() {
   Slabs own;
   for (int i = 0; i < 300; i++) keep(memset(slab_get(&own, 90), 1, 90));
   for (size_t i = 0; i < own.count; i++) free(own.pages[i]);
 }
 
-// Nothing of this stays on the stack or in registers.
+// Removes all remains from the stack and from registers.
 APART void forget() {
   char stack[16384];
   memset(stack, 0, sizeof stack);

@@ -1,5 +1,6 @@
-// A program whose only thread leaves its stack for good, as one does that runs coroutines all the time: with the first
-// byte of input it goes on in memory of its own, keeps 20 blocks from the second byte on, and ends with the third.
+// A program whose only thread leaves its stack for good, like a thread that runs coroutines all the
+// time. After the first byte of input it continues in its own memory, from the second byte on it
+// keeps 20 blocks, and with the third byte it ends.
 #include <ucontext.h>
 
 #include "target.hpp"

@@ -1,4 +1,5 @@
-// Threads that come and go, one after the other; each keeps a block of 100 bytes and up to 49 more. Argument: how many.
+// Threads that start and end one after another. Each keeps a block of 100 bytes and up to 49 more.
+// Argument: number of threads.
 #include <pthread.h>
 
 #include "target.hpp"

@@ -1,8 +1,10 @@
-// A server after a burst: in each of several arenas most blocks of many sizes have gone, and small ones of 72 bytes
-// that stay keep their pages. Arguments: the number of threads, and "trimmed" or "untrimmed"; with a third one the
-// program says "ready" and waits before it begins, so that all of it can be traced.
+// A server after a burst. In each of several arenas, most blocks of many sizes have been released,
+// but small live blocks of 72 bytes pin their pages. Arguments: the number of threads, and
+// "trimmed" or "untrimmed". With a third argument, the program prints "ready" and waits before it
+// begins, so that all of it can be traced.
 //
-// Protocol: "ready" when planted. A byte: all pins are freed and the heap is trimmed, then "freed". A byte ends it.
+// Protocol: prints "ready" when all blocks are planted. At a byte, it frees all pins, trims the
+// heap and prints "freed". Another byte ends the program.
 #include <malloc.h>
 #include <pthread.h>
 
@@ -26,7 +28,7 @@ __attribute__((noinline)) void plant(intptr_t place) {
   std::vector<void*> burst;
   burst.reserve(40000);
   for (int i = 0; i < 40000; ++i) {
-    // No size that a pin has.
+    // Not a size of a pin.
     random = random * 1103515245 + 12345;
     size_t size = 200 + (random >> 8) % 3000;
     void* block = malloc(size);

@@ -1,2 +1,2 @@
-// The same program in C++, for allocators of glibc programs.
+// Compiles planted_heap.c as C++, for allocators of glibc programs.
 #include "planted_heap.c"

@@ -1,5 +1,6 @@
-// Opens and closes libraries without pause, with threads that allocate and throw, until its input ends.
-// Arguments: how many threads open libraries (with 0 the main thread does), and their names.
+// Opens and closes libraries without pause, with threads that allocate and throw, until its input
+// ends. Arguments: the number of threads that open libraries (with 0, the main thread does), and
+// the names of the libraries.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -32,7 +33,7 @@ static void hammer() {
       keep(block);
       free(block);
     }
-    // The unwinder asks the loader where code is.
+    // The unwinder asks the loader for the location of code.
     try {
       throw std::runtime_error("on purpose");
     } catch (const std::exception& e) {

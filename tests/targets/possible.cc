@@ -1,5 +1,6 @@
-// Blocks of each class that valgrind's memcheck knows, reached by pointers to starts, into blocks, and by chains of
-// both. With an argument it waits for the end of its input, so that it can be looked at while it runs.
+// Blocks of each class that valgrind's memcheck knows: reached by pointers to starts, by pointers
+// into blocks, and by chains of both. With an argument it waits for the end of its input, so that
+// it can be examined while it runs.
 #include <cstdlib>
 #include <cstring>
 
@@ -47,24 +48,24 @@ static Link* volatile chain;
 
 [[gnu::noinline]] static void plant() {
   to_start = block(100);
-  // Possibly lost: one block, and one with all that hangs on it by its start.
+  // Possibly lost: one block, and another block with all blocks that its start leads to.
   into = block(200) + 40;
   Link* first = reinterpret_cast<Link*>(block(sizeof(Link)));
   first->next = reinterpret_cast<Link*>(block(sizeof(Link)));
   first->next->next = reinterpret_cast<Link*>(block(sizeof(Link)));
   into_first = first->rest + 16;
   into_last_byte = block(250) + 249;
-  // Kept by its start as well.
+  // Reachable through a pointer to its start as well.
   char* kept = block(300);
   into_both_ways[0] = kept + 96;
   into_both_ways[1] = kept;
-  // Pointers that C++ derives from a start count as one.
+  // Pointers that C++ derives from a start count as pointers to the start.
   elements = new Element[5];
   secondary = new Both;
-  // A chain that begins with a start, and goes on into the second block.
+  // A chain that begins with a pointer to a start, and then points into the second block.
   chain = reinterpret_cast<Link*>(block(sizeof(Link)));
   chain->next = reinterpret_cast<Link*>(block(sizeof(Link)) + 24);
-  // Lost: a block that nothing reaches, with one that only a pointer into it reaches.
+  // Lost: an unreachable block, and a block that only a pointer in the unreachable block reaches.
   Link* lost = reinterpret_cast<Link*>(block(sizeof(Link)));
   lost->next = reinterpret_cast<Link*>(block(500));
   target::keep(lost);

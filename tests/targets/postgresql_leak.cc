@@ -1,9 +1,11 @@
-// A function for PostgreSQL that forgets memory. Build it with -DVERSION=15, the major version of the server.
+// A function for PostgreSQL that loses memory. Build it with -DVERSION=15, the major version of the
+// server.
 //
 // CREATE FUNCTION forget() RETURNS integer AS 'FILE' LANGUAGE C;
 //
-// The declarations are those of the server's fmgr.h for versions 15 to 17, whose headers need a compiler of their
-// own. The server compares the block below with its own one before it calls anything.
+// The declarations come from the server's fmgr.h for versions 15 to 17, because the headers would
+// need another compiler. The server compares the block below with its own block before it calls the
+// function.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>

@@ -1,9 +1,9 @@
-// A server that forks workers in every way there is. Input: 'f' forks one of each kind and says
-// "child PID" for each; 'v' makes one by vfork, which says so itself and executes its program when it
-// has read one more byte; 'e' ends all, and the end of the input ends the server.
+// A server that forks workers in every possible way. Input: 'f' forks one worker of each kind and
+// prints "child PID" for each; 'v' creates a worker by vfork, which prints this itself and executes
+// its program after one more byte; 'e' ends all workers, and the end of the input ends the server.
 //
-// Each worker allocates, checks what it got, and at its end checks that its slot of malloc holds
-// malloc. Argument "worker": one that was executed after a vfork.
+// Each worker allocates, checks its blocks, and at its end checks that its slot of malloc contains
+// malloc. Argument "worker": a worker that was executed after a vfork.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -68,7 +68,7 @@ static void become_worker() {
   be_worker();
 }
 
-// Until it executes the program, the child runs in our memory, and we do not.
+// Until the child executes the program, it runs in our memory, and we are suspended.
 static pid_t vfork_one(const char* program, bool waits) {
   char ends[16], results[16], last[16];
   snprintf(ends, sizeof ends, "%d", end_of_work[0]);
@@ -92,7 +92,7 @@ static void fork_one_of_each(const char* program) {
   if (pid == 0) become_worker();
   tell(pid);
 
-  // Without glibc's fork handlers.
+  // Forks without glibc's fork handlers.
   pid = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
   if (pid == 0) become_worker();
   tell(pid);
@@ -146,7 +146,7 @@ int main(int count, char** arguments) {
     } else if (command == 'e') {
       close(end_of_work[1]);
       close(result[1]);
-      // A worker that fails says nothing: the pipe is at its end then.
+      // A failed worker prints nothing, so its pipe is at its end.
       for (int i = 0; i < children; i++) {
         char ok;
         CHECK(read(result[0], &ok, 1) == 1 && ok == 'k');

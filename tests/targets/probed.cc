@@ -1,7 +1,8 @@
-// Functions to be probed: each is called a known number of times, in all ways that a call can begin and end.
-// Arguments: threads, rounds. One letter of input begins a turn: g, the planted calls; f, the same in a forked
-// process, which then stays; s, calls that sleep; a, calls with planted arguments and callers; c, coroutines; x, an
-// execve of this program; q, the end without a word.
+// Functions to probe. Each is called a known number of times, and calls begin and end in all
+// possible ways. Arguments: threads, rounds. One letter of input starts a turn: g, the planted
+// calls; f, the planted calls in a forked process, which then stays; s, calls that sleep; a, calls
+// with planted arguments and callers; c, coroutines; x, an execve of this program; q, the end
+// without output.
 #include <coroutine>
 #include <csetjmp>
 #include <csignal>
@@ -53,7 +54,7 @@ volatile long shared_value = 1;
   return shared_value + below;
 }
 
-// Takes at least this many microseconds, which it returns; two exits.
+// Takes at least this many microseconds, which it returns; has two exits.
 [[gnu::noinline, gnu::noclone]] long sleeps(long microseconds) {
   if (microseconds == 0) return shared_value;
   usleep(static_cast<useconds_t>(microseconds));
@@ -71,7 +72,7 @@ volatile long shared_value = 1;
   return a + b;
 }
 
-// Refused: it has no code of its own.
+// Refused, because the function has no code.
 [[gnu::always_inline]] static inline long melts(long x) { return x ^ shared_value; }
 
 [[gnu::noinline, gnu::noclone]] long from_left(long i) {
@@ -86,7 +87,7 @@ volatile long shared_value = 1;
   return result;
 }
 
-// Leaves its stack in the middle, and comes back.
+// Leaves its stack in the middle of a call, and returns to it later.
 static ucontext_t scheduler, contexts[2];
 [[gnu::noinline, gnu::noclone]] long yields(long which) {
   shared_value = shared_value;
@@ -222,7 +223,8 @@ struct Numbers {
   std::coroutine_handle<promise_type> handle;
 };
 
-// Its body is a function of its own, which every resume() calls, and which returns at every co_yield.
+// The body of a coroutine is a separate function, which every resume() calls, and which returns at
+// every co_yield.
 [[gnu::noinline]] static Numbers count_up(long from) {
   for (;; from++) co_yield relative(from);
 }
@@ -231,7 +233,7 @@ static void body(int which) {
   for (int i = 0; i < rounds; i++) CHECK(yields(which) == which);
 }
 
-// Two coroutines of the language and two of ucontext, in turns.
+// Alternates between two C++ coroutines and two ucontext coroutines.
 static void take_turns() {
   Numbers first = count_up(10), second = count_up(1000);
   static char stacks[2][64 << 10];
@@ -287,7 +289,7 @@ int main(int argc, char** argv) {
   CHECK(argc > 2);
   int threads = atoi(argv[1]);
   rounds = atoi(argv[2]);
-  // Signals come all the time if a third argument says so.
+  // With a third argument, signals arrive all the time.
   if (argc > 3) {
     struct sigaction action = {};
     action.sa_handler = [](int) { in_handler(); };
@@ -308,7 +310,7 @@ int main(int argc, char** argv) {
         say("done");
         break;
       case 'b':
-        // Busy until the next letter: the input says nothing for that long.
+        // Works until the next letter arrives, so that the turn lasts until then.
         for (bool more = true; more;) {
           turn(threads);
           timeval now = {};

@@ -1,4 +1,5 @@
-// Allocates in two threads without pause; for each byte that it is sent it says how often so far.
+// Allocates in two threads without pause. The answer to each byte of input is the number of
+// allocations so far.
 #include <atomic>
 #include <thread>
 

@@ -1,14 +1,14 @@
-// Plants a random graph of blocks: every block may point to any, at its start, inside, just past its
-// end, also from odd offsets if asked to. Roots are of all kinds that a program has, registers and
-// the kernel included. The program itself computes what is reachable.
+// Plants a random graph of blocks. Every block may point to any block: to its start, inside, or
+// just past its end; on request also from odd offsets. Roots are of all kinds that a program has,
+// including registers and the kernel. The program itself computes which blocks are reachable.
 //
 //   random_graph SEED [BLOCKS] [u: words at odd offsets | e: nothing that LeakSanitizer takes for
 //                               something else, and sizes that are the usable ones]
 //
-// Protocol: "ready" when planted; "l" on stdin lists "live|leak ADDRESS BYTES" and "done"; "c"
-// overwrites all memory that malloc gives out anew, checks every reachable block and answers "done
-// FAILURES"; "s" has LeakSanitizer, if it is linked in, write its report to stderr, and "done"; the
-// end of input ends it.
+// Protocol: prints "ready" when all blocks are planted. "l" on stdin lists "live|leak ADDRESS
+// BYTES" and "done". "c" overwrites all memory that malloc hands out again, checks every reachable
+// block and answers "done FAILURES". "s" lets LeakSanitizer, if it is linked in, write its report
+// to stderr, and answers "done". The end of input ends the program.
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -59,7 +59,7 @@ static char* mapped[4];  // shared, read-only, inaccessible, a file
 
 static uint64_t address(uint32_t block) { return ~blocks[block].hidden; }
 static bool exact;
-// Just past the end is none of LeakSanitizer's.
+// LeakSanitizer does not accept an address just past the end.
 static uint64_t any_address(uint32_t block) { return address(block) + next(blocks[block].bytes + !exact); }
 
 __attribute__((noinline)) static void scrub_stack() {
@@ -68,10 +68,10 @@ __attribute__((noinline)) static void scrub_stack() {
   asm volatile("" ::"r"(room) : "memory");
 }
 
-// Threads that have what they are to hold.
+// Number of threads that hold their pointers.
 static volatile uint32_t holding;
 
-// Holds one pointer in a register only, blocked in pause().
+// Holds one pointer only in a register, blocked in pause().
 static void* in_general_register(void* hidden) {
   asm volatile(
       "mov %0, %%r15; not %%r15; lock incl %1; 1: mov $34, %%eax; syscall; jmp 1b" ::"r"(hidden), "m"(holding)
@@ -149,7 +149,7 @@ static void timer_root(uint32_t block) {
   timer_t id;
   if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &id) != 0) abort();
 }
-// In the same way as setjmp stores rbp.
+// Stores the pointer as setjmp stores rbp.
 static void jump_root(uint32_t block, void* volatile* place) {
   uint64_t a = any_address(block);
   asm("xor %%fs:0x30, %0; rol $17, %0" : "+r"(a));
@@ -165,7 +165,7 @@ __attribute__((noinline)) static void plant(bool unaligned) {
     bytes = malloc_usable_size(p);
     memset(p, 0, bytes);
     blocks[i] = {~reinterpret_cast<uint64_t>(p), static_cast<uint32_t>(bytes), false};
-    // Holes, so that all kinds of free chunks lie between.
+    // Leaves holes, so that all kinds of free chunks occur between the blocks.
     if (next(3) == 0) free(malloc(next(2000)));
   }
   for (uint32_t i = 0; i < edge_count; i++) {
@@ -219,7 +219,7 @@ static void say(const char* text) {
   if (write(1, text, strlen(text)) < 0) _exit(1);
 }
 
-// Every byte of every reachable block.
+// Checks every byte of every reachable block.
 static long check() {
   long failures = 0;
   for (int i = 0; i < 20000; i++) {

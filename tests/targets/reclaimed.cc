@@ -1,11 +1,13 @@
-// A program that loses a known number of blocks before anyone looks, and checks those that it still uses.
+// A program that loses a known number of blocks before anyone attaches, and checks the blocks that
+// it still uses.
 //
 //   reclaimed [BLOCKS] [busy]
 //
-// busy: a thread of it wants a processor all the time.
+// busy: one of its threads wants a processor all the time.
 //
-// Protocol: "planted BLOCKS BYTES" and "ready"; each byte on stdin is answered by "done USED MAPPED", what malloc counts in
-// its heaps and in mappings of their own. The end of input ends it, with status 7 if a check fails.
+// Protocol: prints "planted BLOCKS BYTES" and "ready". Each byte on stdin is answered by "done USED
+// MAPPED", the bytes that malloc counts in its heaps and in separate mappings. The end of input
+// ends the program, with status 7 if a check fails.
 #include <malloc.h>
 #include <pthread.h>
 
@@ -16,7 +18,7 @@
 using namespace target;
 
 static const size_t USED = 500;
-// Larger than what caches take (1,032 bytes), because mallinfo2 counts cached blocks as used.
+// Larger than cached blocks (1,032 bytes), because mallinfo2 counts cached blocks as used.
 static const size_t LOST_BYTES = 2000, LARGE_BYTES = 300000;
 static unsigned char* used[USED];
 static size_t lost_blocks, lost_bytes;
@@ -78,7 +80,7 @@ int main(int argc, char** argv) {
     if (got < 0 && errno == EINTR) continue;
     if (got != 1) break;
     check();
-    // Blocks given back meanwhile are allocated again here, and must be intact.
+    // Released blocks are allocated again here, and must be intact.
     void* again = malloc(LOST_BYTES);
     CHECK(again);
     memset(again, 0xee, LOST_BYTES);

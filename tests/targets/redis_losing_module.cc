@@ -1,4 +1,5 @@
-// A module for redis that loses seven blocks when it is loaded. What it needs of redismodule.h is declared here.
+// A module for redis that loses seven blocks when it is loaded. It declares the necessary parts of
+// redismodule.h itself.
 #include <cstddef>
 #include <cstring>
 
@@ -14,7 +15,7 @@ __attribute__((noinline)) static void lose(Alloc alloc) {
   }
 }
 
-// Remains of their addresses on the stack must not keep them alive.
+// Overwrites remains of their addresses on the stack, which would keep the blocks alive.
 __attribute__((noinline)) static void scrub_stack() {
   char room[65536];
   memset(room, 0, sizeof room);
@@ -22,7 +23,7 @@ __attribute__((noinline)) static void scrub_stack() {
 }
 
 extern "C" int RedisModule_OnLoad(void* context, void**, int) {
-  // The first word of a context is the function that gives all others.
+  // The first word of a context is the function that returns all others.
   auto get = *static_cast<GetApi*>(context);
   SetAttributes set_attributes = nullptr;
   Alloc alloc = nullptr;

@@ -1,5 +1,5 @@
-// The same program before and after a change: keeps blocks, serves requests and, as many times
-// as its argument says, forgets to release.
+// One program before and after a change: it keeps blocks and serves requests. The argument is the
+// number of requests that it forgets to release.
 #include "target.hpp"
 
 using namespace target;
@@ -27,7 +27,7 @@ using namespace target;
 int main(int count, char** arguments) {
   int forgotten = count > 1 ? atoi(arguments[1]) : 0;
 #ifdef OTHER_BUILD
-  // Other addresses for everything behind.
+  // Moves the addresses of all code behind it.
   asm volatile(".skip 4096, 0x90");
 #endif
   ready();

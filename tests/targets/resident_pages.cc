@@ -1,7 +1,7 @@
-// Mappings whose pages are in all states that a look at page tables has to tell apart: written, never touched, only
-// read, given back, in huge pages, copied from a file, inaccessible.
+// Mappings with pages in all states that a scan of page tables must distinguish: written, never
+// touched, only read, returned to the system, in huge pages, copied from a file, inaccessible.
 //
-// Protocol: "ready" when all of it is there, then it stands still until the end of the input.
+// Protocol: prints "ready" when everything is mapped, then does nothing until the end of the input.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t mib = 1 << 20, page = 4096;
 
-// A mapping that becomes one with none of its neighbours.
+// Maps memory that the kernel does not merge with a neighbouring mapping.
 char* map(size_t bytes) {
   void* room = mmap(nullptr, bytes + 4 * mib, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(room != MAP_FAILED);
@@ -29,7 +29,7 @@ void read_all(const volatile char* place, size_t bytes) {
   for (size_t at = 0; at < bytes; at += page) (void)place[at];
 }
 
-// Every other page, so many of them.
+// Writes every other page; the argument is their number.
 void plant_apart(size_t pages) {
   char* place = map(2 * pages * page);
   CHECK(madvise(place, 2 * pages * page, MADV_NOHUGEPAGE) == 0);
@@ -39,7 +39,7 @@ void plant_apart(size_t pages) {
 }  // namespace
 
 int main() {
-  // PAGEMAP_SCAN hands its regions out by 512.
+  // PAGEMAP_SCAN returns up to 512 regions per call.
   for (size_t pages : {300, 800, 1023, 1024, 1025, 1900, 2600}) plant_apart(pages);
   map(4 * mib);
   read_all(map(4 * mib), 4 * mib);

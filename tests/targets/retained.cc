@@ -1,5 +1,6 @@
-// A heap of which it is known who retains what: variables, a thread, shared blocks, cycles, a map, objects of a class,
-// and a chain that nothing holds. With one byte of input it allocates more.
+// A heap with known holders of all blocks: variables, a thread, shared blocks, cycles, a map,
+// objects of a class, and a chain that nothing holds. At one byte of input it allocates more
+// blocks.
 #include "target.hpp"
 
 #include <map>
@@ -18,7 +19,7 @@ struct Session {
   char* text = nullptr;
 };
 
-// Sizes of which no two are rounded to the same.
+// Returns a node. Callers use sizes of which no two are rounded to one chunk size.
 static Node* node(size_t bytes) { return static_cast<Node*>(calloc(1, bytes)); }
 
 static Node* volatile registry;
@@ -67,7 +68,7 @@ static volatile bool has_built;
 static volatile bool stop;
 
 int main() {
-  // The stacks of ended threads contain nothing: these leave no pointers behind.
+  // Builds on threads that end, because their stacks leave no pointers behind.
   std::thread([] {
     build();
     Node* head = node(1100);

@@ -1,5 +1,5 @@
-// Allocates before main: in a constructor by attribute, and in that of a global. Ends as argument 1
-// demands: a number, or a signal's name.
+// Allocates before main, in a constructor function and in the constructor of a global. Argument 1
+// determines the end: an exit code or the name of a signal.
 #include <csignal>
 
 #include "target.hpp"

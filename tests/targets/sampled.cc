@@ -1,4 +1,4 @@
-// Blocks of four sizes from functions of their own, of which every other one is released again.
+// Allocates blocks of four sizes in separate functions, and releases every other block.
 #include <vector>
 
 #include "target.hpp"
@@ -20,7 +20,7 @@ static void plant(int count, void* (*allocate)()) {
   for (void* block : given) free(block);
 }
 
-// Not a jump: the function shall be on the stack.
+// Prevents a tail call, so that the function is on the stack.
 [[gnu::always_inline]] static inline void* allocate(size_t size) {
   void* block = malloc(size);
   keep(block);

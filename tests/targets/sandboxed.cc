@@ -21,7 +21,7 @@
 
 using namespace target;
 
-// The calls of `numbers` come to `action`, all others pass.
+// Applies `action` to the system calls in `numbers`, and allows all others.
 static void install(const std::vector<unsigned>& numbers, unsigned action) {
   std::vector<sock_filter> program = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -37,7 +37,7 @@ static void install(const std::vector<unsigned>& numbers, unsigned action) {
   CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0);
 }
 
-// System calls that the loader needs, too, are left out.
+// Does not include system calls that the loader needs too.
 static void kill_at_calls_that_no_loader_makes() {
   install({SYS_memfd_create, SYS_membarrier, SYS_process_vm_readv, SYS_nanosleep, SYS_gettid,
            SYS_getpid, SYS_clock_gettime, SYS_futex},
@@ -50,8 +50,8 @@ static void kill_at_foreign_calls() {
           SECCOMP_RET_KILL_PROCESS);
 }
 
-// The program can manage without the calls that the loader needs: it opens nothing, and standard output
-// has its buffer.
+// Kills also at the loader's system calls, which the program does not need: it opens nothing, and
+// standard output has its buffer.
 static void kill_at_calls_of_loaders() {
   static char buffer[1 << 12];
   CHECK(setvbuf(stdout, buffer, _IOFBF, sizeof buffer) == 0);
@@ -65,7 +65,7 @@ static std::atomic<bool> there{false}, go{false};
 static void churn() {
   there = true;
   while (!go) std::this_thread::yield();
-  // More than a small ring takes.
+  // Makes more events than a small ring can hold.
   for (int i = 0; i < 200'000; i++) {
     char* block = static_cast<char*>(malloc(100));
     block[0] = 1;
@@ -75,7 +75,7 @@ static void churn() {
   for (int i = 0; i < 4; i++) keep(malloc(200));
 }
 
-// In one piece, so that it can be described to the attacher.
+// Kept in one piece, so that it can be described to the attacher.
 [[gnu::noipa, gnu::optimize("no-reorder-blocks-and-partition")]] static void* pool_alloc(size_t bytes) {
   void* block = malloc(bytes);
   if (!block) throw std::bad_alloc();
@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
     done();
     return 0;
   }
-  // Further arenas of malloc grow by mprotect.
+  // Further arenas of malloc would grow by mprotect.
   mallopt(M_ARENA_MAX, 1);
   std::thread other(churn);
   while (!there) std::this_thread::yield();

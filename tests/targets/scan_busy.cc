@@ -1,6 +1,6 @@
-// Threads that allocate, check and release all the time, two that sleep in epoll_wait and
+// Threads that allocate, check and release all the time, two threads that sleep in epoll_wait and
 // nanosleep, and a list that must stay reachable. Ends with status 3 if epoll_wait was ever
-// interrupted, 2 if a block was damaged.
+// interrupted, or 2 if a block was damaged.
 #include <sys/epoll.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
-// N blocks of mixed sizes, all reachable from one root, as a random tree with extra edges; every
-// K-th (if K > 0) is cut off before "ready". For the speed of a scan, and for writers: with a third
-// argument one thread keeps writing W MB/s into the blocks.
+// N blocks of mixed sizes, all reachable from one root, as a random tree with extra edges. If K >
+// 0, every K-th block is cut off before "ready". For measurements of the speed of a scan. With a
+// third argument W, one thread keeps writing W MB/s into the blocks.
 #include <unistd.h>
 
 #include <cstdint>
@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   std::thread writer([&] {
     uint64_t at = 1;
     while (!stop && megabytes_a_second > 0) {
-      // 256 pages of 4 KB a step: 1 MB dirtied.
+      // Dirties 256 pages of 4 KB, or 1 MB, per step.
       for (int i = 0; i < 256; i++) roots[(at = at * 6364136223846793005ull + 1) % n]->payload[0]++;
       usleep(1000000 / megabytes_a_second);
     }

@@ -1,6 +1,7 @@
-// Blocks with pages inside that cannot be accessed, as programs have that test their own bounds: in the main heap,
-// in the heap of a thread, and in mappings of their own. Argument 1: "wait" for standard input to end, else it ends
-// at once. Of 50 blocks each, every other one is lost.
+// Blocks that contain inaccessible pages, as in programs that test their own bounds: in the main
+// heap, in the heap of a thread, and in separate mappings. It plants 50 blocks of each kind, and
+// loses every other one. With argument 1 "wait", it waits for the end of standard input; otherwise
+// it ends immediately.
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -12,7 +13,7 @@ using namespace target;
 
 static void* volatile kept[3][50];
 
-// Lets no address of a block stay in a frame that is left.
+// Overwrites frames that have returned, so that no address of a block stays in them.
 [[gnu::noinline]] static void wipe() {
   char bytes[16'384];
   memset(bytes, 0, sizeof bytes);

@@ -1,4 +1,4 @@
-// A program whose snapshot costs much: by what it reserves, by what it reads, or by what it writes.
+// A program whose snapshot is expensive, because of reserved, read or written memory.
 //
 //   scan_limits reserve BYTES   reserves so much and writes a few pages of it, far apart
 //   scan_limits zeros BYTES     reads so much memory that nobody has written, with small and with huge pages
@@ -6,8 +6,9 @@
 //                               its longest pause
 //   scan_limits fill BYTES      fills so much memory and stands still
 //
-// Protocol: "ready"; each byte on stdin is answered by "done RESIDENT-BYTES LONGEST-PAUSE-NS", the pause
-// since the byte before; the end of input ends it. A block in use hangs on the reserved memory.
+// Protocol: prints "ready". Each byte on stdin is answered by "done RESIDENT-BYTES
+// LONGEST-PAUSE-NS", the longest pause since the previous byte. The end of input ends the program.
+// A block in use is reachable only from the reserved memory.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -32,7 +33,7 @@ static uint64_t now() {
 static void* write_everywhere(void*) {
   uint64_t last;
   for (uint64_t round = 1; !stop; round++) {
-    // The tests need the processor, too.
+    // Leaves the processor to the tests.
     usleep(2000);
     last = now();
     for (size_t at = 64; at < bytes && !stop; at += 4096) {

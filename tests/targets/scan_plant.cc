@@ -1,9 +1,10 @@
-// A program with N threads that plants reachable and unreachable blocks before anyone looks, then
-// says what its own allocator counts, and stands still. Protocol: "ready" when planted; each byte on
-// stdin repeats the list and the counts; end of input ends the program, which checks its reachable blocks.
+// A program with N threads that plants reachable and unreachable blocks before anyone attaches,
+// prints the counts of its own allocator, and then waits. Protocol: prints "ready" when all blocks
+// are planted. Each byte on stdin repeats the list and the counts. The end of input ends the
+// program, which checks its reachable blocks.
 //
-// It prints one line for each planted block: "leak ADDRESS BYTES" or "live ADDRESS BYTES" (with
-// addresses disguised in this program's own memory), and its mallinfo2.
+// It prints one line for each planted block, "leak ADDRESS BYTES" or "live ADDRESS BYTES", and its
+// mallinfo2. The addresses are disguised in the program's own memory.
 #include <malloc.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -33,8 +34,8 @@ struct Both : Square, Named {
   long more[3] = {};
 };
 
-// The list of planted blocks holds no pointers: addresses are stored inverted, in mapped memory
-// that is not of malloc.
+// The list of planted blocks contains no pointers: addresses are stored inverted, in mapped memory
+// outside malloc's heap.
 struct Planted {
   uintptr_t disguised;
   size_t bytes;
@@ -117,7 +118,7 @@ __attribute__((noinline)) static void plant_live() {
   }
 }
 
-// Frees of several sizes, so that caches, fast lists and bins are filled.
+// Frees blocks of several sizes, so that caches, fast lists and bins are filled.
 __attribute__((noinline)) static void churn() {
   std::vector<void*> blocks;
   for (int i = 0; i < 2000; i++) blocks.push_back(malloc(16 + i * 7 % 3000));
@@ -147,7 +148,7 @@ static void* thread_main(void* argument) {
   in_static_tls = calloc(1, 78);
   note(in_static_tls, false);
   work(static_cast<int>(reinterpret_cast<intptr_t>(argument)));
-  // Zeroed: remains in it may point to a planted block.
+  // Zeroed, because its former contents may point to a planted block.
   void* on_stack = calloc(1, 79);
   note(on_stack, false);
   asm volatile("" : "+m"(on_stack));
@@ -158,7 +159,7 @@ static void* thread_main(void* argument) {
   return nullptr;
 }
 
-// glibc before 2.33 has only the one that counts in int.
+// Before 2.33, glibc has only the function that counts in int.
 #pragma weak mallinfo2
 static struct mallinfo2 counted() {
   if (mallinfo2) return mallinfo2();

@@ -1,4 +1,4 @@
-// One function for each pattern that scores and inferences tell of, and some that look a little like one.
+// One function for each pattern that the scores and inferences detect, and some similar functions.
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -9,7 +9,7 @@ using namespace target;
 
 static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
-// A block for each turn of a loop, never two at a time.
+// Allocates a block in each turn of a loop, never two simultaneously.
 [[gnu::noinline]] static void looped() {
   for (int i = 0; i < 5000; i++) {
     void* block = malloc(64);
@@ -19,7 +19,7 @@ static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::millisec
   }
 }
 
-// Twenty vectors that grow without reserve: 4, 8, ..., 4096 bytes, so ten outgrown blocks each.
+// Grows twenty vectors without reserve: 4, 8, ..., 4096 bytes, so each outgrows ten blocks.
 [[gnu::noinline]] static void grown() {
   for (int i = 0; i < 20; i++) {
     std::vector<int> numbers;
@@ -28,7 +28,7 @@ static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::millisec
   }
 }
 
-// A chain of 200 reallocs, each 100 bytes more.
+// A chain of 200 reallocs, each of which adds 100 bytes.
 [[gnu::noinline]] static void* lengthened(void* block, size_t size) { return realloc(block, size); }
 
 [[gnu::noinline]] static void chained() {
@@ -37,15 +37,15 @@ static void pause_a_moment() { std::this_thread::sleep_for(std::chrono::millisec
   free(block);
 }
 
-// Plain: a buffer that doubles, as buffers should whose final size nobody knows.
+// Plain: a buffer that doubles, as is right for an unknown final size.
 [[gnu::noinline]] static void doubled() {
   void* block = nullptr;
   for (size_t size = 1024; size <= 1 << 20; size *= 2) keep(block = lengthened(block, size));
   free(block);
 }
 
-// Two places lengthen one block in turn, by 16 bytes a step: one chain, of which each has its steps. Nothing could be
-// used again, so it is no loop.
+// Two call sites alternately lengthen one block by 16 bytes per step. They form one chain, with
+// steps from both sites. No block could be reused, so it is not a loop.
 [[gnu::noinline]] static void in_turns() {
   void* block = nullptr;
   for (size_t step = 1; step < 1500; step++) {
@@ -61,7 +61,7 @@ struct Node {
   long value[2];
 };
 
-// 3000 small blocks of one size, all live at once.
+// Allocates 3000 small blocks of one size, all live simultaneously.
 [[gnu::noinline]] static Node* listed() {
   Node* first = nullptr;
   for (int i = 0; i < 3000; i++) keep(first = new Node{first, {i, i}});
@@ -73,7 +73,7 @@ struct Node {
   for (size_t size = 100; size < 400; size++) keep(malloc(size));
 }
 
-// Plain: a few blocks that come and go.
+// Plain: a few short-lived blocks.
 [[gnu::noinline]] static void few() {
   for (size_t size = 1; size < 90; size++) {
     void* block = malloc(size);
@@ -82,7 +82,7 @@ struct Node {
   }
 }
 
-// Plain: a vector that knows its size.
+// Plain: a vector that reserves its size.
 [[gnu::noinline]] static void reserved() {
   std::vector<int> numbers;
   numbers.reserve(100000);

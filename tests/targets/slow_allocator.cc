@@ -1,4 +1,5 @@
-// An allocator to be preloaded that takes long for large blocks: glibc's, behind a wait.
+// An allocator for preloading that is slow for large blocks: it waits before it calls glibc's
+// allocator.
 #include <cstddef>
 #include <ctime>
 

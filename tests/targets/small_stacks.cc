@@ -1,5 +1,6 @@
-// Allocates with little room left on a stack that has a guard page below: on that of a thread with PTHREAD_STACK_MIN,
-// of a coroutine with 4 KiB, and of a signal handler with 2 KiB. Argument: the remaining bytes.
+// Allocates with little space left on a stack that has a guard page below: the stack of a thread
+// with PTHREAD_STACK_MIN, of a coroutine with 4 KiB, and of a signal handler with 2 KiB. Argument:
+// the remaining bytes.
 #include <alloca.h>
 #include <pthread.h>
 #include <signal.h>
@@ -32,7 +33,7 @@ static size_t room;
   CHECK(good);
 }
 
-// The stack's lowest byte; below is a page that nobody can touch.
+// Returns the lowest byte of a stack. The page below it is inaccessible.
 static char* new_stack(size_t bytes) {
   size_t whole = (bytes + 4095) & ~size_t{4095};
   auto* area = static_cast<char*>(mmap(nullptr, whole + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -46,7 +47,7 @@ static void* run_thread(void*) {
   size_t bytes;
   CHECK(pthread_getattr_np(pthread_self(), &own) == 0 && pthread_attr_getstack(&own, &low, &bytes) == 0);
   pthread_attr_destroy(&own);
-  // By now it may be known where this stack is, or not.
+  // The tracer may or may not know the bounds of this stack by now.
   for (int i = 0; i < 5; i++) {
     allocate_near(static_cast<char*>(low));
     usleep(5000);
@@ -88,7 +89,7 @@ static void handle(int) { allocate_near(handler_stack); }
 
 static void handler() {
   if (!handler_stack) {
-    // The kernel's data there has no fixed size.
+    // The size of the kernel's data on a signal stack is not fixed.
     size_t bytes = getauxval(AT_MINSIGSTKSZ) + 2048;
     handler_stack = new_stack(bytes);
     stack_t stack{handler_stack, 0, (bytes + 4095) & ~size_t{4095}};
@@ -109,7 +110,7 @@ static void all() {
 
 int main(int, char** arguments) {
   room = strtoul(arguments[1], nullptr, 10);
-  // It is enough without a tracer.
+  // The space is sufficient without a tracer.
   all();
   ready();
   all();

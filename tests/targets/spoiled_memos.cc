@@ -1,7 +1,8 @@
-// Remembers backtraces as the hook does (hook-cxx), and overwrites the remembered data with random positions after each
-// call, as a child with fewer privileges may (SECURITY.md). Its stack ends at a page that cannot be read: a comparison
-// that reads past the end of the stack ends this program. At the end it prints how often remembered backtraces held.
-// Argument: depth of the calls.
+// Caches backtraces as the hook does (hook-cxx), and after each call overwrites the cached data
+// with random positions, as a child with fewer privileges may (SECURITY.md). Its stack ends at a
+// page that cannot be read, so a comparison that reads past the end of the stack crashes this
+// program. At the end it prints how many cached backtraces were valid. Argument: depth of the
+// calls.
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -36,7 +37,7 @@ static uint64_t next_random() {
   return random;
 }
 
-// Places within the stack, behind its end, and far behind it.
+// Writes positions within the stack, behind its end, and far behind it.
 static void spoil() {
   for (uint64_t i = 0; i < memo_count; i++) {
     auto* memo = reinterpret_cast<Memo*>(in_ring(ring, memo_offset) + i * gate().memo_bytes);
@@ -51,7 +52,7 @@ static void spoil() {
   }
 }
 
-// With frame pointers, which is what leads the unwinding here.
+// Compiled with frame pointers, which the unwinding here follows.
 [[gnu::noinline, gnu::optimize("no-omit-frame-pointer")]] static void allocate(uint64_t number) {
   auto frame = static_cast<Frame>(__builtin_frame_address(0));
   ring->outer = 0;
@@ -69,7 +70,7 @@ static long depth;
 
 static ucontext_t home, there;
 static void begin() {
-  // Nobody called: the chain of frame pointers ends here.
+  // There is no caller, so the chain of frame pointers ends here.
   asm volatile("xor %ebp, %ebp");
   descend(depth);
 }
@@ -94,7 +95,7 @@ static void open_gate() {
   ring->pc_mask = pc_cache_first_entries - 1;
   ring->limit = ~0ull >> 1;
   ring->drawn_head = ~0ull;
-  // The page of the settings is still the program's own.
+  // The page of the settings still belongs to the program itself.
   auto* settings = const_cast<Control*>(control());
   settings->arena_limit = arena_bytes;
   settings->index_limit = tally()->index_mask = index_first_entries - 1;

@@ -1,5 +1,6 @@
-// While the lock of glibc's list of stacks is held: a thread that sets the credentials of all threads holds it until
-// each of them has answered, and one that has called vfork(2) does not until its child is gone.
+// Keeps the lock of glibc's list of stacks locked. A thread that sets the credentials of all
+// threads holds it until each thread has answered, and a thread that has called vfork(2) does not
+// answer until its child has ended.
 #include <sys/syscall.h>
 
 #include <atomic>
@@ -24,7 +25,7 @@ static void wait_for_child() {
   CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-// Returns whether a thread is asleep in the state of this letter.
+// Returns true if a thread is in the state with this letter.
 static bool is_in_state(const char* path, char state) {
   FILE* file = fopen(path, "r");
   char found = 0;

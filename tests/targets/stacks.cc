@@ -1,4 +1,4 @@
-// Allocations on coroutine stacks, deep in a recursion, and from a stack that is unmapped later.
+// Allocates on coroutine stacks, deep in a recursion, and on a stack that is unmapped later.
 #include <sys/mman.h>
 #include <ucontext.h>
 

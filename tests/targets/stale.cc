@@ -1,10 +1,11 @@
-// Blocks of known use: some are touched every 20 ms, some never after they were made. What is there
-// before "ready" is made again after the byte, by the same functions, so that there are blocks from
-// before an attach and traced ones. At another byte it prints "longest" with the longest time in ms
-// in which its first thread has touched nothing since.
+// Blocks of known use: some are touched every 20 ms, others never after their creation. The
+// functions that create the blocks before "ready" create more of them after the byte, so that there
+// are blocks from before an attach and traced ones. At another byte the program prints "longest"
+// with the longest time in ms for which its first thread has touched nothing since.
 //
-// Arguments: threads that touch (1), "nobody" (nothing is touched), and "lose" (100 blocks are lost after
-// "ready") or "turns" (a thread sleeps for a moment, again and again, so that it is put on a processor often).
+// Arguments: number of threads that touch blocks (1), "nobody" (nothing is touched), and "lose"
+// (100 blocks are lost after "ready") or "turns" (a thread repeatedly sleeps for a moment, so that
+// it often gets a new turn on a processor).
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -31,20 +32,20 @@ __attribute__((noinline)) static unsigned char* filled(unsigned char* block) {
 __attribute__((noinline)) static unsigned char* cold_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }
-// Written as a whole.
+// Written completely.
 __attribute__((noinline)) static unsigned char* written_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }
-// Read as a whole, never written.
+// Read completely, but never written.
 __attribute__((noinline)) static unsigned char* read_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }
-// Every other one is read; half of them are cold, on the same pages.
+// Every other block is read; the other half is cold, and shares pages with the read blocks.
 __attribute__((noinline)) static unsigned char* mixed_block() {
   return filled(static_cast<unsigned char*>(malloc(BYTES)));
 }
 
-// Nothing points to these.
+// Nothing points to these blocks.
 __attribute__((noinline)) static void lost_block() {
   void* block = malloc(LOST_BYTES);
   memset(block, 7, LOST_BYTES);

@@ -1,6 +1,6 @@
-// A program with its allocator inside, if it is linked statically: leaks planted along several paths to it, in
-// short-lived threads, in a child, and by the C library's own allocations. Before the work, a byte `f` makes it fork
-// another child, which allocates until it is killed.
+// A program that contains its allocator if it is linked statically. It plants leaks along several
+// call paths, in short-lived threads, in a child, and by the C library's own allocations. Before
+// the work, a byte `f` makes it fork another child, which allocates until it is killed.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -39,7 +39,8 @@ static void* work(void* leaks) {
   return nullptr;
 }
 
-// Allocators are busy while threads are held: one thread is always in them.
+// Keeps one thread inside the allocator all the time, so that allocators are in use while threads
+// are held.
 static volatile bool is_over;
 static void* be_busy(void*) {
   while (!is_over) allocate_and_release(100);

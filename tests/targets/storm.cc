@@ -45,7 +45,7 @@ static int hammer(int rounds) {
   return sum;
 }
 
-// Returns whether the worker has ended properly.
+// Returns true if the worker has ended properly.
 static bool await_worker(pid_t worker, int options) {
   int status = 0;
   pid_t ended = waitpid(worker, &status, options);
@@ -72,7 +72,7 @@ static void prefork() {
       }
     }
     CHECK(hammer(1000) == 500);
-    // Not whatever child there is: use_everything() has some of its own.
+    // Waits for each worker by its id, because use_everything() has other children.
     for (pid_t& worker : workers)
       if (await_worker(worker, WNOHANG)) worker = 0;
     usleep(1000);
@@ -125,7 +125,7 @@ static void give_up() {
 }
 static void end_thread() { pthread_exit(nullptr); }
 
-// No allocator has that much; unknown to the compiler.
+// Returns a size that no allocator can provide, and that the compiler does not know.
 static size_t too_much() {
   volatile size_t bytes = PTRDIFF_MAX / 2;
   return bytes;
@@ -182,7 +182,7 @@ static void cancelled() {
   }
 }
 
-// By kind of wait.
+// Names by kind of wait.
 static const char* const wait_names[] = {"epoll_wait", "sigtimedwait", "semtimedop", "futex", "nanosleep", "poll"};
 constexpr int wait_kinds = 6;
 static std::atomic<long> interrupted[wait_kinds], early[wait_kinds], latest_ms[wait_kinds], rounds[wait_kinds];
@@ -253,7 +253,7 @@ static void waits() {
 
 int main(int count, char** arguments) {
   std::string what = arguments[1];
-  // A new arena needs mprotect, which is forbidden there.
+  // A new arena needs mprotect, which the filter forbids.
   if (what == "sandboxed") mallopt(M_ARENA_MAX, 1);
   std::thread reader([&] {
     serve();

@@ -1,4 +1,5 @@
-// Has a descriptor open as an attacher leaves it that is killed at the wrong moment.
+// Has a descriptor open that looks like a leftover of an attacher that was killed at the wrong
+// moment.
 #include <sys/mman.h>
 
 #include "target.hpp"

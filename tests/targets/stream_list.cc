@@ -1,5 +1,5 @@
-// While the lock of glibc's list of streams is held: a thread that flushes all streams holds it, and waits for a
-// reader.
+// Keeps the lock of glibc's list of streams locked: a thread that flushes all streams holds it, and
+// waits for a reader.
 #include <fcntl.h>
 #include <sys/syscall.h>
 
@@ -15,7 +15,7 @@ static int ends[2];
 static std::atomic<pid_t> flusher_tid{0};
 
 static bool sleeps(pid_t tid) {
-  // Not stdio, whose list is locked.
+  // Without stdio, whose list is locked.
   char text[512];
   int file = open(("/proc/self/task/" + std::to_string(tid) + "/stat").c_str(), O_RDONLY);
   ssize_t got = read(file, text, sizeof text - 1);

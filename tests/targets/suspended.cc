@@ -1,14 +1,16 @@
-// Coroutines: one is suspended and alone holds blocks, another one runs above it in the same memory.
+// Coroutines: one is suspended and holds blocks that nothing else refers to; another one runs above
+// it in the same memory.
 //
 //   suspended MODE
 //
-// `p`: their stacks are parts of one mapping, and the initial thread runs on one of them. `m`: they are
-// local arrays of main. `t`: they are local arrays of a thread's function. `s`: no coroutine, but a signal handler
-// whose stack is a local array of main has interrupted the function that holds the blocks. Another thread sleeps
-// all the time: in it, functions of the allocator may be called.
+// `p`: the stacks are parts of one mapping, and the initial thread runs on one of them. `m`: the
+// stacks are local arrays of main. `t`: the stacks are local arrays of a thread's function. `s`: no
+// coroutine, but a signal handler whose stack is a local array of main has interrupted the function
+// that holds the blocks. Another thread sleeps all the time, and functions of the allocator may be
+// called in it.
 //
-// Protocol: "ready" from the running coroutine; "c" on stdin has the suspended one check its blocks, and
-// answers "done FAILURES"; the end of input ends it.
+// Protocol: the running coroutine prints "ready". "c" on stdin lets the suspended coroutine check
+// its blocks, and is answered by "done FAILURES". The end of input ends the program.
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,7 +34,7 @@ __attribute__((noinline)) static void hold_while(void (*suspended)()) {
     memset(blocks[i], i + 1, USED);
   }
   suspended();
-  // Released blocks are allocated again.
+  // Allocates released blocks again.
   void* anew[2 * BLOCKS];
   for (void*& block : anew) {
     block = malloc(USED);
@@ -66,7 +68,7 @@ static void start(ucontext_t* coroutine, void (*function)(), char* stack) {
 
 static void both_on(char* memory) {
   start(&holder, hold, memory);
-  // Nothing of the blocks is left in registers that were saved below.
+  // Leaves no addresses of the blocks in registers that are saved below.
   start(&runner, run, memory + 2 * STACK);
 }
 

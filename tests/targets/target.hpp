@@ -1,5 +1,5 @@
 // Behaviour of every target: print "ready", wait for a byte, work, print "done", wait for the end
-// of the input, and answer with its self-check.
+// of the input, and return the result of the self-check.
 #pragma once
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 namespace target {
 
 inline void say(const char* text) {
-  // Not stdio: its buffers are allocations.
+  // Does not use stdio, whose buffers are allocations.
   char line[128];
   int length = snprintf(line, sizeof line, "%s\n", text);
   if (write(1, line, static_cast<size_t>(length)) != length) _exit(9);
@@ -28,7 +28,7 @@ inline void ready() {
   wait_for_byte();
 }
 
-// The end of the work; returns when the test closes the input.
+// Ends the work, and returns when the test closes the input.
 inline void done() {
   say("done");
   wait_for_byte();

@@ -1,4 +1,4 @@
-// Many short-lived threads, each with balanced work and some with a planted leak.
+// Many short-lived threads, each with balanced work; some of them leak a planted block.
 #include <pthread.h>
 
 #include "target.hpp"
@@ -16,7 +16,7 @@ static void* work(void* argument) {
 int main(int count, char** arguments) {
   int threads = count > 1 ? atoi(arguments[1]) : 10000;
   pthread_t ids[16];
-  // glibc keeps the stacks of ended threads: fill that cache before the attach.
+  // glibc caches the stacks of ended threads. This fills the cache before the attach.
   for (auto& id : ids) CHECK(pthread_create(&id, nullptr, work, nullptr) == 0);
   for (auto& id : ids) pthread_join(id, nullptr);
   ready();

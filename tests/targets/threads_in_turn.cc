@@ -1,4 +1,5 @@
-// Rounds of threads, each of which fills its cache of free blocks, and ends. What it leaves is one block.
+// Rounds of threads. Each thread fills its cache of free blocks and ends; it leaves one block
+// behind.
 #include <pthread.h>
 
 #include "target.hpp"
@@ -28,7 +29,7 @@ int main(int count, char** arguments) {
     void* left;
     for (pthread_t& thread : running) CHECK(pthread_create(&thread, nullptr, work, nullptr) == 0);
     for (pthread_t& thread : running) CHECK(pthread_join(thread, &left) == 0);
-    // The resident memory is measured now and then.
+    // The resident memory is measured at intervals.
     usleep(10'000);
   }
 }

@@ -1,6 +1,6 @@
-// A timer interrupts the main thread all the time, and its handler allocates; that is allowed here,
-// because the main thread itself never does. Other threads allocate meanwhile.
-// Argument: ticks, or "endless": until the input ends.
+// A timer interrupts the main thread all the time, and its handler allocates. This is allowed here,
+// because the main thread itself never allocates. Other threads allocate meanwhile. Argument:
+// number of ticks, or "endless", which lasts until the input ends.
 #include <sys/time.h>
 
 #include <atomic>

@@ -1,11 +1,12 @@
-// Ten quick allocations, one slow one (with slow_allocator.cc preloaded), and again: a rhythm that none is to hide in.
+// Repeats ten quick allocations and one slow allocation (with slow_allocator.cc preloaded). A
+// report must show this rhythm.
 #include "target.hpp"
 
 using namespace target;
 
 static constexpr int rounds = 100'000, quick_ones = 10;
 
-// No jumps to malloc, which would leave no frame.
+// Prevents jumps to malloc, which would leave no frame.
 [[gnu::noinline]] static void* quick() {
   void* block = malloc(40);
   keep(block);

@@ -1,5 +1,6 @@
-// Has the report of a region mapped without its guide in front, as it stays where an attacher is killed between the two
-// moves of a new region into the place of another one. At the end, that must have been given back.
+// Maps the report of a region without the guide before it. An attacher leaves this state behind if
+// it is killed between the two moves of a new region into the place of an old one. At the end, the
+// report must have been unmapped.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -15,7 +16,7 @@ int main() {
   int fd = memfd_create("memhook-region", MFD_ALLOW_SEALING);
   CHECK(fd >= 0 && ftruncate(fd, bytes) == 0);
   CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
-  // Nothing is in front of it.
+  // Nothing is mapped before the report.
   void* room = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CHECK(room != MAP_FAILED && munmap(room, bytes) == 0);
   void* report = mmap(static_cast<char*>(room) + guide_bytes, report_bytes, PROT_READ | PROT_WRITE,

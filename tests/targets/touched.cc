@@ -1,5 +1,6 @@
-// Blocks that only functions of the C library read and write, one function for each. Compiled with the callbacks of a
-// compiler and linked with the access runtime. What the functions do to the bytes is checked, too.
+// Blocks that only functions of the C library read and write, with one function for each pattern.
+// Compiled with a compiler's callbacks and linked with the access runtime. The program also checks
+// the effects of the library functions.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,7 +19,8 @@ static char* block_of(size_t size) {
   keep(block);
   return static_cast<char*>(block);
 }
-// Sizes unknown to the compiler, so that it does not replace the calls by code of its own.
+// Returns a size unknown to the compiler, so that the compiler does not replace the calls by its
+// own code.
 static size_t some(size_t size) {
   asm volatile("" : "+r"(size));
   return size;
@@ -34,7 +36,7 @@ PLANTED void filled() {
   CHECK(outside[0] == 7 && outside[199] == 7);
   free(block);
 }
-// Written by memmove onto itself: all of 64.
+// Written by memmove onto itself: all of 64 bytes.
 PLANTED void moved() {
   char* block = block_of(64);
   CHECK(memmove(block, outside, some(48)) == block);
@@ -42,7 +44,8 @@ PLANTED void moved() {
   CHECK(block_of(1) != nullptr);
   free(block);
 }
-// Written by read, and sent by write: half of 1000. A read of nothing and one that fails write nothing.
+// Written by read, and sent by write: half of 1000 bytes. An empty read and a failed read write
+// nothing.
 PLANTED void received() {
   char* block = block_of(1000);
   CHECK(write(pair[0], outside, some(500)) == 500);
@@ -54,7 +57,7 @@ PLANTED void received() {
   CHECK(recv(pair[0], outside, some(500), 0) == 500);
   free(block);
 }
-// Written by recv, and sent by send: a quarter of 1000.
+// Written by recv, and sent by send: a quarter of 1000 bytes.
 PLANTED void sent() {
   char* block = block_of(1000);
   CHECK(send(pair[0], outside, some(250), 0) == 250);
@@ -63,13 +66,13 @@ PLANTED void sent() {
   CHECK(read(pair[0], outside, some(250)) == 250);
   free(block);
 }
-// Written by memset alone: usage 0.
+// Written only by memset: usage 0.
 PLANTED void cleared() {
   char* block = block_of(2000);
   memset(block, 0, some(2000));
   free(block);
 }
-// Measured by strlen and compared by memcmp: 10 of 40.
+// Measured by strlen and compared by memcmp: 10 of 40 bytes.
 PLANTED void measured() {
   char* block = block_of(40);
   memset(block, 'x', some(9));
@@ -79,7 +82,7 @@ PLANTED void measured() {
   free(block);
 }
 
-// A signal handler that calls them while the thread is inside of them.
+// A signal handler calls the functions while the thread is inside them.
 static char* of_handler;
 static volatile sig_atomic_t handled;
 static void on_signal(int) {
@@ -113,7 +116,7 @@ PLANTED void interrupted() {
     memcpy(own + 32, own, some(32));
     CHECK(errno == 77 && own[63] == 1);
   }
-  // No signal restarts this one.
+  // A signal handler does not restart this call.
   int result = static_cast<int>(read(pair[1], own, some(1)));
   CHECK(result == -1 && errno == EINTR);
   is_over = true;
@@ -121,7 +124,7 @@ PLANTED void interrupted() {
   free(of_handler);
 }
 
-// A thread that is cancelled while it reads: its stack is unwound through the wrapper.
+// A thread is cancelled while it reads, so its stack is unwound through the wrapper.
 static std::atomic<int> unwound;
 struct Guard {
   ~Guard() { unwound++; }

@@ -1,11 +1,12 @@
-// libc's malloc and jemalloc's in one process, each block given back to where it came from.
+// libc's malloc and jemalloc in one process. Each block is returned to the allocator from which it
+// came.
 #include <dlfcn.h>
 
 #include "target.hpp"
 
 using namespace target;
 
-// A program that is linked to an allocator by other names contains this.
+// A program that is linked to an allocator with other function names contains this symbol.
 extern "C" void* mallocx(size_t size, int flags);
 extern "C" void* rallocx(void* block, size_t size, int flags);
 extern "C" size_t xallocx(void* block, size_t size, size_t extra, int flags);

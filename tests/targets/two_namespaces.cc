@@ -1,4 +1,5 @@
-// A C library of its own in another namespace, bound at once; the program's calls are bound lazily, after the attach.
+// Another C library in a separate namespace is bound immediately. The program's own calls are bound
+// lazily, after the attach.
 #include <dlfcn.h>
 
 #include "target.hpp"
@@ -16,11 +17,12 @@ using namespace target;
   CHECK(posix_memalign(&block, 64, 812) == 0);
   keep(block);
   CHECK(posix_memalign(&block, 64, 812) == 0);
-  // Only the library that a block is from can release it.
+  // Only the library that allocated a block can release it.
   free(block);
 }
 
-// Blocks of two allocators that are mixed up do not end a program at once.
+// Repeated many times, because mixed-up blocks of two allocators do not crash a program
+// immediately.
 [[gnu::noinline]] static void churn() {
   for (size_t i = 0; i < 2000; i++) {
     void* block = realloc(malloc(10 + i), 5000 + i * 7);
@@ -29,7 +31,7 @@ using namespace target;
   }
 }
 
-// Through the C library's own slot of realloc.
+// Calls realloc through the C library's own slot.
 [[gnu::noinline]] static void read_line() {
   char* line = nullptr;
   size_t room = 0;

@@ -1,4 +1,4 @@
-// Live blocks of known types: a function for each way in which a type shows.
+// Live blocks of known types, with a function for each way in which a type is visible.
 #include <list>
 #include <map>
 #include <memory>
@@ -36,7 +36,7 @@ struct Argument {
 #ifndef CIRCLES
 #define CIRCLES 100
 #endif
-// So many blocks of 24 bytes, whose argument has a constructor, too.
+// Allocates blocks of 24 bytes. The argument of the constructor has a constructor, too.
 [[gnu::noinline]] static void constructed() {
   for (int i = 0; i < CIRCLES; i++) keep(new Circle(number(Argument())));
 }
@@ -58,7 +58,7 @@ struct Argument {
   for (int i = 0; i < 10; i++) (*points)[i].x[0] = i;
   keep(points);
 }
-// 5 blocks of no type that shows.
+// 5 blocks without a visible type.
 [[gnu::noinline]] static void raw() {
   for (int i = 0; i < 5; i++) keep(malloc(1000));
 }

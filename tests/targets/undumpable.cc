@@ -1,4 +1,4 @@
-// Its memory is closed to its own user.
+// A process whose memory even its own user cannot read.
 #include <sys/prctl.h>
 
 #include "target.hpp"

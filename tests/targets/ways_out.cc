@@ -1,4 +1,4 @@
-// Leaves operator new on the way that argument 1 names, again and again, in several threads, and
+// Leaves operator new in the way that argument 1 names, repeatedly, in several threads, and
 // allocates in between. The ways begin in a new-handler, or in operator new itself.
 #include <pthread.h>
 #include <setjmp.h>
@@ -31,7 +31,7 @@ static void* fail(void*) {
   return nullptr;
 }
 
-// Each begins and ends a thread that does not come back out of operator new.
+// Starts a thread, and ends it inside operator new.
 static void in_a_thread(bool cancelled) {
   pthread_t thread;
   CHECK(pthread_create(&thread, nullptr, fail, nullptr) == 0);
@@ -88,10 +88,10 @@ static void work() {
       CHECK(block[i % 300] == k);
       free(block);
     }
-    // So that there are times at which nobody is on its way.
+    // Pauses, so that at some times no thread is on its way out.
     if (i % 16 == 0) usleep(200);
   }
-  // The last coroutine is still inside, on this stack.
+  // The last coroutine is still suspended on this stack.
   if (way != "coroutine") free(coroutine_stack);
 }
 
@@ -106,7 +106,7 @@ template <int bytes>
 int main(int, char** arguments) {
   way = arguments[1];
   if (way == "lose") {
-    // After a longjmp, calls from deeper frames than the one that was left.
+    // After a longjmp, allocates from frames deeper than the frame that the longjmp left.
     ready();
     way = "longjmp";
     std::set_new_handler(handler);
@@ -118,7 +118,7 @@ int main(int, char** arguments) {
     return 0;
   }
   if (way == "signal") {
-    // A signal handler that allocates while operator new is under way.
+    // A signal handler allocates while a thread is inside operator new.
     signal(SIGUSR1, [](int) {
       void* block = malloc(55);
       keep(block);

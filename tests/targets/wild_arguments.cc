@@ -1,5 +1,6 @@
-// An allocator's functions with arguments that are no pointers: hashes, addresses of memory that is not mapped or that
-// may not be read, and beside them the place of the block, on the stack and on the heap.
+// An allocator whose functions get arguments that are no pointers: hashes, and addresses of memory
+// that is unmapped or unreadable. Another argument is the place for the block, on the stack or on
+// the heap.
 #include <sys/mman.h>
 
 #include "target.hpp"
@@ -28,7 +29,7 @@ int main() {
   auto* page = static_cast<char*>(mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   CHECK(page != MAP_FAILED && munmap(page + 4096, 4096) == 0);
   const size_t numbers[] = {0x5bd1e995'1b873593, 0x1234'5678'9abc, address, address + 4093, 0xffff'ffff'ffff'ffff,
-                            // Its end is not mapped.
+                            // The end of this object is not mapped.
                             reinterpret_cast<size_t>(page) + 4092, 0x7fff'ffff'fff9, 65536, 1};
   ready();
   void* on_stack[8] = {};
@@ -37,7 +38,7 @@ int main() {
     for (size_t number : numbers) {
       void** place = i % 2 ? &on_stack[i % 8] : &on_heap[i % 8];
       CHECK(wild_get(place, number, BYTES) == 0);
-      // The last ones of one number are kept.
+      // Keeps the last blocks of one number.
       if (number == numbers[0] && i >= ROUNDS - 8) {
         keep(*place);
         *place = nullptr;

@@ -1,4 +1,4 @@
-// A program with a loader and without a C library: nothing of it can be hooked.
+// A program with a loader and without a C library: nothing in it can be hooked.
 
 namespace {
 long call(long number, long a, long b, long c) {
@@ -17,7 +17,7 @@ extern "C" [[noreturn]] void _start() {
     constexpr long EXIT = 60;
     char line[16];
     call(WRITE, 1, reinterpret_cast<long>("ready\n"), 6);
-    // Until the test closes the pipe.
+    // Waits until the test closes the pipe.
     while (call(READ, 0, reinterpret_cast<long>(line), sizeof line) > 0) {
     }
     call(EXIT, 0, 0, 0);

@@ -1,4 +1,4 @@
-// An allocator to be preloaded: its blocks are parts of glibc's, behind a header of its own.
+// An allocator for preloading: its blocks are parts of glibc's blocks, after its own header.
 #include <cstddef>
 #include <cstring>
 

@@ -1,7 +1,7 @@
-// Loads the library that argument 1 names, from a file system in memory, and lets nobody write to the words
-// through which it calls: a store there is SIGBUS, while the kernel still reads them (userfaultfd(2),
-// UFFD_FEATURE_SIGBUS). After "ready" it checks that its own such words are as they were, takes the
-// guard away, and says "done".
+// Loads the library that argument 1 names from a file system in memory, and protects the words
+// through which it calls. A store to them raises SIGBUS, while the kernel still reads them
+// (userfaultfd(2), UFFD_FEATURE_SIGBUS). After "ready" it checks that its own such words are
+// unchanged, removes the guard, and prints "done".
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -18,7 +18,8 @@ using namespace target;
 
 using Words = std::map<uint64_t*, uint64_t>;
 
-// The words that the loader has filled for calls out of this module, and for function pointers.
+// Returns the words that the loader has filled for calls out of this module, and for function
+// pointers.
 static Words words_of(const link_map* module) {
   const Elf64_Rela* tables[2] = {};
   uint64_t bytes[2] = {};
@@ -52,7 +53,7 @@ int main(int, char** arguments) {
   CHECK(library);
   Words guarded = words_of(module_of(library)), own = words_of(module_of(dlopen(nullptr, RTLD_NOW)));
   CHECK(!guarded.empty() && !own.empty());
-  // Slots are patched in the order of their addresses.
+  // The tracer patches slots in the order of their addresses.
   CHECK(own.rbegin()->first < guarded.begin()->first);
 
   int faults = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
@@ -75,7 +76,7 @@ int main(int, char** arguments) {
   for (auto [word, value] : guarded) CHECK(*word == value);
   CHECK(close(faults) == 0);
   done();
-  // The results of the last attach are restored, too.
+  // The last attach must also have restored the slots.
   for (auto [word, value] : own) CHECK(*word == value);
   for (auto [word, value] : guarded) CHECK(*word == value);
   return 0;

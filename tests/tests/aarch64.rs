@@ -1,7 +1,7 @@
-//! The command on AArch64, in an emulator: recordings made here are read, compared and judged there with
-//! identical output, and commands that would trace a process are refused.
+//! The command on AArch64, in an emulator. It reads, compares and judges recordings from this
+//! machine with identical output, and refuses commands that would trace a process.
 
-// For its `#[test]`, which lets a test pass if its requirements are not installed.
+// Provides the `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -40,7 +40,7 @@ fn built() -> Option<PathBuf> {
 }
 
 impl Elsewhere {
-    /// Builds the command. `None`: it cannot be built or run here, and the test has said why.
+    /// Builds the command. If it cannot be built or run here, prints the reason and returns `None`.
     fn build() -> Option<Elsewhere> {
         let Some(emulator) = EMULATORS.into_iter().find(|emulator| runs(emulator)) else {
             not_run("there is no emulator for AArch64: install qemu-user-static");
@@ -56,7 +56,7 @@ impl Elsewhere {
     }
 }
 
-/// Without names that the other one has found and kept.
+/// Returns the output of a command that uses no cached names of the other one.
 fn output(command: &mut Command) -> Output {
     command
         .env("XDG_CACHE_HOME", "/dev/null")
@@ -70,7 +70,7 @@ fn run_here(words: &[&str]) -> Output {
     output(Command::new(binary()).args(words))
 }
 
-/// Records a program; returns the file.
+/// Records a program, and returns the file.
 fn record(folder: &Folder, name: &str, options: &[&str], program: &[&str]) -> String {
     let file = folder.path(name);
     let output = run_here(&[&["run", "-q", "-o", &file][..], options, &["--"], program].concat());
@@ -205,7 +205,7 @@ fn recordings_are_read_alike_and_nothing_is_traced() {
         );
         assert!(!here.stdout.is_empty() || !here.stderr.is_empty());
     }
-    // They do not agree by saying nothing of use.
+    // Checks that the outputs do not agree because both are empty.
     let text = shown(&elsewhere.run(&["report", &whole]));
     assert!(
         text.contains("kept") && text.contains("deterministic.cc:"),

@@ -1,6 +1,7 @@
-//! Files that run memhook-rs with few privileges, and the checks of a release: each by the program that will read it.
+//! Files that run memhook-rs with few privileges, and the checks of a release. Each file is tested
+//! with the program that reads it.
 
-// For its `#[test]`, which lets a test pass if its requirements are not installed.
+// Provides the `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -42,7 +43,7 @@ fn apparmor_compiles_the_profile() {
     };
     let profile = root().join("fleet/apparmor/memhook-rs-agent");
     succeeds(parser().arg(&profile));
-    // This proves that the file was read.
+    // A failure here proves that the program reads the file.
     let broken = folder.path("broken");
     let contents = std::fs::read_to_string(&profile).expect("a profile");
     std::fs::write(&broken, contents.replace("ptrace (", "ptracing (")).expect("written");
@@ -62,7 +63,8 @@ fn selinux_compiles_the_module() {
     succeeds(packer.arg(sources.join("memhook_agent.fc")));
 }
 
-/// The kernel knows each name, and every one that the commands need is listed: the last test runs them under it.
+/// Checks that the kernel knows each name. The last test checks that every call that the commands
+/// need is listed.
 #[test]
 fn seccomp_knows_the_system_calls() {
     let file = std::fs::read(root().join("fleet/seccomp/memhook-rs.json")).expect("a profile");
@@ -84,7 +86,7 @@ fn seccomp_knows_the_system_calls() {
     assert!(count > 100, "{count}");
 }
 
-/// The commands of docs/installing.md, with a key made for this test.
+/// Runs the commands of docs/installing.md with a key made for this test.
 #[test]
 fn a_signature_is_checked_by_the_documented_commands() {
     let folder = Folder::new("signature");
@@ -117,7 +119,7 @@ fn a_signature_is_checked_by_the_documented_commands() {
     assert_eq!(none.status.code(), Some(2), "{}", text(&none));
 }
 
-/// The release is signed, attested and compared before it is published.
+/// Checks that the release is signed, attested and compared before it is published.
 #[test]
 fn the_release_is_signed_before_it_is_published() {
     let workflow =
@@ -139,8 +141,9 @@ fn the_release_is_signed_before_it_is_published() {
     assert!(workflow.contains("attestations: write") && workflow.contains("id-token: write"));
 }
 
-/// podman, with an image of the command and nothing else, under the seccomp profile: it traces a process of the host, which
-/// is in another container for it. Where containers cannot run, the reason is printed.
+/// Runs podman with an image that contains only the command, under the seccomp profile. The command
+/// traces a process of the host, which for it is in another container. If containers cannot run,
+/// prints the reason.
 #[test]
 fn podman_attaches_across_containers() {
     let folder = Folder::new("podman");
@@ -150,7 +153,7 @@ fn podman_attaches_across_containers() {
     std::fs::write(folder.path("Containerfile"), image).expect("written");
     let podman = |words: &[&str]| {
         let mut command = Command::new(installed("podman"));
-        // runc knows both versions of control groups; nothing of this machine's own images is touched.
+        // runc supports both versions of control groups. The machine's own images are not touched.
         command
             .args(["--runtime", "runc", "--cgroup-manager", "cgroupfs"])
             .args(["--storage-driver", "vfs", "--root", &folder.path("root")])

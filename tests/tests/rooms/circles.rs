@@ -1,8 +1,9 @@
-//! No circles between the modules of the two crates that hold everything together.
+//! No circular references between the modules of the two central crates.
 //!
-//! A folder whose `mod.rs` only lists modules is a *room*: each module in it counts by itself. A module with code of its
-//! own counts together with its submodules, which are its parts. An edge is a path that begins with `crate::` or
-//! `super::` and leads out of the module; what a room or the crate hands on leads to the module that it comes from.
+//! A folder whose `mod.rs` only lists modules is a *room*; each module in it counts separately. A
+//! module with its own code counts together with its submodules, which are its parts. An edge is a
+//! path that begins with `crate::` or `super::` and leads out of the module. A re-export by a room
+//! or by the crate counts as the module that it comes from.
 
 use super::root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,8 @@ type Graph = BTreeMap<String, BTreeSet<String>>;
 /// Names in a path.
 type Names = Vec<String>;
 
-/// Rooms and loose modules that lead to each other although no two modules do, and why that is right.
+/// Rooms and loose modules that refer to each other although no two modules do, each with the
+/// reason.
 const ROOMS_BACK: &[(&str, &str, &str, &str)] = &[
     (
         "attach",
@@ -28,7 +30,7 @@ const ROOMS_BACK: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// A file of a crate without its tests: the module it belongs to, and its text.
+/// A file of a crate without its tests: the module to which it belongs, and its text.
 struct File {
     module: Names,
     text: String,
@@ -55,7 +57,7 @@ fn files(directory: &Path, parents: &[String], into: &mut Vec<File>) {
     }
 }
 
-/// Returns the code without comments and without unit tests, which are at the end of a file.
+/// Returns the code without comments and without the unit tests at the end of a file.
 fn product(text: &str) -> String {
     let code = text.split("\n#[cfg(test)]\nmod tests {").next();
     let lines = code.unwrap_or("").lines().map(|line| {
@@ -65,7 +67,8 @@ fn product(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the paths at the beginning of `text`: `a::b` of `a::b::{c, d}`, followed by `c` and by `d`.
+/// Returns the paths at the beginning of `text`: for `a::b::{c, d}`, these are `a::b::c` and
+/// `a::b::d`.
 fn paths(text: &str) -> Vec<Names> {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {
@@ -99,7 +102,7 @@ fn paths(text: &str) -> Vec<Names> {
     }
 }
 
-/// Returns whether a file only lists modules and re-exports their contents.
+/// Returns true if a file only lists modules and re-exports their contents.
 fn only_lists(text: &str) -> bool {
     let statements = text.split(';').map(str::trim);
     statements.filter(|s| !s.is_empty()).all(|statement| {
@@ -126,7 +129,8 @@ impl Modules<'_> {
         module.is_empty() || file.is_some_and(|file| only_lists(&file.text))
     }
 
-    /// Returns the module that a module counts as: itself, or the one that it is a part of.
+    /// Returns the module as which a module counts: the module itself, or the module of which it is
+    /// a part.
     fn node(&self, module: &[String]) -> Option<String> {
         let prefixes = (1..=module.len()).map(|length| &module[..length]);
         let own = prefixes.into_iter().find(|prefix| !self.is_room(prefix))?;
@@ -162,7 +166,7 @@ impl Modules<'_> {
     }
 }
 
-/// Which module mentions which.
+/// Returns for each module the modules that it mentions.
 fn graph(files: &[File]) -> Graph {
     let modules = Modules::of(files);
     let mut graph = Graph::new();
@@ -194,7 +198,7 @@ fn graph(files: &[File]) -> Graph {
     graph
 }
 
-/// The same between rooms and the files beside them.
+/// Returns the graph between rooms and the files beside them.
 fn of_rooms(graph: &Graph, name: &str) -> Graph {
     let room = |module: &String| module.split("::").next().unwrap_or("").to_owned();
     let mut rooms = Graph::new();
@@ -226,7 +230,7 @@ fn reachable(graph: &Graph, from: &str) -> BTreeSet<String> {
     seen
 }
 
-/// Groups of modules each of which leads to all others of its group.
+/// Returns the groups of modules in which each module leads to all others.
 fn circles(graph: &Graph) -> BTreeSet<BTreeSet<String>> {
     let reach: BTreeMap<_, _> = graph.keys().map(|m| (m, reachable(graph, m))).collect();
     let circle_of = |module: &String| -> BTreeSet<String> {
@@ -238,7 +242,7 @@ fn circles(graph: &Graph) -> BTreeSet<BTreeSet<String>> {
     circles.filter(|circle| !circle.is_empty()).collect()
 }
 
-/// Returns the edges inside a circle, to show where it can be cut.
+/// Returns the edges inside a circle, which show where it can be cut.
 fn edges_within(graph: &Graph, circle: &BTreeSet<String>) -> Vec<String> {
     let edges = graph.iter().filter(|(from, _)| circle.contains(*from));
     edges

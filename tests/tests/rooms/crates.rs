@@ -1,4 +1,4 @@
-//! A crate imports only crates on lines above its own in ARCHITECTURE's code map.
+//! A crate imports only crates from lines above its own line in ARCHITECTURE's code map.
 
 use super::{read, root, table};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::process::Command;
 /// Facts from `cargo metadata` about a crate below `crates/`.
 struct Crate {
     directory: String,
-    /// Directories of the crates of this workspace that it imports, but for tests of its own.
+    /// Directories of the workspace crates that it imports, except for its tests.
     imports: Vec<String>,
 }
 
@@ -37,13 +37,13 @@ fn of_package(package: &serde_json::Value) -> Option<Crate> {
     })
 }
 
-/// `inject` of `/anywhere/crates/inject`.
+/// Returns `inject` for `/anywhere/crates/inject`.
 fn directory_in_crates(path: &str) -> Option<String> {
     let (parent, name) = path.rsplit_once('/')?;
     parent.ends_with("/crates").then(|| name.to_owned())
 }
 
-/// Directories below `crates/` in the order of the code map.
+/// Returns the directories below `crates/` in the order of the code map.
 fn code_map() -> Vec<String> {
     let rows = table(&read("ARCHITECTURE.md"), "The code map");
     let places = rows.iter().filter_map(|row| {
@@ -53,7 +53,7 @@ fn code_map() -> Vec<String> {
     places.collect()
 }
 
-/// Returns the faults: crates missing in the map or superfluous there, and imports that go
+/// Returns the faults: crates that are missing or superfluous in the map, and imports that go
 /// upward.
 fn faults(map: &[String], crates: &[Crate]) -> Vec<String> {
     let line = |name: &String| map.iter().position(|place| place == name);

@@ -1,13 +1,13 @@
-//! The documents: everything that they name exists, links lead somewhere, and lines fit into
-//! an editor.
+//! The documents: everything that they name exists, links have targets, and lines fit into an
+//! editor.
 
 use super::root;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Widest line of a document, in characters.
+/// Maximum width of a line in a document, in characters.
 const COLUMNS: usize = 100;
-/// Beginnings of paths between backticks that have to exist.
+/// Beginnings of paths between backticks that must exist.
 const PLACES: [&str; 8] = [
     "crates/",
     "docs/",
@@ -19,15 +19,15 @@ const PLACES: [&str; 8] = [
     "fuzz/",
 ];
 
-/// A document, by lines.
+/// A document as lines.
 struct Page {
-    /// Relative to the workspace.
+    /// Path relative to the workspace.
     path: PathBuf,
     text: String,
 }
 
 impl Page {
-    /// Returns lines with their numbers from 1, without those of code blocks.
+    /// Returns lines with their numbers from 1, without lines of code blocks.
     fn prose(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut is_code = false;
         let lines = (1..).zip(self.text.lines());
@@ -66,12 +66,12 @@ fn collect(directory: &Path, into: &mut Vec<Page>) {
     }
 }
 
-/// Texts between backticks.
+/// Returns the texts between backticks.
 fn code_spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// Targets of links.
+/// Returns the targets of links.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let parts = line.split("](").skip(1);
     parts.filter_map(|part| Some(part.split_once(')')?.0))
@@ -108,7 +108,7 @@ fn fault_of_link(page: &Page, link: &str) -> Option<String> {
         }
         match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            // A picture.
+            // The target is a picture.
             Err(_) if path.exists() => String::new(),
             Err(_) => return Some(format!("the link leads to nothing: {link}")),
         }
@@ -121,7 +121,7 @@ fn fault_of_link(page: &Page, link: &str) -> Option<String> {
 const PAGE_OF_TESTS: &str = "docs/safety.md";
 const TESTS: &str = "tests/tests/end_to_end";
 
-/// Returns whether a path below `base` exists; `*` stands for any file.
+/// Returns true if a path below `base` exists; `*` stands for any file.
 fn exists(base: &Path, path: &str) -> bool {
     let Some((directory, pattern)) = path.rsplit_once('/').filter(|(_, f)| f.contains('*')) else {
         return base.join(path).exists();
@@ -146,11 +146,11 @@ fn faults(page: &Page) -> Vec<String> {
         let found = links(line).filter_map(|link| fault_of_link(page, link));
         faults.extend(found.map(|fault| page.at(number, &fault)));
         for span in code_spans(line) {
-            // Below a page's own directory, or below that of the workspace.
+            // The path is relative to the directory of the page or of the workspace.
             let own = root().join(page.path.parent().unwrap_or(Path::new("")));
             let is_own = span.starts_with("src/");
             let is_path = is_own || PLACES.iter().any(|place| span.starts_with(place));
-            // Capital letters stand for a name.
+            // Capital letters are placeholders for a name.
             let is_pattern = span.contains(|c: char| c.is_uppercase() || c.is_whitespace())
                 && !span.ends_with(".md");
             let is_test =
@@ -187,7 +187,7 @@ fn pages_of(directory: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A page that is missing in the book is found by nobody.
+/// Checks that the book contains every page; nobody finds a missing one.
 #[test]
 fn the_book_has_every_page_once() {
     let summary = super::read("docs/SUMMARY.md");

@@ -1,10 +1,11 @@
-//! Errors are printed as a chain, each followed by its source: one whose text contains that of its source would
-//! print it twice ("cannot read X: No such file or directory: No such file or directory").
+//! Errors are printed as a chain, each followed by its source. An error whose text contains the
+//! text of its source would be printed twice ("cannot read X: No such file or directory: No such
+//! file or directory").
 
 use super::root;
 use std::path::{Path, PathBuf};
 
-/// The attribute that gives a variant its text (thiserror), and the variant.
+/// A variant, and the attribute with its text (thiserror).
 struct Variant<'a> {
     /// Text between the parentheses of `#[error(...)]`.
     text: &'a str,
@@ -13,12 +14,12 @@ struct Variant<'a> {
 }
 
 impl Variant<'_> {
-    /// Returns the name of the field that is the source, by which the text could show it.
+    /// Returns the name of the source field, by which the text could print it.
     fn source(&self) -> Option<String> {
         let marked = ["#[source]", "#[from]"].into_iter().find_map(|mark| {
             let (_, rest) = self.body.split_once(mark)?;
             let (name, after) = rest.trim_start().split_once(':')?;
-            // `#[from] std::io::Error` has a path there, and no name.
+            // `#[from] std::io::Error` is followed by a path instead of a name.
             let is_name = !after.starts_with(':') && name.bytes().all(is_of_name);
             Some(if is_name {
                 name.to_owned()
@@ -30,7 +31,7 @@ impl Variant<'_> {
             let is_marked = self.body.contains("#[source]") || self.body.contains("#[from]");
             is_marked.then(|| "0".to_owned())
         };
-        // A field of this name is the source without a mark.
+        // A field with this name is the source even without an attribute.
         let named = || has_field(self.body, "source").then(|| "source".to_owned());
         marked.or_else(tuple).or_else(named)
     }
@@ -81,7 +82,7 @@ pub(super) fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// This test finds a repeated source where there is one, and nowhere else.
+/// Checks that the test finds a repeated source, and accepts other texts.
 #[test]
 fn a_repeated_source_is_recognized() {
     let enumeration = |text: &str, fields: &str| {

@@ -1,4 +1,4 @@
-//! The examples of the documents: memhook-rs knows each command and option in them.
+//! Examples in the documents: memhook-rs must know each command and option in them.
 
 use super::root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::process::Command;
 /// Directories of pages with examples, and of the README.
 const PLACES: [&str; 3] = ["docs", "docs/guide", "docs/design"];
 
-/// Returns the binary of this build, which was built with this test, or is built now.
+/// Returns the binary of this build, and builds it if necessary.
 fn binary() -> PathBuf {
     let own = std::env::current_exe().expect("the test's own path");
     let beside = own.ancestors().nth(2).map(|dir| dir.join("memhook-rs"));
@@ -36,7 +36,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(read).collect()
 }
 
-/// Returns a page without the tables whose rows begin with messages: a message is not an example.
+/// Returns a page without the tables of messages, because a message is not an example.
 fn without_messages(page: &str) -> String {
     let lines = page.lines().map(|line| match line.strip_prefix("| `") {
         Some(row) => row.split_once("` | ").map_or("", |(_, remedy)| remedy),
@@ -45,8 +45,8 @@ fn without_messages(page: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns texts that may contain command lines: lines of code blocks, joined if they end in a backslash, and
-/// code spans.
+/// Returns texts that may contain command lines: code spans, and lines of code blocks, which are
+/// joined if they end in a backslash.
 fn examples(page: &str) -> Vec<String> {
     let (mut found, mut is_code, mut begun) = (Vec::new(), false, String::new());
     for line in page.lines() {
@@ -64,7 +64,8 @@ fn examples(page: &str) -> Vec<String> {
     found
 }
 
-/// Returns the words after each `memhook-rs`, up to those that a shell, or another program, reads.
+/// Returns the words after each `memhook-rs`, up to the words that a shell or another program
+/// reads.
 fn command_lines(example: &str) -> Vec<Vec<String>> {
     let (mut lines, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), String::new(), None);
     for c in example.chars().chain([';']) {
@@ -91,7 +92,7 @@ fn command_lines(example: &str) -> Vec<Vec<String>> {
     ours.filter(|words| !words.is_empty()).collect()
 }
 
-/// Returns the options that the help of a command names; none if there is no such command.
+/// Returns the options in the help of a command, or `None` if there is no such command.
 pub(super) fn options_of(command: &[&str]) -> Option<BTreeSet<String>> {
     let help = Command::new(binary()).args(command).arg("--help").output();
     let help = help.expect("memhook-rs runs");
@@ -103,8 +104,8 @@ pub(super) fn options_of(command: &[&str]) -> Option<BTreeSet<String>> {
     help.status.success().then(|| options.collect())
 }
 
-/// Returns the option in a word: `--top=3` is `--top`, and `-T` is itself. Several letters in one word are
-/// left out.
+/// Returns the option in a word: `--top` for `--top=3`, and `-T` for `-T`. Words with several short
+/// options are ignored.
 fn option(word: &str) -> Option<&str> {
     let name = word.split('=').next()?;
     let is_long = name.starts_with("--") && name.len() > 2;
@@ -117,7 +118,7 @@ fn unknown(example: &str, known: &mut BTreeMap<String, Option<BTreeSet<String>>>
     let mut faults = Vec::new();
     for words in command_lines(example) {
         let name = words[0].as_str();
-        // A name in capitals, an option of the program itself, or its help.
+        // A name in capitals, an option of the program itself, or its help, is not a command.
         let is_command = name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
         if !is_command || name.starts_with('-') || name == "help" {
             continue;

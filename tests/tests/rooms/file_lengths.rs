@@ -1,9 +1,9 @@
-//! Limits the length of files: one subject per file.
+//! Limit of the length of files: one subject per file.
 
 use super::root;
 
-/// A file of about 400 lines may have two subjects; one of this many certainly
-/// does.
+/// Maximum number of lines. A file of about 400 lines may have two subjects; a file with this
+/// number certainly does.
 const MOST_LINES: usize = 570;
 
 #[test]
@@ -14,12 +14,12 @@ fn no_file_is_too_long() {
         for entry in std::fs::read_dir(folder).expect("a directory") {
             let entry = entry.expect("readable");
             let (path, kind) = (entry.path(), entry.file_type().expect("readable"));
-            // The target of a link is checked by itself.
+            // The target of a symbolic link is checked separately.
             if kind.is_dir() {
                 folders.push(path);
                 continue;
             }
-            // The one is generated; tests are lists of cases.
+            // The generated abi.hpp and lists of test cases may be longer.
             let name = path
                 .strip_prefix(root())
                 .expect("inside")

@@ -47,7 +47,7 @@ fn each_compiles_by_itself_and_leaks_no_macro() {
             let macros = compiled(&header, &["-E", "-dM"]).expect("it has just been compiled");
             let names = macros.lines().filter_map(|l| l.strip_prefix("#define "));
             let ours = names.filter(|name| name.starts_with("MEMHOOK_"));
-            // The list of functions is generated, and made for others to expand.
+            // The list of functions is generated, and intended for expansion by others.
             let leaked: Vec<&str> = ours
                 .filter(|name| !name.starts_with("MEMHOOK_HOOKED_FUNCTIONS("))
                 .collect();

@@ -1,12 +1,12 @@
-//! LAYOUT.md describes the memory that hook and attacher share, and changes together with it. (The
-//! tests of `crates/recording` compare the recording's FORMAT.md with the code.)
+//! LAYOUT.md describes the memory that hook and attacher share, and must change together with it.
+//! (The tests of `crates/recording` compare the recording's FORMAT.md with the code.)
 
 use super::{read, table};
 
 const PAGE: &str = "crates/abi/LAYOUT.md";
 const HEADER: &str = "hook-cxx/abi.hpp";
 
-/// FNV-1a: it finds changes, and needs nobody's library.
+/// Computes FNV-1a, which detects changes and needs no library.
 fn fingerprint(text: &str) -> String {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -25,7 +25,7 @@ fn constant(header: &str, name: &str) -> u64 {
     u64::from_str_radix(value, 16).expect("hexadecimal")
 }
 
-/// Names and sizes of the structures.
+/// Returns the names and sizes of the structures.
 fn structures(header: &str) -> Vec<(String, String)> {
     let asserted = header.split("static_assert(sizeof(").skip(1);
     let sizes = asserted.filter_map(|text| {

@@ -1,7 +1,7 @@
-//! The rooms of the project: which crate may import which, which modules may know each other, and
-//! whether the documents still describe the code.
+//! Rules for the structure of the project: which crate may import which, which modules may refer to
+//! each other, and whether the documents still describe the code.
 
-// For its `#[test]`, which lets a test pass if its requirements are not installed.
+// Provides the `#[test]` that lets a test pass if its requirements are not installed.
 #[macro_use]
 extern crate memhook_tests;
 
@@ -32,7 +32,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// Cells of the first Markdown table below the heading `title`, without its two head rows.
+/// Returns the cells of the first Markdown table below the heading `title`, without its two head
+/// rows.
 fn table(page: &str, title: &str) -> Vec<Vec<String>> {
     let heading = format!("\n## {title}\n");
     let (_, below) = page

@@ -1,5 +1,5 @@
-//! Names of options in texts of the program: only the command line and texts shown to its users tell what to type, and
-//! each option that they name exists.
+//! Names of options in texts of the program. Only the command line and texts for its users name
+//! options, and each option that they name exists.
 
 use super::errors::sources;
 use super::examples::options_of;
@@ -7,9 +7,9 @@ use super::root;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Crates that write what users of the command read; no other one knows an option of it.
+/// Crates whose texts are shown to users of the command. Other crates do not name options.
 const SHOWN: [&str; 5] = ["advice", "agent", "cli", "gate", "report"];
-/// Other programs' options, in the line that calls them.
+/// Options of other programs, in the line that calls them.
 const OTHERS: [&str; 6] = [
     "prlimit",
     "docker run",
@@ -47,7 +47,7 @@ fn options(file: &str) -> Vec<(usize, String)> {
 fn words_stay_at_the_edge() {
     let (mut known, mut count) = (BTreeSet::new(), 0);
     for line in super::read("crates/cli/src/main.rs").lines() {
-        // `    Attach(Box<attach::Args>),` in the list of commands.
+        // Matches `    Attach(Box<attach::Args>),` in the list of commands.
         let variant = line.strip_prefix("    ").unwrap_or_default();
         let name = variant.split('(').next().unwrap_or_default();
         if variant.contains("(") && name.chars().all(char::is_alphabetic) {

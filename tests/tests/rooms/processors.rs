@@ -1,12 +1,12 @@
-//! Code that needs a processor supported by the tracer is in one place of the command, so that everything else
-//! compiles for others. (`.ci/run` compiles it; this test finds misplaced code at once, and without a
-//! compiler.)
+//! Code that needs a processor supported by the tracer is in one place of the command, so that
+//! everything else compiles for other processors. (`.ci/run` compiles it; this test finds misplaced
+//! code early, and without a compiler.)
 
 use super::{read, root};
 use std::path::{Path, PathBuf};
 
 const SOURCE: &str = "crates/cli/src";
-/// They compile for processors with an `arch` directory of theirs.
+/// Crates that compile only for processors with an `arch` directory.
 const BOUND: [&str; 3] = ["memhook_attach", "memhook_inject", "memhook_unwind"];
 
 fn files(directory: &Path, into: &mut Vec<PathBuf>) {

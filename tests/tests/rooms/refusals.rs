@@ -1,4 +1,5 @@
-//! The page of refusals: it has every message with which a command refuses, and no message that is not in the code.
+//! The page of refusals: it contains every message with which a command refuses, and no message
+//! that is not in the code.
 
 use super::errors::sources;
 use super::{read, root};
@@ -7,10 +8,10 @@ use std::collections::BTreeSet;
 const PAGE: &str = "docs/refusals.md";
 /// Placeholder for a value on the page.
 const VALUE: &str = "…";
-/// Beginnings of messages in the code, and the number of arguments before each.
+/// Beginnings of messages in the code, and the number of arguments before each message.
 const MARKS: [(&str, usize); 3] = [("#[error(", 0), ("Check::bad(", 1), ("gaps.push(", 0)];
 
-/// Places whose errors are no refusals of a command, each with the reason.
+/// Places whose errors are not refusals of a command, each with the reason.
 const OTHERS: [(&str, &str); 9] = [
     ("agent/", "a mistake in a configuration, with its key"),
     ("memhook/", "its users are programs"),
@@ -32,8 +33,8 @@ const OTHERS: [(&str, &str); 9] = [
     ),
 ];
 
-/// Returns the string literal at the beginning of a text, as it is printed, with [`VALUE`] for each value; `None` if
-/// the text begins with something else.
+/// Returns the string literal at the beginning of a text in its printed form, with [`VALUE`] for
+/// each value; `None` if the text begins with something else.
 fn literal(text: &str) -> Option<String> {
     let text = text.trim_start();
     let text = text.strip_prefix("format!(").unwrap_or(text).trim_start();
@@ -43,7 +44,7 @@ fn literal(text: &str) -> Option<String> {
         match letters.next()? {
             '"' => return Some(message),
             '\\' => match letters.next()? {
-                // The literal continues behind the indentation of the next line.
+                // The literal continues after the indentation of the next line.
                 '\n' => while letters.next_if(|c| c.is_whitespace()).is_some() {},
                 c => message.push(c),
             },
@@ -56,7 +57,8 @@ fn literal(text: &str) -> Option<String> {
     }
 }
 
-/// Returns the messages of a file, without those that have no text of their own (`{path}: {cause}`).
+/// Returns the messages of a file, without messages that only consist of values (`{path}:
+/// {cause}`).
 fn messages(file: &str) -> BTreeSet<String> {
     let code = file.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
     let mut found = BTreeSet::new();

@@ -1,12 +1,13 @@
-//! Tests wait for states. One that sleeps for a time says why that is right on a machine of any speed.
+//! Tests wait for states. A test that sleeps for a time must say why this is right on a machine of
+//! any speed.
 
 use super::root;
 use std::path::PathBuf;
 
-/// Lines above a sleep in which the reason may be.
+/// Number of lines above a sleep in which the reason may be.
 const ABOVE: usize = 6;
 
-/// Returns whether a line begins a comment, or a loop that waits for a state and pauses between two
+/// Returns true if a line begins a comment, or a loop that waits for a state and pauses between two
 /// checks.
 fn is_reason(line: &str) -> bool {
     let line = line.trim_start();

@@ -1,4 +1,4 @@
-//! Programs of tests: one that is not installed never makes a test fail.
+//! Programs that tests need: a missing program never makes a test fail.
 
 use super::{read, root};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ fn programs() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// Nobody sees what a test prints that passes: the functions of `memhook_tests` write to the terminal, or fail in CI.
+/// The output of a passed test is not shown. Only the functions of `memhook_tests` write to the
+/// terminal, or fail in CI.
 #[test]
 fn what_is_not_run_is_said_by_one_of_two_functions() {
     let folders = ["crates", "tests"].map(|folder| sources(&root().join(folder)));
@@ -55,7 +56,8 @@ fn what_is_not_run_is_said_by_one_of_two_functions() {
     );
 }
 
-/// `memhook_tests::leave` ends a test that passes, but only under the attribute `test` of that crate.
+/// Checks that each test program with `memhook_tests::leave` uses the attribute `test` of that
+/// crate, under which a skipped test passes.
 #[test]
 fn a_test_that_is_left_passes_in_each() {
     let programs = programs();
