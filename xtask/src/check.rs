@@ -19,7 +19,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Reads the present state.
+    /// Reads the current state.
     pub fn of(target: &Target) -> Footprint {
         let files = std::fs::read_dir(format!("{}/fd", target.folder()));
         let files = files.into_iter().flatten().flatten();

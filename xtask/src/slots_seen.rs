@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct SlotsSeen(BTreeMap<u64, (String, u64)>);
 
 impl SlotsSeen {
-    /// Reads the present slots; `None` if they cannot be read, for example because the target has just ended.
+    /// Reads the current slots; `None` if they cannot be read, for example because the target has just ended.
     pub fn of(pid: u32) -> Option<SlotsSeen> {
         let pid = pid as i32;
         let maps = mappings(pid).ok()?;

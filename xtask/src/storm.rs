@@ -30,7 +30,8 @@ const GROWTH_KIB: i64 = 32 << 10;
 /// and no more with each kill.
 const MAPPINGS_LEFT: usize = 8;
 
-/// Duration from which a cycle is reported: nothing failed, but the machine is busy, or something waits for long.
+/// Duration from which a cycle is reported: nothing failed, but the machine is busy, or something waits for a long
+/// time.
 const SLOW: Duration = Duration::from_secs(60);
 
 /// Growth of locked memory that the program's own mappings may cause.

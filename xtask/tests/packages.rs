@@ -65,7 +65,7 @@ fn the_package_holds_the_hook() {
 /// linking, and linkers differ in how they search archives.
 #[test]
 fn the_command_is_linked_statically_without_configuration() {
-    // Rustc's present choice, and its choice before it came with its own linker.
+    // Rustc's current choice, and its choice before it came with its own linker.
     for flags in ["", "-Clinker-features=-lld"] {
         let folder = Folder::new("static");
         let rule = root().join("crates/cli/build/static_linking.rs");

@@ -109,7 +109,8 @@ const fn f(name: &'static str, kind: &'static str, signature: Signature, role: R
 /// data calls this pointer for each read and write while it is set. A note in the module has the pointer's address.
 pub const ACCESS_LISTENER: &str = "memhook_access_listener";
 
-/// Like the name above, for the listener that `memhook_mark("…")` of the header `memhook_mark.h` calls while it is set.
+/// Like [`ACCESS_LISTENER`], for the listener that `memhook_mark("…")` of the header `memhook_mark.h` calls while it is
+/// set.
 pub const MARK_LISTENER: &str = "memhook_mark_listener";
 
 use Role::{Accesses, Allocates, Forks, Maps, Marks, Modules, Reallocates, Releases, Touches};

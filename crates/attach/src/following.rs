@@ -6,7 +6,7 @@
 //! ended before the process was seen, its descent is not known.
 //!
 //! A child that a traced process forks is not missed: it inherits everything that it needs to record by itself from its
-//! first call of an allocator, and is found by its recording ([`births`]). A child is found and attached to as above
+//! first call of an allocator, and is found by its recording ([`births`]). A child is found by a search and attached to
 //! only if there is no more room for this, or if it cannot be used (counted accesses, allocators that are reached by
 //! pads, a limited address space).
 //!
@@ -79,7 +79,7 @@ pub struct FollowedCount {
     pub traced: u64,
     /// Processes that ended after they were seen and before they were traced.
     pub missed: u64,
-    /// Children that could not be traced from their birth, because too many came in a short time.
+    /// Children that could not be traced from their birth, because too many were forked in a short time.
     pub late: u64,
 }
 

@@ -41,7 +41,7 @@ impl<O: Observer + Send> Trace<O> {
         Ok(Trace::of(session, &config, observer))
     }
 
-    /// Like the function above, for one of many processes that share most of their files.
+    /// Like [`Trace::observed`], for one of many processes that share most of their files.
     pub fn observed_sharing(
         pid: i32,
         config: TraceConfig,

@@ -6,8 +6,8 @@
 //! sizes of the allocations and the measured cost of a call.
 //!
 //! Unused budget is saved up, for a second at most: a burst is recorded completely if the savings cover it. When the
-//! savings are about to end, the distance immediately grows until the present traffic fits. It shrinks only if both the
-//! present traffic and that of the last seconds would fit, with some margin.
+//! savings are about to end, the distance immediately grows until the current traffic fits. It shrinks only if both the
+//! current traffic and that of the last seconds would fit, with some margin.
 //!
 //! The choice depends only on the past, never on the next allocation. So sums that are weighted by the distance of each
 //! sample stay unbiased.
@@ -26,7 +26,7 @@ pub const SIZE_CLASSES: usize = 48;
 const SAVINGS_NS: f64 = 1e9;
 /// Time that savings must cover, because the process follows an order only after some events.
 const AHEAD_NS: f64 = 30e6;
-/// Time over which the present traffic is averaged.
+/// Time over which the current traffic is averaged.
 const FAST_NS: f64 = 50e6;
 const SLOW_NS: f64 = 2e9;
 /// Minimum time for which a distance is kept before it shrinks.
@@ -172,7 +172,7 @@ impl TracingController {
         }
     }
 
-    /// Returns the present level.
+    /// Returns the current level.
     pub fn level(&self) -> u8 {
         self.level
     }

@@ -4,7 +4,7 @@
 //! they come, so that a slow client costs only a descriptor; it also gives the answers that need no work. A few further
 //! threads make and write the other answers. A client gets a bounded total time and a bounded number of bytes; an
 //! address gets a bounded number of connections. If there are too many connections, the oldest one of the address with
-//! the most is closed, so that a client that only holds connections does not lock out others. A browser that came by a
+//! the most is closed, so that a client that only holds connections does not lock out others. A browser that uses a
 //! foreign host name gets no answer.
 
 mod places;
@@ -441,7 +441,7 @@ mod tests {
             };
             while other() != expected {
                 assert!(Instant::now() < until, "{path}");
-                // If several came at the same moment, some may have made room for others before they were read.
+                // If several arrived at the same moment, some may have made room for others before they were read.
                 deaf.extend((path == "/endless").then(|| ask(0)));
             }
             drop(deaf);

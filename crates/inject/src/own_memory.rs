@@ -5,7 +5,7 @@
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: libc::c_int = 128 << 10;
 
-/// Number of arenas for all threads, which seldom allocate at the same moment.
+/// Number of arenas for all threads, which rarely allocate at the same moment.
 #[cfg(target_env = "gnu")]
 const ARENAS: libc::c_int = 2;
 

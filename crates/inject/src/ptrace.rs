@@ -74,7 +74,7 @@ pub(crate) fn follow_threads(tid: i32, forks: bool) -> io::Result<()> {
     plain(libc::PTRACE_SETOPTIONS, tid, OPTIONS_OF_CHILD | forks)
 }
 
-/// Returns the value of the present event: for a thread at its end, its wait status; for a clone, the child's id in our
+/// Returns the value of the current event: for a thread at its end, its wait status; for a clone, the child's id in our
 /// namespace.
 pub(crate) fn event_message(tid: i32) -> io::Result<u64> {
     let mut message = 0u64;
@@ -158,7 +158,7 @@ pub(crate) fn follow_children(tid: i32) -> io::Result<()> {
     set_options(tid, OPTIONS | libc::PTRACE_O_TRACECLONE).map(drop)
 }
 
-/// Returns the details of the signal of the present signal-delivery-stop.
+/// Returns the details of the signal of the current signal-delivery-stop.
 pub(crate) fn signal_info(tid: i32) -> io::Result<libc::siginfo_t> {
     // SAFETY: siginfo_t is plain integers and padding; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

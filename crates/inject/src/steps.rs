@@ -12,9 +12,9 @@ pub(crate) const DELAY_US: &str = "MEMHOOK_TEST_DELAY_US";
 pub(crate) const SIGNAL: &str = "MEMHOOK_TEST_SIGNAL";
 pub(crate) const FREEZE: &str = "MEMHOOK_TEST_FREEZE";
 pub(crate) const BLOCK: &str = "MEMHOOK_TEST_BLOCK";
-/// Like the variable above, without sleeping.
+/// Like `BLOCK`, but computes instead of sleeping.
 pub(crate) const SPIN: &str = "MEMHOOK_TEST_SPIN";
-/// Like the variables above: kills the process with this id, and continues.
+/// Environment variable for another alternative: kills the process with this id, and continues.
 pub(crate) const VICTIM: &str = "MEMHOOK_TEST_VICTIM";
 /// Used with `SIGNAL`: SIGCONT follows.
 pub(crate) const CONTINUE: &str = "MEMHOOK_TEST_CONTINUE";

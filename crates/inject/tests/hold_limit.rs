@@ -8,7 +8,7 @@ use common::{Program, patiently};
 use memhook_inject::{hold_all_within, write_bytes};
 use memhook_process::{RemoteAddress, read_word};
 
-/// Pause above which threads were stopped until the end of another thread's sleep, which seldom comes soon.
+/// Pause above which threads were stopped until the end of another thread's sleep, which rarely comes soon.
 const SHORT_NS: u64 = 200_000_000;
 /// Minimum surplus of short holds over long ones.
 const CLEARLY: i32 = 8;

@@ -122,7 +122,7 @@ impl LiveMap {
         self.thinning.is_on()
     }
 
-    /// Returns the thinning that keeps about `room` of the present entries.
+    /// Returns the thinning that keeps about `room` of the current entries.
     pub fn thinning_for(&self, room: f64, pass: u16) -> Thinning {
         let mut census = Census::default();
         for &entry in self.segments.iter().flat_map(Segment::places) {

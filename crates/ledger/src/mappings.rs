@@ -1,7 +1,7 @@
 //! Mappings of the process, as observed in calls of `mmap` and related functions.
 //!
 //! Each mapping is a block in a separate ledger. It differs from a block of malloc in that calls are about ranges of
-//! addresses: one may unmap the middle of a mapping, or several mappings at once. So the present pieces are kept by
+//! addresses: one may unmap the middle of a mapping, or several mappings at once. So the current pieces are kept by
 //! address, and a call cuts the pieces that it overlaps. The rest of a piece keeps its call stack and its age.
 //!
 //! # Order
@@ -61,7 +61,7 @@ struct Unmapping {
     tid: u32,
 }
 
-/// The present mappings, by call stack.
+/// The current mappings, by call stack.
 pub struct MappingLedger {
     ledger: Ledger,
     pieces: BTreeMap<u64, Piece>,

@@ -16,7 +16,7 @@
 //! release is settled only once. It stays until the pass after that to separate the blocks on its two sides, but its
 //! own block may be older and have left by then, and the block before it now may have another release.
 //!
-//! Without losses, every released block gets its own release in this way.
+//! Without losses, every released block therefore gets its own release.
 
 use crate::Ledger;
 use crate::entry::Entry;

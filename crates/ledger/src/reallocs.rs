@@ -4,7 +4,7 @@
 //! the same ring. So an announcement is held back until that next event, which nearly always comes in the same pass;
 //! then it is an ordinary release, or nothing. It is applied with the pass in which it arrived, not a later one.
 //!
-//! A thread may stay inside `realloc` for long, or record nothing after a `realloc(p, 0)`. After one more pass
+//! A thread may stay inside `realloc` for a long time, or record nothing after a `realloc(p, 0)`. After one more pass
 //! everything that happened before the announcement has arrived, and it is applied provisionally, with a note of how to
 //! undo it:
 //!

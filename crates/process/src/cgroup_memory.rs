@@ -121,7 +121,7 @@ impl CgroupMemory {
             .min_by_key(|level| level.free)
     }
 
-    /// Returns the present levels. If no group has a limit, the machine is the only level.
+    /// Returns the current levels. If no group has a limit, the machine is the only level.
     pub fn now(&self) -> Vec<MemoryLevel> {
         let level = |directory: &Path| {
             let versions = [Version::One, Version::Two].into_iter();

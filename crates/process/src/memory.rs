@@ -6,7 +6,7 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use std::{fs::File, io::IoSliceMut, os::unix::fs::FileExt};
 
-/// Opens /proc/PID/mem for reading and writing. The file stays bound to the process's present address space: after an
+/// Opens /proc/PID/mem for reading and writing. The file stays bound to the process's current address space: after an
 /// execve(2), reads and writes have no effect.
 pub fn open_memory(pid: i32) -> Result<File, Error> {
     let memory = open_both_ways(pid, "mem")?;

@@ -104,13 +104,14 @@ pub fn caught_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&field_of_process(pid, "SigCgt:")?, 16).ok()
 }
 
-/// Returns the signals that a thread currently blocks, as above. While it is in ppoll(2) or a similar call, this is the
-/// mask of that call.
+/// Returns the signals that a thread currently blocks, in the form of [`caught_signals`]. While it is in ppoll(2) or a
+/// similar call, this is the mask of that call.
 pub fn blocked_by_thread(pid: i32, tid: i32) -> Option<u64> {
     u64::from_str_radix(&status_field(pid, tid, "SigBlk:")?, 16).ok()
 }
 
-/// Returns the signals blocked by the initial thread of the process, or by a living one, as above.
+/// Returns the signals blocked by the initial thread of the process, or by a living one, in the form of
+/// [`caught_signals`].
 pub fn blocked_signals(pid: i32) -> Option<u64> {
     u64::from_str_radix(&field_of_process(pid, "SigBlk:")?, 16).ok()
 }

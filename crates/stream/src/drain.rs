@@ -182,7 +182,7 @@ impl Drain {
         self.look_at_heads(region, folds)
     }
 
-    /// Like the function above, for the last pass.
+    /// Like [`Drain::look`], for the last pass.
     pub fn look_at_rest(&mut self, region: &Region) -> u64 {
         self.look_at_heads(region, false)
     }

@@ -49,7 +49,7 @@ pub struct Plan {
     pub most_ring: u64,
     /// Backtraces with their index.
     pub stacks: u64,
-    /// Number of present threads.
+    /// Number of current threads.
     pub threads: usize,
     /// Memory that may be charged to the target itself if its accesses are counted: for the index of its blocks.
     pub access_index: u64,

@@ -31,7 +31,7 @@ pub struct ModuleSpec {
 
 impl Region {
     /// Writes unwind rule `number` (see [`memhook_abi::unwind_rule`]). Rules are only added: a thread may be unwinding
-    /// with the present ones.
+    /// with the current ones.
     pub fn write_rule(&self, number: u16, rule: u64) {
         let offset = RULES_OFFSET + usize::from(number) * 8;
         self.memory.tell64(offset, rule, Relaxed);

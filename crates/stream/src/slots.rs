@@ -17,7 +17,7 @@ pub struct SlotSpec {
     pub address: u64,
     /// Address of the function that the wrapper calls and the detach restores (avma).
     pub original: u64,
-    /// Present value of the slot: `original`, or the PLT stub from which lazy binding starts.
+    /// Current value of the slot: `original`, or the PLT stub from which lazy binding starts.
     pub expected: u64,
     /// Base of the slot's module (avma).
     pub module_base: u64,

@@ -13,7 +13,7 @@ pub struct Args {
     /// Runs of each tool except memcheck, which runs once; the median counts
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Factor for the usual work, which takes some ten seconds
+    /// Factor for the usual work, which takes about ten seconds
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// Run only programs with this in their name

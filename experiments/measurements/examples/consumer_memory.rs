@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const PASS_EVENTS: usize = 32_768;
 
-/// Returns present and largest resident memory of this process in bytes (proc_pid_status(5)).
+/// Returns current and largest resident memory of this process in bytes (proc_pid_status(5)).
 fn resident() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {

@@ -66,7 +66,7 @@ enum OnFull {
 
 #[derive(Clone)]
 struct Thread {
-    /// Present rate, relative to the mean.
+    /// Current rate, relative to the mean.
     activity: f64,
     in_ring: f64,
     samples: bool,

@@ -62,7 +62,7 @@ impl FunctionProbe {
         self.place_at(target.pid(), function)
     }
 
-    /// Like the function above, in any process.
+    /// Like [`FunctionProbe::place`], in any process.
     pub fn place_at(self, pid: u32, function: &'static str) -> Result<(Placed, Duration), String> {
         let begin = Instant::now();
         let placed = match self {

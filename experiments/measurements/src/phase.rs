@@ -27,7 +27,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Measures the present phase; `None` if there is only one processor.
+    /// Measures the current phase; `None` if there is only one processor.
     pub fn now(placement: &Placement) -> Option<Phase> {
         if placement.target == placement.rest {
             return None;

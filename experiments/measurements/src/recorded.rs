@@ -24,12 +24,12 @@ pub struct Pass {
 pub struct Recorded {
     /// Events of all passes in order.
     pub events: Vec<RawEvent>,
-    /// Passes in which they came.
+    /// Passes in which the events were taken.
     pub passes: Vec<Pass>,
     /// Upper bound of the ring numbers.
     pub rings: usize,
     pass: Pass,
-    /// Events of the present pass.
+    /// Events of the current pass.
     taken: usize,
     /// Time of the last event of each ring.
     times: Vec<u64>,

@@ -40,7 +40,7 @@ pub mod flags {
     /// Allow folding of releases with their allocations: the attacher claims events before it takes them
     /// ([`super::RingHeader::claimed`]).
     pub const FOLD_PAIRS: u32 = 512;
-    /// Sample allocations by the present [`super::Tally::sampling_order`], and time a small random share of the calls.
+    /// Sample allocations by the current [`super::Tally::sampling_order`], and time a small random share of the calls.
     /// Requires [`LIVE_FILTER`]; excludes [`SAMPLE`] and [`ADAPT_WHEN_FULL`].
     pub const BUDGET: u32 = 2048;
     /// Unwind again after each match of a remembered backtrace, and count differences.

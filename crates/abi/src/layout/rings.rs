@@ -76,7 +76,7 @@ shared_struct! {
         sample_shift: u64,
         /// `head` at which the owner next checks its orders and times a call; or draws an allocation.
         next_look: u64,
-        /// For each described heap: the frame of the present call that allocates in it, see the hook's `described.hpp`;
+        /// For each described heap: the frame of the current call that allocates in it, see the hook's `described.hpp`;
         /// 0: none.
         described_frames: [u64; 8],
         /// For each described heap: the block that this call replaces; 0: none.

@@ -129,7 +129,7 @@ impl<O: Observer + Send> Consumer<O> {
         self.ticks.monotonic_ns
     }
 
-    /// Returns the present time on the ledger's clock. Every later allocation has this time or a later one.
+    /// Returns the current time on the ledger's clock. Every later allocation has this time or a later one.
     pub fn moment_ns(&self) -> u64 {
         self.region.clock_ns().min(self.elapsed().as_nanos() as u64)
     }
@@ -143,7 +143,7 @@ impl<O: Observer + Send> Consumer<O> {
         self.gaps.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Ends the present gap, and returns it. Every event from now on has this time or a later one.
+    /// Ends the current gap, and returns it. Every event from now on has this time or a later one.
     pub(crate) fn end_gap(&self) -> Option<Gap> {
         let now_ns = self.elapsed().as_nanos() as u64;
         self.region.set_clock_ns(now_ns + 1);
@@ -166,7 +166,7 @@ impl<O: Observer + Send> Consumer<O> {
         Some(times.scaled(self.ticks.ns_per_count()))
     }
 
-    /// Mean bytes between the present samples; `None`: every allocation is recorded.
+    /// Mean bytes between the current samples; `None`: every allocation is recorded.
     pub fn sample_bytes_now(&self) -> Option<u64> {
         match &self.lock().budget {
             Some(budget) => budget.sample_bytes_now(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Number of passes without an event after which the target counts as quiet.
 const QUIET_PASSES: u32 = 100;
-/// Like the constant above, if a lookout watches the target. This many passes take all events and order them: with
-/// pairs, a pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
+/// Like `QUIET_PASSES`, if a lookout watches the target. This many passes take all events and order them: with pairs, a
+/// pass takes the events that the previous pass has claimed, and the ledger waits for one more pass.
 const QUIET_PASSES_WATCHED: u32 = 4;
 /// Pause while the target is quiet. The first events after it may carry a time that is too early by this much. A
 /// full-grown ring holds a burst of 13 million events a second for this time. The owner of a smaller ring may have to
@@ -14,11 +14,11 @@ const QUIET_PASSES_WATCHED: u32 = 4;
 const QUIET: Duration = Duration::from_millis(5);
 /// Longest pause if everything is recorded: the resolution of the clock word, which advances once per pass.
 const LONGEST: Duration = Duration::from_millis(1);
-/// Like the constant above, if most calls are skipped. Each wake-up interrupts the thread that runs on our processor.
-/// If that thread is a client of the traced server, the server has nothing to do meanwhile, and handles smaller batches
+/// Like `LONGEST`, if most calls are skipped. Each wake-up interrupts the thread that runs on our processor. If that
+/// thread is a client of the traced server, the server has nothing to do meanwhile, and handles smaller batches
 /// afterwards.
 const LONGEST_SELECTIVE: Duration = QUIET;
-/// Like the constant above, while sampling keeps to a budget, which includes the passes.
+/// Like `LONGEST`, while sampling keeps to a budget, which includes the passes.
 const LONGEST_SAMPLING: Duration = Duration::from_millis(10);
 const SHORTEST: Duration = Duration::from_micros(100);
 /// Target level of the fullest ring, in thousandths: high enough that many events share the fixed cost of a pass and

@@ -72,7 +72,7 @@ impl Recorder {
         self.writer.access(accesses);
     }
 
-    /// Records an event of the present ring.
+    /// Records an event of the current ring.
     #[inline(always)]
     pub fn event(&mut self, op: Op, words: RawEvent, size_bytes: u64, time_ns: u64) {
         self.writer.event(words.unpack_as(op), size_bytes, time_ns);

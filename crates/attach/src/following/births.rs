@@ -95,7 +95,7 @@ struct State {
     generation: u64,
     /// Number of programs that the parent has executed.
     program: u64,
-    /// Gate of the hook in the present program (avma).
+    /// Gate of the hook in the current program (avma).
     gate: u64,
     spares: Vec<Spare>,
     /// Children that found no region, according to regions whose contents have been replaced.
@@ -240,7 +240,7 @@ impl Births {
 }
 
 impl State {
-    /// Writes the present heritage into an unused region, and offers the region.
+    /// Writes the current heritage into an unused region, and offers the region.
     fn prepare(&mut self, spare: &mut Spare) -> bool {
         let Some(heritage) = self.heritage_for(spare) else {
             return false;

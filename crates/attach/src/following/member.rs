@@ -21,7 +21,7 @@ pub(super) struct Member {
     started: Option<u64>,
     /// Number of its programs that have been traced.
     programs: u32,
-    /// Number of failed attaches to the present program.
+    /// Number of failed attaches to the current program.
     failures: u32,
     is_told: bool,
     state: State,

@@ -54,7 +54,7 @@ impl Parent {
         }
     }
 
-    /// Sets the present heritage of children.
+    /// Sets the current heritage of children.
     fn hand_down(&self, session: &Session) {
         if let Some(heritage) = session.heritage() {
             self.births.inherit(heritage);

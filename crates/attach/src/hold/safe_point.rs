@@ -92,7 +92,7 @@ impl SafePoints {
         hold_where(reach, pid, &judge, deadline)
     }
 
-    /// Like the function above, for the functions of an allocator, also on musl, in a process of
+    /// Like [`SafePoints::hold`], for the functions of an allocator, also on musl, in a process of
     /// [`SafePoints::of_process`].
     pub fn hold_to_free(
         &self,

@@ -51,7 +51,7 @@ pub static EMITTER: HookObject = HookObject {
     emits: true,
 };
 
-/// Like the object above, mapped without the loader. Its copies have a mark.
+/// Like [`LOADED`], but mapped without the loader. Its copies have a mark.
 pub static MAPPED: HookObject = MAPPED_OBJECT;
 
 const MAPPED_OBJECT: HookObject = HookObject {
@@ -62,7 +62,7 @@ const MAPPED_OBJECT: HookObject = HookObject {
     emits: false,
 };
 
-/// Like the object above, with a [passage](super::passage) for unwinders.
+/// Like [`MAPPED`], with a [passage](super::passage) for unwinders.
 pub static MAPPED_WITH_PASSAGE: HookObject = HookObject {
     may_be_unwound: true,
     ..MAPPED_OBJECT
@@ -77,7 +77,7 @@ const EMITTER_MAPPED_OBJECT: HookObject = HookObject {
     ..MAPPED_OBJECT
 };
 
-/// Like the object above, with a passage.
+/// Like [`EMITTER_MAPPED`], with a passage.
 pub static EMITTER_MAPPED_WITH_PASSAGE: HookObject = HookObject {
     may_be_unwound: true,
     ..EMITTER_MAPPED_OBJECT

@@ -45,7 +45,7 @@ pub(crate) fn make_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
     made(held, [GUIDE_NAME, REGION_NAME], bytes)
 }
 
-/// Like the function above, for the call stacks of probes.
+/// Like [`make_region`], for the call stacks of probes.
 pub(crate) fn make_probe_region(held: &mut Held, bytes: u64) -> Result<Made, Error> {
     made(held, PROBE_NAMES, bytes)
 }

@@ -72,7 +72,7 @@ impl SlotLook {
         })
     }
 
-    /// Reads the slots again if modules came or went.
+    /// Reads the slots again if modules were loaded or unloaded.
     fn refresh(&mut self, pid: i32, files: &mut ModuleFiles) -> Result<(), Error> {
         if layout(&mappings(pid)?) != self.layout {
             *self = SlotLook::new(pid, files)?;

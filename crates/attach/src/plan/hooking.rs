@@ -122,7 +122,7 @@ impl Planned {
         function >= FIRST_DESCRIBED || self.functions.contains(&function)
     }
 
-    /// Finds the present slots of the functions to hook.
+    /// Finds the current slots of the functions to hook.
     pub fn find_slots(&self, maps: &[Mapping], copies: &[HookCopy]) -> Result<SlotScan, Error> {
         let survey = &self.survey;
         let wanted =

@@ -77,7 +77,7 @@ pub struct MappedMemory {
 }
 
 impl MappedMemory {
-    /// Reads the present address space of a traced process; `None` if mappings are not traced, or if /proc no longer
+    /// Reads the current address space of a traced process; `None` if mappings are not traced, or if /proc no longer
     /// has it.
     pub fn look<O: Observer + Send>(
         session: &Session,

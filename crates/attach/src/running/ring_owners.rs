@@ -13,7 +13,7 @@ use std::{
 const MAPS_PAUSE: Duration = Duration::from_millis(5);
 /// Time between two searches for ended threads.
 const SWEEP_PAUSE: Duration = Duration::from_millis(200);
-/// Like the constant above, when few rings are left: a program may start thousands of short-lived threads.
+/// Like `SWEEP_PAUSE`, when few rings are left: a program may start thousands of short-lived threads.
 const SWEEP_PAUSE_SCARCE: Duration = Duration::from_millis(5);
 
 /// Known owners of rings.

@@ -111,7 +111,7 @@ impl Upkeep {
         self.owners.care(session.region());
         let mut notices = Vec::new();
         if let Some(gap) = self.gaps.turn(session, consumer) {
-            // The slots of modules that came during the gap are not patched yet.
+            // The slots of modules that were loaded during the gap are not patched yet.
             self.next_verify = Some(now + VERIFY_AFTER);
             let count = consumer.gap_log().len();
             notices.extend(gaps::notice(self.target.pid, gap, count));

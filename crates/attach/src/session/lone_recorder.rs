@@ -1,7 +1,7 @@
 //! Decides whether a lone recording thread may skip locked instructions.
 //!
 //! It may if the process is registered for membarrier(2): then a second thread can make all threads pass a barrier.
-//! While a process with several threads registers, the kernel waits for an RCU grace period, some ten milliseconds
+//! While a process with several threads registers, the kernel waits for an RCU grace period, about ten milliseconds
 //! (sync_runqueues_membarrier_state in kernel/sched/membarrier.c). So a sleeping thread registers. If all threads are
 //! busy, there would be no gain.
 
@@ -37,7 +37,7 @@ pub fn register_idle(pid: i32, idle: &IdleThreads) -> Option<Duration> {
     registered.then_some(time)
 }
 
-/// Like the function above, in a process whose only thread is held. The call returns immediately, because there is no
+/// Like [`register_idle`], in a process whose only thread is held. The call returns immediately, because there is no
 /// other thread to wait for.
 pub fn register_alone(held: &mut Held, region: &Region) {
     if is_alone(held.pid()) && barrier() && register(held) {

@@ -254,7 +254,7 @@ impl Prepared {
     }
 
     /// Closes the gate and restores the slots; returns how many could not be restored. `hook`: load bias of the hook
-    /// (avma), if it came in.
+    /// (avma), if it was brought in.
     pub fn leave(&mut self, hook: Option<u64>) -> Result<u64, Error> {
         let pid = self.pid;
         let safe = self.safe_points();

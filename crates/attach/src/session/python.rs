@@ -58,7 +58,7 @@ impl Python {
         })
     }
 
-    /// Checks the layout against the process's present state, as long as only its version supports it.
+    /// Checks the layout against the process's current state, as long as only its version supports it.
     pub fn look(&mut self, pid: i32, region: &Region) {
         let Some(interpreter) = self.interpreter.as_ref().filter(|_| !self.is_settled) else {
             return;

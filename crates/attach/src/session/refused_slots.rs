@@ -41,7 +41,7 @@ pub fn patch(
     patch_by(&force, region, forced(region, hook, which))
 }
 
-/// Like the function above, for slots that are never unmapped, in a process whose threads are all held by the caller.
+/// Like [`patch`], for slots that are never unmapped, in a process whose threads are all held by the caller.
 pub fn patch_held(
     pid: i32,
     region: &Region,

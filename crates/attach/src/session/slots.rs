@@ -149,8 +149,8 @@ impl Session {
         Ok(())
     }
 
-    /// Repeats the patching until the hook finds the module lists current: if modules came or went since they were
-    /// read, reads them again and makes the hook patch. Returns the hook's last answer.
+    /// Repeats the patching until the hook finds the module lists current: if modules were loaded or unloaded since
+    /// they were read, reads them again and makes the hook patch. Returns the hook's last answer.
     pub(super) fn patch_until_current(
         &mut self,
         held: &mut Held,

@@ -118,7 +118,7 @@ pub fn charges_mappings() -> bool {
     mode.is_ok_and(|mode| mode.trim() == "2")
 }
 
-/// Returns the possible range of the initial thread's stack (avma): it grows down to a limit, which is seldom higher
+/// Returns the possible range of the initial thread's stack (avma): it grows down to a limit, which is rarely higher
 /// than this.
 pub fn main_stack(maps: &[Mapping]) -> Range<u64> {
     const BYTES: u64 = 64 << 20;

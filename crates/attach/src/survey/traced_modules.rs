@@ -1,4 +1,4 @@
-//! Modules of a traced process: present ones, unloaded ones, and the vDSO.
+//! Modules of a traced process: current ones, unloaded ones, and the vDSO.
 
 use super::process::Surveyed;
 use crate::error::Error;

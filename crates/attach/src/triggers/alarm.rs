@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks, however many processes of a group are watched.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Like the constant above, while less than this share of the limit is used.
+/// Like `PAUSE`, while less than this share of the limit is used.
 const CALM_PAUSE: Duration = Duration::from_millis(50);
 const CALM: f64 = 0.4;
 

@@ -92,8 +92,8 @@ impl UnwindTables {
         self.add(modules, None);
     }
 
-    /// Like the function above, with tables that earlier runs have stored. Reads files of the user, which may be slow,
-    /// so do not call it while a thread is held or waits in dlopen.
+    /// Like [`UnwindTables::compile`], with tables that earlier runs have stored. Reads files of the user, which may be
+    /// slow, so do not call it while a thread is held or waits in dlopen.
     pub fn find_or_compile(&mut self, modules: &[ModuleImage]) {
         let keeper = table_keeper();
         let compiled = self.add(modules, keeper);

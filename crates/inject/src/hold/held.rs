@@ -18,8 +18,8 @@
 //! lock of its process.
 //!
 //! **Restored state.** Registers, vector state, signal mask and `errno` ([`Saved`]), and the interrupted system call
-//! with its remaining timeout. Signals that came meanwhile are sent again. A drop does the same as [`Held::release`],
-//! but reports no error.
+//! with its remaining timeout. Signals that arrived in the meantime are sent again. A drop does the same as
+//! [`Held::release`], but reports no error.
 //!
 //! **Cost of a call.** A hold that only reads writes nothing. The first system call or function prepares the way home
 //! (`way_home.rs`), blocks the signals and maps scratch memory with a stack of ours (`scratch.rs`). Later calls reuse

@@ -48,7 +48,7 @@ impl Sleep {
         Sleep { since, ..self }
     }
 
-    /// Returns a lower bound of the present duration of a call of a thread that stopped at this moment.
+    /// Returns a lower bound of the current duration of a call of a thread that stopped at this moment.
     pub(crate) fn lasts(&self, stopped_at: Instant) -> Duration {
         self.since.unwrap_or(stopped_at).elapsed()
     }

@@ -12,7 +12,7 @@ use crate::urgency::Urgency;
 use memhook_process::SchedulingFile;
 use tracing::debug;
 
-/// Longest wait per turn of a thread that is not starved. On a busy machine a thread waits some ten milliseconds for
+/// Longest wait per turn of a thread that is not starved. On a busy machine a thread waits about ten milliseconds for
 /// each turn.
 const MOST_PER_TURN: Duration = Duration::from_millis(50);
 /// Total wait below which nothing is concluded.
@@ -86,7 +86,7 @@ pub(crate) fn wait_for_a_processor(pid: i32, until: Instant) -> Result<bool, Err
     let Some(mut wait) = starved_for() else {
         return Ok(false);
     };
-    // With real-time priority, its turns without priority do not matter.
+    // If the thread has real-time priority, its scheduling as an ordinary thread does not matter.
     if Urgency::begin().is_raised() {
         return Ok(false);
     }

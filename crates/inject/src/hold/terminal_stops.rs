@@ -20,7 +20,7 @@ static CAME: AtomicU32 = AtomicU32::new(0);
 extern "C" fn note(signal: i32) {
     CAME.fetch_or(1 << signal, SeqCst);
     if !HOLDING.load(SeqCst) {
-        // The signal came during the hold, but the handler runs late.
+        // The signal arrived during the hold, but the handler runs late.
         stop();
     } else if signal != libc::SIGTSTP {
         // The kernel retries the use of the terminal immediately, and sends another signal.

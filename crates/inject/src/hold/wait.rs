@@ -142,7 +142,7 @@ fn let_go_after_exec(pid: i32, tid: i32) {
     }
 }
 
-/// Returns true if a thread has changed its state in this way (waitid(2)).
+/// Returns true if a thread has undergone this change of state (waitid(2)).
 fn has_changed(tid: i32, change: i32) -> io::Result<bool> {
     // SAFETY: siginfo_t is plain data; all-zero is valid.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

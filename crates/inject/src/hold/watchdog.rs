@@ -136,7 +136,7 @@ pub(crate) fn step() {
     }
 }
 
-/// Returns true if this thread has released the target of its present hold because its work made no progress.
+/// Returns true if this thread has released the target of its current hold because its work made no progress.
 pub(crate) fn has_let_go() -> bool {
     own().is_some_and(|shared| {
         let hold = shared.armed.load(SeqCst);

@@ -50,7 +50,7 @@ const MOST_STACK_BYTES: u64 = 16 << 20;
 /// Bytes below the stack pointer that signal handlers leave untouched.
 const RED_ZONE: u64 = 128;
 
-/// Opens the memory of a process for exchanges, which is valid as long as the process executes its present program.
+/// Opens the memory of a process for exchanges, which is valid as long as the process executes its current program.
 ///
 /// # Errors
 /// [`Error::TargetGone`], or what forbids it.

@@ -19,7 +19,7 @@ pub struct Dlopen {
 
 /// Longest wait of a thread for a lock of the loader that another thread holds.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
-/// Like the constant above, if the other thread is stopped: long enough for a call that waits for no lock, on a busy
+/// Like `LOCK_PATIENCE`, if the other thread is stopped: long enough for a call that waits for no lock, on a busy
 /// machine.
 const STILL_PATIENCE: Duration = Duration::from_millis(5);
 /// Time after which `dlopen` is left to its thread.

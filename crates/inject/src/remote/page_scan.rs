@@ -62,14 +62,14 @@ const IS_HUGE: u64 = 1 << 6;
 pub enum PageState {
     /// Pages with contents, in memory or swapped out, except those that were only read and are still zeros.
     Populated,
-    /// Like the state above, without pages of files and of shared memory: in a private mapping of a file, the pages
-    /// that were written.
+    /// Like [`PageState::Populated`], without pages of files and of shared memory: in a private mapping of a file, the
+    /// pages that were written.
     Own,
     /// Pages in memory, including those of files and of shared memory, except those that were only read and are still
     /// zeros. The kernel counts them as resident (`smaps_pte_entry` of fs/proc/task_mmu.c). The result also contains
     /// pages of hugetlbfs, and of devices.
     Resident,
-    /// Like the state above, but only pages in huge pages.
+    /// Like [`PageState::Resident`], but only pages in huge pages.
     Huge,
     /// Pages that were written since the last request, in mappings that a [`WriteWatch`](crate::WriteWatch) watches;
     /// the first time, all pages with contents. The request starts the next round. Pages that the target has freed

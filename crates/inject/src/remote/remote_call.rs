@@ -486,7 +486,7 @@ impl Held {
         Ok(())
     }
 
-    /// Returns the result of the present operation, once its token is there. After the thread has gone home, other
+    /// Returns the result of the current operation, once its token is there. After the thread has gone home, other
     /// memory may be at this address; it does not contain the token.
     pub(crate) fn result(&self) -> Option<u64> {
         let mut words = [0u8; 16];
@@ -498,7 +498,7 @@ impl Held {
         (u64::from_le_bytes(*done) == self.work.token).then(|| u64::from_le_bytes(*result))
     }
 
-    /// Abandons the present operation: its registers now only lead home, and the signal that stopped it is dropped.
+    /// Abandons the current operation: its registers now only lead home, and the signal that stopped it is dropped.
     pub(crate) fn back_out(&mut self) -> Result<(), Error> {
         let Some(scratch) = self.work.scratch else {
             return Ok(());

@@ -6,12 +6,12 @@
 //! | the increment in `begin`, `PublishRelease`, `RealFree` | `record_release`, then the real call |
 //! | `InRealloc`, `PublishFailure` | `reallocate`: announced before the call, new block or failure after |
 //! | `Resized` | `Xallocx`: release and allocation after a call in which the block keeps its owner |
-//! | `fold` in `begin` | `fold` (folding.hpp), which the claims make one step for the consumer |
+//! | `fold` in `begin` | `fold` (folding.hpp); the claims make it a single step for the consumer |
 //! | `Ended` | a thread is gone; its ring is freed once it is empty, and claimed by the next |
 //!
-//! All addresses share one sequence word, like the blocks of a page. Between any two steps of a thread, other
-//! threads and the consumer may do anything. The consumer takes one head per step; with the last one the pass has
-//! its events, whatever is published afterwards.
+//! All addresses share one sequence word, like the blocks of a page. Between any two steps of a thread, other threads
+//! and the consumer may do anything. The consumer takes one head per step; with the last one the pass has its events,
+//! whatever is published afterwards.
 
 use memhook_abi::{Op, RawEvent};
 use memhook_ledger::{BlockOf, Ledger, Observer, ReleaseBy};

@@ -12,7 +12,7 @@ pub(super) fn below_overlays(path: &str) -> Vec<PathBuf> {
     below(path, &mounts)
 }
 
-/// Like the function above; `mounts`: text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+/// Like `below_overlays`; `mounts`: text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 fn below(path: &str, mounts: &str) -> Vec<PathBuf> {
     let below_overlay = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;

@@ -25,7 +25,7 @@ impl Copier {
         Copier(vec![1; bytes])
     }
 
-    /// Stops the process, copies, and continues it.
+    /// Stops the process, copies its memory, and lets it continue.
     pub fn copy(&mut self, pid: u32) -> Result<Stopped, String> {
         let say = |error: &dyn std::fmt::Display| error.to_string();
         let memory = File::open(format!("/proc/{pid}/mem")).map_err(|error| say(&error))?;

@@ -39,7 +39,7 @@ pub fn bpftrace(name: &str, script: &str) -> Spawned {
     }
 }
 
-/// Like the function above, for every process that uses this C library.
+/// Like [`bpftrace`], for every process that uses this C library.
 pub fn bpftrace_of_all(script: &str, libc: &str) -> Result<Box<dyn Running>, String> {
     let script = format!("BEGIN {{ printf(\"ready\\n\"); }} {script}");
     let command = bpftrace_command(&script, libc);

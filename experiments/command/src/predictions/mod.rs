@@ -98,7 +98,7 @@ fn of_program(program: &Program, folder: &Path, starts: usize) -> Result<(usize,
     let mut right = 0;
     for row in others {
         let outcome = measured(program, &work, row, starts)?;
-        // This is how a reader uses the table: the present memory, and the predicted decrease.
+        // This is how a reader uses the table: the current memory, and the predicted decrease.
         let change =
             |name: &str| row[name].as_f64().unwrap_or(0.0) - first[name].as_f64().unwrap_or(0.0);
         let predicted = Taken {

@@ -11,7 +11,7 @@ const PATIENCE_NS: u64 = 400_000_000;
 /// target, or one that was told to release it, could, and did not. Looks are counted rather than timed, because after a
 /// pause of the whole machine no holder is late.
 const LOOKS: u32 = 10;
-/// Like the constant above, if the target has been released: it is not harmed, and only our own caller waits.
+/// Like `LOOKS`, if the target has been released: it is not harmed, and only our own caller waits.
 const FREE_LOOKS: u32 = 600;
 /// Running time without a step of its work after which a holder must release its target.
 const PATIENCE_WITH_RUNNING_NS: u64 = 2_000_000_000;
@@ -219,7 +219,7 @@ mod tests {
             });
             assert_eq!(verdict, None);
         }
-        // If all threads are held, the holder may copy for long.
+        // If all threads are held, the holder may copy for a long time.
         let verdict = Holder::new(Way::None).verdict(b'R', false, |holder| {
             holder.turns[0] += PERIOD_NS;
         });
