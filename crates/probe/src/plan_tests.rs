@@ -163,7 +163,7 @@ fn a_table_ends_where_the_next_one_begins() {
         let mut tables = ((TEXT + 11).wrapping_sub(first) as u32)
             .to_le_bytes()
             .to_vec();
-        // An offset to 11 would be one to 7 from the first table.
+        // An offset that leads to 11 from the second table would lead to 7 from the first.
         tables.extend((to.wrapping_sub(second) as u32).to_le_bytes());
         let constants = [(first, &tables[..])];
         let code = Code::new(&text, &constants, std::slice::from_ref(&range), &[]);

@@ -131,7 +131,7 @@ mod tests {
         ] {
             assert_eq!(killed_by(other), None, "{other}");
         }
-        // This holds even if the process may not read them.
+        // The result is valid even if the process may not read the messages.
         assert!(OomKills::follow().take().iter().all(|kill| kill.pid > 0));
     }
 }

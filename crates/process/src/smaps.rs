@@ -90,8 +90,8 @@ pub struct SmapsHold {
 /// Returns the mappings of a process with their memory, in address order, read mapping by mapping, and the time that
 /// this took.
 pub fn smaps_by_mapping(pid: i32) -> Result<(Vec<MappingUse>, SmapsHold), Error> {
-    // Less than the text of one mapping: the kernel stops after the mapping that fills it (`seq_read_iter` of
-    // fs/seq_file.c).
+    // Buffer size, less than the text of one mapping: the kernel stops after the mapping that fills the buffer
+    // (`seq_read_iter` of fs/seq_file.c).
     const TEXT_BYTES: usize = 512;
     let path = proc_path(pid, "smaps");
     let failed = |cause| Error::Proc {

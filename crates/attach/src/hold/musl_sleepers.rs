@@ -28,7 +28,7 @@ const RETURNS: [&[u8]; 2] = [
 const DEEPEST: u64 = 8 << 20;
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// Data to recognize such threads of one process.
+/// Data for recognizing such threads in one process.
 pub struct MuslSleepers {
     pid: i32,
     /// Return addresses of signal handlers.
